@@ -1,0 +1,44 @@
+# Every target sets up its own environment in .venv, with the exact versions of constraints.txt.
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test check teeth bench clean
+
+demo: $(READY)
+	$(BIN)/metacount verify llama-7b mixtral-8x7b deepseek-v3
+
+test: $(READY)
+	$(BIN)/pytest -n $(JOBS)
+
+# The last step says that nothing in the tree was changed by the steps before it.
+check: $(READY)
+	@before=$$(git status --porcelain && git diff | cksum) && \
+	$(BIN)/ruff check . && \
+	$(BIN)/ruff format --check . && \
+	$(BIN)/mypy && \
+	after=$$(git status --porcelain && git diff | cksum) && \
+	{ [ "$$before" = "$$after" ] || { echo "the checks changed the tree:"; git status --short; exit 1; }; }
+
+teeth: $(READY)
+	$(BIN)/python tests/teeth.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/cold_start.py
+
+# torch comes first and pinned, so that nothing later can pull another build of it.
+# The package is compiled as an installed one would be: its start-up is measured.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "metacount needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m compileall -q metacount
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

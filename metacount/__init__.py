@@ -1,0 +1,72 @@
+"""metacount counts large language models exactly, and proves the formulas behind the numbers.
+
+    >>> import metacount
+    >>> metacount.count(metacount.find_model("llama-7b").spec, metacount.Workload()).params
+    6738415616
+
+Each name is loaded when it is first used, so that `import metacount` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
+    from metacount.check import Verification, Witness, verify
+    from metacount.figures import Count, count
+    from metacount.resolve import InputError, Model, find_model
+    from metacount.spec import ModelSpec, SpecError, Workload
+
+# Where each public name lives. No name is also a module's: importing that would hide it.
+_HOMES = {
+    "CatalogEntry": "catalog",
+    "compare_published": "catalog",
+    "entries": "catalog",
+    "entry": "catalog",
+    "ids": "catalog",
+    "Verification": "check",
+    "Witness": "check",
+    "verify": "check",
+    "Count": "figures",
+    "count": "figures",
+    "InputError": "resolve",
+    "Model": "resolve",
+    "find_model": "resolve",
+    "ModelSpec": "spec",
+    "SpecError": "spec",
+    "Workload": "spec",
+}
+
+__all__ = [
+    "CatalogEntry",
+    "Count",
+    "InputError",
+    "Model",
+    "ModelSpec",
+    "SpecError",
+    "Verification",
+    "Witness",
+    "Workload",
+    "__version__",
+    "compare_published",
+    "count",
+    "entries",
+    "entry",
+    "find_model",
+    "ids",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

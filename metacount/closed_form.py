@@ -1,0 +1,192 @@
+"""The formulas of one model with letters in place of its sizes, and what they come to.
+
+The same functions that count with ints are called with symbols here; nothing is derived twice.
+SymPy takes longer to import than a count takes: only `formula` loads this file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metacount import symbols
+from metacount.formulas import attention, model
+from metacount.formulas.dim import Dim
+from metacount.frozen import frozen
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.symbols import Term
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Letters for two sizes that no field of a spec or workload holds.
+WINDOWED = Term(
+    name="n_windowed_layers",
+    letter="N_w",
+    meaning="blocks that see a window only",
+    unit="blocks",
+    elsewhere=(),
+)
+BYTES = Term(
+    name="bytes_per_value", letter="c", meaning="bytes of one value", unit="bytes", elsewhere=()
+)
+
+
+@frozen
+class ClosedForm:
+    """One quantity of one model: its parts in letters, the numbers for the letters, the values.
+
+    `values` were counted with ints, apart from the letters; that both agree is checked.
+    """
+
+    quantity: str
+    parts: dict[str, Any]
+    values: dict[str, int]
+    terms: tuple[Term, ...]
+    numbers: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(self.values.values())
+
+
+def _params(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
+    return model.params_by_role(spec)
+
+
+def _active_params(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
+    return model.active_params_by_role(spec)
+
+
+def _matmul_flops(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    return model.matmul_flops_by_role(
+        spec,
+        batch_size=run["batch_size"],
+        seq_len=run["seq_len"],
+        source_len=run["source_len"],
+    )
+
+
+def _causal_matmul_flops(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    return model.causal_matmul_flops_by_role(
+        spec,
+        batch_size=run["batch_size"],
+        seq_len=run["seq_len"],
+        source_len=run["source_len"],
+        prefix_len=run["prefix_len"],
+    )
+
+
+def _decode_matmul_flops(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    return model.decode_matmul_flops_by_role(
+        spec, batch_size=run["batch_size"], kv_len=run["kv_len"], source_len=run["source_len"]
+    )
+
+
+def _kv_cache_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    both = model.kv_cache_bytes(
+        spec,
+        batch_size=run["batch_size"],
+        seq_len=run["seq_len"],
+        bytes_per_value=run["bytes_per_value"],
+        source_len=run["source_len"],
+    )
+    cross = model.cross_kv_cache_bytes(
+        spec,
+        batch_size=run["batch_size"],
+        source_len=run["source_len"],
+        bytes_per_value=run["bytes_per_value"],
+    )
+    return {"self-attention": both - cross, "cross-attention": cross}
+
+
+QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
+    "params": _params,
+    "active_params": _active_params,
+    "matmul_flops": _matmul_flops,
+    "causal_matmul_flops": _causal_matmul_flops,
+    "decode_matmul_flops": _decode_matmul_flops,
+    "kv_cache_bytes": _kv_cache_bytes,
+}
+
+
+def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedForm:
+    """One quantity in letters and in numbers.
+
+    >>> from metacount.catalog import entry
+    >>> form = closed_form(entry("llama-7b").spec(), Workload(), "params")
+    >>> form.parts["ffn"], form.values["ffn"], form.total
+    (3*N*d*m, 4328521728, 6738415616)
+    """
+    import sympy
+
+    count = QUANTITIES[quantity]
+    run = _run(spec, workload)
+    values = {part: value for part, value in count(spec, run).items() if value}
+    # sizes that are 0 or None are structure: the model has none of these parts
+    fields = {t.name: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
+    sizes = {name: size for name, size in fields.items() if size}
+    if spec.moe_every == 1:
+        sizes.pop("moe_every")
+    run_sizes = {name: size for name, size in run.items() if size}
+    letters = {**symbols.sympy_symbols(t.name for t in symbols.TERMS), BYTES.name: _symbol(BYTES)}
+    in_letters = count(
+        spec.substituted(**{name: letters[name] for name in sizes}),
+        {**run, **{name: letters[name] for name in run_sizes}},
+    )
+    numbers = {letters[name].name: size for name, size in {**sizes, **run_sizes}.items()}
+    named = _windowed(spec, letters["n_layers"])
+    parts = {part: readable(sympy.sympify(in_letters[part]).subs(named)) for part in values}
+    if named and spec.window is not None:
+        numbers[WINDOWED.letter] = attention.windowed_layers(spec.n_layers, spec.window_pattern)
+    used = {letter.name for part in parts.values() for letter in part.free_symbols}
+    form = ClosedForm(
+        quantity=quantity,
+        parts=parts,
+        values=values,
+        terms=tuple(t for t in (*symbols.TERMS, WINDOWED, BYTES) if t.letter in used),
+        numbers={letter: size for letter, size in numbers.items() if letter in used},
+    )
+    _check(form)
+    return form
+
+
+def _run(spec: ModelSpec, workload: Workload) -> dict[str, int]:
+    return {
+        "batch_size": workload.batch_size,
+        "seq_len": workload.seq_len,
+        "kv_len": workload.seq_len,
+        "source_len": workload.encoder_len if spec.has_encoder else 0,
+        "prefix_len": workload.prefix_len,
+        "bytes_per_value": DTYPE_BYTES[workload.dtype],
+    }
+
+
+def _symbol(term: Term) -> Any:
+    import sympy
+
+    return sympy.Symbol(term.letter, integer=True, positive=True)
+
+
+def _windowed(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:
+    """A letter for the number of windowed blocks, whose form in N is a sum of floors."""
+    if spec.window is None or set(spec.window_pattern) == {"L"}:
+        return {}
+    return {attention.windowed_layers(n_layers, spec.window_pattern): _symbol(WINDOWED)}
+
+
+def readable(expr: Any) -> Any:
+    """The shortest of a few equal forms: as the formulas wrote it, or factored."""
+    import sympy
+
+    forms = [expr, sympy.factor_terms(expr), sympy.factor(expr)]
+    return min(forms, key=lambda form: (sympy.count_ops(form), len(str(form))))
+
+
+def _check(form: ClosedForm) -> None:
+    for part, expr in form.parts.items():
+        value = expr.subs({letter: form.numbers[letter.name] for letter in expr.free_symbols})
+        if value != form.values[part]:
+            raise AssertionError(
+                f"{form.quantity}, {part}: letters give {value}, ints give {form.values[part]}"
+            )

@@ -1,0 +1,1 @@
+"""The algebra of transformer sizes, from papers: a file per topic, ints or symbols, no torch."""

@@ -1,0 +1,89 @@
+"""What a size may be, and the few operations that differ between kinds of size.
+
+A `Dim` is a Python int (exact), a SymPy expression (closed form) or a NumPy integer array (sweep).
+`+`, `-`, `*` and `//` mean the same for all three, so formulas just use them. int64 arrays wrap
+silently past 2^63: give arrays of dtype object where a count may be larger.
+
+SymPy and NumPy are never imported here; whoever passes a symbol has imported SymPy already.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    Dim: TypeAlias = Any
+else:
+    Dim = object
+
+
+def is_symbolic(x: Dim) -> bool:
+    """Whether `x` is a SymPy expression.
+
+    >>> is_symbolic(4096)
+    False
+    """
+    return hasattr(x, "free_symbols")
+
+
+def is_zero(x: Dim) -> bool:
+    """Whether `x` is the int 0: "the model has none", said in its structure.
+
+    A symbol is never zero here, and neither is an array, whatever it holds.
+
+    >>> is_zero(0), is_zero(1)
+    (True, False)
+    """
+    return isinstance(x, int) and x == 0
+
+
+def when(condition: bool, x: Dim) -> Dim:
+    """x where the structure has it, else 0. (A flag times a symbol is an error in SymPy.)
+
+    >>> when(True, 4096), when(False, 4096)
+    (4096, 0)
+    """
+    return x if condition else 0
+
+
+def exact_div(x: Dim, n: Dim) -> Dim:
+    """x / n where n divides x; an error where it does not.
+
+    Returns: the quotient; of symbols, the exact rational expression.
+
+    >>> exact_div(4096 * 4097, 2)
+    8390656
+    """
+    if is_symbolic(x) or is_symbolic(n):
+        return x / n
+    ragged = x % n != 0
+    if ragged if isinstance(ragged, bool) else ragged.any():
+        raise ValueError(f"{n} must divide {x}: the remainder is {x % n}")
+    return x // n
+
+
+def floor_div(x: Dim, n: Dim) -> Dim:
+    """x // n; by 1, a symbol stays as it is instead of becoming floor(x).
+
+    >>> floor_div(61, 2)
+    30
+    """
+    if is_symbolic(x) and n == 1:
+        return x
+    return x // n
+
+
+def smaller(a: Dim, b: Dim) -> Dim:
+    """min(a, b), elementwise for arrays, `Min` for symbols.
+
+    For ints and arrays alike: the mean of the two less half their distance.
+
+    >>> smaller(2048, 4096)
+    2048
+    """
+    if is_symbolic(a) or is_symbolic(b):
+        return sys.modules["sympy"].Min(a, b)
+    return exact_div(a + b - abs(a - b), 2)

@@ -1,0 +1,317 @@
+"""A whole model: its blocks, as many as there are of each kind, and its two ends.
+
+>>> from metacount.spec import ModelSpec
+>>> llama = ModelSpec(
+...     kind="decoder", d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=32,
+...     head_dim=128, d_ff=11008, activation="silu", gated=True, norm="rmsnorm", position="rope")
+>>> params(llama)  # LLaMA-7B
+6738415616
+>>> params_by_role(llama)  # doctest: +NORMALIZE_WHITESPACE
+{'embedding': 131072000, 'position': 0, 'attention': 2147483648, 'ffn': 4328521728, 'moe': 0,
+ 'norm': 266240, 'head': 131072000, 'other': 0}
+>>> active_params(llama), active_params_no_embed(llama), buffers(llama)
+(6738415616, 6607343616, {'selection_bias': 0})
+>>> matmul_flops(llama, batch_size=1, seq_len=128)
+1700001742848
+>>> causal_matmul_flops(llama, batch_size=1, seq_len=128)
+1695740329984
+>>> decode_matmul_flops(llama, batch_size=1, kv_len=128)
+13281263616
+>>> kv_cache_bytes_per_token(llama, bytes_per_value=2)
+524288
+>>> kv_cache_bytes(llama, batch_size=1, seq_len=2048, bytes_per_value=2)
+1073741824
+>>> param_bytes(llama, bytes_per_value=2)
+13476831232
+
+Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is always concrete.
+"""
+
+from __future__ import annotations
+
+from metacount.formulas import attention, block, ends, stack
+from metacount.formulas.dim import Dim, is_zero
+from metacount.spec import ModelSpec, SpecError
+
+ROLES = ("embedding", "position", "attention", "ffn", "moe", "norm", "head", "other")
+
+
+def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
+    """Distinct stored parameters by role, tied ones once.
+
+    Returns: all eight roles in order; their sum is `params`.
+    Source: the blocks of `block.block_params` and the two ends.
+    """
+    return _params_by_role(spec, active=False)
+
+
+def params(spec: ModelSpec) -> Dim:
+    """Distinct stored parameters, tied ones once.
+
+    Source: `params_by_role`.
+    """
+    return sum(params_by_role(spec).values())
+
+
+def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
+    """Parameters used for one token by role: top_k of the experts, everything else whole.
+
+    Returns: all eight roles in order; their sum is `active_params`.
+    Source: `params_by_role`, with the MoE layers of `moe.moe_active_params`.
+    """
+    return _params_by_role(spec, active=True)
+
+
+def active_params(spec: ModelSpec) -> Dim:
+    """Parameters used for one token, the whole token table included.
+
+    Source: `active_params_by_role`.
+    """
+    return sum(active_params_by_role(spec).values())
+
+
+def active_params_no_embed(spec: ModelSpec) -> Dim:
+    """Parameters used for one token, without a token table that is only looked up.
+
+    A tied table stays: the head multiplies with it. Token-type and position tables stay.
+
+    Source: `active_params`.
+    """
+    looked_up = 0 if spec.tie_embeddings else ends.token_table_params(spec)
+    return active_params(spec) - looked_up
+
+
+def buffers(spec: ModelSpec) -> dict[str, Dim]:
+    """Stored values that are not parameters: one selection bias per expert of each MoE layer.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
+    """
+    values = 0
+    if spec.selection_bias:
+        values = sum(stack.moe_layers(spec, n) * spec.n_experts for n, _ in stack.stacks(spec))
+    return {"selection_bias": values}
+
+
+def matmul_flops_by_role(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, source_len: Dim | None = None
+) -> dict[str, Dim]:
+    """FLOPs of a forward by role, attention counted in full, logits for all positions.
+
+    2 per multiply-add. MLA in its expanded form. An encoder-decoder reads source_len tokens
+    (None: seq_len) and writes seq_len.
+
+    Returns: all eight roles in order, exact.
+    Source: the functions of `block.py`, and the head.
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
+    """
+    full = seq_len * seq_len
+    return _forward_flops(spec, batch_size, seq_len, source_len, full, full)
+
+
+def matmul_flops(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, source_len: Dim | None = None
+) -> Dim:
+    """FLOPs of a forward, attention counted in full. See `matmul_flops_by_role`."""
+    by_role = matmul_flops_by_role(
+        spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len
+    )
+    return sum(by_role.values())
+
+
+def causal_matmul_flops_by_role(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    source_len: Dim | None = None,
+    prefix_len: Dim = 0,
+) -> dict[str, Dim]:
+    """FLOPs of a forward by role, the attention products only over pairs that the mask keeps.
+
+    A prefix-decoder sees its first prefix_len tokens in both directions.
+
+    Returns: all eight roles in order, exact.
+    Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
+    """
+    _check_prefix(spec, prefix_len, seq_len)
+    all_seen, windowed = (
+        attention.self_attention_pairs(
+            spec.kind,
+            seq_len,
+            window=window,
+            chunked=spec.window_kind == "chunked",
+            prefix_len=prefix_len,
+        )
+        for window in (None, spec.window)
+    )
+    return _forward_flops(spec, batch_size, seq_len, source_len, all_seen, windowed)
+
+
+def causal_matmul_flops(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    source_len: Dim | None = None,
+    prefix_len: Dim = 0,
+) -> Dim:
+    """FLOPs of a forward over the pairs that the mask keeps. See `causal_matmul_flops_by_role`."""
+    by_role = causal_matmul_flops_by_role(
+        spec,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        source_len=source_len,
+        prefix_len=prefix_len,
+    )
+    return sum(by_role.values())
+
+
+def decode_matmul_flops_by_role(
+    spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
+) -> dict[str, Dim]:
+    """FLOPs by role of one more token per sequence, attending to kv_len positions, itself included.
+
+    MLA in its absorbed form. A windowed layer attends min(kv_len, window) positions; a
+    cross-attention source_len (None: kv_len) cached ones, and the encoder does not run again.
+    Transformer-XL projects the sinusoids of its positions again.
+
+    Returns: all eight roles in order, exact.
+    Source: `matmul_flops_by_role`, with one query per sequence.
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
+    """
+    if spec.kind == "encoder":
+        raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
+    source = kv_len if source_len is None else source_len
+    windowed, full = stack.attention_layers(spec)
+    near = attention.attended_positions(kv_len, spec.window)
+    blocks = stack.stack_flops(
+        spec,
+        spec.n_layers,
+        [(windowed, near, near), (full, kv_len, kv_len)],
+        batch_size=batch_size,
+        n_queries=1,
+        source_len=source if spec.has_encoder else None,
+        decode=True,
+    )
+    total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
+    stack.add(total, ends.end_flops(spec, n_tokens=batch_size))
+    return total
+
+
+def decode_matmul_flops(
+    spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
+) -> Dim:
+    """FLOPs of one more token per sequence. See `decode_matmul_flops_by_role`."""
+    by_role = decode_matmul_flops_by_role(
+        spec, batch_size=batch_size, kv_len=kv_len, source_len=source_len
+    )
+    return sum(by_role.values())
+
+
+def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
+    """Bytes that one token writes into the caches of all layers' self-attention; 0 for an encoder.
+
+    Windowed layers write too, they only forget later. Cross-attention writes nothing per token.
+
+    Source: `block.kv_cache_values`.
+    """
+    if spec.kind == "encoder":
+        return 0
+    return spec.n_layers * block.kv_cache_values(spec) * bytes_per_value
+
+
+def kv_cache_bytes(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    bytes_per_value: Dim,
+    source_len: Dim | None = None,
+) -> Dim:
+    """Bytes that must be kept after seq_len tokens, to be able to go on; 0 for an encoder.
+
+    A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
+    its source_len (None: seq_len) outputs are kept in every decoder layer too.
+
+    Source: `block.kv_cache_values`, `attention.cached_positions`, `cross_kv_cache_bytes`.
+    """
+    if spec.kind == "encoder":
+        return 0
+    windowed, full = stack.attention_layers(spec)
+    near = attention.cached_positions(seq_len, spec.window)
+    values = block.kv_cache_values(spec) * (windowed * near + full * seq_len)
+    source = seq_len if source_len is None else source_len
+    return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
+        spec, batch_size=batch_size, source_len=source, bytes_per_value=bytes_per_value
+    )
+
+
+def cross_kv_cache_bytes(
+    spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
+) -> Dim:
+    """The part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder.
+
+    Source: `block.kv_cache_values`.
+    """
+    if not spec.has_encoder:
+        return 0
+    values = spec.n_layers * block.kv_cache_values(spec) * source_len
+    return batch_size * values * bytes_per_value
+
+
+def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
+    """Bytes of the stored parameters; buffers not included.
+
+    Source: `params`.
+    """
+    return params(spec) * bytes_per_value
+
+
+def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:
+    total: dict[str, Dim] = dict.fromkeys(ROLES, 0)
+    for n_layers, cross in stack.stacks(spec):
+        stack.add(total, stack.stack_params(spec, n_layers, cross=cross, active=active))
+    stack.add(total, ends.end_params(spec))
+    return total
+
+
+def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
+    if spec.kind != "prefix-decoder" and not is_zero(prefix_len):
+        raise SpecError("prefix_len", "belongs to a prefix-decoder", prefix_len, "leave it out")
+    if isinstance(prefix_len, int) and isinstance(seq_len, int) and prefix_len > seq_len:
+        raise SpecError("prefix_len", "must be at most seq_len", prefix_len,
+                        f"choose 0 to {seq_len}")  # fmt: skip
+
+
+def _forward_flops(
+    spec: ModelSpec,
+    batch_size: Dim,
+    seq_len: Dim,
+    source_len: Dim | None,
+    full_pairs: Dim,
+    windowed_pairs: Dim,
+) -> dict[str, Dim]:
+    windowed, full = stack.attention_layers(spec)
+    source = seq_len if source_len is None else source_len
+    blocks = stack.stack_flops(
+        spec,
+        spec.n_layers,
+        [(windowed, seq_len, windowed_pairs), (full, seq_len, full_pairs)],
+        batch_size=batch_size,
+        n_queries=seq_len,
+        source_len=source if spec.has_encoder else None,
+    )
+    total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
+    if spec.has_encoder:
+        encoder = stack.stack_flops(
+            spec,
+            spec.n_encoder_layers,
+            [(spec.n_encoder_layers, source, source * source)],
+            batch_size=batch_size,
+            n_queries=source,
+        )
+        stack.add(total, encoder)
+    stack.add(total, ends.end_flops(spec, n_tokens=batch_size * seq_len))
+    stack.add(total, ends.pooler_flops(spec, batch_size=batch_size))
+    return total

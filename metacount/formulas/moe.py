@@ -1,0 +1,210 @@
+"""Mixture of experts: a router, E experts of which k see a token, and shared experts for all."""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim, floor_div, is_symbolic, is_zero, smaller, when
+from metacount.formulas.ffn import ffn_matmul_flops, ffn_params
+
+
+def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
+    """Parameters of one router.
+
+    weight [E, d]   (+ bias [E])
+
+    Returns: parameters, exact. All of them are active for every token.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 4, their W_g.
+
+    >>> router_params(4096, 8)  # Mixtral 8x7B
+    32768
+    """
+    return n_experts * d_model + when(bias, n_experts)
+
+
+def shared_params(
+    d_model: Dim,
+    d_ff_shared: Dim,
+    n_shared_experts: Dim,
+    *,
+    gated: bool,
+    bias: bool = False,
+    gate: bool = False,
+) -> Dim:
+    """Parameters of the shared experts of one layer, stored as one feed-forward of width E_s·m_s.
+
+    the feed-forward of width E_s·m_s   (+ d with a gate d -> 1)   nothing when E_s is 0
+
+    Returns: parameters, exact.
+    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; the gate is Qwen1.5-MoE's.
+
+    >>> shared_params(7168, 2048, 1, gated=True)  # DeepSeek-V3
+    44040192
+    """
+    if is_zero(n_shared_experts):
+        return 0
+    width = n_shared_experts * d_ff_shared
+    return ffn_params(d_model, width, gated=gated, bias=bias) + when(gate, d_model)
+
+
+def shared_matmul_flops(
+    n_tokens: Dim,
+    d_model: Dim,
+    d_ff_shared: Dim,
+    n_shared_experts: Dim,
+    *,
+    gated: bool,
+    gate: bool = False,
+) -> Dim:
+    """FLOPs of the shared experts of one layer, which see every token.
+
+    the feed-forward of width E_s·m_s   (+ 2·n·d with a gate d -> 1)   nothing when E_s is 0
+
+    Returns: FLOPs of the forward, exact.
+    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9.
+    Not counted: the activation, the gate's sigmoid and its product with the output, the biases.
+
+    >>> shared_matmul_flops(128, 7168, 2048, 1, gated=True)  # DeepSeek-V3, 128 tokens
+    11274289152
+    """
+    if is_zero(n_shared_experts):
+        return 0
+    width = n_shared_experts * d_ff_shared
+    # 2 FLOPs per multiply-add, one output per token
+    gate_flops = when(gate, 2 * n_tokens * d_model)
+    return ffn_matmul_flops(n_tokens, d_model, width, gated=gated) + gate_flops
+
+
+def moe_params(
+    d_model: Dim,
+    d_ff_expert: Dim,
+    n_experts: Dim,
+    *,
+    gated: bool,
+    router_bias: bool = False,
+    expert_bias: bool = False,
+    n_shared_experts: Dim = 0,
+    d_ff_shared: Dim | None = None,
+    shared_bias: bool = False,
+    shared_gate: bool = False,
+) -> Dim:
+    """Parameters of one MoE layer.
+
+    router E·d + E experts of width m_e + shared experts; d_ff_shared None means m_e
+
+    Returns: parameters, exact. A selection bias is a buffer, not counted here.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1; DeepSeekMoE, arXiv:2401.06066, eq. 9.
+
+    >>> moe_params(4096, 14336, 8, gated=True)  # Mixtral 8x7B
+    1409318912
+    """
+    # a token that is sent to every expert uses every parameter
+    return moe_active_params(
+        d_model,
+        d_ff_expert,
+        n_experts,
+        n_experts,
+        gated=gated,
+        router_bias=router_bias,
+        expert_bias=expert_bias,
+        n_shared_experts=n_shared_experts,
+        d_ff_shared=d_ff_shared,
+        shared_bias=shared_bias,
+        shared_gate=shared_gate,
+    )
+
+
+def moe_active_params(
+    d_model: Dim,
+    d_ff_expert: Dim,
+    n_experts: Dim,
+    top_k: Dim,
+    *,
+    gated: bool,
+    router_bias: bool = False,
+    expert_bias: bool = False,
+    n_shared_experts: Dim = 0,
+    d_ff_shared: Dim | None = None,
+    shared_bias: bool = False,
+    shared_gate: bool = False,
+) -> Dim:
+    """Parameters of one MoE layer that one token uses.
+
+    router E·d, whole + k experts of width m_e + shared experts; d_ff_shared None means m_e
+
+    Returns: parameters, exact.
+    Source: Fedus et al. 2021, arXiv:2101.03961, sec. 2.1; Mixtral, arXiv:2401.04088, sec. 2.1.
+
+    >>> moe_active_params(4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B
+    352354304
+    """
+    shared = shared_params(
+        d_model,
+        d_ff_expert if d_ff_shared is None else d_ff_shared,
+        n_shared_experts,
+        gated=gated,
+        bias=shared_bias,
+        gate=shared_gate,
+    )
+    expert = ffn_params(d_model, d_ff_expert, gated=gated, bias=expert_bias)
+    return router_params(d_model, n_experts, bias=router_bias) + top_k * expert + shared
+
+
+def moe_matmul_flops(
+    n_tokens: Dim,
+    d_model: Dim,
+    d_ff_expert: Dim,
+    n_experts: Dim,
+    top_k: Dim,
+    *,
+    gated: bool,
+    n_shared_experts: Dim = 0,
+    d_ff_shared: Dim | None = None,
+    shared_gate: bool = False,
+) -> Dim:
+    """FLOPs of one MoE layer, each token in exactly k experts.
+
+    router 2·n·d·E + k experts of width m_e + shared feed-forward of width E_s·m_s
+    (+ 2·n·d with a shared gate); 2 FLOPs per multiply-add
+
+    Returns: FLOPs of the forward, exact, when no token is dropped and no expert is padded.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1 and 4; DeepSeekMoE,
+    arXiv:2401.06066, eq. 9.
+    Not counted: the choice of experts, dispatch, weighting and summing of their outputs.
+
+    >>> moe_matmul_flops(128, 4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B, 128 tokens
+    90202701824
+    """
+    shared = shared_matmul_flops(
+        n_tokens,
+        d_model,
+        d_ff_expert if d_ff_shared is None else d_ff_shared,
+        n_shared_experts,
+        gated=gated,
+        gate=shared_gate,
+    )
+    router = 2 * n_tokens * d_model * n_experts
+    experts = top_k * ffn_matmul_flops(n_tokens, d_model, d_ff_expert, gated=gated)
+    return router + experts + shared
+
+
+def moe_layers(n_layers: Dim, *, n_dense_layers: Dim = 0, moe_every: Dim = 1) -> Dim:
+    """MoE layers in a stack: the layers i >= n_dense_layers, from 0, where moe_every divides i + 1.
+
+    multiples of moe_every up to N, less those up to the dense layers:
+    N // moe_every - min(n_dense_layers, N) // moe_every
+
+    A symbol for either count is taken at its word: n_dense_layers <= N.
+
+    Returns: a count.
+    Source: DeepSeek-V3, arXiv:2412.19437, sec. 4.2 (leading dense layers); Fedus et al. 2021,
+    arXiv:2101.03961, table 9 (Switch-Base, expert frequency 1/2).
+
+    >>> moe_layers(61, n_dense_layers=3)  # DeepSeek-V3
+    58
+    >>> moe_layers(12, moe_every=2)  # one stack of Switch-Base
+    6
+    """
+    if is_symbolic(n_layers) or is_symbolic(n_dense_layers):
+        leading = n_dense_layers
+    else:
+        leading = smaller(n_dense_layers, n_layers)
+    return floor_div(n_layers, moe_every) - floor_div(leading, moe_every)

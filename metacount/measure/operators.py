@@ -1,0 +1,149 @@
+"""What an operator costs: priced ones by their shapes, free ones by name, the rest an error.
+
+One multiply-add is two FLOPs. Priced are matrix products and convolutions, torch's own convention;
+elementwise work, reductions, softmax, sorting and copies are free by that convention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+class UncountedOp(LookupError):
+    """An operator that is neither priced nor known to be free: its cost would silently be 0."""
+
+
+def _product(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _mm(a: Tensor, b: Tensor, *_: Any) -> int:
+    # [..., n, k] @ [..., k, m]: 2 FLOPs per multiply-add
+    return 2 * _product(a.shape) * b.shape[-1]
+
+
+def _addmm(_bias: Tensor, a: Tensor, b: Tensor, *_: Any) -> int:
+    return _mm(a, b)
+
+
+def _mv(a: Tensor, b: Tensor, *_: Any) -> int:
+    # [n, k] @ [k], or [k] · [k]
+    return 2 * a.numel()
+
+
+def _addmv(_bias: Tensor, a: Tensor, b: Tensor, *_: Any) -> int:
+    return _mv(a, b)
+
+
+def _grouped_mm(a: Tensor, b: Tensor, *_: Any) -> int:
+    # rows grouped by expert: [n, k] @ [e, k, m], every row meets one matrix
+    if a.dim() == 2 and b.dim() == 3:
+        return 2 * a.shape[0] * a.shape[1] * b.shape[-1]
+    if a.dim() == 3 and b.dim() == 3:
+        return _mm(a, b)
+    raise UncountedOp(f"_grouped_mm of shapes {tuple(a.shape)} and {tuple(b.shape)}")
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    # [b, h, s, d] @ [b, h, d, t], then [b, h, s, t] @ [b, h, t, u]; fewer key heads repeat
+    b, h, s, d = q.shape
+    return 2 * b * h * s * k.shape[-2] * (d + v.shape[-1])
+
+
+def _convolution(x: Tensor, w: Tensor, *_: Any, out: Tensor, transposed: bool) -> int:
+    # each output value (input value where transposed) meets a kernel of w.shape[1:]
+    return 2 * (x if transposed else out).numel() * _product(w.shape[1:])
+
+
+def _solve_triangular(a: Tensor, b: Tensor, *_: Any) -> int:
+    # [n, n] against each of k columns: row i takes i multiply-adds, n·(n-1)/2 in all
+    n, k = a.shape[-1], b.shape[-2] * b.shape[-1] // a.shape[-1]
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return 2 * _product(batch) * k * (n * (n - 1) // 2)
+
+
+PRICED: dict[Any, Callable[..., int]] = {
+    aten.mm: _mm,
+    aten.bmm: _mm,
+    aten._int_mm: _mm,
+    aten.addmm: _addmm,
+    aten.baddbmm: _addmm,
+    aten.mv: _mv,
+    aten.dot: _mv,
+    aten.vdot: _mv,
+    aten.addmv: _addmv,
+    aten._grouped_mm: _grouped_mm,
+    aten.linalg_solve_triangular: _solve_triangular,
+    aten.scaled_dot_product_attention: _attention,
+    aten._scaled_dot_product_efficient_attention: _attention,
+    aten._scaled_dot_product_flash_attention: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_cudnn_attention: _attention,
+    aten._scaled_dot_product_attention_math: _attention,
+    aten._scaled_dot_product_attention_math_for_mps: _attention,
+    aten._scaled_dot_product_fused_attention_overrideable: _attention,
+}
+
+CONVOLUTIONS = (aten.convolution, aten._convolution)
+
+FREE = {
+    # made, copied, moved
+    aten.arange, aten.empty, aten.empty_like, aten.empty_strided, aten.zeros, aten.zeros_like,
+    aten.ones, aten.ones_like, aten.full, aten.full_like, aten.scalar_tensor, aten.new_zeros,
+    aten.new_ones, aten.new_full, aten.new_empty, aten.new_empty_strided, aten.lift_fresh,
+    aten.clone, aten._to_copy, aten.copy, aten.copy_, aten.fill, aten.fill_, aten.zero_,
+    aten.cat, aten.stack, aten.repeat, aten.repeat_interleave, aten.roll, aten.flip, aten.tril,
+    aten.triu, aten.constant_pad_nd, aten._unsafe_view, aten.eye, aten.im2col, aten.complex,
+    # looked up and put back
+    aten.embedding, aten.gather, aten.scatter, aten.scatter_, aten.scatter_add, aten.scatter_add_,
+    aten.index, aten.index_put, aten.index_put_, aten.index_select, aten.index_add,
+    aten.index_add_, aten.masked_fill, aten.masked_fill_, aten.masked_scatter, aten.bincount,
+    aten.histc, aten.nonzero, aten.one_hot, aten.where, aten.scatter_reduce, aten.searchsorted,
+    # reduced, normalised, ordered
+    aten.sum, aten.mean, aten.amax, aten.amin, aten.max, aten.min, aten.any, aten.all, aten.prod,
+    aten.argmax, aten.argmin, aten.cumsum, aten.floor_divide, aten.var, aten.var_mean, aten.std,
+    aten.linalg_vector_norm,
+    aten._softmax, aten._safe_softmax, aten._log_softmax, aten.logsumexp, aten.native_layer_norm,
+    aten.native_group_norm, aten._fused_rms_norm, aten.topk, aten.sort, aten.argsort,
+    aten.avg_pool2d, aten.max_pool2d_with_indices, aten.cumprod, aten._is_all_true,
+    # elementwise without torch's tag; transforms are no matrix products by that convention
+    aten.polar, aten.log_sigmoid_forward, aten._fft_c2c, aten._fft_r2c,
+    # drawn at random
+    aten.rand, aten.randn, aten.randint, aten.uniform_, aten.normal_, aten.bernoulli,
+    aten.bernoulli_, aten.multinomial, aten.native_dropout,
+    # read out
+    aten._local_scalar_dense, aten.equal, aten.is_same_size,
+}  # fmt: skip
+
+
+def is_free(op: Any) -> bool:
+    """Elementwise (torch's own tag), a view (it returns its input), or in the list."""
+    if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
+        return True
+    returns = op._schema.returns
+    return bool(returns) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in returns
+    )
+
+
+def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:
+    """FLOPs of one call; 0 for a free operator; `UncountedOp` for one that nobody priced."""
+    packet = op.overloadpacket
+    price = PRICED.get(packet)
+    if price is not None:
+        return price(*args)
+    if packet in CONVOLUTIONS:
+        return _convolution(args[0], args[1], out=out, transposed=bool(args[6]))
+    if is_free(op):
+        return 0
+    shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]
+    raise UncountedOp(f"{op} of shapes {shapes}: neither priced nor known to be free")

@@ -1,0 +1,51 @@
+"""Reference modules: readable, runnable on meta, CPU and CUDA; they import no formula.
+
+Tensors end in their shape. One legend for all files:
+B sequences, S query positions, T positions attended to, D `d_model`, M `d_ff`, H query heads,
+G key/value heads, R query heads per key/value head (H = G·R), K `head_dim` of queries and keys,
+U head width of values, C `kv_lora_rank`, P rotated width, E experts, N tokens (B·S), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from .attention import Attention, ScaledDotProduct, Visibility
+from .block import Block
+from .cache import Cache, LayerCache
+from .ffn import FeedForward, GatedFeedForward, gated_d_ff
+from .mla import LatentAttention
+from .model import Model, Output
+from .moe import Experts, MixtureOfExperts, Router, load_balancing_loss
+from .norm import LayerNorm, RMSNorm
+from .position import (
+    RelativeBias,
+    RelativeProjection,
+    alibi_bias,
+    apply_rope,
+    sinusoid,
+)
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Cache",
+    "Experts",
+    "FeedForward",
+    "GatedFeedForward",
+    "LatentAttention",
+    "LayerCache",
+    "LayerNorm",
+    "MixtureOfExperts",
+    "Model",
+    "Output",
+    "RMSNorm",
+    "RelativeBias",
+    "RelativeProjection",
+    "Router",
+    "ScaledDotProduct",
+    "Visibility",
+    "alibi_bias",
+    "apply_rope",
+    "gated_d_ff",
+    "load_balancing_loss",
+    "sinusoid",
+]

@@ -1,0 +1,220 @@
+"""Attention with any number of key/value heads; who sees whom; the two products in the middle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .cache import LayerCache
+from .linear import Linear
+from .norm import LayerNorm, RMSNorm, at_least_float32
+from .position import RelativeProjection, apply_rope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """Which of T keys each of S queries sees.
+
+    `kind`: causal | bidirectional | prefix; `window` counts positions, the query itself included;
+    `chunked` cuts the sequence into chunks of `window` instead of sliding. A bidirectional window
+    reaches `window // 2` to either side.
+    """
+
+    n_queries: int
+    n_keys: int
+    query_start: int = 0
+    key_start: int = 0
+    kind: str = "causal"
+    window: int | None = None
+    chunked: bool = False
+    prefix_len: int = 0
+
+    def queries(self, device: torch.device) -> Tensor:
+        """Positions of the queries, [S]."""
+        return torch.arange(self.query_start, self.query_start + self.n_queries, device=device)
+
+    def keys(self, device: torch.device) -> Tensor:
+        """Positions of the keys, [T]."""
+        return torch.arange(self.key_start, self.key_start + self.n_keys, device=device)
+
+    def keep(self, device: torch.device, rows: slice = slice(None)) -> Tensor:
+        """True where the query (row) sees the key (column), [S, T]; `rows` picks some queries."""
+        q, k = self.queries(device)[rows, None], self.keys(device)[None, :]
+        if self.kind == "bidirectional":
+            if self.window is None:
+                return (q >= 0) & (k >= 0)
+            return (q - k).abs() <= self.window // 2
+        keep = k <= q
+        if self.kind == "prefix":
+            keep = keep | (k < self.prefix_len)
+        if self.window is not None and self.chunked:
+            keep = keep & (k // self.window == q // self.window)
+        elif self.window is not None:
+            keep = keep & (q - k < self.window)
+        return keep
+
+
+class ScaledDotProduct(nn.Module):
+    """softmax(scale·q·kᵀ + bias)·v with grouped heads, written out.
+
+    No fused kernel: a counter sees both products, on every device, and nothing is hidden.
+    """
+
+    def __init__(
+        self, *, scale: float, softcap: float | None = None, sinks: int | None = None
+    ) -> None:
+        super().__init__()
+        self.scale, self.softcap = scale, softcap
+        self.sinks = nn.Parameter(torch.zeros(sinks)) if sinks is not None else None
+
+    def forward(
+        self,
+        q_BHSK: Tensor,
+        k_BGTK: Tensor,
+        v_BGTU: Tensor,
+        visibility: Visibility,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """-> [B, H, S, U]. `bias` is added to the scaled scores, [H, S, T] or [B, H, S, T]."""
+        n_heads, n_kv_heads = q_BHSK.shape[1], k_BGTK.shape[1]
+        q = q_BHSK.unflatten(1, (n_kv_heads, n_heads // n_kv_heads))
+        # [b, g, r, s, k] @ [b, g, 1, k, t] -> [b, g, r, s, t]
+        scores = (q @ k_BGTK.transpose(-1, -2).unsqueeze(2)).flatten(1, 2) * self.scale
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        scores = at_least_float32(scores)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        scores = scores.masked_fill(~visibility.keep(scores.device), -math.inf)
+        weights = self._softmax(scores).to(v_BGTU.dtype)
+        weights = weights.unflatten(1, (n_kv_heads, n_heads // n_kv_heads))
+        # [b, g, r, s, t] @ [b, g, 1, t, u] -> [b, g, r, s, u]
+        return (weights @ v_BGTU.unsqueeze(2)).flatten(1, 2)
+
+    def _softmax(self, scores_BHST: Tensor) -> Tensor:
+        if self.sinks is None:
+            return scores_BHST.softmax(-1)
+        # a sink takes its share of the softmax and gives no value (gpt-oss, arXiv:2508.10925)
+        sink = self.sinks.to(scores_BHST.dtype)[:, None, None].expand(*scores_BHST.shape[:-1], 1)
+        return torch.cat((scores_BHST, sink), dim=-1).softmax(-1)[..., :-1]
+
+
+def l2_norm(x: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps): RMSNorm without a weight (Llama 4's QK-norm)."""
+    wide = at_least_float32(x)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head, multi-query or grouped-query attention; self- or cross-.
+
+    Vaswani et al. 2017, arXiv:1706.03762 (multi-head); Shazeer 2019, arXiv:1911.02150 (one key and
+    value head); Ainslie et al. 2023, arXiv:2305.13245 (groups). `head_dim` is free of
+    d_model / n_heads. QK-norm: RMSNorm over each head ("head", Qwen3) or all of
+    them ("full", OLMo 2), LayerNorm over each head ("layernorm", Persimmon), or "l2" (Llama 4).
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        q_bias: bool = False,
+        k_bias: bool = False,
+        v_bias: bool = False,
+        o_bias: bool = False,
+        qk_norm: str = "none",
+        norm_eps: float = 1e-5,
+        norm_unit_offset: bool = False,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        rotary_dim: int | None = None,
+        rope_theta: float = 10000.0,
+        rope_style: str = "half",
+        relative: bool = False,
+    ) -> None:
+        super().__init__()
+        self.head_dim, self.rotary_dim = head_dim, rotary_dim
+        self.rope_theta, self.rope_style = rope_theta, rope_style
+        self.qk_norm, self.norm_eps = qk_norm, norm_eps
+        self.scale = head_dim**-0.5 if scale is None else scale
+        self.q_proj = Linear(d_model, n_heads * head_dim, bias=q_bias)
+        self.k_proj = Linear(d_model, n_kv_heads * head_dim, bias=k_bias)
+        self.v_proj = Linear(d_model, n_kv_heads * head_dim, bias=v_bias)
+        self.o_proj = Linear(n_heads * head_dim, d_model, bias=o_bias)
+        self.q_norm: RMSNorm | LayerNorm | None = None
+        self.k_norm: RMSNorm | LayerNorm | None = None
+        if qk_norm == "layernorm":
+            self.q_norm, self.k_norm = (LayerNorm(head_dim, bias=True, eps=norm_eps) for _ in "qk")
+        elif qk_norm in ("head", "full"):
+            heads = (1, 1) if qk_norm == "head" else (n_heads, n_kv_heads)
+            self.q_norm, self.k_norm = (
+                RMSNorm(n * head_dim, unit_offset=norm_unit_offset, eps=norm_eps) for n in heads
+            )
+        self.relative = (
+            RelativeProjection(d_model=d_model, n_heads=n_heads, head_dim=head_dim)
+            if relative
+            else None
+        )
+        self.core = ScaledDotProduct(
+            scale=self.scale, softcap=softcap, sinks=n_heads if sinks else None
+        )
+
+    def forward(
+        self,
+        x_BSD: Tensor,
+        visibility: Visibility,
+        *,
+        source_BTD: Tensor | None = None,
+        bias: Tensor | None = None,
+        cache: LayerCache | None = None,
+        query_BSD: Tensor | None = None,
+    ) -> Tensor:
+        """[B, S, D] -> [B, S, D].
+
+        `source_BTD` is what keys and values are made of in cross-attention: when a cache already
+        holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
+        """
+        q = self._heads(self.q_proj(x_BSD if query_BSD is None else query_BSD), self.q_norm)
+        queries = visibility.queries(q.device)
+        if source_BTD is not None and cache is not None and cache.tensors:
+            k, v = cache.tensors
+        else:
+            made_of = x_BSD if source_BTD is None else source_BTD
+            k = self._heads(self.k_proj(made_of), self.k_norm)
+            v = self._heads(self.v_proj(made_of), None)
+            if source_BTD is None:
+                k = self._rope(k, queries)
+            if self.qk_norm == "l2":
+                k = l2_norm(k, self.norm_eps)
+            if cache is not None:
+                k, v = cache.update(k, v)
+        if source_BTD is None:
+            q = self._rope(q, queries)
+        if self.qk_norm == "l2":
+            q = l2_norm(q, self.norm_eps)
+        if self.relative is not None:
+            bias = self.relative(q, queries, visibility.keys(q.device)) * self.scale
+            q = q + self.relative.content_bias[:, None, :]
+        y_BHSK = self.core(q, k, v, visibility, bias)
+        return self.o_proj(y_BHSK.transpose(1, 2).flatten(2))
+
+    def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
+        """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""
+        if norm is not None and self.qk_norm == "full":
+            x_BSW = norm(x_BSW)
+        x = x_BSW.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return norm(x) if norm is not None and self.qk_norm != "full" else x
+
+    def _rope(self, x: Tensor, positions: Tensor) -> Tensor:
+        if self.rotary_dim is None:
+            return x
+        return apply_rope(
+            x, positions, rotary_dim=self.rotary_dim, theta=self.rope_theta, style=self.rope_style
+        )

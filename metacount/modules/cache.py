@@ -1,0 +1,55 @@
+"""The KV cache: what attention keeps of past tokens, as plain tensors that can be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+class LayerCache:
+    """What one attention layer keeps: tensors whose axis `-2` is the position.
+
+    `keep` is the number of positions that a later token can still see (None: all of them).
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
+        self.keep = keep
+        self.length = 0  # positions seen so far
+        self.tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def start(self) -> int:
+        """Position of the first row still kept."""
+        return self.length - (self.tensors[0].shape[-2] if self.tensors else 0)
+
+    def update(self, *new: Tensor) -> tuple[Tensor, ...]:
+        """Append `new`; return all rows the new tokens may see; keep what later ones may see."""
+        if self.tensors:
+            new = tuple(torch.cat(pair, dim=-2) for pair in zip(self.tensors, new, strict=True))
+        seen = self.start + new[0].shape[-2]
+        self.tensors, self.length = new, seen
+        if self.keep is not None and new[0].shape[-2] > self.keep:
+            first = new[0].shape[-2] - self.keep
+            # clone: a slice alone would keep the whole storage alive
+            self.tensors = tuple(t[..., first:, :].clone() for t in new)
+        return new
+
+
+class Cache:
+    """One `LayerCache` per self-attention and, in an encoder-decoder, per cross-attention."""
+
+    def __init__(self, keeps: list[int | None], *, cross: bool = False) -> None:
+        self.layers = [LayerCache(keep) for keep in keeps]
+        self.cross = [LayerCache() for _ in keeps] if cross else []
+
+    @property
+    def length(self) -> int:
+        """Tokens seen so far."""
+        return self.layers[0].length if self.layers else 0
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that is kept."""
+        for layer in (*self.layers, *self.cross):
+            yield from layer.tensors

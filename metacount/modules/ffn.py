@@ -1,0 +1,108 @@
+"""Feed-forward blocks: two matrices with an activation, or three with a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .linear import Linear
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,  # x·Φ(x), with erf
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "relu2": lambda x: F.relu(x).square(),
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
+
+
+def activate(x: Tensor, name: str, swish_beta: float) -> Tensor:
+    """`name` applied elementwise; SiLU with a β other than 1 is Swish-β, x·sigmoid(β·x)."""
+    if name == "silu" and swish_beta != 1.0:
+        return x * torch.sigmoid(swish_beta * x)
+    return ACTIVATIONS[name](x)
+
+
+def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
+    """act(gate) · up, elementwise.
+
+    `clamped_swiglu` is gpt-oss's form: both halves limited to 7, Swish-1.702, and up + 1.
+    """
+    if name == "clamped_swiglu":
+        gate_, up = gate_.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        return gate_ * torch.sigmoid(1.702 * gate_) * (up + 1)
+    return activate(gate_, name, swish_beta) * up
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))): Vaswani et al. 2017, arXiv:1706.03762, eq. 2; their d_ff is our M."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: str,
+        bias: bool = False,
+        swish_beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.swish_beta = swish_beta
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        hidden_BSM = activate(self.up_proj(x_BSD), self.activation, self.swish_beta)
+        return self.down_proj(hidden_BSM)
+
+
+class GatedFeedForward(nn.Module):
+    """down(act(gate(x)) · up(x)): Shazeer 2020, arXiv:2002.05202, eq. 5 and 6.
+
+    sigmoid is GLU, silu SwiGLU, gelu GeGLU, relu ReGLU, identity the bilinear layer.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: str,
+        bias: bool = False,
+        swish_beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.swish_beta = swish_beta
+        self.gate_proj = Linear(d_model, d_ff, bias=bias)
+        self.up_proj = Linear(d_model, d_ff, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        gate_BSM, up_BSM = self.gate_proj(x_BSD), self.up_proj(x_BSD)
+        hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
+        return self.down_proj(hidden_BSM)
+
+
+def gated_d_ff(d_model: int, *, multiplier: str | Fraction = "1", multiple_of: int = 256) -> int:
+    """LLaMA's width of a gated block: 2/3 of 4·d, times a multiplier, rounded up.
+
+    A gated block of this width has the parameters of a two-matrix block of width 4·d, before
+    rounding. Written as text, the multiplier is exact: "1.3" is 13/10.
+
+    >>> gated_d_ff(4096)
+    11008
+    >>> gated_d_ff(8192, multiplier="1.3", multiple_of=4096)
+    28672
+    """
+    width = int(int(Fraction(8 * d_model, 3)) * Fraction(multiplier))
+    return multiple_of * -(-width // multiple_of)

@@ -1,0 +1,113 @@
+"""Multi-head latent attention (DeepSeek-V2), expanded or absorbed into the latent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .attention import ScaledDotProduct, Visibility
+from .cache import LayerCache
+from .linear import Linear
+from .norm import RMSNorm
+from .position import apply_rope
+
+
+class LatentAttention(nn.Module):
+    """Keys and values of all heads come from one latent of width C and one rotated key of width P.
+
+    DeepSeek-AI 2024, arXiv:2405.04434, section 2.1 and appendix C; their d_c is C, d_c' is
+    `q_lora_rank`, d_h^R is P. The cache holds the normed latent and the rotated key: C + P values
+    per token, whichever way the product is computed:
+
+    * expanded: keys and values of every head are made for every token attended to;
+    * absorbed: the key expansion is applied to the query and the value expansion to the result,
+      so that attention runs over the latent itself as if it were one shared key/value head.
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_heads: int,
+        q_lora_rank: int | None,
+        kv_lora_rank: int,
+        qk_nope_head_dim: int,
+        qk_rope_head_dim: int,
+        v_head_dim: int,
+        bias: bool = False,
+        norm_eps: float = 1e-6,
+        scale: float | None = None,
+        softcap: float | None = None,
+        rope_theta: float = 10000.0,
+        rope_style: str = "interleaved",
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.v_head_dim = n_heads, v_head_dim
+        self.nope, self.rope, self.rank = qk_nope_head_dim, qk_rope_head_dim, kv_lora_rank
+        self.rope_theta, self.rope_style = rope_theta, rope_style
+        q_head_dim = qk_nope_head_dim + qk_rope_head_dim
+        if q_lora_rank is None:
+            self.q_proj = Linear(d_model, n_heads * q_head_dim, bias=False)
+        else:
+            self.q_a_proj = Linear(d_model, q_lora_rank, bias=bias)
+            self.q_a_layernorm = RMSNorm(q_lora_rank, eps=norm_eps)
+            self.q_b_proj = Linear(q_lora_rank, n_heads * q_head_dim, bias=False)
+        self.q_lora_rank = q_lora_rank
+        self.kv_a_proj_with_mqa = Linear(d_model, kv_lora_rank + qk_rope_head_dim, bias=bias)
+        self.kv_a_layernorm = RMSNorm(kv_lora_rank, eps=norm_eps)
+        self.kv_b_proj = Linear(kv_lora_rank, n_heads * (qk_nope_head_dim + v_head_dim), bias=False)
+        self.o_proj = Linear(n_heads * v_head_dim, d_model, bias=bias)
+        self.core = ScaledDotProduct(
+            scale=q_head_dim**-0.5 if scale is None else scale, softcap=softcap
+        )
+
+    def forward(
+        self,
+        x_BSD: Tensor,
+        visibility: Visibility,
+        *,
+        cache: LayerCache | None = None,
+        absorbed: bool = False,
+    ) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        positions = visibility.queries(x_BSD.device)
+        q_BHSn, q_BHSP = self._query(x_BSD).split((self.nope, self.rope), dim=-1)
+        q_BHSP = self._rope(q_BHSP, positions)
+        latent_BSC, k_BSP = self.kv_a_proj_with_mqa(x_BSD).split((self.rank, self.rope), dim=-1)
+        rotated_BSP = self._rope(k_BSP.unsqueeze(1), positions).squeeze(1)
+        kept_BTc = torch.cat((self.kv_a_layernorm(latent_BSC), rotated_BSP), dim=-1)
+        if cache is not None:
+            (kept_BTc,) = cache.update(kept_BTc)
+        attend = self._absorbed if absorbed else self._expanded
+        y_BHSU = attend(q_BHSn, q_BHSP, kept_BTc, visibility)
+        return self.o_proj(y_BHSU.transpose(1, 2).flatten(2))
+
+    def _query(self, x_BSD: Tensor) -> Tensor:
+        if self.q_lora_rank is None:
+            q = self.q_proj(x_BSD)
+        else:
+            q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_BSD)))
+        return q.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def _expanded(self, q_n: Tensor, q_p: Tensor, kept_BTc: Tensor, sees: Visibility) -> Tensor:
+        latent_BTC, rotated_BTP = kept_BTc.split((self.rank, self.rope), dim=-1)
+        kv_BHT = self.kv_b_proj(latent_BTC).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        k_n, v_BHTU = kv_BHT.split((self.nope, self.v_head_dim), dim=-1)
+        k_p = rotated_BTP.unsqueeze(1).expand(-1, self.n_heads, -1, -1)
+        q, k = torch.cat((q_n, q_p), dim=-1), torch.cat((k_n, k_p), dim=-1)
+        return self.core(q, k, v_BHTU, sees)
+
+    def _absorbed(self, q_n: Tensor, q_p: Tensor, kept_BTc: Tensor, sees: Visibility) -> Tensor:
+        weight = self.kv_b_proj.weight.unflatten(0, (self.n_heads, -1))
+        key_HnC, value_HUC = weight.split((self.nope, self.v_head_dim), dim=1)
+        # [b, h, s, n] @ [h, n, c] -> the query in the latent's own coordinates
+        q = torch.cat((q_n @ key_HnC, q_p), dim=-1)
+        shared = kept_BTc.unsqueeze(1)
+        y_BHSC = self.core(q, shared, shared[..., : self.rank], sees)
+        # [b, h, s, c] @ [h, c, u] -> [b, h, s, u]
+        return y_BHSC @ value_HUC.transpose(-1, -2)
+
+    def _rope(self, x: Tensor, positions: Tensor) -> Tensor:
+        return apply_rope(
+            x, positions, rotary_dim=self.rope, theta=self.rope_theta, style=self.rope_style
+        )

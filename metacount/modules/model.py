@@ -1,0 +1,280 @@
+"""The whole model: embedding, one stack of blocks or two, head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ..spec import ModelSpec
+from .attention import Visibility
+from .block import Block, make_norm
+from .cache import Cache
+from .ffn import activate
+from .linear import Linear, Table
+from .position import RelativeBias, alibi_bias, sinusoid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a forward gives; None where the model has no such end."""
+
+    hidden_BSD: Tensor
+    logits_BSV: Tensor | None = None
+    pooled_BD: Tensor | None = None
+
+
+class TokenEmbedding(Table):
+    """The token table, [V, D]."""
+
+
+class TypeTable(Table):
+    """The token-type (segment) table, [types, D]."""
+
+
+class OutputHead(Linear):
+    """D -> V; with tied embeddings its weight *is* the token table."""
+
+
+class EmbeddingProjection(Linear):
+    """Width of the tables -> D, where the two differ (ELECTRA, arXiv:2003.10555)."""
+
+
+class HeadTransform(nn.Module):
+    """norm(act(W·h)) before the head: BERT's masked-LM head, D -> width of the tables."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.activation, self.swish_beta = spec.activation, spec.swish_beta
+        width = spec.d_embedding or spec.d_model
+        self.dense = Linear(spec.d_model, width, bias=spec.head_transform_bias)
+        self.norm = make_norm(spec, width)
+
+    def forward(self, hidden_BSD: Tensor) -> Tensor:
+        """[B, S, D] -> [B, S, width]."""
+        y = activate(self.dense(hidden_BSD), self.activation, self.swish_beta)
+        return self.norm(y)
+
+
+class PositionTable(Table):
+    """A learned table of positions, [rows, D]."""
+
+
+class Pooler(nn.Module):
+    """tanh(W·h + b) of the first token (BERT, arXiv:1810.04805)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.dense = Linear(d_model, d_model, bias=True)
+
+    def forward(self, hidden_BSD: Tensor) -> Tensor:
+        """[B, S, D] -> [B, D]."""
+        return self.dense(hidden_BSD[:, 0]).tanh()
+
+
+class Stack(nn.Module):
+    """Positions, blocks and final norm of an encoder or a decoder."""
+
+    def __init__(self, spec: ModelSpec, *, is_encoder: bool) -> None:
+        super().__init__()
+        self.spec = spec
+        self.kind = "bidirectional" if is_encoder else "causal"
+        if spec.kind == "prefix-decoder":
+            self.kind = "prefix"
+        n_layers = spec.n_encoder_layers if is_encoder and spec.has_encoder else spec.n_layers
+        self.embed_positions = self.embed_queries = self.embed_norm = self.embed_proj = None
+        self.relative_bias = self.norm = None
+        width = spec.d_embedding or spec.d_model
+        if spec.position == "learned":
+            assert spec.n_positions
+            self.embed_positions = PositionTable(spec.n_positions, width)
+            if spec.n_query_positions:
+                self.embed_queries = PositionTable(spec.n_query_positions, spec.d_model)
+        if spec.embedding_norm:
+            self.embed_norm = make_norm(spec, width)
+        if spec.d_embedding is not None:
+            self.embed_proj = EmbeddingProjection(spec.d_embedding, spec.d_model, bias=True)
+        if spec.position == "t5":
+            assert spec.n_buckets and spec.max_distance
+            self.relative_bias = RelativeBias(
+                n_buckets=spec.n_buckets,
+                n_heads=spec.n_heads,
+                max_distance=spec.max_distance,
+                bidirectional=is_encoder,
+            )
+        cross = spec.has_encoder and not is_encoder
+        self.layers = nn.ModuleList(Block(spec, i, cross=cross) for i in range(n_layers))
+        if spec.final_norm:
+            self.norm = make_norm(spec, spec.d_model)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks, as what they are: `nn.ModuleList` forgets."""
+        return [block for block in self.layers if isinstance(block, Block)]
+
+    def forward(
+        self,
+        x_BSD: Tensor,
+        *,
+        cache: Cache | None = None,
+        source_BTD: Tensor | None = None,
+        prefix_len: int = 0,
+        absorbed: bool = False,
+    ) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        start, n = (cache.length if cache else 0), x_BSD.shape[1]
+        sees = Visibility(
+            n_queries=n,
+            n_keys=start + n,
+            query_start=start,
+            kind=self.kind,
+            prefix_len=prefix_len,
+        )
+        positions = sees.queries(x_BSD.device)
+        x_BSD = self._add_positions(x_BSD, positions)
+        source_sees = None
+        if source_BTD is not None:
+            source_sees = Visibility(n_queries=n, n_keys=source_BTD.shape[1], kind="bidirectional")
+        query_BSD = None
+        if self.embed_queries is not None:
+            query_BSD = self.embed_queries(positions).expand_as(x_BSD)
+        last = len(self.layers) - 1
+        biases: dict[int, Tensor | None] = {}  # by first key: layers that see the same keys share
+        for i, block in enumerate(self.blocks):
+            layer_cache = cache.layers[i] if cache else None
+            first = layer_cache.start if layer_cache else 0
+            mask = replace(
+                sees,
+                key_start=first,
+                n_keys=start + n - first,
+                window=block.window,
+                chunked=self.spec.window_kind == "chunked",
+            )
+            if first not in biases:
+                biases[first] = self._bias(mask, x_BSD.device)
+            x_BSD = block(
+                x_BSD,
+                mask,
+                bias=biases[first],
+                cache=layer_cache,
+                query_BSD=query_BSD if i == last else None,
+                source_BTD=source_BTD,
+                source_visibility=source_sees,
+                cross_cache=cache.cross[i] if cache and cache.cross else None,
+                absorbed=absorbed,
+            )
+        return x_BSD if self.norm is None else self.norm(x_BSD)
+
+    def _add_positions(self, x_BSD: Tensor, positions: Tensor) -> Tensor:
+        if self.embed_positions is not None:
+            x_BSD = x_BSD + self.embed_positions(positions + self.spec.position_offset)
+        elif self.spec.position == "sinusoidal":
+            x_BSD = x_BSD + sinusoid(positions, x_BSD.shape[-1]).to(x_BSD.dtype)
+        if self.embed_norm is not None:
+            x_BSD = self.embed_norm(x_BSD)
+        return x_BSD if self.embed_proj is None else self.embed_proj(x_BSD)
+
+    def _bias(self, sees: Visibility, device: torch.device) -> Tensor | None:
+        if self.relative_bias is not None:
+            return self.relative_bias(sees.queries(device), sees.keys(device))
+        if self.spec.position == "alibi":
+            return alibi_bias(self.spec.n_heads, sees.queries(device), sees.keys(device))
+        return None
+
+
+class Model(nn.Module):
+    """A `ModelSpec` as a module that runs."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embed_tokens = self.embed_types = self.encoder = self.lm_head = self.pooler = None
+        self.head_transform = None
+        width = spec.d_embedding or spec.d_model
+        if spec.vocab_size is not None:
+            self.embed_tokens = TokenEmbedding(spec.vocab_size, width)
+        if spec.n_token_types:
+            self.embed_types = TypeTable(spec.n_token_types, width)
+        if spec.has_encoder:
+            self.encoder = Stack(spec, is_encoder=True)
+        # an encoder-only model has one stack too; it goes by the same name
+        self.decoder = Stack(spec, is_encoder=spec.kind == "encoder")
+        if spec.pooler:
+            self.pooler = Pooler(spec.d_model)
+        if spec.has_head and self.embed_tokens is not None:
+            if spec.head_transform:
+                self.head_transform = HeadTransform(spec)
+            self.lm_head = OutputHead(width, self.embed_tokens.num_embeddings, bias=spec.head_bias)
+            if spec.tie_embeddings:
+                self.lm_head.weight = self.embed_tokens.weight
+
+    def new_cache(self) -> Cache:
+        """An empty cache; a windowed layer keeps what the next token can still see."""
+        keeps = [None if b.window is None else b.window - 1 for b in self.decoder.blocks]
+        return Cache(keeps, cross=self.encoder is not None)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """Source tokens [B, S] (or hidden states [B, S, D] without a vocabulary) -> [B, S, D]."""
+        if self.encoder is None:
+            raise ValueError(f"kind {self.spec.kind} has no encoder to read a source")
+        return self.encoder(self._embed(source, None))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        memory_BTD: Tensor | None = None,
+        cache: Cache | None = None,
+        token_types: Tensor | None = None,
+        prefix_len: int = 0,
+        absorbed: bool = False,
+    ) -> Output:
+        """Tokens [B, S] (hidden states [B, S, D] without a vocabulary) -> `Output`.
+
+        `memory_BTD` is what `encode` gave (encoder-decoder only). With a cache, `tokens` continue
+        what it holds; a prefix must all be in the first forward. `absorbed` chooses MLA's form.
+        """
+        if (memory_BTD is None) == (self.encoder is not None):
+            raise ValueError("memory_BTD is for an encoder-decoder, which cannot do without it")
+        past = 0 if cache is None else cache.length
+        if prefix_len > (past or tokens.shape[1]):
+            raise ValueError(
+                f"prefix_len must be at most the {past or tokens.shape[1]} tokens of the first "
+                f"forward: got {prefix_len}; its first tokens see all of it"
+            )
+        hidden_BSD = self.decoder(
+            self._embed(tokens, token_types),
+            cache=cache,
+            source_BTD=memory_BTD,
+            prefix_len=prefix_len,
+            absorbed=absorbed,
+        )
+        return Output(
+            hidden_BSD=hidden_BSD,
+            logits_BSV=self._logits(hidden_BSD),
+            pooled_BD=None if self.pooler is None else self.pooler(hidden_BSD),
+        )
+
+    def _embed(self, tokens: Tensor, token_types: Tensor | None) -> Tensor:
+        if self.embed_tokens is None:
+            return tokens
+        x_BSD = self.embed_tokens(tokens)
+        if self.spec.embedding_scale != 1.0:
+            x_BSD = x_BSD * self.spec.embedding_scale
+        if self.embed_types is not None:
+            types = torch.zeros_like(tokens) if token_types is None else token_types
+            x_BSD = x_BSD + self.embed_types(types)
+        return x_BSD
+
+    def _logits(self, hidden_BSD: Tensor) -> Tensor | None:
+        if self.lm_head is None:
+            return None
+        if self.head_transform is not None:
+            hidden_BSD = self.head_transform(hidden_BSD)
+        logits_BSV = self.lm_head(hidden_BSD)
+        if self.spec.logit_scale != 1.0:
+            logits_BSV = logits_BSV * self.spec.logit_scale
+        if self.spec.logit_softcap is not None:
+            logits_BSV = torch.tanh(logits_BSV / self.spec.logit_softcap) * self.spec.logit_softcap
+        return logits_BSV

@@ -1,0 +1,204 @@
+"""Mixture of experts: router, experts in fused 3-D tensors, shared experts, balancing loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .ffn import FeedForward, GatedFeedForward, activate, gate
+from .linear import Linear
+from .norm import at_least_float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """What the router decided for N tokens.
+
+    `probs_NE`: a score for every expert (softmax over all of them, or sigmoid).
+    `chosen_Nk`: the experts of each token. `weights_Nk`: what their outputs are multiplied by.
+    """
+
+    probs_NE: Tensor
+    chosen_Nk: Tensor
+    weights_Nk: Tensor
+
+
+class Router(nn.Module):
+    """Scores, choice and weights.
+
+    softmax          softmax over all experts, then top-k, as they are (Switch, arXiv:2101.03961)
+    softmax_renorm   the same, then divided by their sum (GShard, arXiv:2006.16668; Qwen3)
+    topk_softmax     top-k of the logits, then softmax over those k (Mixtral, arXiv:2401.04088)
+    sigmoid          sigmoid of each logit, top-k, as they are (Llama 4)
+    sigmoid_renorm   the same, then divided by their sum (DeepSeek-V3, arXiv:2412.19437, eq. 13-16)
+
+    `selection_bias` is added for the choice only (arXiv:2408.15664). With groups, only the experts
+    of the `top_groups` best groups can be chosen; a group scores its best expert ("max",
+    DeepSeek-V2) or the sum of its two best ("top2_sum", V3).
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_experts: int,
+        top_k: int,
+        scoring: str,
+        bias: bool = False,
+        selection_bias: bool = False,
+        n_groups: int | None = None,
+        top_groups: int | None = None,
+        group_score: str = "top2_sum",
+        routed_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.top_k, self.scoring, self.routed_scale = top_k, scoring, routed_scale
+        self.n_groups, self.top_groups, self.group_score = n_groups, top_groups, group_score
+        self.proj = Linear(d_model, n_experts, bias=bias)
+        self.e_score_correction_bias: Tensor | None
+        self.register_buffer(
+            "e_score_correction_bias", torch.zeros(n_experts) if selection_bias else None
+        )
+
+    def forward(self, x_ND: Tensor) -> Routing:
+        """[N, D] -> who goes where, and with which weight; scores in float32 or wider."""
+        logits_NE = at_least_float32(self.proj(x_ND))
+        sigmoid = self.scoring.startswith("sigmoid")
+        probs_NE = logits_NE.sigmoid() if sigmoid else logits_NE.softmax(-1)
+        for_choice = probs_NE
+        if self.e_score_correction_bias is not None:
+            for_choice = for_choice + self.e_score_correction_bias
+        chosen_Nk = self._limit_to_groups(for_choice).topk(self.top_k, dim=-1).indices
+        if self.scoring == "topk_softmax":
+            weights_Nk = logits_NE.gather(-1, chosen_Nk).softmax(-1)
+        else:
+            weights_Nk = probs_NE.gather(-1, chosen_Nk)
+            if self.scoring.endswith("renorm"):
+                weights_Nk = weights_Nk / weights_Nk.sum(-1, keepdim=True)
+        return Routing(
+            probs_NE=probs_NE, chosen_Nk=chosen_Nk, weights_Nk=weights_Nk * self.routed_scale
+        )
+
+    def _limit_to_groups(self, scores_NE: Tensor) -> Tensor:
+        if self.n_groups is None or self.top_groups is None:
+            return scores_NE
+        grouped = scores_NE.unflatten(-1, (self.n_groups, -1))
+        best = grouped.topk(1 if self.group_score == "max" else 2, dim=-1).values.sum(-1)
+        groups = best.topk(self.top_groups, dim=-1).indices
+        allowed = torch.zeros_like(best).scatter(-1, groups, 1.0).bool()
+        return grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
+
+
+def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[int]) -> Tensor:
+    """Row r times the matrix of its expert: [R, D] -> [R, M], rows sorted by expert.
+
+    With `counts` (rows per expert) one product per expert; without, on meta, where nobody can
+    know how many rows an expert gets, one product per row: the same multiply-adds.
+    """
+    if not counts:
+        # [r, m, d] @ [r, d, 1]
+        return torch.bmm(weight_EMD[expert_R], x_RD.unsqueeze(-1)).squeeze(-1)
+    parts = [rows @ weight_EMD[e].T for e, rows in enumerate(x_RD.split(counts)) if len(rows)]
+    return torch.cat(parts)
+
+
+class Experts(nn.Module):
+    """All experts of a layer in 3-D tensors [E, out, in]; gate and up in one, gate first."""
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        d_ff: int,
+        n_experts: int,
+        top_k: int,
+        activation: str,
+        gated: bool,
+        bias: bool = False,
+        swish_beta: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.n_experts, self.top_k, self.gated = n_experts, top_k, gated
+        self.activation, self.swish_beta = activation, swish_beta
+        up = 2 * d_ff if gated else d_ff
+        self.up_name = "gate_up_proj" if gated else "up_proj"
+        shapes = {self.up_name: (n_experts, up, d_model), "down_proj": (n_experts, d_model, d_ff)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+            bias_shape = torch.zeros(shape[:2]) if bias else None
+            self.register_parameter(
+                f"{name}_bias", None if bias_shape is None else nn.Parameter(bias_shape)
+            )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Each expert's matrices start like a `Linear` of that shape; on meta nothing is done."""
+        for weight in (self.get_parameter(self.up_name), self.get_parameter("down_proj")):
+            if not weight.is_meta:
+                nn.init.uniform_(weight, -(weight.shape[-1] ** -0.5), weight.shape[-1] ** -0.5)
+
+    def forward(self, x_ND: Tensor, chosen_Nk: Tensor, weights_Nk: Tensor) -> Tensor:
+        """[N, D] -> [N, D]: each token through its `top_k` experts, weighted and summed."""
+        expert_R, order = chosen_Nk.flatten().sort(stable=True)
+        token_R = order // chosen_Nk.shape[-1]
+        counts = [] if x_ND.is_meta else expert_R.bincount(minlength=self.n_experts).tolist()
+        hidden = self._rows(x_ND[token_R], self.up_name, expert_R, counts)
+        if self.gated:
+            gate_RM, up_RM = hidden.chunk(2, dim=-1)
+            hidden = gate(gate_RM, up_RM, self.activation, self.swish_beta)
+        else:
+            hidden = activate(hidden, self.activation, self.swish_beta)
+        y_RD = self._rows(hidden, "down_proj", expert_R, counts)
+        y_RD = y_RD * weights_Nk.flatten()[order].unsqueeze(-1).to(y_RD.dtype)
+        return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
+
+    def _rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
+        y = apply_rows(x_RD, self.get_parameter(name), expert_R, counts)
+        bias_EM = getattr(self, f"{name}_bias")
+        return y if bias_EM is None else y + bias_EM[expert_R]
+
+
+class MixtureOfExperts(nn.Module):
+    """Router, routed experts and, for every token, shared experts (one FFN of their joint width).
+
+    DeepSeekMoE, arXiv:2401.06066, eq. 9-11; the shared experts' optional gate is Qwen's.
+    """
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        experts: Experts,
+        shared: FeedForward | GatedFeedForward | None = None,
+        shared_gate: Linear | None = None,
+    ) -> None:
+        super().__init__()
+        self.gate, self.experts = router, experts
+        self.shared_experts, self.shared_expert_gate = shared, shared_gate
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        x_ND = x_BSD.flatten(0, -2)
+        routing = self.gate(x_ND)
+        y_ND = self.experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
+        if self.shared_experts is not None:
+            shared_ND = self.shared_experts(x_ND)
+            if self.shared_expert_gate is not None:
+                shared_ND = self.shared_expert_gate(x_ND).sigmoid() * shared_ND
+            y_ND = y_ND + shared_ND
+        return y_ND.view_as(x_BSD)
+
+
+def load_balancing_loss(routing: Routing) -> Tensor:
+    """E · Σ_e (share of choices that fell on e) · (mean router probability of e), over N tokens.
+
+    Fedus et al. 2021, arXiv:2101.03961, eq. 4-6; 1 when both are uniform. The share is of all
+    N·k choices, so that it sums to 1 for any k; it has no gradient, the probability has.
+    """
+    n_experts = routing.probs_NE.shape[-1]
+    probs_NE = routing.probs_NE / routing.probs_NE.sum(-1, keepdim=True)
+    ones = torch.ones_like(routing.chosen_Nk, dtype=probs_NE.dtype).flatten()
+    counts_E = probs_NE.new_zeros(n_experts).index_add(0, routing.chosen_Nk.flatten(), ones)
+    return n_experts * torch.dot(counts_E / counts_E.sum(), probs_NE.mean(0))

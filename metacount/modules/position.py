@@ -1,0 +1,135 @@
+"""Positions: sinusoids, RoPE, ALiBi, T5's buckets, Transformer-XL's projection.
+
+A learned table is a plain `Table` and needs no code of its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .linear import Linear, Table
+from .norm import at_least_float32
+
+
+def sinusoid(positions: Tensor, width: int) -> Tensor:
+    """[S] -> [S, width]: sin in even columns, cos in odd ones.
+
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+    """
+    even = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
+    angle = positions[:, None].double() / 10000.0 ** (even / width)
+    table = torch.stack((angle.sin(), angle.cos()), dim=-1)
+    return table.flatten(-2)[:, :width]
+
+
+def apply_rope(
+    x_BHSK: Tensor, positions: Tensor, *, rotary_dim: int, theta: float, style: str
+) -> Tensor:
+    """Rotate pairs of the first `rotary_dim` columns by position·theta^(-2i/rotary_dim).
+
+    Su et al. 2021, arXiv:2104.09864, eq. 34. Pairs are columns (i, i + rotary_dim/2) in style
+    "half" (GPT-NeoX, LLaMA in transformers) and (2i, 2i + 1) in style "interleaved" (the paper).
+    Works in float32, or in float64 where x is.
+    """
+    rotated, rest = at_least_float32(x_BHSK[..., :rotary_dim]), x_BHSK[..., rotary_dim:]
+    even = torch.arange(0, rotary_dim, 2, device=x_BHSK.device, dtype=rotated.dtype)
+    angle_SP = positions[:, None].to(rotated.dtype) * theta ** (-even / rotary_dim)
+    cos, sin = angle_SP.cos(), angle_SP.sin()
+    if style == "half":
+        a, b = rotated.chunk(2, dim=-1)
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    else:
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
+        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    return torch.cat((turned.to(x_BHSK.dtype), rest), dim=-1)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """One slope per head: Press et al. 2022, arXiv:2108.12409, section 3, and its code for a
+    number of heads that is no power of two.
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    if power == n_heads:
+        return slopes
+    return slopes + [2 ** (-4 * (2 * i + 1) / power) for i in range(n_heads - power)]
+
+
+def alibi_bias(n_heads: int, queries: Tensor, keys: Tensor) -> Tensor:
+    """[S], [T] -> [H, S, T]: slope·(key position - query position); nothing is learned.
+
+    Looking ahead (an encoder) costs as much as looking back.
+    """
+    slopes = torch.tensor(alibi_slopes(n_heads), device=queries.device, dtype=torch.float64)
+    distance_ST = (keys[None, :] - queries[:, None]).abs()
+    return -slopes[:, None, None] * distance_ST
+
+
+class RelativeBias(nn.Module):
+    """T5's relative bias: one learned value per bucket and head, shared by a stack's layers.
+
+    Raffel et al. 2020, arXiv:1910.10683, section 2.1. Half of the buckets hold exact distances,
+    half grow logarithmically up to `max_distance`; an encoder uses half of each for either side.
+    """
+
+    def __init__(
+        self, *, n_buckets: int, n_heads: int, max_distance: int, bidirectional: bool
+    ) -> None:
+        super().__init__()
+        self.n_buckets, self.max_distance = n_buckets, max_distance
+        self.bidirectional = bidirectional
+        self.relative_attention_bias = Table(n_buckets, n_heads)
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """Bucket of `key position - query position`, elementwise."""
+        n = self.n_buckets // 2 if self.bidirectional else self.n_buckets
+        first = torch.where(offset > 0, n, 0) if self.bidirectional else torch.zeros_like(offset)
+        distance = offset.abs() if self.bidirectional else (-offset).clamp(min=0)
+        exact = n // 2
+        # float32, as in the code that trained the models: a bucket's edge depends on it
+        ratio = (distance.float().clamp(min=1) / exact).log() / math.log(self.max_distance / exact)
+        far = (exact + (ratio * (n - exact)).long()).clamp(max=n - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """[S], [T] -> [H, S, T]."""
+        bias_STH = self.relative_attention_bias(self.bucket(keys[None, :] - queries[:, None]))
+        return bias_STH.permute(2, 0, 1)
+
+
+class RelativeScores(nn.Module):
+    """q·r for every pair of positions; a module of its own so that its cost can be told apart."""
+
+    def forward(self, q_BHSK: Tensor, r_HTK: Tensor, distance_ST: Tensor) -> Tensor:
+        """[B, H, S, K], [H, T, K], [S, T] -> [B, H, S, T]."""
+        # [b, h, s, k] @ [h, k, t] -> one column per distance, then one per key
+        by_distance = q_BHSK @ r_HTK.transpose(-1, -2)
+        index = distance_ST.expand(*by_distance.shape[:2], -1, -1)
+        return by_distance.gather(-1, index)
+
+
+class RelativeProjection(nn.Module):
+    """Transformer-XL's relative positions: Dai et al. 2019, arXiv:1901.02860, section 3.3.
+
+    Their W_{k,R} is `r_proj`, their u and v are `content_bias` and `position_bias`.
+    """
+
+    def __init__(self, *, d_model: int, n_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, head_dim
+        self.r_proj = Linear(d_model, n_heads * head_dim, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(n_heads, head_dim))
+        self.position_bias = nn.Parameter(torch.zeros(n_heads, head_dim))
+        self.scores = RelativeScores()
+
+    def forward(self, q_BHSK: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        """[B, H, S, K], [S], [T] -> [B, H, S, T]; a key ahead of its query counts as distance 0."""
+        distances = torch.arange(keys.shape[0], device=keys.device)
+        table = sinusoid(distances, self.r_proj.in_features).to(q_BHSK.dtype)
+        r_HTK = self.r_proj(table).unflatten(-1, (self.n_heads, self.head_dim)).transpose(0, 1)
+        distance_ST = (queries[:, None] - keys[None, :]).clamp(min=0)
+        q = q_BHSK + self.position_bias[:, None, :]
+        return self.scores(q, r_HTK, distance_ST)

@@ -1,0 +1,86 @@
+"""Options that several commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+
+from metacount.resolve import shown
+from metacount.spec import DTYPE_BYTES, Workload
+
+MODEL_HELP = "a name from `metacount models`, a JSON file, or a folder that holds a config.json"
+
+
+def _whole_number(text: str) -> int:
+    try:
+        if len(text) <= 40:
+            return int(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number: got '{shown(text)}'")
+
+
+def add_model(parser: argparse.ArgumentParser, *, several: bool) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="+" if several else None, help=MODEL_HELP)
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        metavar="FIELD=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help="change a size of the model; may be repeated; `metacount models --fields` lists them",
+    )
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    default = Workload()
+    parser.add_argument(
+        "--batch",
+        type=_whole_number,
+        default=default.batch_size,
+        metavar="N",
+        help=f"sequences (default {default.batch_size})",
+    )
+    parser.add_argument(
+        "--seq",
+        type=_whole_number,
+        default=default.seq_len,
+        metavar="N",
+        help=f"tokens of each sequence (default {default.seq_len})",
+    )
+    parser.add_argument(
+        "--dtype",
+        default=default.dtype,
+        metavar="DTYPE",
+        help=f"of weights and KV cache: {', '.join(DTYPE_BYTES)} (default {default.dtype})",
+    )
+    parser.add_argument(
+        "--source-len",
+        type=_whole_number,
+        metavar="N",
+        help="tokens that an encoder-decoder reads (default: --seq)",
+    )
+    parser.add_argument(
+        "--prefix",
+        type=_whole_number,
+        default=0,
+        metavar="N",
+        help="first tokens that a prefix-decoder sees both ways (default 0)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def workload_of(args: argparse.Namespace) -> Workload:
+    return Workload(
+        batch_size=args.batch,
+        seq_len=args.seq,
+        dtype=args.dtype,
+        source_len=args.source_len,
+        prefix_len=args.prefix,
+    )

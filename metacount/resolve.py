@@ -1,0 +1,268 @@
+"""From the MODEL argument to a spec: a name of the catalog, or a file that describes a model.
+
+Whatever is wrong with a file becomes one line, an `InputError`; nothing here waits or reads on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from metacount import catalog
+from metacount.frozen import frozen
+from metacount.spec import CHOICES, ModelSpec, SpecError, nearest
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
+MAX_DIGITS = 40  # of a whole number; no size comes near
+MAX_SHOWN = 100  # characters of somebody else's text in a message of ours
+
+CONFIG = "config.json"
+
+
+class InputError(ValueError):
+    """The request or an input is wrong: one line that says where, what and the remedy."""
+
+
+@frozen
+class Model:
+    """A model to be looked at. `entry` is None when it came from a file."""
+
+    id: str
+    name: str
+    spec: ModelSpec
+    entry: catalog.CatalogEntry | None
+    changes: dict[str, Any]
+
+    @property
+    def published(self) -> catalog.CatalogEntry | None:
+        """The entry whose published count belongs to this spec; None once sizes were changed."""
+        return None if self.changes else self.entry
+
+
+def printable(text: object) -> str:
+    r"""Text on one line, without characters that could steer a terminal.
+
+    >>> printable("a\nb\x1b[31m")
+    'a\\nb\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def shown(text: object) -> str:
+    """Somebody else's text as one printable line, shortened."""
+    plain = printable(str(text)[: MAX_SHOWN + 1])
+    return plain if len(plain) <= MAX_SHOWN else plain[: MAX_SHOWN - 3] + "..."
+
+
+def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
+    """The model that MODEL names, with the sizes of every `--set FIELD=VALUE` put in.
+
+    >>> find_model("llama-7b", ["n_layers=2"]).spec.n_layers
+    2
+    """
+    model = _find(argument)
+    changes = parse_settings(settings)
+    if not changes:
+        return model
+    return Model(
+        id=model.id,
+        name=model.name,
+        spec=model.spec.replace(**changes),
+        entry=model.entry,
+        changes=changes,
+    )
+
+
+def _find(argument: str) -> Model:
+    name = argument.lower()
+    if name in catalog.ids():
+        entry = catalog.entry(name)
+        return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
+    looks_like_path = os.sep in argument or name.endswith(".json") or os.path.lexists(argument)
+    if looks_like_path:
+        return _from_path(argument)
+    if name.startswith("type:"):
+        raise InputError(
+            f"{shown(argument)}: model types of transformers are not read yet; "
+            "choose a name from `metacount models`, or a file"
+        )
+    raise InputError(
+        f"model '{shown(argument)}' is not in the catalog and is no file; "
+        + nearest(argument, catalog.ids(), "see `metacount models`")
+    )
+
+
+def _from_path(argument: str) -> Model:
+    path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
+    data = read_json(path)
+    if "model_type" in data or "architectures" in data:
+        return _from_hugging_face(data, path)
+    data = dict(data)
+    stem = os.path.basename(os.path.abspath(path)).removesuffix(".json")
+    if path != argument:
+        stem = os.path.basename(os.path.abspath(argument))
+    name = data.pop("name", stem)
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{shown(path)}: name must be text: got {shown(repr(name))}; leave it out")
+    try:
+        spec = ModelSpec.from_dict(data)
+    except SpecError as error:
+        raise InputError(f"{shown(path)}: {printable(error)}") from None
+    return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
+
+
+def _from_hugging_face(data: dict[str, Any], path: str) -> Model:
+    kind = data.get("model_type") or data.get("architectures")
+    raise InputError(
+        f"{shown(path)}: this is a Hugging Face config ({shown(kind)}), which is not "
+        "read yet; describe the model with the fields of "
+        "`metacount models --fields`"
+    )
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """The JSON object in a regular file of at most 16 MiB, or an `InputError`."""
+    content = _read_bytes(path)
+    where = shown(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: is not text in UTF-8: byte {error.start} is "
+            f"0x{content[error.start]:02x}; give a JSON file"
+        ) from None
+    if not text.strip():
+        raise InputError(f"{where}: is empty; give a JSON object")
+    if "\0" in text:
+        raise InputError(f"{where}: is not text: it has a NUL byte; give a JSON file")
+    try:
+        data = json.loads(
+            text,
+            object_pairs_hook=_once_each,
+            parse_int=_whole_number,
+            parse_constant=_no_constant,
+        )
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{where}: is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{where}: is nested too deeply; a model is one flat object") from None
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: must be a JSON object {{...}}: got {_json_kind(data)}")
+    return data
+
+
+def _read_bytes(path: str) -> bytes:
+    where = shown(path)
+    try:
+        # a FIFO or a device could wait for ever, or never end
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{where}: is a folder; give the file in it")
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{where}: is not a regular file; give a JSON file")
+        if (size := os.path.getsize(path)) > MAX_FILE_BYTES:
+            raise InputError(
+                f"{where}: has {size} bytes; a model's description has at most {MAX_FILE_BYTES}"
+            )
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(_missing(path)) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        # ValueError: a NUL character in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{where}: cannot be read: {reason}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(f"{where}: has more than {MAX_FILE_BYTES} bytes")
+    return content
+
+
+def _missing(path: str) -> str:
+    folder, name = os.path.split(path)
+    if name == CONFIG and os.path.isdir(folder):
+        return f"{shown(folder)}: this folder holds no {CONFIG}; give a file or another folder"
+    if path.count("/") == 1 and not name.endswith(".json") and not path.startswith((".", "/")):
+        return (
+            f"{shown(path)}: no such file; if it is a Hugging Face repository, those are not "
+            "read yet; see `metacount models`"
+        )
+    return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"{shown(twice)} is given twice; leave one out")
+    return data
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise InputError(f"a number of {len(digits)} digits is no size; write a smaller one")
+    return int(digits)
+
+
+def _no_constant(name: str) -> float:
+    raise InputError(f"{name} is not a number of JSON; write a number or null")
+
+
+def _json_kind(data: object) -> str:
+    kinds = {list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(data), "a number")
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`FIELD=VALUE` texts as values of the fields' types.
+
+    >>> parse_settings(["n_layers=1_000", "tie_embeddings=true", "window=none"])
+    {'n_layers': 1000, 'tie_embeddings': True, 'window': None}
+    """
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.strip()
+        if not equals:
+            raise InputError(f"--set needs FIELD=VALUE: got '{shown(setting)}'")
+        if name not in ModelSpec.__annotations__:
+            remedy = nearest(name, ModelSpec.__annotations__, "see `metacount models --fields`")
+            raise InputError(f"--set: '{shown(name)}' is not a field of a model; {remedy}")
+        if name in changes:
+            raise InputError(f"--set: {name} is given twice; leave one out")
+        changes[name] = _parse_value(name, text.strip())
+    return changes
+
+
+def _parse_value(name: str, text: str) -> Any:
+    kind = str(ModelSpec.__annotations__[name])
+    optional = "None" in kind
+    lower = text.lower()
+    if optional and lower in ("none", "null"):
+        return None
+    if kind.startswith("bool"):
+        if lower not in ("true", "false"):
+            raise InputError(f"--set {name} must be true or false: got '{shown(text)}'")
+        return lower == "true"
+    if kind.startswith("str"):
+        return lower if name in CHOICES else text
+    number, rule = (int, "a whole number") if kind.startswith("int") else (float, "a number")
+    try:
+        if len(text) > MAX_DIGITS:
+            raise ValueError
+        return number(text)
+    except ValueError:
+        rule += ", or none" if optional else ""
+        raise InputError(f"--set {name} must be {rule}: got '{shown(text)}'") from None

@@ -1,0 +1,201 @@
+"""What a model is and what it runs: frozen classes, nothing computed. Their rules: `rules.py`.
+
+Formulas and modules both read a `ModelSpec`, never each other.
+"""
+
+from __future__ import annotations
+
+from metacount.frozen import REQUIRED, fields, frozen
+from metacount.rules import CHOICES as CHOICES
+from metacount.rules import DTYPE_BYTES as DTYPE_BYTES
+from metacount.rules import SpecError as SpecError
+from metacount.rules import check_model, check_workload, shown_name
+from metacount.rules import nearest as nearest
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+@frozen
+class ModelSpec:
+    """A transformer language model: sizes and structure, nothing measured.
+
+    Sizes are ints; `substituted` gives the same structure with symbols or arrays in their place.
+    A field that has no meaning for the model stays `None` (or False, or 0); setting it is an error.
+    """
+
+    # what kind of model, and its two ends
+    kind: str
+    d_model: int
+    n_layers: int  # blocks of the only stack, or of the decoder
+    n_encoder_layers: int = 0
+    vocab_size: int | None  # None: the body alone, without embedding and head
+    tie_embeddings: bool = False
+    has_head: bool = True
+    head_bias: bool = False
+    n_token_types: int = 0
+    d_embedding: int | None = None  # width of all tables, with a projection to d_model (ELECTRA)
+    head_transform: bool = False  # dense, activation, norm before the head (BERT's masked LM)
+    head_transform_bias: bool = False
+    embedding_norm: bool = False  # a norm right after the embedding (BLOOM, BERT)
+    pooler: bool = False  # dense d -> d with bias and tanh over the first token (BERT)
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
+
+    # attention
+    attention: str = "gqa"
+    n_heads: int
+    n_kv_heads: int | None = None
+    head_dim: int | None = None
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+    qk_norm: str = "none"  # head: RMSNorm over head_dim; full: over all heads; l2: no weights
+    attention_sinks: bool = False  # one learned logit per query head in the softmax's denominator
+    attention_scale: float | None = None  # None: 1/sqrt(width of a query head)
+    attention_softcap: float | None = None
+    window: int | None = None  # positions a windowed layer sees, itself included
+    window_kind: str = "sliding"
+    window_pattern: str = "L"  # repeated over the layers: L windowed, G global
+    # multi-head latent attention (attention = "mla")
+    q_lora_rank: int | None = None  # None: queries are not compressed
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int | None = None
+    qk_rope_head_dim: int | None = None
+    v_head_dim: int | None = None
+    mla_bias: bool = False  # on q_a, kv_a and o
+
+    # feed-forward
+    d_ff: int | None = None  # of the dense layers
+    activation: str
+    gated: bool
+    ffn_bias: bool = False
+    swish_beta: float = 1.0
+
+    # mixture of experts
+    n_experts: int | None = None
+    top_k: int | None = None
+    d_ff_expert: int | None = None
+    n_dense_layers: int = 0
+    moe_every: int = 1  # after the dense layers, layer i is MoE when moe_every divides i + 1
+    n_shared_experts: int = 0
+    d_ff_shared: int | None = None  # of one shared expert; None: d_ff_expert
+    shared_expert_gate: bool = False
+    router: str = "softmax"
+    router_bias: bool = False
+    selection_bias: bool = False  # a buffer of n_experts values, added for the choice only
+    n_groups: int | None = None
+    top_groups: int | None = None
+    group_score: str = "top2_sum"
+    routed_scale: float = 1.0
+    expert_bias: bool = False
+
+    # norms
+    norm: str
+    norm_bias: bool = False
+    norm_affine: bool = True
+    norm_unit_offset: bool = False  # the stored weight is w - 1 (Gemma)
+    norm_placement: str = "pre"
+    norm_eps: float = 1e-5
+    final_norm: bool = True
+    first_norm: bool = True  # False: the first block's attention has no norm before it (ModernBERT)
+
+    # positions
+    position: str
+    n_positions: int | None = None  # rows of a learned table, as stored
+    position_offset: int = 0  # rows of a learned table before the first position (OPT: 2)
+    n_query_positions: int = 0  # rows of a second table that is the query of the last layer (PanGu)
+    rotary_dim: int | None = None  # None: all of head_dim
+    rope_theta: float = 10000.0
+    rope_theta_windowed: float | None = None  # of windowed layers, where it differs (Gemma 3)
+    rope_style: str = "half"
+    nope_every: int | None = None  # layer i has no RoPE when nope_every divides i + 1
+    n_buckets: int | None = None  # T5 relative buckets
+    max_distance: int | None = None
+
+    def __post_init__(self) -> None:
+        check_model(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ModelSpec:
+        """Build from plain data; an unknown or missing field is a `SpecError` that names it."""
+        names = fields(cls)
+        for key, value in data.items():
+            if key not in names:
+                remedy = nearest(str(key), names, "see `metacount models --fields`")
+                raise SpecError(shown_name(key), "is not a field of a model", value, remedy)
+        for name, default in names.items():
+            if default is REQUIRED and name not in data:
+                raise SpecError(name, "is missing", None, f"set {name}")
+        return cls(**data)
+
+    def replace(self, **changes: Any) -> ModelSpec:
+        """The same model with other values, checked like a new one."""
+        return self.from_dict({**self.to_dict(), **changes})
+
+    def substituted(self, **values: Any) -> Any:
+        """The same structure with symbols or arrays for sizes. Unchecked: rules need numbers."""
+        other = object.__new__(type(self))
+        for name, value in {**self.to_dict(), **values}.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, in order."""
+        return {name: getattr(self, name) for name in fields(type(self))}
+
+    @property
+    def has_encoder(self) -> bool:
+        """True for an encoder-decoder."""
+        return self.kind == "encoder-decoder"
+
+    @property
+    def is_moe(self) -> bool:
+        """True when at least the spec names experts."""
+        return self.n_experts is not None
+
+    def is_moe_layer(self, index: int) -> bool:
+        """Whether block `index` (from 0, in either stack) routes to experts."""
+        return self.is_moe and index >= self.n_dense_layers and (index + 1) % self.moe_every == 0
+
+    def is_windowed_layer(self, index: int) -> bool:
+        """Whether block `index` sees a window only."""
+        pattern = self.window_pattern
+        return self.window is not None and pattern[index % len(pattern)] == "L"
+
+    def has_rope_layer(self, index: int) -> bool:
+        """Whether block `index` rotates its queries and keys."""
+        if self.position != "rope":
+            return False
+        return self.nope_every is None or (index + 1) % self.nope_every != 0
+
+
+@frozen
+class Workload:
+    """What is run: `batch_size` sequences of `seq_len` tokens in `dtype`.
+
+    An encoder-decoder reads `source_len` tokens (None: `seq_len`) and writes `seq_len`.
+    A prefix-decoder sees its first `prefix_len` tokens in both directions.
+    """
+
+    batch_size: int = 1
+    seq_len: int = 2048
+    dtype: str = "bf16"
+    source_len: int | None = None
+    prefix_len: int = 0
+
+    def __post_init__(self) -> None:
+        check_workload(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, in order."""
+        return {name: getattr(self, name) for name in fields(type(self))}
+
+    @property
+    def encoder_len(self) -> int:
+        """Tokens that an encoder-decoder's encoder reads."""
+        return self.seq_len if self.source_len is None else self.source_len

@@ -1,0 +1,175 @@
+"""The only place where a number becomes text, and a published label a number.
+
+Every rounding is done on integers, half to even, so no count passes through a float.
+Counts and FLOPs use decimal prefixes (B is 10^9); bytes use binary ones and say so (GiB is 2^30).
+"""
+
+from __future__ import annotations
+
+import operator
+
+COUNT_UNITS = ("", "K", "M", "B", "T")
+FLOP_UNITS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP", "YFLOP")
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+FEWEST_DIGITS = 3  # significant digits of a shortened count: 6.74B, 67.4B, 674B
+LONGEST_LABEL = 40  # characters; a longer label is not a count
+
+
+def exact(n: int) -> str:
+    """Every digit, in groups of three.
+
+    >>> exact(6738415616)
+    '6,738,415,616'
+    """
+    return f"{operator.index(n):,}"
+
+
+def signed(n: int) -> str:
+    """Every digit, with a sign.
+
+    >>> signed(2048), signed(-2048), signed(0)
+    ('+2,048', '-2,048', '0')
+    """
+    n = operator.index(n)
+    return f"{n:+,}" if n else "0"
+
+
+def short(n: int) -> str:
+    """A count to three significant digits: K, M, B and T are powers of 1000.
+
+    >>> [short(n) for n in (0, 999, 1000, 6738415616, 67425001472, 671026404352, 1571308972448)]
+    ['0', '999', '1.00K', '6.74B', '67.4B', '671B', '1.57T']
+    >>> short(999_999), short(999_499_999)  # a carry moves on to the next unit
+    ('1.00M', '999M')
+    """
+    return _scaled(operator.index(n), COUNT_UNITS, "")
+
+
+def flops(n: int) -> str:
+    """FLOPs to three significant digits; a TFLOP is 10^12 operations, not a rate.
+
+    >>> flops(0), flops(512), flops(1_700_001_742_848)
+    ('0 FLOP', '512 FLOP', '1.70 TFLOP')
+    """
+    return _scaled(operator.index(n), FLOP_UNITS, " ")
+
+
+def gib(n_bytes: int) -> str:
+    """Bytes in binary units with two decimals: a KiB is 2^10, a MiB 2^20, a GiB 2^30, a TiB 2^40.
+
+    >>> gib(0), gib(1023), gib(1024), gib(13_476_831_232), gib(2**40)
+    ('0 B', '1023 B', '1.00 KiB', '12.55 GiB', '1.00 TiB')
+    >>> gib(2**20 - 1)  # a carry moves on to the next unit
+    '1.00 MiB'
+    """
+    n = operator.index(n_bytes)
+    size = abs(n)
+    if size < 1024:
+        return f"{n} B"
+    power = 1
+    # rounded to hundredths, 1024.00 of one unit is 1.00 of the next
+    while power < len(BYTE_UNITS) - 1 and _nearest(size * 100, 1024**power) >= 1024 * 100:
+        power += 1
+    text = _decimal(_nearest(size * 100, 1024**power), 2)
+    return f"{'-' if n < 0 else ''}{text} {BYTE_UNITS[power]}"
+
+
+def share(part: int, whole: int) -> str:
+    """A part of a whole in percent, one decimal.
+
+    >>> share(2, 3), share(0, 7), share(7, 7), share(0, 0)
+    ('66.7 %', '0.0 %', '100.0 %', 'n/a')
+    """
+    if whole == 0:
+        return "n/a"
+    return _percent(operator.index(part), operator.index(whole), 1)
+
+
+def relative(difference: int, whole: int) -> str:
+    """A signed difference in percent of a whole, at least two significant digits.
+
+    >>> relative(619268202496 - 600 * 10**9, 600 * 10**9)
+    '+3.2 %'
+    >>> relative(-2_193_408, 540_350_000_000), relative(0, 5), relative(1, 0)
+    ('-0.00041 %', '0 %', 'n/a')
+    """
+    difference, whole = operator.index(difference), operator.index(whole)
+    if whole == 0:
+        return "n/a"
+    if difference == 0:
+        return "0 %"
+    places = 0
+    # two digits are 10 or more of the last decimal place
+    while abs(difference) * 100 * 10**places // abs(whole) < 10:
+        places += 1
+    text = _percent(difference, whole, places)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def parse_count(text: str) -> tuple[int, int]:
+    """A published label as an exact value and half of its last digit's unit.
+
+    A plain integer means itself. K, M, B and T are powers of 1000; commas group digits.
+
+    >>> parse_count("6.7B"), parse_count("174,600M"), parse_count("70B")
+    ((6700000000, 50000000), (174600000000, 500000), (70000000000, 500000000))
+    >>> parse_count("176,247,271,424")
+    (176247271424, 0)
+    >>> parse_count("about 7B")
+    Traceback (most recent call last):
+    ValueError: a count is digits with an optional K, M, B or T, for example 6.7B: got 'about 7B'
+    """
+    problem = f"a count is digits with an optional K, M, B or T, for example 6.7B: got {text!r}"
+    if len(text) > LONGEST_LABEL:
+        raise ValueError(f"a count is at most {LONGEST_LABEL} characters: got {len(text)}")
+    digits, power = text, 0
+    if text[-1:] in COUNT_UNITS[1:]:
+        digits, power = text[:-1], COUNT_UNITS.index(text[-1])
+    whole, dot, decimals = digits.partition(".")
+    groups = whole.split(",")
+    grouped = all(len(group) == 3 for group in groups[1:]) and groups[0] != ""
+    if len(groups) > 1:
+        grouped = grouped and len(groups[0]) <= 3
+    plain = "".join(groups) + decimals
+    if not grouped or not plain.isascii() or not plain.isdigit() or (dot and not decimals):
+        raise ValueError(problem)
+    unit = 1000**power
+    if unit % 10 ** len(decimals):
+        raise ValueError(f"a count has no fraction of one: got {text!r}")
+    last_digit = unit // 10 ** len(decimals)
+    return int(plain) * last_digit, last_digit // 2 if power else 0
+
+
+def _nearest(a: int, b: int) -> int:
+    """a / b for b > 0, rounded half to even."""
+    quotient, rest = divmod(a, b)
+    if 2 * rest > b or (2 * rest == b and quotient % 2):
+        quotient += 1
+    return quotient
+
+
+def _decimal(n: int, places: int) -> str:
+    """n / 10^places, exactly."""
+    if places == 0:
+        return str(n)
+    whole, rest = divmod(n, 10**places)
+    return f"{whole}.{rest:0{places}d}"
+
+
+def _scaled(n: int, units: tuple[str, ...], gap: str) -> str:
+    size = abs(n)
+    if size < 1000:
+        return f"{n}{gap}{units[0]}"
+    for power in range(1, len(units)):
+        for places in range(FEWEST_DIGITS - 1, -1, -1):
+            digits = _nearest(size * 10**places, 1000**power)
+            if digits < 10**FEWEST_DIGITS or (places == 0 and power == len(units) - 1):
+                return f"{'-' if n < 0 else ''}{_decimal(digits, places)}{gap}{units[power]}"
+    raise AssertionError("the last unit takes every size")  # pragma: no cover
+
+
+def _percent(part: int, whole: int, places: int) -> str:
+    digits = _nearest(abs(part) * 100 * 10**places, abs(whole))
+    sign = "-" if digits and (part < 0) != (whole < 0) else ""
+    return f"{sign}{_decimal(digits, places)} %"

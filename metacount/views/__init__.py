@@ -1,0 +1,1 @@
+"""How results are shown: text for people. No view computes a count."""

@@ -1,0 +1,206 @@
+"""A closed form as text, LaTeX, Python or data: letters first, then numbers put in."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sympy import latex, together
+from sympy.printing.precedence import PRECEDENCE
+from sympy.printing.str import StrPrinter
+
+from metacount import units
+from metacount.closed_form import readable
+from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table, wrapped
+
+if TYPE_CHECKING:
+    from metacount.closed_form import ClosedForm
+    from metacount.resolve import Model
+
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+GLUE = "\0"
+LETTERS = re.compile(r"[A-Za-z]\w*")
+
+MEANINGS = {
+    "params": "distinct stored parameters, tied ones once",
+    "active_params": "parameters used for one token, input embedding included",
+    "matmul_flops": "FLOPs of a forward, 2 per multiply-add, attention counted in full",
+    "causal_matmul_flops": "FLOPs of a forward, attention over the pairs that the mask keeps",
+    "decode_matmul_flops": "FLOPs of one more token per sequence, attending to T positions",
+    "kv_cache_bytes": "bytes kept after S tokens of every sequence",
+}
+
+
+class _Python(StrPrinter):  # type: ignore[misc]
+    """Expressions of whole numbers as Python that stays in whole numbers."""
+
+    def _print_floor(self, expr: Any) -> str:
+        above, below = expr.args[0].as_numer_denom()
+        return f"({self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)})"
+
+    def _print_Min(self, expr: Any) -> str:
+        return f"min({', '.join(self._print(arg) for arg in expr.args)})"
+
+
+def formula_text(model: Model, form: ClosedForm) -> str:
+    """Each part in letters and in numbers, then the total, then the legend."""
+    width = columns()
+    lines = [bold(f"{model.name}: {form.quantity}"), MEANINGS[form.quantity], ""]
+    label = max(len(part) for part in (*form.parts, "total"))
+    for part, expr in form.parts.items():
+        lines += _part(f"{part:<{label}}", in_letters(expr), form, form.values[part], width)
+    if len(form.parts) > 1:
+        total = in_letters(readable(sum(form.parts.values())))
+        lines += _part(f"{'total':<{label}}", total, form, form.total, width)
+    return "\n".join([*lines, "", *_legend(form, width)]) + "\n"
+
+
+def _part(label: str, letters: str, form: ClosedForm, value: int, width: int) -> list[str]:
+    indent = " " * (len(label) + 2)
+    room = max(width - len(indent), 20)
+    first, *rest = _broken(letters, room)
+    numbers = _broken(f"{_with_numbers(letters, form)} = {units.exact(value)}", room)
+    return [
+        f"{bold(label)}  {first}",
+        *(indent + line for line in rest),
+        *(indent + dim(line) for line in numbers),
+    ]
+
+
+def _broken(formula: str, width: int) -> list[str]:
+    """Lines of at most `width`, each beginning with the operator it was broken at.
+
+    Operators inside parentheses are broken at only where the outer ones leave a line too long.
+    """
+    deepest = formula.count("(")
+    for depth in range(1, deepest + 2):
+        lines = wrapped(_glued(formula, depth), width)
+        if max(map(len, lines)) <= width or depth > deepest:
+            break
+    return [line.replace(GLUE, " ") for line in lines]
+
+
+def _glued(formula: str, depth: int) -> str:
+    """`formula` with a space left only before operators in fewer than `depth` parentheses."""
+    out: list[str] = []
+    level = 0
+    for i, char in enumerate(formula):
+        level += (char == "(") - (char == ")")
+        breakable = char != " " or (formula[i + 1] in "+-=" and level < depth)
+        out.append(char if breakable else GLUE)
+    return "".join(out)
+
+
+def in_letters(expr: Any) -> str:
+    """An expression as a person writes it.
+
+    >>> import sympy
+    >>> S, d, h_d = sympy.symbols("S d h_d")
+    >>> in_letters(2 * d * S**2 * (h_d + 1))
+    '2·S²·d·(h_d + 1)'
+    """
+    text = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(SUPERSCRIPTS), str(expr))
+    return text.replace("*", "·").replace("Min(", "min(")
+
+
+def _with_numbers(letters: str, form: ClosedForm) -> str:
+    """The letters' text with each letter's number in its place, so that both read the same way."""
+    return LETTERS.sub(lambda name: str(form.numbers.get(name[0], name[0])), letters)
+
+
+def _legend(form: ClosedForm, width: int) -> list[str]:
+    rows = [
+        (term.letter, term.name, units.exact(form.numbers[term.letter]), term.meaning)
+        for term in form.terms
+    ]
+    return noted_table(("letter", "name", "here", "meaning"), rows, "<<>", width) if rows else []
+
+
+def latex_text(model: Model, form: ClosedForm) -> str:
+    """The parts and their sum as one `aligned` environment, with the legend as comments."""
+    quantity = form.quantity.replace("_", r"\_")
+    lines = [f"% {model.name}: {form.quantity}"]
+    for term in form.terms:
+        lines.append(f"% {term.letter} = {form.numbers[term.letter]}: {term.name}, {term.meaning}")
+    lines.append(r"\begin{aligned}")
+    for part, expr in form.parts.items():
+        lines.append(rf"\mathrm{{{part}}} &= {latex(expr)} = {_grouped(form.values[part])} \\")
+    parts = " + ".join(rf"\mathrm{{{part}}}" for part in form.parts)
+    lines.append(rf"\mathrm{{{quantity}}} &= {parts or 0} = {_grouped(form.total)}")
+    return "\n".join([*lines, r"\end{aligned}"]) + "\n"
+
+
+def _grouped(value: int) -> str:
+    return units.exact(value).replace(",", r"\,")
+
+
+def python_text(model: Model, form: ClosedForm) -> str:
+    """A function of this model's sizes; called without arguments it gives the model's count."""
+    arguments = ", ".join(f"{t.name}={form.numbers[t.letter]}" for t in form.terms)
+    lines = [f"def {form.quantity}({'*, ' if arguments else ''}{arguments}):"]
+    if len(lines[0]) > WIDEST_TEXT:
+        each = [f"    {t.name}={form.numbers[t.letter]},  # {t.meaning}" for t in form.terms]
+        lines = [f"def {form.quantity}(", "    *,", *each, "):"]
+    meaning = MEANINGS[form.quantity]
+    lines.append(f'    """{meaning[0].upper()}{meaning[1:]}: {_plain(model.name)}."""')
+    names = []
+    for part, expr in form.parts.items():
+        names.append(part.replace("-", "_"))
+        lines += _assignment(names[-1], in_python(expr, form))
+    return "\n".join([*lines, f"    return {' + '.join(names) or 0}"]) + "\n"
+
+
+def _assignment(name: str, value: str) -> list[str]:
+    line = f"    {name} = {value}"
+    if len(line) <= WIDEST_TEXT:
+        return [line]
+    return [f"    {name} = (", *(f"        {part}" for part in _broken(value, 88)), "    )"]
+
+
+def _plain(name: str) -> str:
+    """A model's name that cannot end the docstring it stands in."""
+    return name.replace("\\", "/").replace('"', "'")
+
+
+def in_python(expr: Any, form: ClosedForm) -> str:
+    """An expression in our names, whole numbers throughout.
+
+    A half of a whole expression is exact: what is divided is known to be even.
+    """
+    above, below = together(expr).as_numer_denom()
+    text = str(_Python().doprint(above))
+    names = {term.letter: term.name for term in form.terms}
+    text = LETTERS.sub(lambda letter: names.get(letter[0], letter[0]), text)
+    return text if below == 1 else f"({text}) // {below}"
+
+
+def formula_data(model: Model, form: ClosedForm) -> dict[str, Any]:
+    """Every spelling of every part, the legend, the values."""
+    return {
+        "model": model.id,
+        "name": model.name,
+        "changes": model.changes,
+        "quantity": form.quantity,
+        "definition": MEANINGS[form.quantity],
+        "parts": {
+            part: {
+                "letters": in_letters(expr),
+                "python": in_python(expr, form),
+                "latex": latex(expr),
+                "value": form.values[part],
+            }
+            for part, expr in form.parts.items()
+        },
+        "total": form.total,
+        "legend": [
+            {
+                "letter": term.letter,
+                "name": term.name,
+                "meaning": term.meaning,
+                "unit": term.unit,
+                "value": form.numbers[term.letter],
+            }
+            for term in form.terms
+        ],
+        "source": "formula",
+    }

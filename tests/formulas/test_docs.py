@@ -1,0 +1,35 @@
+"""Every number in a docstring of the formulas is executed, and every formula has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+
+import pytest
+
+TOPICS = ("dim", "norm", "ffn", "attention", "mla", "moe", "position")
+SUMS = ("block", "ends", "stack", "model")
+
+
+@pytest.mark.parametrize("name", TOPICS + SUMS)
+def test_examples_hold(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"metacount.formulas.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_every_formula_has_an_example(name: str) -> None:
+    module = importlib.import_module(f"metacount.formulas.{name}")
+    own = [f for _, f in inspect.getmembers(module, inspect.isfunction)
+           if f.__module__ == module.__name__]  # fmt: skip
+    assert own
+    assert [f.__name__ for f in own if ">>>" not in (f.__doc__ or "")] == []
+    if name != "dim":
+        wanting = [f.__name__ for f in own
+                   if "Returns:" not in f.__doc__ or "Source:" not in f.__doc__]  # fmt: skip
+        assert wanting == []
+        silent = [f.__name__ for f in own
+                  if f.__name__.endswith("_flops") and "Not counted:" not in f.__doc__]  # fmt: skip
+        assert silent == []

@@ -1,0 +1,131 @@
+"""Mixture of experts: stored, active and multiplied."""
+
+from __future__ import annotations
+
+import numpy as np
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metacount.formulas.ffn import ffn_matmul_flops, ffn_params
+from metacount.formulas.moe import (
+    moe_active_params,
+    moe_layers,
+    moe_matmul_flops,
+    moe_params,
+    router_params,
+    shared_matmul_flops,
+    shared_params,
+)
+
+SMALL = st.integers(1, 30)
+
+# d=13, m_e=17, E=7, k=3: plain expert 2·13·17 = 442, gated 3·13·17 = 663, router 7·13 = 91
+
+
+def test_router_by_hand() -> None:
+    assert router_params(13, 7) == 91
+    assert router_params(13, 7, bias=True) == 98
+
+
+def test_shared_by_hand() -> None:
+    # two shared experts of width 5: one feed-forward of width 10
+    assert shared_params(13, 5, 2, gated=False) == 260
+    assert shared_params(13, 5, 2, gated=True) == 390
+    # biases of one feed-forward: 10 + 13, or 10 + 10 + 13
+    assert shared_params(13, 5, 2, gated=False, bias=True) == 283
+    assert shared_params(13, 5, 2, gated=True, bias=True) == 423
+    assert shared_params(13, 5, 2, gated=False, gate=True) == 273
+    assert shared_params(13, 5, 0, gated=False, bias=True, gate=True) == 0
+    # 3 tokens
+    assert shared_matmul_flops(3, 13, 5, 2, gated=False) == 1560
+    assert shared_matmul_flops(3, 13, 5, 2, gated=True) == 2340
+    assert shared_matmul_flops(3, 13, 5, 2, gated=False, gate=True) == 1638
+    assert shared_matmul_flops(3, 13, 5, 0, gated=False, gate=True) == 0
+
+
+def test_params_by_hand() -> None:
+    # 91 + 7·442
+    assert moe_params(13, 17, 7, gated=False) == 3185
+    # 91 + 7·663
+    assert moe_params(13, 17, 7, gated=True) == 4732
+    assert moe_params(13, 17, 7, gated=False, router_bias=True) == 3192
+    # 7·(17 + 13) more
+    assert moe_params(13, 17, 7, gated=False, expert_bias=True) == 3395
+    # + shared 2·13·(2·5) = 260, of the experts' width 2·13·(2·17) = 884
+    assert moe_params(13, 17, 7, gated=False, n_shared_experts=2, d_ff_shared=5) == 3445
+    assert moe_params(13, 17, 7, gated=False, n_shared_experts=2) == 4069
+    shared = {"gated": False, "n_shared_experts": 2, "d_ff_shared": 5}
+    assert moe_params(13, 17, 7, **shared, shared_bias=True) == 3468
+    assert moe_params(13, 17, 7, **shared, shared_gate=True) == 3458
+
+
+def test_active_params_by_hand() -> None:
+    # 91 + 3·442
+    assert moe_active_params(13, 17, 7, 3, gated=False) == 1417
+    # 91 + 3·663
+    assert moe_active_params(13, 17, 7, 3, gated=True) == 2080
+    assert moe_active_params(13, 17, 7, 3, gated=False, router_bias=True) == 1424
+    # 3·(17 + 13) more
+    assert moe_active_params(13, 17, 7, 3, gated=False, expert_bias=True) == 1507
+    shared = {"gated": False, "n_shared_experts": 2}
+    assert moe_active_params(13, 17, 7, 3, **shared) == 2301
+    assert moe_active_params(13, 17, 7, 3, **shared, d_ff_shared=5) == 1677
+    # biases 10 + 13, gate 13
+    assert moe_active_params(13, 17, 7, 3, **shared, d_ff_shared=5, shared_bias=True) == 1700
+    assert moe_active_params(13, 17, 7, 3, **shared, d_ff_shared=5, shared_gate=True) == 1690
+
+
+def test_flops_by_hand() -> None:
+    # 2 tokens × (91 + 3·442) = 2834 multiply-adds
+    assert moe_matmul_flops(2, 13, 17, 7, 3, gated=False) == 5668
+    # 2 tokens × (91 + 3·663) = 4160
+    assert moe_matmul_flops(2, 13, 17, 7, 3, gated=True) == 8320
+    shared = {"gated": False, "n_shared_experts": 2}
+    # + 2 × 260, or 2 × 884 in the experts' width, and 2 × 13 for the gate
+    assert moe_matmul_flops(2, 13, 17, 7, 3, **shared, d_ff_shared=5) == 6708
+    assert moe_matmul_flops(2, 13, 17, 7, 3, **shared) == 9204
+    assert moe_matmul_flops(2, 13, 17, 7, 3, **shared, d_ff_shared=5, shared_gate=True) == 6760
+
+
+@given(SMALL, SMALL, SMALL, st.booleans(), st.booleans())
+def test_one_expert_is_dense_with_a_router(d: int, m: int, n: int, gated: bool, bias: bool) -> None:
+    dense = ffn_params(d, m, gated=gated, bias=bias)
+    assert moe_params(d, m, 1, gated=gated, expert_bias=bias) == dense + d
+    assert moe_active_params(d, m, 1, 1, gated=gated, expert_bias=bias) == dense + d
+    flops = moe_matmul_flops(n, d, m, 1, 1, gated=gated)
+    assert flops == ffn_matmul_flops(n, d, m, gated=gated) + 2 * n * d
+
+
+@given(SMALL, SMALL, SMALL)
+def test_all_experts_chosen_makes_all_active(d: int, m: int, e: int) -> None:
+    assert moe_active_params(d, m, e, e, gated=True) == moe_params(d, m, e, gated=True)
+
+
+def is_moe(i: int, dense: int, every: int) -> bool:
+    return i >= dense and (i + 1) % every == 0
+
+
+@given(st.integers(1, 30), st.integers(0, 40), st.integers(1, 9))
+def test_moe_layers_one_by_one(n: int, dense: int, every: int) -> None:
+    by_layer = sum(is_moe(i, dense, every) for i in range(n))
+    assert moe_layers(n, n_dense_layers=dense, moe_every=every) == by_layer
+    array = moe_layers(np.array([n, n]), n_dense_layers=dense, moe_every=every)
+    assert array.tolist() == [by_layer, by_layer]
+
+
+def test_moe_layers_by_default_are_all() -> None:
+    assert moe_layers(7) == 7
+    # layers 1, 3, 5
+    assert moe_layers(7, moe_every=2) == 3
+    assert moe_layers(7, n_dense_layers=2) == 5
+
+
+def test_moe_layers_in_symbols() -> None:
+    n, dense, every = sympy.symbols("N N_dense e")
+    assert moe_layers(n) == n
+    assert moe_layers(n, n_dense_layers=3) == n - 3
+    assert moe_layers(n, n_dense_layers=dense) == n - dense
+    assert moe_layers(61, n_dense_layers=dense) == 61 - dense
+    closed = moe_layers(n, n_dense_layers=3, moe_every=every)
+    assert closed.subs({n: 12, every: 2}) == 5  # layers 3, 5, 7, 9, 11

@@ -1,0 +1,184 @@
+"""What is measured on meta is what happens on real tensors; folding changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from miniatures import miniature
+from torch import nn
+
+from metacount import catalog
+from metacount.build import build
+from metacount.measure import flops
+from metacount.measure.flops import FlopCounter, kept_pairs
+from metacount.measure.params import measure_params
+from metacount.measure.roles import ROLE_OF, UnclaimedTensor
+from metacount.measure.tree import Node, module_tree
+from metacount.measure.workload import measure_forward, tensor_bytes
+from metacount.modules.attention import Visibility
+from metacount.spec import Workload
+
+NAMES = ["llama-7b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b", "gemma3-1b", "gopher-280b",
+         "t5-11b", "bert-base", "pythia-12b", "switch-base-8", "llama4-scout-text",
+         "pangu-alpha-207b", "glm-130b"]  # fmt: skip
+
+
+def real_forward(name: str, seq_len: int) -> tuple[flops.FlopReport, int]:
+    """FLOPs and cache bytes of a real prefill on CPU, every block run."""
+    spec = miniature(catalog.entry(name).spec())
+    model = build(spec, device="cpu", dtype="fp32", seed=0)
+    tokens = torch.randint(0, 101, (2, seq_len))
+    cache = None if spec.kind == "encoder" else model.new_cache()
+    with torch.no_grad(), FlopCounter().watching(model) as counter:
+        memory = model.encode(tokens) if spec.has_encoder else None
+        model(tokens, memory_BTD=memory, cache=cache)
+    return counter.report(), 0 if cache is None else tensor_bytes(cache.tensors())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_meta_counts_what_runs_on_cpu(name: str) -> None:
+    spec = miniature(catalog.entry(name).spec())
+    on_meta = measure_forward(
+        build(spec, dtype="fp32"), Workload(batch_size=2, seq_len=9, dtype="fp32")
+    )
+    really, cache_bytes = real_forward(name, 9)
+    assert on_meta.prefill.by_role == really.by_role
+    assert on_meta.prefill.causal_by_role == really.causal_by_role
+    assert on_meta.kv_cache_bytes == cache_bytes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_folding_identical_blocks_changes_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = miniature(catalog.entry(name).spec())
+    workload = Workload(batch_size=2, seq_len=9, dtype="fp32")
+    folded = measure_forward(build(spec, dtype="fp32"), workload)
+    ran: list[Any] = []
+
+    def every_time(block: Any, _counter: Any, _record: Any) -> Any:
+        def run(*args: Any, **rest: Any) -> Any:
+            ran.append(block)
+            return type(block).forward(block, *args, **rest)
+
+        return run
+
+    monkeypatch.setattr(flops, "_once", every_time)
+    assert measure_forward(build(spec, dtype="fp32"), workload) == folded
+    assert len(ran) >= spec.n_layers
+
+
+def test_blocks_of_different_parameters_are_not_folded() -> None:
+    model = build(miniature(catalog.entry("llama-7b").spec()), dtype="fp32")
+    before = measure_forward(model, Workload(seq_len=3, dtype="fp32")).prefill.by_role["ffn"]
+    mlp = model.decoder.layers[3].mlp
+    with torch.device("meta"):
+        mlp.gate_proj, mlp.up_proj, mlp.down_proj = (
+            nn.Linear(13, 19, bias=False),
+            nn.Linear(13, 19, bias=False),
+            nn.Linear(19, 13, bias=False),
+        )
+    after = measure_forward(model, Workload(seq_len=3, dtype="fp32")).prefill.by_role["ffn"]
+    # one of five blocks is 2 wider: 3 matrices · 2 FLOPs · 3 tokens · 13 · 2
+    assert after - before == 3 * 2 * 3 * 13 * 2
+
+
+@pytest.mark.parametrize(
+    ("sees", "pairs"),
+    [
+        (Visibility(n_queries=5, n_keys=5), 15),  # 1 + 2 + 3 + 4 + 5
+        (Visibility(n_queries=5, n_keys=5, window=2), 9),  # 1 + 2 + 2 + 2 + 2
+        (Visibility(n_queries=5, n_keys=5, window=2, chunked=True), 7),  # 1 2 | 1 2 | 1
+        (Visibility(n_queries=5, n_keys=5, kind="prefix", prefix_len=3), 18),  # 3 3 3 4 5
+        (Visibility(n_queries=5, n_keys=5, kind="bidirectional"), 25),
+        (Visibility(n_queries=5, n_keys=5, kind="bidirectional", window=3), 13),  # 2 3 3 3 2
+        (Visibility(n_queries=1, n_keys=4, query_start=6, key_start=3, window=4), 4),
+    ],
+)
+def test_pairs_that_a_mask_keeps(sees: Visibility, pairs: int) -> None:
+    assert kept_pairs(sees) == pairs
+
+
+def test_a_mask_too_large_to_lay_out_has_no_opinion() -> None:
+    assert kept_pairs(Visibility(n_queries=2**20, n_keys=2**20)) is None
+    report = measure_forward(
+        build(miniature(catalog.entry("llama-7b").spec())), Workload(seq_len=2**16)
+    )
+    assert report.prefill.causal_matmul_flops is None
+    assert report.prefill.matmul_flops > 0
+
+
+def test_a_tensor_that_no_role_claims_is_an_error() -> None:
+    with pytest.raises(UnclaimedTensor, match=r"Linear.weight \(3, 2\)"):
+        measure_params(nn.Sequential(nn.Linear(2, 3)))
+
+
+def test_every_module_class_with_parameters_has_a_role_above_it() -> None:
+    for name in NAMES:
+        report = measure_params(build(miniature(catalog.entry(name).spec())))
+        assert report.params == sum(report.by_role.values())
+    assert set(ROLE_OF.values()) == {"embedding", "position", "attention", "ffn", "moe", "norm",
+                                     "head", "other"}  # fmt: skip
+
+
+def test_tied_tensors_count_once() -> None:
+    spec = miniature(catalog.entry("gpt2").spec())
+    assert spec.tie_embeddings
+    model = build(spec)
+    report = measure_params(model)
+    assert report.by_role["head"] == 0
+    assert report.params == sum(p.numel() for p in model.parameters())
+    assert report.no_embed == report.active_params
+
+
+def test_measuring_leaves_torch_as_it_was() -> None:
+    code = """
+import sys, torch
+from metacount import catalog
+from metacount.build import build
+from metacount.measure.quick_meta import SLOT, _guarded
+from metacount.measure.workload import measure_forward
+from metacount.spec import Workload
+for name in ("deepseek-v3", "gpt2", "t5-small", "gemma3-1b"):
+    model = build(catalog.entry(name).spec())
+    measure_forward(model, Workload(seq_len=5))
+    assert all("forward" not in vars(block) for block in model.modules())
+assert "torch._dynamo" not in sys.modules
+functions = [*_guarded(torch._refs), *_guarded(torch._refs.nn.functional)]
+assert len(functions) > 50
+assert not any(hasattr(function, SLOT) for function in functions)
+assert float(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def sum_of(node: Node, copies: int = 1) -> int:
+    """Values of every tensor shown, times the copies it stands for."""
+    copies *= node.count
+    own = 0
+    for shape in node.tensors.values():
+        numel = 1
+        for size in shape:
+            numel *= size
+        own += numel
+    return own * copies + sum(sum_of(child, copies) for child in node.children)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tree_adds_up_to_the_model(name: str) -> None:
+    model = build(catalog.entry(name).spec())
+    tree = module_tree(model)
+    total = sum(p.numel() for p in model.parameters())
+    assert sum_of(tree) == tree.params == total
+
+
+def test_the_tree_folds_identical_blocks_only() -> None:
+    tree = module_tree(build(catalog.entry("deepseek-v3").spec()))
+    (stack,) = (child for child in tree.children if child.name == "decoder")
+    (layers,) = (child for child in stack.children if child.name == "layers")
+    assert [(child.name, child.count) for child in layers.children] == [("0-2", 3), ("3-60", 58)]

@@ -1,0 +1,46 @@
+"""Miniatures: the structure of a real model at sizes that are small, distinct and mostly prime.
+
+At round sizes errors cancel (d_ff = 4·d, n_heads·head_dim = d_model); here they cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metacount.spec import ModelSpec, Workload
+
+WORKLOAD = Workload(batch_size=2, seq_len=11, dtype="fp32")
+
+
+def miniature(spec: ModelSpec) -> ModelSpec:
+    """`spec` with its structure kept and every size replaced."""
+    sizes: dict[str, Any] = {"d_model": 13, "n_layers": 5, "n_heads": 6}
+    if spec.vocab_size is not None:
+        sizes["vocab_size"] = 101
+    if spec.has_encoder:
+        sizes["n_encoder_layers"] = 3
+    if spec.attention == "gqa":
+        full, single = spec.n_kv_heads == spec.n_heads, spec.n_kv_heads == 1
+        sizes["n_kv_heads"] = 6 if full else 1 if single else 2
+        sizes["head_dim"] = 10 if spec.position == "rope" else 5
+        if spec.rotary_dim is not None:
+            sizes["rotary_dim"] = 4
+    else:
+        sizes |= {"kv_lora_rank": 19, "qk_nope_head_dim": 7, "qk_rope_head_dim": 4}
+        sizes |= {"v_head_dim": 3, "q_lora_rank": None if spec.q_lora_rank is None else 23}
+    if spec.window is not None:
+        sizes["window"] = 4
+    if spec.d_ff is not None:
+        sizes["d_ff"] = 17
+    if spec.is_moe:
+        sizes |= {"n_experts": 7, "top_k": 3, "d_ff_expert": 29}
+        sizes["n_dense_layers"] = min(spec.n_dense_layers, 2)
+        if spec.n_groups is not None:
+            sizes |= {"n_experts": 14, "n_groups": 7, "top_groups": 3}
+        if spec.n_shared_experts:
+            sizes |= {"n_shared_experts": 2, "d_ff_shared": 31}
+    for name, size in (("n_positions", 37), ("n_query_positions", 41), ("n_token_types", 3),
+                       ("n_buckets", 8), ("max_distance", 20)):  # fmt: skip
+        if getattr(spec, name):
+            sizes[name] = size
+    return spec.replace(**sizes)

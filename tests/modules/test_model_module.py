@@ -1,0 +1,284 @@
+"""Whole models against plain Python from token to logit; ends, tying, scales, windows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from module_loops import assert_near, linear, randomised
+from module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from module_stack_loop import head, model_rows
+from torch import Tensor
+
+from metacount.modules import Model
+from metacount.spec import ModelSpec
+
+S = 7
+
+GPT2: dict[str, Any] = {
+    "position": "learned", "n_positions": 23, "norm": "layernorm", "norm_bias": True,
+    "n_kv_heads": 6, "activation": "gelu_tanh", "gated": False, "ffn_bias": True,
+    "tie_embeddings": True, "q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True,
+}  # fmt: skip
+
+BERT: dict[str, Any] = {
+    "kind": "encoder", "position": "learned", "n_positions": 23, "norm": "layernorm",
+    "norm_bias": True, "norm_placement": "post", "final_norm": False, "n_kv_heads": 6,
+    "activation": "gelu", "gated": False, "ffn_bias": True, "n_token_types": 3,
+    "embedding_norm": True, "pooler": True,
+}  # fmt: skip
+
+MODELS: dict[str, ModelSpec] = {
+    "llama": small(ROPE),
+    "no positions": small(),
+    "gpt2": small(GPT2),
+    "opt": small(GPT2, position_offset=2, activation="relu"),
+    "bloom": small(position="alibi", embedding_norm=True, norm="layernorm", norm_bias=True),
+    "minicpm": small(ROPE, embedding_scale=12.0, residual_scale=0.3, logit_scale=0.0625,
+                     tie_embeddings=True),
+    "gemma": small(
+        ROPE, tie_embeddings=True, embedding_scale=13**0.5, norm_unit_offset=True,
+        activation="gelu_tanh", qk_norm="head", logit_softcap=1.5, attention_softcap=2.0,
+        attention_scale=0.25, window=3, window_pattern="LG", rope_theta_windowed=50.0,
+    ),
+    "llama4": small(ROPE, MOE, router="sigmoid", qk_norm="l2", nope_every=3, window=4,
+                    window_kind="chunked", window_pattern="LLG", moe_every=2, n_shared_experts=1,
+                    rope_style="interleaved"),
+    "deepseek": small(ROPE, MOE, n_dense_layers=2, n_shared_experts=2, router="sigmoid_renorm",
+                      selection_bias=True, routed_scale=2.5, head_bias=True),
+    "gpt-oss": small(ROPE, MOE, router="topk_softmax", router_bias=True, expert_bias=True,
+                     activation="clamped_swiglu", attention_sinks=True, window=3,
+                     window_pattern="LG", q_bias=True, k_bias=True, v_bias=True, o_bias=True),
+    "glm": small(ROPE, kind="prefix-decoder", rotary_dim=4, norm_placement="post"),
+    "pangu": small(GPT2, n_query_positions=29, final_norm=False),
+    "sinusoidal": small(position="sinusoidal", norm_placement="post", final_norm=False),
+    "bert": small(BERT, has_head=False),
+    "bert with a head": small(BERT, head_transform=True, head_transform_bias=True, head_bias=True,
+                              tie_embeddings=True),
+    "electra": small(BERT, d_embedding=11, head_transform=True, tie_embeddings=True,
+                     position_offset=1, pooler=False),
+    "modernbert": small(ROPE, kind="encoder", first_norm=False, window=5, window_pattern="LLG",
+                        norm="layernorm"),
+    "t5": small(ENCODER_DECODER, activation="relu", gated=False, attention_scale=1.0,
+                tie_embeddings=True, logit_scale=13**-0.5),
+    "transformer": small(kind="encoder-decoder", n_encoder_layers=2, position="sinusoidal",
+                         norm="layernorm", norm_bias=True, norm_placement="post",
+                         final_norm=False, q_bias=True, k_bias=True),
+    "switch": small(ENCODER_DECODER, MOE, router="softmax", moe_every=2, activation="relu",
+                    gated=False),
+}  # fmt: skip
+
+
+def tokens(length: int = S, batch: int = 2) -> Tensor:
+    return torch.randint(0, 101, (batch, length))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_is_plain_python(name: str) -> None:
+    spec = MODELS[name]
+    model: Model = randomised(Model(spec))
+    x, source, types = tokens(), tokens(5), torch.randint(0, 3, (2, S))
+    extra: dict[str, Any] = {}
+    if spec.has_encoder:
+        extra["memory_BTD"] = model.encode(source)
+    if spec.n_token_types:
+        extra["token_types"] = types
+    if spec.kind == "prefix-decoder":
+        extra["prefix_len"] = 4
+    out = model(x, **extra)
+    expected = [
+        model_rows(
+            model,
+            spec,
+            x[b].tolist(),
+            source=source[b].tolist() if spec.has_encoder else None,
+            types=types[b].tolist(),
+            prefix_len=extra.get("prefix_len", 0),
+        )
+        for b in range(2)
+    ]
+    assert_near(out.hidden_BSD, expected, 1e-11)
+    if spec.has_head:
+        logits = [[head(model, spec, row) for row in rows] for rows in expected]
+        assert_near(out.logits_BSV, logits, 1e-11)
+    else:
+        assert out.logits_BSV is None
+    if spec.pooler:
+        dense: Any = model.pooler.dense  # type: ignore[union-attr]
+        pooled = [[math.tanh(x) for x in linear(dense, rows[0])] for rows in expected]
+        assert_near(out.pooled_BD, pooled, 1e-11)
+    else:
+        assert out.pooled_BD is None
+
+
+def test_token_types_default_to_the_first() -> None:
+    model = randomised(Model(MODELS["bert"]))
+    x = tokens()
+    first = model(x, token_types=torch.zeros_like(x)).hidden_BSD
+    assert torch.equal(model(x).hidden_BSD, first)
+    assert not torch.equal(model(x, token_types=torch.ones_like(x)).hidden_BSD, first)
+
+
+def test_prefix_len_opens_the_prefix() -> None:
+    model, x = randomised(Model(MODELS["glm"])), tokens()
+    causal, prefix = model(x).hidden_BSD, model(x, prefix_len=4).hidden_BSD
+    assert not torch.equal(causal[:, 0], prefix[:, 0])
+    assert_near(model(x, prefix_len=1).hidden_BSD, causal)
+    # position 5 stays hidden from those before it, whatever the prefix
+    other = x.clone()
+    other[:, 5] = (other[:, 5] + 1) % 101
+    changed = model(other, prefix_len=4).hidden_BSD
+    assert torch.equal(changed[:, :5], prefix[:, :5])
+    assert (changed[:, 5:] != prefix[:, 5:]).any(-1).all()
+
+
+def test_a_tied_head_is_one_tensor() -> None:
+    tied, untied = (Model(small(ROPE, tie_embeddings=t)) for t in (True, False))
+    assert tied.lm_head is not None and tied.embed_tokens is not None
+    assert tied.lm_head.weight is tied.embed_tokens.weight
+    count = {m: sum(p.numel() for p in m.parameters()) for m in (tied, untied)}
+    assert count[untied] - count[tied] == 101 * 13
+    names = [name for name, _ in tied.named_parameters()]
+    assert "embed_tokens.weight" in names
+    assert "lm_head.weight" not in names
+
+
+def test_a_tied_tensors_gradient_is_the_sum_of_both_uses() -> None:
+    tied, untied = (randomised(Model(small(ROPE, tie_embeddings=t))) for t in (True, False))
+    with torch.no_grad():  # the same values, in one tensor and in two
+        state = tied.state_dict()
+        untied.load_state_dict(state)
+        assert torch.equal(untied.lm_head.weight, untied.embed_tokens.weight)
+    x, weights = tokens(), torch.randn(2, S, 101, dtype=torch.float64)
+    for model in (tied, untied):
+        (model(x).logits_BSV * weights).sum().backward()
+    both = untied.embed_tokens.weight.grad + untied.lm_head.weight.grad
+    assert_near(tied.embed_tokens.weight.grad, both)
+    # a token that does not occur gets its gradient from the head alone
+    absent = next(t for t in range(101) if t not in x)
+    assert torch.equal(untied.embed_tokens.weight.grad[absent], torch.zeros(13).double())
+    assert tied.embed_tokens.weight.grad[absent].abs().max() > 1e-6
+
+
+def test_scales_and_caps_by_hand() -> None:
+    x = tokens()
+    plain = randomised(Model(small(ROPE)))(x).logits_BSV
+    assert plain is not None
+    scaled = randomised(Model(small(ROPE, logit_scale=0.25)))(x).logits_BSV
+    assert_near(scaled, plain / 4)
+    # the scale is inside of the cap
+    capped = randomised(Model(small(ROPE, logit_scale=0.25, logit_softcap=0.5)))(x).logits_BSV
+    assert_near(capped, 0.5 * torch.tanh(plain / 2))
+    assert capped.abs().max() < 0.5
+    # a norm right after the embedding takes the embedding's scale away again
+    normed = {"embedding_norm": True, "norm_eps": 1e-12}
+    one, ten = (
+        randomised(Model(small(ROPE, normed, embedding_scale=s)))(x).hidden_BSD for s in (1.0, 10.0)
+    )
+    assert_near(ten, one, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        # one layer: position 9 sees 7, 8, 9 (sliding 3) or its chunk's 9 (chunks of 3)
+        ({"window": 3, "n_layers": 1}, {7, 8, 9}),
+        ({"window": 3, "n_layers": 1, "window_kind": "chunked"}, {9}),
+        ({"window": 4, "n_layers": 1, "window_kind": "chunked"}, {8, 9}),
+        # each further layer reaches window - 1 further
+        ({"window": 3, "n_layers": 2}, {5, 6, 7, 8, 9}),
+        # one global layer reaches all
+        ({"window": 3, "n_layers": 2, "window_pattern": "LG"}, set(range(10))),
+        ({"n_layers": 1}, set(range(10))),
+    ],
+)
+def test_what_reaches_a_position(window: dict[str, Any], expected: set[int]) -> None:
+    model = randomised(Model(small(ROPE, window)))
+    x = tokens(11, 1)
+    before = model(x).hidden_BSD[0, 9]
+    reached = set()
+    for position in range(11):
+        other = x.clone()
+        other[0, position] = (other[0, position] + 1) % 101
+        if not torch.equal(model(other).hidden_BSD[0, 9], before):
+            reached.add(position)
+    assert reached == expected
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "prefix-decoder"])
+def test_body_only_takes_hidden_states(kind: str) -> None:
+    body = randomised(Model(small(ROPE, kind=kind, vocab_size=None)))
+    whole = randomised(Model(small(ROPE, kind=kind)))
+    whole.decoder.load_state_dict(body.decoder.state_dict())
+    assert [name for name, _ in body.named_children()] == ["decoder"]
+    x = tokens()
+    out = body(whole.embed_tokens(x))
+    assert (out.logits_BSV, out.pooled_BD) == (None, None)
+    assert torch.equal(out.hidden_BSD, whole(x).hidden_BSD)
+
+
+def test_body_only_encoder_decoder() -> None:
+    body = randomised(Model(small(ENCODER_DECODER, vocab_size=None)))
+    whole = randomised(Model(small(ENCODER_DECODER)))
+    for part in ("encoder", "decoder"):
+        getattr(whole, part).load_state_dict(getattr(body, part).state_dict())
+    x, source = tokens(), tokens(5)
+    embed = whole.embed_tokens
+    y = body(embed(x), memory_BTD=body.encode(embed(source))).hidden_BSD
+    assert torch.equal(y, whole(x, memory_BTD=whole.encode(source)).hidden_BSD)
+
+
+def test_no_head() -> None:
+    model = Model(small(ROPE, has_head=False))
+    assert model(tokens()).logits_BSV is None
+    assert not any(name.startswith("lm_head") for name, _ in model.named_parameters())
+
+
+def test_a_memory_is_for_an_encoder_decoder() -> None:
+    with pytest.raises(ValueError, match="memory_BTD is for an encoder-decoder"):
+        Model(small(ROPE))(tokens(), memory_BTD=torch.zeros(2, 5, 13))
+    with pytest.raises(ValueError, match="memory_BTD is for an encoder-decoder"):
+        Model(small(ENCODER_DECODER))(tokens())
+    with pytest.raises(ValueError, match="kind decoder has no encoder"):
+        Model(small(ROPE)).encode(tokens())
+
+
+def test_mla_model_is_the_same_expanded_and_absorbed() -> None:
+    model, x = randomised(Model(small(MLA, MOE, n_dense_layers=1))), tokens(11)
+    expanded, absorbed = (model(x, absorbed=a).logits_BSV for a in (False, True))
+    assert_near(absorbed, expanded, 1e-11)
+
+
+def test_pangus_last_queries_do_not_look_at_the_token() -> None:
+    """The queries are made of the table's rows, the same for every sequence."""
+    model: Any = randomised(Model(small(GPT2, n_layers=1, n_query_positions=29)))
+    seen: list[Tensor] = []
+    model.decoder.layers[0].self_attn.q_proj.register_forward_pre_hook(
+        lambda _, args: seen.append(args[0])
+    )
+    model(tokens())
+    table = model.decoder.embed_queries.weight[:S]
+    assert torch.equal(seen[0], table.expand(2, S, 13))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_is_used(name: str) -> None:
+    """A gradient reaches all of them, or the count holds what the model does not need."""
+    spec = MODELS[name]
+    model: Model = randomised(Model(spec))
+    x = torch.arange(101).view(1, 101)[:, :20].repeat(8, 1)
+    extra: dict[str, Any] = {}
+    if spec.has_encoder:
+        extra["memory_BTD"] = model.encode(x)
+    if spec.n_token_types:
+        extra["token_types"] = torch.arange(160).view(8, 20) % 3
+    out = model(x, **extra)
+    total = out.hidden_BSD.square().sum()
+    for end in (out.logits_BSV, out.pooled_BD):
+        total = total if end is None else total + end.square().sum()
+    total.backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.abs().max() > 0, parameter_name
