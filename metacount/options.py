@@ -7,7 +7,10 @@ import argparse
 from metacount.resolve import shown
 from metacount.spec import DTYPE_BYTES, Workload
 
-MODEL_HELP = "a name from `metacount models`, a JSON file, or a folder that holds a config.json"
+MODEL_HELP = (
+    "a name from `metacount models`, a config.json or its folder, a Hugging Face repository id "
+    "(org/name), or type:NAME for a model type of transformers"
+)
 
 
 def _whole_number(text: str) -> int:

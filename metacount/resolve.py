@@ -30,6 +30,28 @@ class InputError(ValueError):
 
 
 @frozen
+class Source:
+    """A Hugging Face config: its content, and the folder or repository it was read from.
+
+    A bare model type has neither.
+    """
+
+    config: dict[str, Any]
+    folder: str | None = None
+    repository: str | None = None
+
+
+@frozen
+class Foreign:
+    """A model without a spec of ours, which transformers may build; `problem` says why."""
+
+    id: str
+    name: str
+    source: Source
+    problem: str
+
+
+@frozen
 class Model:
     """A model to be looked at. `entry` is None when it came from a file."""
 
@@ -38,6 +60,8 @@ class Model:
     spec: ModelSpec
     entry: catalog.CatalogEntry | None
     changes: dict[str, Any]
+    source: Source | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def published(self) -> catalog.CatalogEntry | None:
@@ -66,43 +90,86 @@ def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
     >>> find_model("llama-7b", ["n_layers=2"]).spec.n_layers
     2
     """
+    model = find_any(argument, settings)
+    if isinstance(model, Foreign):
+        raise InputError(f"{model.name} has no spec, so there is no formula: {model.problem}")
+    return model
+
+
+def find_any(argument: str, settings: Sequence[str] = ()) -> Model | Foreign:
+    """The model that MODEL names; one that only transformers knows is a `Foreign`."""
     model = _find(argument)
     changes = parse_settings(settings)
     if not changes:
         return model
+    if isinstance(model, Foreign):
+        raise InputError(f"--set needs a model that has a spec: {model.problem}")
+    # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,
         name=model.name,
         spec=model.spec.replace(**changes),
         entry=model.entry,
         changes=changes,
+        notes=model.notes,
     )
 
 
-def _find(argument: str) -> Model:
+def _find(argument: str) -> Model | Foreign:
     name = argument.lower()
     if name in catalog.ids():
         entry = catalog.entry(name)
         return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
-    looks_like_path = os.sep in argument or name.endswith(".json") or os.path.lexists(argument)
-    if looks_like_path:
-        return _from_path(argument)
     if name.startswith("type:"):
-        raise InputError(
-            f"{shown(argument)}: model types of transformers are not read yet; "
-            "choose a name from `metacount models`, or a file"
+        model_type = argument[len("type:") :]
+        return _from_hugging_face(
+            {"model_type": model_type}, argument, name=argument, source_of={}, path=argument
         )
+    if os.path.lexists(argument) or not _is_repository(argument):
+        looks_like_path = os.sep in argument or name.endswith(".json")
+        if looks_like_path or os.path.lexists(argument):
+            return _from_path(argument)
+    else:
+        return _from_repository(argument)
     raise InputError(
         f"model '{shown(argument)}' is not in the catalog and is no file; "
         + nearest(argument, catalog.ids(), "see `metacount models`")
     )
 
 
-def _from_path(argument: str) -> Model:
+def _is_repository(argument: str) -> bool:
+    owner, slash, name = argument.partition("/")
+    return (
+        bool(slash)
+        and "/" not in name
+        and not argument.lower().endswith(".json")
+        and all(
+            part and part[0] not in ".-~" and all(c.isalnum() or c in "._-" for c in part)
+            for part in (owner, name)
+        )
+    )
+
+
+def _from_repository(repository: str) -> Model | Foreign:
+    from metacount.huggingface.hub import config_file
+
+    path = config_file(repository)
+    return _from_hugging_face(
+        read_json(path),
+        path,
+        name=repository,
+        source_of={"repository": repository},
+        path=repository,
+    )
+
+
+def _from_path(argument: str) -> Model | Foreign:
     path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
     data = read_json(path)
     if "model_type" in data or "architectures" in data:
-        return _from_hugging_face(data, path)
+        folder = os.path.dirname(os.path.abspath(path))
+        name = os.path.basename(folder) if os.path.basename(path) == CONFIG else path
+        return _from_hugging_face(data, path, name=name, source_of={"folder": folder}, path=path)
     data = dict(data)
     stem = os.path.basename(os.path.abspath(path)).removesuffix(".json")
     if path != argument:
@@ -117,12 +184,27 @@ def _from_path(argument: str) -> Model:
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
 
 
-def _from_hugging_face(data: dict[str, Any], path: str) -> Model:
-    kind = data.get("model_type") or data.get("architectures")
-    raise InputError(
-        f"{shown(path)}: this is a Hugging Face config ({shown(kind)}), which is not "
-        "read yet; describe the model with the fields of "
-        "`metacount models --fields`"
+def _from_hugging_face(
+    data: dict[str, Any], where: str, *, name: str, source_of: dict[str, str], path: str
+) -> Model | Foreign:
+    from metacount.huggingface.config import Unmapped, spec_from_config
+
+    source = Source(config=data, **source_of)
+    try:
+        mapped = spec_from_config(data)
+    except Unmapped as error:
+        return Foreign(id=shown(path), name=shown(name), source=source, problem=printable(error))
+    except SpecError as error:
+        raise InputError(f"{shown(where)}: {printable(error)}") from None
+    notes = mapped.notes
+    return Model(
+        id=shown(path),
+        name=shown(name),
+        spec=mapped.spec,
+        entry=None,
+        changes={},
+        source=source,
+        notes=notes,
     )
 
 

@@ -505,9 +505,9 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "rule": (tiny_with(n_kv_heads=4), "n_kv_heads must divide n_heads: 6 % 4 = 2"),
     "name": (tiny_with(name=7), "name must be text: got 7"),
     "odd key": (b'{"a\\nb\\u001b[31m": 1}', r"a\nb\x1b[31m"),
-    "hugging face": (b'{"model_type": "llama", "hidden_size": 13}',
-                     "Hugging Face config (llama), which is not read yet"),
-    "hugging face class": (b'{"architectures": ["X"]}', "Hugging Face config"),
+    "hugging face": (b'{"model_type": "llama", "hidden_size": "x"}',
+                     "hidden_size must be a whole number: got 'x'"),
+    "hugging face class": (b'{"architectures": ["X"]}', "model_type must be text: got None"),
 }  # fmt: skip
 
 
@@ -572,8 +572,10 @@ def test_pipes_and_devices_do_not_hang(capsys: pytest.CaptureFixture[str], tmp_p
         (["count", "lama-7b"], "did you mean llama-7b"),
         (["count", ""], "model '' is not in the catalog"),
         (["count", "zzzzzz"], "see `metacount models`"),
-        (["count", "meta-llama/Llama-2-7b"], "Hugging Face repository"),
-        (["count", "type:llama"], "are not read yet"),
+        (["count", "some/where/else"], "no such file"),
+        (["count", "type:lama"], "did you mean llama"),
+        (["formula", "type:mamba2"], "has no spec, so there is no formula"),
+        (["count", "type:mamba2", "--set", "n_layers=2"], "--set needs a model that has a spec"),
         (["count", "a\nb\x1b[2J"], r"a\nb\x1b[2J"),
         (["count", "\udcff"], r"\udcff"),
         (["count", "llama4-maverick"], "The vision tower"),
@@ -694,7 +696,7 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("metacount.cli.find_model", interrupted)
+    monkeypatch.setattr("metacount.cli.find_any", interrupted)
     assert main(["count", "gpt2"]) == 130
 
 

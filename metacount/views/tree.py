@@ -8,12 +8,13 @@ from metacount.views.layout import bold, columns, paragraph, table, width_of
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.measure.tree import Node
-    from metacount.resolve import Model
+    from metacount.resolve import Foreign, Model
+    from metacount.spec import ModelSpec
 
 HEADS = ("module", "shape", "one", "all", "share")
 
 
-def tree_text(model: Model, root: Node) -> str:
+def tree_text(model: Model | Foreign, root: Node, made_by: str) -> str:
     """Title, one line per module and tensor, and how to read them."""
     rows: list[tuple[str, ...]] = [*_rows(root, root.params, 1, "", "")]
     heads: tuple[str, ...] = HEADS
@@ -21,20 +22,21 @@ def tree_text(model: Model, root: Node) -> str:
     note = (
         "×N: N modules with the same tensors, shown once; one: parameters of one of them; all: of "
         "all N. A linear layer's shape is [out, in]. Read off the module as instantiated on the "
-        "meta device."
+        f"meta device ({made_by})."
     )
     if width_of(heads, rows) > columns():
         heads, align = (*HEADS[:2], *HEADS[3:]), "<<>>"
         rows = [(*row[:2], *row[3:]) for row in rows]
         note = note.replace("one: parameters of one of them; all: of", "all: parameters of")
     title = bold(model.name) + (f"  ({model.id})" if model.id != model.name else "")
-    notes = paragraph("read", note, columns()) + _windows(model, columns())
+    notes = paragraph("read", note, columns())
+    if model.source is None:
+        notes += _windows(model.spec, columns())
     return "\n".join([title, "", *table(heads, rows, align), "", *notes]) + "\n"
 
 
-def _windows(model: Model, width: int) -> list[str]:
+def _windows(spec: ModelSpec, width: int) -> list[str]:
     """Blocks with the same tensors may see differently far; the tree alone would hide that."""
-    spec = model.spec
     near = sum(map(spec.is_windowed_layer, range(spec.n_layers)))
     if not near:
         return []

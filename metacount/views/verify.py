@@ -19,13 +19,13 @@ def verification_text(result: Verification, name: str) -> str:
     witnesses = result.witnesses
     rows = []
     for quantity in QUANTITIES:
-        said = [w.figures[quantity] for w in witnesses]
-        known = {value for value in said if value is not None}
+        figures = [w.figures[quantity] for w in witnesses]
+        known = {value for value in figures if value is not None}
         if known <= {0}:  # nobody has an opinion, or all say that there is none of it
             continue
-        several = sum(value is not None for value in said) > 1
+        several = sum(value is not None for value in figures) > 1
         mark = "differ" if len(known) > 1 else "equal" if several else ""
-        rows.append((quantity, *(DASH if v is None else units.exact(v) for v in said), mark))
+        rows.append((quantity, *(DASH if v is None else units.exact(v) for v in figures), mark))
     heads = ("", *(w.name for w in witnesses), "")
     width = columns()
     run = result.workload
@@ -34,11 +34,18 @@ def verification_text(result: Verification, name: str) -> str:
         work += f", source_len {run.source_len}"
     lines = [bold(name) + (f"  ({result.model})" if name != result.model else ""), work, ""]
     lines += table(heads, rows, "<" + ">" * len(witnesses) + "<")
-    lines += ["", *(line for w in witnesses for line in paragraph(f"{w.name:9}", w.detail, width))]
+    label = max(len(w.name) for w in witnesses)
+    said_by = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
+    lines += [""]
+    for who, said in said_by:
+        lines += paragraph(f"{who:{label}}", said, width)
     return "\n".join([*lines, "", *_verdict(result, width)]) + "\n"
 
 
 def _verdict(result: Verification, width: int) -> list[str]:
+    if result.agree and len(result.witnesses) == 1:
+        said = "there is nothing to compare it with"
+        return paragraph("one witness", said, width, style=bold)
     if result.agree:
         parts = "every quantity, role by role"
         exact = [w.name for w in result.witnesses if w.figures["params"] is not None]
@@ -59,11 +66,12 @@ def verifications_text(results: list[Verification]) -> str:
         rows.append((
             result.model,
             units.exact(result.witnesses[0].figures["params"] or 0),
-            "agree" if result.agree else "DISAGREE",
+            " = ".join(w.name for w in result.witnesses if w.name != "published")
+            if result.agree else "DISAGREE",
             "equal" if exact and result.agree else "DIFFERENT" if exact
             else DASH if published is None else published.detail.partition(":")[0],
         ))  # fmt: skip
-    heads = ("model", "params", "formula and reference", "published")
+    heads = ("model", "params", "witnesses", "published")
     wrong = [result for result in results if not result.agree]
     lines = table(heads, rows, "<><<")
     agreeing = len(results) - len(wrong)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from metacount.spec import ModelSpec
 
 DECODER: dict[str, Any] = {
@@ -28,6 +31,20 @@ ENCODER_DECODER: dict[str, Any] = {
 }  # fmt: skip
 
 
+GPT2: dict[str, Any] = {
+    "position": "learned", "n_positions": 23, "norm": "layernorm", "norm_bias": True,
+    "n_kv_heads": 6, "activation": "gelu_tanh", "gated": False, "ffn_bias": True,
+    "tie_embeddings": True, "q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True,
+}  # fmt: skip
+
+BERT: dict[str, Any] = {
+    "kind": "encoder", "position": "learned", "n_positions": 23, "norm": "layernorm",
+    "norm_bias": True, "norm_placement": "post", "final_norm": False, "n_kv_heads": 6,
+    "activation": "gelu", "gated": False, "ffn_bias": True, "n_token_types": 3,
+    "embedding_norm": True, "pooler": True,
+}  # fmt: skip
+
+
 def small(*groups: dict[str, Any], **changes: Any) -> ModelSpec:
     """A decoder of three layers, changed by `groups` and then by `changes`."""
     values = dict(DECODER)
@@ -36,3 +53,8 @@ def small(*groups: dict[str, Any], **changes: Any) -> ModelSpec:
     if values.get("n_dense_layers", 0) == 0 and values.get("moe_every", 1) == 1:
         values["d_ff"] = None if "n_experts" in values else values["d_ff"]
     return ModelSpec.from_dict(values)
+
+
+def tokens(length: int = 7, batch: int = 2) -> Tensor:
+    """Random token ids, [batch, length]."""
+    return torch.randint(0, 101, (batch, length))

@@ -101,6 +101,11 @@ def test_options_are_a_loops(name: str) -> None:
 
 def test_qk_norm_shapes() -> None:
     head, full, l2 = make(qk_norm="head"), make(qk_norm="full"), make(qk_norm="l2")
+    layer = make(qk_norm="layernorm")
+    for norm_ in (layer.q_norm, layer.k_norm):
+        assert norm_ is not None
+        shapes = {name: tuple(p.shape) for name, p in norm_.named_parameters()}
+        assert shapes == {"weight": (10,), "bias": (10,)}
     assert head.q_norm is not None and head.k_norm is not None
     assert [n.weight.shape for n in (head.q_norm, head.k_norm)] == [(10,), (10,)]
     assert full.q_norm is not None and full.k_norm is not None

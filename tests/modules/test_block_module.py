@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 import torch
 from module_loops import assert_near, randomised
-from module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from module_specs import ENCODER_DECODER, small
 from torch import Tensor
 
 from metacount.modules import (
-    Attention,
     Block,
-    GatedFeedForward,
-    LatentAttention,
     LayerNorm,
-    MixtureOfExperts,
     RMSNorm,
     Visibility,
 )
@@ -165,46 +161,6 @@ def test_norm_names_are_those_of_transformers() -> None:
     ]
 
 
-def test_what_each_layer_is_made_of() -> None:
-    dense_first = small(MOE, n_layers=5, n_dense_layers=2, shared_expert_gate=True,
-                        n_shared_experts=2)  # fmt: skip
-    kinds = [type(Block(dense_first, i).mlp) for i in range(5)]
-    assert kinds == [GatedFeedForward] * 2 + [MixtureOfExperts] * 3
-    every_third = small(MOE, n_layers=7, moe_every=3)
-    kinds = [type(Block(every_third, i).mlp) for i in range(7)]
-    assert [k is MixtureOfExperts for k in kinds] == [False, False, True] * 2 + [False]
-    both = small(MOE, n_layers=7, moe_every=2, n_dense_layers=3)
-    kinds = [type(Block(both, i).mlp) for i in range(7)]
-    assert [k is MixtureOfExperts for k in kinds] == [False] * 3 + [True, False, True, False]
-    block = Block(dense_first, 4)
-    assert isinstance(block.mlp, MixtureOfExperts)
-    shared = block.mlp.shared_experts
-    assert shared is not None
-    assert shared.up_proj.weight.shape == (22, 13)  # two shared experts of 11 as one FFN
-    assert isinstance(Block(small(MLA), 0).self_attn, LatentAttention)
-    assert isinstance(Block(small(), 0).self_attn, Attention)
-
-
-def test_windows_and_rope_by_layer() -> None:
-    spec = small(ROPE, n_layers=7, window=5, window_pattern="LLG", nope_every=2)
-    blocks = [Block(spec, i) for i in range(7)]
-    assert [b.window for b in blocks] == [5, 5, None, 5, 5, None, 5]
-    rotated = [b.self_attn.rotary_dim for b in blocks]
-    assert rotated == [10, None, 10, None, 10, None, 10]
-    # blocks of one kind have one structure: three kinds of window and rotation occur
-    kinds = [b.kind for b in blocks]
-    assert [kinds.index(k) for k in kinds] == [0, 1, 2, 1, 0, 5, 0]
-
-
-@pytest.mark.parametrize("attention", [ROPE, MLA], ids=["gqa", "mla"])
-def test_windowed_layers_may_turn_at_their_own_speed(attention: dict[str, Any]) -> None:
-    sizes = {"window": 5, "window_pattern": "LLG", "rope_theta": 1e6}
-    spec = small(attention, sizes, rope_theta_windowed=1e4)
-    assert [Block(spec, i).self_attn.rope_theta for i in range(3)] == [1e4, 1e4, 1e6]
-    spec = small(attention, sizes)
-    assert [Block(spec, i).self_attn.rope_theta for i in range(3)] == [1e6, 1e6, 1e6]
-
-
 def test_the_first_norm_may_be_missing() -> None:
     """ModernBERT: the first block's attention reads the embedding as it is."""
     spec = small(first_norm=False)
@@ -218,37 +174,3 @@ def test_the_first_norm_may_be_missing() -> None:
     x = x + self_attn(x)
     assert_near(y, x + mlp(block.post_attention_layernorm(x)))
     assert hasattr(Block(spec, 1), "input_layernorm")
-
-
-def test_moe_of_a_spec_has_all_its_options() -> None:
-    spec = small(
-        MOE, n_experts=10, router="sigmoid_renorm", router_bias=True, selection_bias=True,
-        n_groups=5, top_groups=2, group_score="max", routed_scale=2.5, expert_bias=True,
-        n_shared_experts=2, d_ff_shared=19, shared_expert_gate=True, ffn_bias=True,
-        activation="silu", swish_beta=1.5,
-    )  # fmt: skip
-    layer = Block(spec, 0).mlp
-    assert isinstance(layer, MixtureOfExperts)
-    router = layer.gate
-    assert (router.scoring, router.top_k, router.routed_scale) == ("sigmoid_renorm", 3, 2.5)
-    assert (router.n_groups, router.top_groups, router.group_score) == (5, 2, "max")
-    assert router.proj.bias is not None
-    assert {name: tuple(b.shape) for name, b in layer.named_buffers()} == {
-        "gate.e_score_correction_bias": (10,)
-    }
-    assert layer.experts.swish_beta == 1.5
-    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
-        "gate.proj.weight": (10, 13),
-        "gate.proj.bias": (10,),
-        "experts.gate_up_proj": (10, 22, 13),
-        "experts.gate_up_proj_bias": (10, 22),
-        "experts.down_proj": (10, 13, 11),
-        "experts.down_proj_bias": (10, 13),
-        "shared_experts.gate_proj.weight": (38, 13),
-        "shared_experts.gate_proj.bias": (38,),
-        "shared_experts.up_proj.weight": (38, 13),
-        "shared_experts.up_proj.bias": (38,),
-        "shared_experts.down_proj.weight": (13, 38),
-        "shared_experts.down_proj.bias": (13,),
-        "shared_expert_gate.weight": (1, 13),
-    }

@@ -137,6 +137,16 @@ def test_shapes_of_the_fused_tensors(gated: bool, bias: bool) -> None:
     assert {name: tuple(p.shape) for name, p in experts.named_parameters()} == shapes
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_experts_start_like_linear_layers(gated: bool) -> None:
+    experts = make(gated=gated, bias=True).experts
+    for name, width in (("gate_up_proj" if gated else "up_proj", D), ("down_proj", M)):
+        values, bound = experts.get_parameter(name).detach(), width**-0.5
+        assert bound * 0.9 < values.max() <= bound
+        assert -bound <= values.min() < -bound * 0.9
+        assert not experts.get_parameter(f"{name}_bias").any()
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_unselected_experts_get_no_gradient(bias: bool) -> None:
     module = randomised(make(bias=bias))

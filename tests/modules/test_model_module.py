@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from module_loops import assert_near, linear, randomised
-from module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from module_specs import BERT, ENCODER_DECODER, GPT2, MLA, MOE, ROPE, small, tokens
 from module_stack_loop import head, model_rows
 from torch import Tensor
 
@@ -16,19 +16,6 @@ from metacount.modules import Model
 from metacount.spec import ModelSpec
 
 S = 7
-
-GPT2: dict[str, Any] = {
-    "position": "learned", "n_positions": 23, "norm": "layernorm", "norm_bias": True,
-    "n_kv_heads": 6, "activation": "gelu_tanh", "gated": False, "ffn_bias": True,
-    "tie_embeddings": True, "q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True,
-}  # fmt: skip
-
-BERT: dict[str, Any] = {
-    "kind": "encoder", "position": "learned", "n_positions": 23, "norm": "layernorm",
-    "norm_bias": True, "norm_placement": "post", "final_norm": False, "n_kv_heads": 6,
-    "activation": "gelu", "gated": False, "ffn_bias": True, "n_token_types": 3,
-    "embedding_norm": True, "pooler": True,
-}  # fmt: skip
 
 MODELS: dict[str, ModelSpec] = {
     "llama": small(ROPE),
@@ -69,10 +56,6 @@ MODELS: dict[str, ModelSpec] = {
     "switch": small(ENCODER_DECODER, MOE, router="softmax", moe_every=2, activation="relu",
                     gated=False),
 }  # fmt: skip
-
-
-def tokens(length: int = S, batch: int = 2) -> Tensor:
-    return torch.randint(0, 101, (batch, length))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -134,52 +117,6 @@ def test_prefix_len_opens_the_prefix() -> None:
     assert (changed[:, 5:] != prefix[:, 5:]).any(-1).all()
 
 
-def test_a_tied_head_is_one_tensor() -> None:
-    tied, untied = (Model(small(ROPE, tie_embeddings=t)) for t in (True, False))
-    assert tied.lm_head is not None and tied.embed_tokens is not None
-    assert tied.lm_head.weight is tied.embed_tokens.weight
-    count = {m: sum(p.numel() for p in m.parameters()) for m in (tied, untied)}
-    assert count[untied] - count[tied] == 101 * 13
-    names = [name for name, _ in tied.named_parameters()]
-    assert "embed_tokens.weight" in names
-    assert "lm_head.weight" not in names
-
-
-def test_a_tied_tensors_gradient_is_the_sum_of_both_uses() -> None:
-    tied, untied = (randomised(Model(small(ROPE, tie_embeddings=t))) for t in (True, False))
-    with torch.no_grad():  # the same values, in one tensor and in two
-        state = tied.state_dict()
-        untied.load_state_dict(state)
-        assert torch.equal(untied.lm_head.weight, untied.embed_tokens.weight)
-    x, weights = tokens(), torch.randn(2, S, 101, dtype=torch.float64)
-    for model in (tied, untied):
-        (model(x).logits_BSV * weights).sum().backward()
-    both = untied.embed_tokens.weight.grad + untied.lm_head.weight.grad
-    assert_near(tied.embed_tokens.weight.grad, both)
-    # a token that does not occur gets its gradient from the head alone
-    absent = next(t for t in range(101) if t not in x)
-    assert torch.equal(untied.embed_tokens.weight.grad[absent], torch.zeros(13).double())
-    assert tied.embed_tokens.weight.grad[absent].abs().max() > 1e-6
-
-
-def test_scales_and_caps_by_hand() -> None:
-    x = tokens()
-    plain = randomised(Model(small(ROPE)))(x).logits_BSV
-    assert plain is not None
-    scaled = randomised(Model(small(ROPE, logit_scale=0.25)))(x).logits_BSV
-    assert_near(scaled, plain / 4)
-    # the scale is inside of the cap
-    capped = randomised(Model(small(ROPE, logit_scale=0.25, logit_softcap=0.5)))(x).logits_BSV
-    assert_near(capped, 0.5 * torch.tanh(plain / 2))
-    assert capped.abs().max() < 0.5
-    # a norm right after the embedding takes the embedding's scale away again
-    normed = {"embedding_norm": True, "norm_eps": 1e-12}
-    one, ten = (
-        randomised(Model(small(ROPE, normed, embedding_scale=s)))(x).hidden_BSD for s in (1.0, 10.0)
-    )
-    assert_near(ten, one, 1e-8)
-
-
 @pytest.mark.parametrize(
     ("window", "expected"),
     [
@@ -205,44 +142,6 @@ def test_what_reaches_a_position(window: dict[str, Any], expected: set[int]) -> 
         if not torch.equal(model(other).hidden_BSD[0, 9], before):
             reached.add(position)
     assert reached == expected
-
-
-@pytest.mark.parametrize("kind", ["decoder", "encoder", "prefix-decoder"])
-def test_body_only_takes_hidden_states(kind: str) -> None:
-    body = randomised(Model(small(ROPE, kind=kind, vocab_size=None)))
-    whole = randomised(Model(small(ROPE, kind=kind)))
-    whole.decoder.load_state_dict(body.decoder.state_dict())
-    assert [name for name, _ in body.named_children()] == ["decoder"]
-    x = tokens()
-    out = body(whole.embed_tokens(x))
-    assert (out.logits_BSV, out.pooled_BD) == (None, None)
-    assert torch.equal(out.hidden_BSD, whole(x).hidden_BSD)
-
-
-def test_body_only_encoder_decoder() -> None:
-    body = randomised(Model(small(ENCODER_DECODER, vocab_size=None)))
-    whole = randomised(Model(small(ENCODER_DECODER)))
-    for part in ("encoder", "decoder"):
-        getattr(whole, part).load_state_dict(getattr(body, part).state_dict())
-    x, source = tokens(), tokens(5)
-    embed = whole.embed_tokens
-    y = body(embed(x), memory_BTD=body.encode(embed(source))).hidden_BSD
-    assert torch.equal(y, whole(x, memory_BTD=whole.encode(source)).hidden_BSD)
-
-
-def test_no_head() -> None:
-    model = Model(small(ROPE, has_head=False))
-    assert model(tokens()).logits_BSV is None
-    assert not any(name.startswith("lm_head") for name, _ in model.named_parameters())
-
-
-def test_a_memory_is_for_an_encoder_decoder() -> None:
-    with pytest.raises(ValueError, match="memory_BTD is for an encoder-decoder"):
-        Model(small(ROPE))(tokens(), memory_BTD=torch.zeros(2, 5, 13))
-    with pytest.raises(ValueError, match="memory_BTD is for an encoder-decoder"):
-        Model(small(ENCODER_DECODER))(tokens())
-    with pytest.raises(ValueError, match="kind decoder has no encoder"):
-        Model(small(ROPE)).encode(tokens())
 
 
 def test_mla_model_is_the_same_expanded_and_absorbed() -> None:

@@ -194,6 +194,11 @@ def test_t5_bias_is_a_row_of_the_table(both_sides: bool) -> None:
 
 def test_transformer_xl_projection_by_hand() -> None:
     module = randomised(RelativeProjection(d_model=7, n_heads=3, head_dim=5))
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
+        "r_proj.weight": (15, 7),
+        "content_bias": (3, 5),
+        "position_bias": (3, 5),
+    }
     q = torch.randn(2, 3, 4, 5, dtype=torch.float64)
     y = module(q, torch.arange(6, 10), torch.arange(2, 10))
     vectors = module.position_bias.tolist()

@@ -1,0 +1,84 @@
+"""The survey as a table with its shortfalls, as data, and its progress on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from metacount import units
+from metacount.survey import SurveyRow
+from metacount.views.layout import bold, columns, paragraph, table
+
+DASH = "-"
+HEADS = ("type", "kind", "class", "params", "active", "prefill", "decode", "kv cache", "state", "")
+
+
+def survey_text(rows: Sequence[SurveyRow]) -> str:
+    """One line per type, then every note on what falls short, then the sums."""
+    body = [_cells(row) for row in rows]
+    parts = [table(HEADS, body, "<<<>>>>>><")]
+    short = [row for row in rows if row.shortfall]
+    if short:
+        lines = [bold(f"{len(short)} of {len(rows)} fall short")]
+        for row in short:
+            lines += paragraph(f"{row.model_type} ({row.kind})", row.shortfall, columns())
+        parts.append(lines)
+    parts.append(_sums(rows))
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _cells(row: SurveyRow) -> tuple[str, ...]:
+    return (
+        row.model_type,
+        row.kind,
+        row.class_name or DASH,
+        _or_dash(row.params, units.exact),
+        _or_dash(row.active_params, units.exact),
+        _or_dash(row.matmul_flops, units.flops),
+        _or_dash(row.decode_matmul_flops, units.flops),
+        _or_dash(row.kv_cache_bytes, units.gib),
+        _or_dash(row.state_bytes, units.gib),
+        "falls short" if row.shortfall else "",
+    )
+
+
+def _or_dash(value: int | None, shown: Callable[[int], str]) -> str:
+    return DASH if value is None else shown(value)
+
+
+def _sums(rows: Sequence[SurveyRow]) -> list[str]:
+    lines = [bold("of each kind: types, built, total and active exact, nothing missing")]
+    for kind in dict.fromkeys(row.kind for row in rows):
+        mine = [row for row in rows if row.kind == kind]
+        built = [row for row in mine if row.builds]
+        active = [row for row in built if row.active_params is not None]
+        whole = [row for row in mine if not row.shortfall]
+        lines.append(f"{kind}: {len(mine)}, {len(built)}, {len(active)}, {len(whole)}")
+    return lines
+
+
+def survey_data(rows: Sequence[SurveyRow]) -> list[dict[str, Any]]:
+    """As plain data."""
+    return [row.to_dict() for row in rows]
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int, SurveyRow], None]]:
+    """A bar on stderr, to be given to `survey` as its `progress`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def update(done: int, total: int, row: SurveyRow) -> None:
+            bar.update(task, completed=done, total=total, description=row.model_type)
+
+        yield update

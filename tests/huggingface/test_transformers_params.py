@@ -1,0 +1,205 @@
+"""transformers' own module from any config: totals, roles, class, limits, and no allocation."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from metacount import catalog  # noqa: E402
+from metacount.huggingface.limits import checked_config  # noqa: E402
+from metacount.huggingface.model import build_transformers  # noqa: E402
+from metacount.huggingface.witness import transformers_witness  # noqa: E402
+from metacount.measure.foreign import measure_foreign_params  # noqa: E402
+from metacount.spec import SpecError, Workload  # noqa: E402
+
+LLAMA_7B = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None,
+}  # fmt: skip
+T5_11B = {
+    "model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_heads": 128,
+    "num_layers": 24, "vocab_size": 32128,
+}  # fmt: skip
+GPT_OSS_20B = {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32}
+
+# distinct primes wherever heads allow; every total below is worked out by hand
+TINY_MIXTRAL = {
+    "model_type": "mixtral", "vocab_size": 101, "hidden_size": 12, "intermediate_size": 17,
+    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
+    "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None,
+}  # fmt: skip
+EXPERT = 3 * 12 * 17  # gate, up and down
+TINY_ATTENTION = 12 * 24 + 2 * 12 * 8 + 24 * 12
+
+
+@pytest.mark.parametrize(
+    ("config", "params"),
+    [
+        (LLAMA_7B, 6_738_415_616),  # arXiv:2302.13971: 6.7B; the checkpoint's exact count
+        (MIXTRAL, 46_702_792_704),  # arXiv:2401.04088: 47B
+        ({"model_type": "deepseek_v3"}, 671_026_404_352),  # arXiv:2412.19437: 671B
+        (T5_11B, 11_307_321_344),
+        (GPT_OSS_20B, 20_914_757_184),  # the model card's 20.9B
+        ({"model_type": "bert", "architectures": ["BertModel"]}, 109_482_240),  # BERT-base
+    ],
+)
+def test_published_totals(config: dict[str, Any], params: int) -> None:
+    module, _ = build_transformers(config)
+    assert measure_foreign_params(module).params == params
+    assert sum({id(p): p.numel() for p in module.parameters()}.values()) == params
+
+
+def test_roles_and_active_by_hand() -> None:
+    found = measure_foreign_params(build_transformers(TINY_MIXTRAL)[0])
+    assert found.by_role == {
+        "embedding": 101 * 12,
+        "position": 0,
+        "attention": 3 * TINY_ATTENTION,
+        "ffn": 0,
+        "moe": 3 * (5 * EXPERT + 5 * 12),  # the router [5, 12] is whole
+        "norm": (3 * 2 + 1) * 12,
+        "head": 101 * 12,
+        "other": 0,
+    }
+    assert found.active_by_role is not None
+    assert found.active_by_role["moe"] == 3 * (2 * EXPERT + 5 * 12)
+    assert found.no_embed == found.active_params - 101 * 12  # type: ignore[operator]
+    assert found.unclaimed == ()
+
+
+def test_experts_in_a_list() -> None:
+    config = {"model_type": "switch_transformers", "d_model": 13, "d_kv": 5, "d_ff": 17,
+              "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "num_experts": 7,
+              "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
+              "vocab_size": 101}  # fmt: skip
+    found = measure_foreign_params(build_transformers(config)[0])
+    assert found.active_by_role is not None
+    layers = 2  # every second layer of each stack
+    expert, router = 2 * 13 * 17, 7 * 13
+    assert found.by_role["moe"] == layers * (7 * expert + router)
+    assert found.active_by_role["moe"] == layers * (expert + router)  # one expert per token
+
+
+def test_tied_weights_count_once_and_stay_active() -> None:
+    tied = {**TINY_MIXTRAL, "tie_word_embeddings": True}
+    found = measure_foreign_params(build_transformers(tied)[0])
+    assert found.by_role["embedding"] == 101 * 12
+    assert found.by_role["head"] == 0
+    assert found.no_embed == found.active_params
+
+
+def test_a_composite_counts_the_whole_and_shows_the_text_model() -> None:
+    text = {"hidden_size": 12, "intermediate_size": 17, "num_hidden_layers": 2, "vocab_size": 101,
+            "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4}  # fmt: skip
+    vision = {"hidden_size": 10, "intermediate_size": 14, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": vision,
+              "mm_tokens_per_image": 4}  # fmt: skip
+    found = measure_foreign_params(build_transformers(config)[0])
+    alone = measure_foreign_params(build_transformers({"model_type": "gemma3_text", **text})[0])
+    assert found.text_params == alone.params
+    assert found.params > alone.params
+    assert found.by_role["attention"] == alone.by_role["attention"]
+    # the projector's norm is the only one that is not the text model's or the tower's
+    assert found.by_role["other"] + found.by_role["norm"] == (
+        found.params - alone.params + alone.by_role["norm"]
+    )
+
+
+def test_class_named_by_architectures_and_by_type() -> None:
+    assert str(build_transformers(LLAMA_7B)[1]) == "LlamaForCausalLM (named by architectures)"
+    for model_type, said in [
+        ("llama", "LlamaForCausalLM (the causal-LM class of type llama)"),
+        ("t5", "T5ForConditionalGeneration (the seq2seq class of type t5)"),
+        ("albert", "AlbertForMaskedLM (the masked-LM class of type albert)"),
+        ("internlm3", "LlamaForCausalLM (the causal-LM class of type internlm3)"),
+    ]:
+        small = {"model_type": model_type, "num_hidden_layers": 1, "num_layers": 1}
+        assert str(build_transformers(small)[1]) == said
+
+
+def test_remote_code_is_never_run_and_said() -> None:
+    config = {**TINY_MIXTRAL, "architectures": ["EvilForCausalLM"],
+              "auto_map": {"AutoModelForCausalLM": "evil--modeling.EvilForCausalLM"}}  # fmt: skip
+    _, choice = build_transformers(config)
+    assert choice.class_name == "MixtralForCausalLM"
+    assert "EvilForCausalLM is remote code" in choice.reason
+    assert any("auto_map is ignored" in note for note in choice.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"model_type": "mixtrall"}, "did you mean mixtral"),
+        ({"model_type": None}, "model_type is not one that transformers"),
+        ({"model_type": 7}, "model_type is not one that transformers"),
+        ({"architectures": ["NoSuchForCausalLM"]}, "names no model"),
+        ({"architectures": ["BertModel"]}, "does not go with model_type"),
+        ({"architectures": ["logger"]}, "names no model"),
+        ({"architectures": [3]}, "must be a list of class names"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is too large"),
+        ({"num_hidden_layers": -(10**9)}, "num_hidden_layers must be at least 1"),
+        ({"hidden_size": 2**40}, "hidden_size is too large"),
+        ({"vocab_size": "many"}, "makes no MixtralConfig"),
+        ({"hidden_size": None}, "makes no Mixtral"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be at least 1"),
+        ({"use_pretrained_backbone": True}, "no weights are fetched"),
+        ({"layer_types": ["full_attention"] * 100_000}, "at most 65536 items"),
+    ],
+)
+def test_a_wrong_config_is_one_clear_line(change: dict[str, Any], match: str) -> None:
+    with pytest.raises(SpecError, match=match) as caught:
+        build_transformers({**TINY_MIXTRAL, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_nesting_is_bounded() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"text_config": deep}
+    with pytest.raises(SpecError, match="nested at most 12"):
+        checked_config(deep)
+
+
+def test_no_weight_is_allocated() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    module, _ = build_transformers("deepseek_v3")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert all(p.is_meta for p in module.parameters())
+    assert all(b.is_meta for b in module.buffers())
+    # one expert tensor would be 30 GB; the module itself and transformers' code stay below this
+    assert grown < 600_000  # KiB
+
+
+@pytest.mark.parametrize(
+    ("entry", "config"),
+    [
+        ("llama-7b", LLAMA_7B),
+        ("mixtral-8x7b", MIXTRAL),
+        ("deepseek-v3", {"model_type": "deepseek_v3"}),
+        ("gpt2", {"model_type": "gpt2"}),
+        ("gpt-oss-20b", GPT_OSS_20B),
+        ("t5-11b", T5_11B),
+        ("bert-base", {"model_type": "bert", "architectures": ["BertModel"]}),
+        ("llama4-scout-text", {"model_type": "llama4_text"}),
+        ("gemma2-2b", {"model_type": "gemma2"}),
+    ],
+)
+def test_the_witness_agrees_with_the_formula(entry: str, config: dict[str, Any]) -> None:
+    from metacount.check import differences, formula_witness
+
+    workload = Workload(batch_size=3, seq_len=37)
+    theirs = transformers_witness(config, workload)
+    assert theirs.figures["matmul_flops"] is not None
+    ours = formula_witness(catalog.entry(entry).spec(), workload)
+    assert differences((ours, theirs)) == ()
