@@ -59,8 +59,8 @@ WIDTHS = (
 
 LIMITS: dict[str, int] = {
     **dict.fromkeys(WIDTHS, MAX_WIDTH),
-    **dict.fromkeys(("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "nope_every"),
-                    MAX_LAYERS),
+    **dict.fromkeys(("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset",
+                     "nope_every"), MAX_LAYERS),
     **dict.fromkeys(("n_experts", "n_shared_experts", "top_k", "n_groups", "top_groups"),
                     MAX_EXPERTS),
     **dict.fromkeys(("vocab_size", "n_positions", "n_query_positions", "n_token_types",
@@ -69,7 +69,7 @@ LIMITS: dict[str, int] = {
 }  # fmt: skip
 
 MAY_BE_ZERO = ("n_encoder_layers", "n_dense_layers", "n_shared_experts", "n_token_types",
-               "n_query_positions", "position_offset")  # fmt: skip
+               "n_query_positions", "position_offset", "moe_offset")  # fmt: skip
 
 NUMBERS = ("embedding_scale", "residual_scale", "logit_scale", "logit_softcap", "attention_scale",
            "attention_softcap", "swish_beta", "routed_scale", "norm_eps", "rope_theta",
@@ -227,6 +227,12 @@ def _check_attention(spec: ModelSpec) -> None:
         _forbid(spec, mla, "with attention gqa")
         _at_most(spec, "n_kv_heads", "n_heads")
         _divides(spec, "n_kv_heads", "n_heads")
+        if spec.qk_norm == "l2" and spec.position != "rope":
+            raise SpecError("qk_norm", "l2 norms what RoPE rotated", "l2",
+                            "choose head, or position rope")  # fmt: skip
+        if spec.attention_softcap is not None and spec.position == "transformer_xl":
+            raise SpecError("attention_softcap", "is not defined with position transformer_xl",
+                            spec.attention_softcap, "leave it out")  # fmt: skip
         return
     _require(spec, mla[1:5], "by attention mla")
     only_gqa = ("n_kv_heads", "head_dim", "q_bias", "k_bias", "v_bias", "o_bias", "qk_norm",
@@ -265,9 +271,10 @@ def _check_ffn(spec: ModelSpec) -> None:
                         "set gated (bilinear)")  # fmt: skip
     if spec.swish_beta != 1.0 and spec.activation != "silu":
         raise SpecError("swish_beta", "belongs to activation silu", spec.swish_beta, "leave it out")
-    moe_only = ("top_k", "d_ff_expert", "n_dense_layers", "moe_every", "n_shared_experts",
-                "d_ff_shared", "shared_expert_gate", "router", "router_bias", "selection_bias",
-                "n_groups", "top_groups", "group_score", "routed_scale", "expert_bias")  # fmt: skip
+    moe_only = ("top_k", "d_ff_expert", "n_dense_layers", "moe_every", "moe_offset",
+                "n_shared_experts", "d_ff_shared", "shared_expert_gate", "router", "router_bias",
+                "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale",
+                "router_scales_input", "expert_bias")  # fmt: skip
     if not spec.is_moe:
         _forbid(spec, moe_only, "without n_experts")
         _require(spec, ("d_ff",), "by a dense feed-forward")
@@ -290,9 +297,11 @@ def _check_ffn(spec: ModelSpec) -> None:
         if spec.group_score == "top2_sum" and spec.n_experts // spec.n_groups < 2:
             raise SpecError("group_score", "top2_sum needs groups of two experts or more",
                             spec.group_score, "choose max")  # fmt: skip
+    if spec.moe_offset >= spec.moe_every:
+        raise SpecError("moe_offset", f"must be below moe_every = {spec.moe_every}",
+                        spec.moe_offset, f"choose 0 to {spec.moe_every - 1}")  # fmt: skip
     stacks = [spec.n_layers] + ([spec.n_encoder_layers] if spec.has_encoder else [])
-    moe_layers = [n // spec.moe_every - min(spec.n_dense_layers, n) // spec.moe_every
-                  for n in stacks]  # fmt: skip
+    moe_layers = [sum(spec.is_moe_layer(i) for i in range(n)) for n in stacks]
     if not any(moe_layers):
         raise SpecError("n_dense_layers", "and moe_every leave no layer to the experts",
                         spec.n_dense_layers, "lower them, or leave n_experts out")  # fmt: skip

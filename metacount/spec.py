@@ -81,7 +81,8 @@ class ModelSpec:
     top_k: int | None = None
     d_ff_expert: int | None = None
     n_dense_layers: int = 0
-    moe_every: int = 1  # after the dense layers, layer i is MoE when moe_every divides i + 1
+    moe_every: int = 1  # after the dense layers, layer i is MoE when moe_every divides
+    moe_offset: int = 0  # i + 1 - moe_offset
     n_shared_experts: int = 0
     d_ff_shared: int | None = None  # of one shared expert; None: d_ff_expert
     shared_expert_gate: bool = False
@@ -92,6 +93,7 @@ class ModelSpec:
     top_groups: int | None = None
     group_score: str = "top2_sum"
     routed_scale: float = 1.0
+    router_scales_input: bool = False  # the weight multiplies what goes in, not what comes out
     expert_bias: bool = False
 
     # norms
@@ -160,7 +162,8 @@ class ModelSpec:
 
     def is_moe_layer(self, index: int) -> bool:
         """Whether block `index` (from 0, in either stack) routes to experts."""
-        return self.is_moe and index >= self.n_dense_layers and (index + 1) % self.moe_every == 0
+        in_step = (index + 1 - self.moe_offset) % self.moe_every == 0
+        return self.is_moe and index >= self.n_dense_layers and in_step
 
     def is_windowed_layer(self, index: int) -> bool:
         """Whether block `index` sees a window only."""

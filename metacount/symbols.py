@@ -94,6 +94,8 @@ MODEL_TERMS = (
     _term("n_query_positions", "P_q", "rows of the query table of the last layer", "rows"),
     _term("rotary_dim", "d_rot", "values of a head that RoPE rotates", "values",
           "rotary_ndims rope_dim"),
+    _term("moe_offset", "s_0", "shift of that pattern: blocks i with i + 1 - s_0 a multiple of s",
+          "blocks"),
     _term("nope_every", "s_r", "one layer without RoPE every so many", "blocks",
           "no_rope_layer_interval"),
     _term("n_buckets", "b", "buckets of T5's relative positions", "buckets",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `miniatures`
@@ -13,3 +16,12 @@ os.environ.setdefault("COLUMNS", "100")
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Any]:
+    """A hub on loopback; it serves the files of its `folder`."""
+    from hub_server import serving
+
+    with serving(tmp_path) as server:
+        yield server

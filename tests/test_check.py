@@ -153,13 +153,17 @@ def specs(draw: st.DrawFn) -> ModelSpec:
             "d_ff_expert": draw(size), "expert_bias": draw(flag), "router_bias": draw(flag),
             "selection_bias": draw(flag), "n_dense_layers": draw(st.integers(0, 3)),
             "moe_every": draw(st.integers(1, 3)), "n_shared_experts": draw(st.integers(0, 2)),
+            "router_scales_input": draw(flag),
             "n_groups": groups if limited else None, "top_groups": groups if limited else None,
         }  # fmt: skip
         if fields["n_shared_experts"]:
             fields |= {"d_ff_shared": maybe(size), "shared_expert_gate": draw(flag)}
         stacks = (fields["n_layers"], fields.get("n_encoder_layers") or fields["n_layers"])
         every, dense = fields["moe_every"], fields["n_dense_layers"]
-        routed = [sum(i >= dense and (i + 1) % every == 0 for i in range(n)) for n in stacks]  # type: ignore[arg-type,operator,call-overload,misc]
+        shift = fields["moe_offset"] = draw(st.integers(0, every - 1))  # type: ignore[operator]
+        routed = [
+            sum(i >= dense and (i + 1 - shift) % every == 0 for i in range(n)) for n in stacks
+        ]  # type: ignore[arg-type,operator,call-overload,misc]
         if routed != list(stacks):
             fields["d_ff"] = draw(size)
         if not limited:

@@ -129,6 +129,11 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"rotary_dim": 5}, "rotary_dim must be even for RoPE: got 5; choose 6, or an even rot"),
     (DENSE, {"head_dim": 5}, "head_dim must be even for RoPE: got 5; choose 6, or an even rotary_"),
     # what came with the well-known families
+    (MOE, {"moe_offset": 1}, "moe_offset must be below moe_every = 1: got 1; choose 0 to 0"),
+    (DENSE, {"router_scales_input": True}, "router_scales_input has no meaning without n_exp"),
+    (BOTH, {"qk_norm": "l2"}, "qk_norm l2 norms what RoPE rotated: got 'l2'; choose head, or pos"),
+    (DENSE, {"position": "transformer_xl", "attention_softcap": 5.0},
+     "attention_softcap is not defined with position transformer_xl: got 5.0; leave it out"),
     (ENCODER, {"d_embedding": 7}, "d_embedding with a head needs head_transform, which leads bac"),
     (DENSE, {"d_embedding": 7}, "d_embedding belongs to an encoder: got 7; leave it out"),
     (DENSE, {"head_transform": True, "has_head": False}, "head_transform has no meaning without a"),

@@ -186,11 +186,14 @@ def moe_matmul_flops(
     return router + experts + shared
 
 
-def moe_layers(n_layers: Dim, *, n_dense_layers: Dim = 0, moe_every: Dim = 1) -> Dim:
-    """MoE layers in a stack: the layers i >= n_dense_layers, from 0, where moe_every divides i + 1.
+def moe_layers(
+    n_layers: Dim, *, n_dense_layers: Dim = 0, moe_every: Dim = 1, moe_offset: Dim = 0
+) -> Dim:
+    """MoE layers in a stack: layers i >= n_dense_layers, from 0, where moe_every divides i + 1 - o.
 
-    multiples of moe_every up to N, less those up to the dense layers:
-    N // moe_every - min(n_dense_layers, N) // moe_every
+    o is moe_offset, which is less than moe_every. Numbers up to N that are o more than a multiple
+    of moe_every, less those up to the dense layers:
+    (N - o) // moe_every - (min(n_dense_layers, N) - o) // moe_every
 
     A symbol for either count is taken at its word: n_dense_layers <= N.
 
@@ -202,9 +205,12 @@ def moe_layers(n_layers: Dim, *, n_dense_layers: Dim = 0, moe_every: Dim = 1) ->
     58
     >>> moe_layers(12, moe_every=2)  # one stack of Switch-Base
     6
+    >>> moe_layers(12, moe_every=4, moe_offset=2)  # layers 1, 5 and 9
+    3
     """
     if is_symbolic(n_layers) or is_symbolic(n_dense_layers):
         leading = n_dense_layers
     else:
         leading = smaller(n_dense_layers, n_layers)
-    return floor_div(n_layers, moe_every) - floor_div(leading, moe_every)
+    upto_last = floor_div(n_layers - moe_offset, moe_every)
+    return upto_last - floor_div(leading - moe_offset, moe_every)

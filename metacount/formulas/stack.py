@@ -39,7 +39,12 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     """
     if not spec.is_moe:
         return 0
-    return moe.moe_layers(n_layers, n_dense_layers=spec.n_dense_layers, moe_every=spec.moe_every)
+    return moe.moe_layers(
+        n_layers,
+        n_dense_layers=spec.n_dense_layers,
+        moe_every=spec.moe_every,
+        moe_offset=spec.moe_offset,
+    )
 
 
 def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:

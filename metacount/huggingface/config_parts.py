@@ -211,30 +211,31 @@ def nope_every(keys: Keys, name: str, rotates: list[bool]) -> dict[str, Any]:
 def moe_layout(
     keys: Keys, name: str, stacks: list[list[bool]], *, first: int = 0, every: int = 1
 ) -> dict[str, Any] | None:
-    """`n_dense_layers` and `moe_every` for the layers with experts; None when there are none.
+    """`n_dense_layers`, `moe_every`, `moe_offset` of the layers with experts; None without any.
 
     `first` and `every` are tried before others, so that a regular config keeps its own numbers.
     """
     if not any(map(any, stacks)):
         return None
-    for n_dense, step in [(first, every), *_guesses(stacks)]:
+    for n_dense, step, offset in [(first, every, 0), *_guesses(stacks)]:
         if all(
-            on == (i >= n_dense and (i + 1) % step == 0)
+            on == (i >= n_dense and (i + 1 - offset) % step == 0)
             for stack in stacks
             for i, on in enumerate(stack)
         ):
-            return {"n_dense_layers": n_dense, "moe_every": step}
+            shift = {"moe_offset": offset} if offset else {}
+            return {"n_dense_layers": n_dense, "moe_every": step, **shift}
     layers = [[i for i, on in enumerate(stack) if on] for stack in stacks]
     keys.unmapped(name, layers, "layers with experts must be every n-th one, after the dense ones")
 
 
-def _guesses(stacks: list[list[bool]]) -> list[tuple[int, int]]:
+def _guesses(stacks: list[list[bool]]) -> list[tuple[int, int, int]]:
     guesses = []
     for stack in stacks:
         found = [i for i, on in enumerate(stack) if on]
         if len(found) > 1:
             step = found[1] - found[0]
-            guesses += [(0, step), (found[0], step)]
+            guesses += [(0, step, 0), (found[0], step, 0), (0, step, (found[0] + 1) % step)]
         elif found:
-            guesses += [(found[0], 1), (0, found[0] + 1)]
+            guesses += [(found[0], 1, 0), (0, found[0] + 1, 0)]
     return guesses

@@ -28,9 +28,9 @@ def transposed(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
     return (tensor.transpose(-2, -1) if tensor.dim() > 1 else tensor,)
 
 
-def transposed_thirds(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
+def transposed_thirds(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
     """GPT-2: [in, q + k + v], three equal parts."""
-    return (tensor.T if tensor.dim() > 1 else tensor).chunk(3)
+    return transposed(tensor, spec)[0].chunk(3)
 
 
 def grouped_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:

@@ -159,6 +159,7 @@ def make_moe(spec: ModelSpec) -> MixtureOfExperts:
             gated=spec.gated,
             bias=spec.expert_bias,
             swish_beta=spec.swish_beta,
+            weigh_input=spec.router_scales_input,
         ),
         shared=make_ffn(spec, width) if width else None,
         shared_gate=Linear(spec.d_model, 1, bias=False) if spec.shared_expert_gate else None,

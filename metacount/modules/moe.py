@@ -100,7 +100,9 @@ def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
     if not counts:
         # [r, m, d] @ [r, d, 1]
         return torch.bmm(weight_EMD[expert_R], x_RD.unsqueeze(-1)).squeeze(-1)
-    parts = [rows @ weight_EMD[e].T for e, rows in enumerate(x_RD.split(counts)) if len(rows)]
+    # an empty start: there may be no rows at all
+    parts = [x_RD.new_empty(0, weight_EMD.shape[1])]
+    parts += [rows @ weight_EMD[e].T for e, rows in enumerate(x_RD.split(counts)) if len(rows)]
     return torch.cat(parts)
 
 
@@ -118,8 +120,10 @@ class Experts(nn.Module):
         gated: bool,
         bias: bool = False,
         swish_beta: float = 1.0,
+        weigh_input: bool = False,
     ) -> None:
         super().__init__()
+        self.weigh_input = weigh_input
         self.n_experts, self.top_k, self.gated = n_experts, top_k, gated
         self.activation, self.swish_beta = activation, swish_beta
         up = 2 * d_ff if gated else d_ff
@@ -140,18 +144,23 @@ class Experts(nn.Module):
                 nn.init.uniform_(weight, -(weight.shape[-1] ** -0.5), weight.shape[-1] ** -0.5)
 
     def forward(self, x_ND: Tensor, chosen_Nk: Tensor, weights_Nk: Tensor) -> Tensor:
-        """[N, D] -> [N, D]: each token through its `top_k` experts, weighted and summed."""
+        """[N, D] -> [N, D]: each token through its `top_k` experts, weighted and summed.
+
+        With `weigh_input` the weight multiplies an expert's input (Llama 4), not its output.
+        """
         expert_R, order = chosen_Nk.flatten().sort(stable=True)
         token_R = order // chosen_Nk.shape[-1]
         counts = [] if x_ND.is_meta else expert_R.bincount(minlength=self.n_experts).tolist()
-        hidden = self._rows(x_ND[token_R], self.up_name, expert_R, counts)
+        weight_R1 = weights_Nk.flatten()[order].unsqueeze(-1).to(x_ND.dtype)
+        x_RD = x_ND[token_R] * weight_R1 if self.weigh_input else x_ND[token_R]
+        hidden = self._rows(x_RD, self.up_name, expert_R, counts)
         if self.gated:
             gate_RM, up_RM = hidden.chunk(2, dim=-1)
             hidden = gate(gate_RM, up_RM, self.activation, self.swish_beta)
         else:
             hidden = activate(hidden, self.activation, self.swish_beta)
         y_RD = self._rows(hidden, "down_proj", expert_R, counts)
-        y_RD = y_RD * weights_Nk.flatten()[order].unsqueeze(-1).to(y_RD.dtype)
+        y_RD = y_RD if self.weigh_input else y_RD * weight_R1
         return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
 
     def _rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:

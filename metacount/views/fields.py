@@ -52,6 +52,7 @@ MEANINGS = {
     "selection_bias": "a buffer added to the scores for the choice only (DeepSeek-V3)",
     "group_score": "how a group of experts is scored",
     "routed_scale": "factor on the routed experts' output",
+    "router_scales_input": "the router's weight multiplies an expert's input, not its output",
     "expert_bias": "a bias on each matrix of each expert",
     "norm": "of the residual stream",
     "norm_bias": "a bias on each layernorm",

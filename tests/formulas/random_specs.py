@@ -74,6 +74,8 @@ def gqa_fields(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     positions = ["none", "sinusoidal", "rope", "alibi", "learned", "t5"]
     positions += ["transformer_xl"] * 2 if kind == "decoder" else []
     fields["position"] = draw(st.sampled_from(positions))
+    if fields["position"] != "rope" and fields.get("qk_norm") == "l2":
+        fields["qk_norm"] = "layernorm"
     if fields["position"] == "learned":
         fields["n_positions"] = draw(SMALL)
         fields["n_query_positions"] = draw(st.integers(0, 3)) if kind == "decoder" else 0
@@ -101,7 +103,8 @@ def mla_fields(draw: st.DrawFn) -> dict[str, Any]:
 def ffn_fields(draw: st.DrawFn, stacks: list[int]) -> dict[str, Any]:
     flag = st.booleans()
     dense, every = draw(st.integers(0, 3)), draw(st.integers(1, 3))
-    routed = [i >= dense and (i + 1) % every == 0 for n in stacks for i in range(n)]
+    offset = draw(st.integers(0, every - 1))
+    routed = [i >= dense and (i + 1 - offset) % every == 0 for n in stacks for i in range(n)]
     if not any(routed) or draw(flag):
         return {"d_ff": draw(SMALL)}
     n_experts = draw(st.integers(1, 6))
@@ -113,6 +116,7 @@ def ffn_fields(draw: st.DrawFn, stacks: list[int]) -> dict[str, Any]:
         "d_ff_expert": draw(SMALL),
         "n_dense_layers": dense,
         "moe_every": every,
+        "moe_offset": offset,
         "n_shared_experts": n_shared,
         "d_ff_shared": draw(st.none() | SMALL) if n_shared else None,
         "shared_expert_gate": n_shared > 0 and draw(flag),

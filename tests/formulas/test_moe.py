@@ -102,16 +102,17 @@ def test_all_experts_chosen_makes_all_active(d: int, m: int, e: int) -> None:
     assert moe_active_params(d, m, e, e, gated=True) == moe_params(d, m, e, gated=True)
 
 
-def is_moe(i: int, dense: int, every: int) -> bool:
-    return i >= dense and (i + 1) % every == 0
+def is_moe(i: int, dense: int, every: int, offset: int) -> bool:
+    return i >= dense and (i + 1 - offset) % every == 0
 
 
-@given(st.integers(1, 30), st.integers(0, 40), st.integers(1, 9))
-def test_moe_layers_one_by_one(n: int, dense: int, every: int) -> None:
-    by_layer = sum(is_moe(i, dense, every) for i in range(n))
-    assert moe_layers(n, n_dense_layers=dense, moe_every=every) == by_layer
-    array = moe_layers(np.array([n, n]), n_dense_layers=dense, moe_every=every)
-    assert array.tolist() == [by_layer, by_layer]
+@given(st.integers(1, 30), st.integers(0, 40), st.integers(1, 9), st.integers(0, 8))
+def test_moe_layers_one_by_one(n: int, dense: int, every: int, offset: int) -> None:
+    offset %= every
+    by_layer = sum(is_moe(i, dense, every, offset) for i in range(n))
+    layout = {"n_dense_layers": dense, "moe_every": every, "moe_offset": offset}
+    assert moe_layers(n, **layout) == by_layer
+    assert moe_layers(np.array([n, n]), **layout).tolist() == [by_layer, by_layer]
 
 
 def test_moe_layers_by_default_are_all() -> None:
@@ -119,6 +120,9 @@ def test_moe_layers_by_default_are_all() -> None:
     # layers 1, 3, 5
     assert moe_layers(7, moe_every=2) == 3
     assert moe_layers(7, n_dense_layers=2) == 5
+    # layers 1, 5, 9; layers 2, 6, 10 without the first
+    assert moe_layers(12, moe_every=4, moe_offset=2) == 3
+    assert moe_layers(12, n_dense_layers=3, moe_every=4, moe_offset=3) == 2
 
 
 def test_moe_layers_in_symbols() -> None:

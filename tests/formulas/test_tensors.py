@@ -58,7 +58,9 @@ def attention_tensors(spec: ModelSpec, cross: bool) -> Iterator[Tensor]:
         return
     if spec.attention_sinks:
         yield "attention", h
-    widths = {"none": (), "l2": (), "head": (spec.head_dim, spec.head_dim), "full": (q, kv)}
+    one = spec.head_dim
+    widths = {"none": (), "l2": (), "head": (one, one), "full": (q, kv),
+              "layernorm": (one, one, one, one)}  # fmt: skip
     for width in widths[spec.qk_norm]:
         yield "norm", width
     if spec.position == "transformer_xl":

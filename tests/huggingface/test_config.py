@@ -188,7 +188,7 @@ def test_a_key_that_nobody_knows_is_named() -> None:
         ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq"),
         ("internlm3", {"qkv_bias": True}, "mlp_bias"),
         ("helium", {"head_dim": 64}, "head_dim"),
-        ("switch_transformers", {}, "num_sparse_encoder_layers"),
+        ("switch_transformers", {"num_sparse_decoder_layers": 6}, "num_sparse_encoder_layers"),
         ("bart", {"architectures": ["BartModel"], "decoder_ffn_dim": 8}, "decoder_ffn_dim"),
         ("bart", {"architectures": ["BartModel"], "decoder_attention_heads": 8},
          "decoder_attention_heads"),

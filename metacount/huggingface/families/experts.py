@@ -168,8 +168,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     chunk = (
         keys.size("attention_chunk_size") if "L" in letters else keys.raw("attention_chunk_size")
     )
-    keys.notes.append("Llama 4 multiplies scores into the experts' input and scales late queries "
-                      "of layers without RoPE: no count depends on it")  # fmt: skip
+    keys.notes.append("Llama 4 scales late queries of layers without RoPE: no count depends on it")
     fields |= {
         **biases(bias, bias),
         "d_ff": keys.size("intermediate_size_mlp"),
@@ -190,6 +189,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
         **routed(keys, "num_local_experts", "sigmoid"),
         "d_ff_expert": keys.size("intermediate_size"),
         "n_shared_experts": 1,
+        "router_scales_input": True,
     }
     return with_experts(fields, layout, experts)
 

@@ -7,11 +7,10 @@ import re
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -72,8 +71,9 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Any]:
+@contextmanager
+def serving(tmp_path: Path) -> Iterator[Any]:
+    """A hub that serves `tmp_path`/served; what it was asked for is in `asked`."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.daemon_threads = True
     server.folder = tmp_path / "served"

@@ -1,0 +1,79 @@
+"""transformers' own modules in float64 throughout, to be compared with ours to 1e-10.
+
+A float64 model of transformers still computes in float32 the rotary frequencies and tables, the
+mean square of RMSNorm, the softmax of attention and the scores of routers: its code says `.float()`
+or `dtype=torch.float32` there, so that bf16 models keep precision. Two such models that do the same
+mathematics agree to 1e-5 only. `Float64` reads every float32 in a call as float64, while a model is
+built (frequencies) and while it runs, and `.bfloat16()` (Falcon's ALiBi) likewise.
+It also reads 0.79788456 in BLOOM's GELU as sqrt(2/pi), of which these are eight digits (3e-10 in
+logits). Nothing else of transformers is changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from metacount.huggingface.classes import choose_class, config_class
+
+
+class Float64(TorchFunctionMode):
+    """`.float()` and `.bfloat16()` are `.double()`; `torch.float32` as an argument is `float64`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        wide = {k: _wider(v) for k, v in (kwargs or {}).items()}
+        func = Tensor.double if func in (Tensor.float, Tensor.bfloat16) else func
+        return func(*map(_wider, args), **wide)
+
+
+def _wider(value: Any) -> Any:
+    if type(value) is float and value == 0.79788456:
+        return math.sqrt(2 / math.pi)
+    return torch.float64 if value is torch.float32 else value
+
+
+def build_in_float64(config: dict[str, Any], seed: int = 0) -> Any:
+    """transformers' module of a config, on CPU in float64, with random weights, seeded."""
+    model_type, architectures = config["model_type"], config.get("architectures")
+    chosen, _ = choose_class(model_type, architectures, remote=False)
+    keys = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
+    logger = logging.getLogger("transformers")  # it wonders at end tokens outside a tiny vocabulary
+    level, before = logger.level, torch.get_default_dtype()
+    logger.setLevel(logging.ERROR)
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = config_class(model_type)(**keys)
+        made._attn_implementation = "eager"
+        made._experts_implementation = "eager"  # the fused product knows no float64
+        with Float64():
+            module = chosen(made).to(torch.float64).eval()
+    finally:
+        torch.set_default_dtype(before)
+        logger.setLevel(level)
+    randomise(module, seed)
+    return module
+
+
+def randomise(module: torch.nn.Module, seed: int) -> None:
+    """Weights that leave no tensor without effect: none is zero, one or equal to another."""
+    generator = torch.Generator().manual_seed(seed)
+    stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    stored = {name: t for name, t in stored.items() if name in module.state_dict()}
+    with torch.no_grad():
+        for tensor in stored.values():
+            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            if tensor.dim() == 1:
+                tensor.copy_(0.8 + 0.3 * noise)
+            else:
+                tensor.copy_(noise * 1.2 / tensor.shape[-1] ** 0.5)
+
+
+def run(module: torch.nn.Module, **inputs: Tensor) -> Any:
+    """transformers' output, in float64 throughout."""
+    with torch.no_grad(), Float64():
+        return module(**inputs)
