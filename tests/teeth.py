@@ -155,8 +155,8 @@ def is_skipped(node: ast.AST) -> bool:
             return True
         case ast.Expr(ast.Constant()):
             return True  # docstring
-        case ast.If(ast.Name("TYPE_CHECKING")):
-            return True
+        case ast.If(ast.Name("TYPE_CHECKING")) | ast.Assign([ast.Name("TYPE_CHECKING")]):
+            return True  # read by type checkers alone
     return False
 
 

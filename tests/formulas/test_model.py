@@ -306,3 +306,14 @@ def test_stacks_of_each_kind() -> None:
 
 def test_a_byte_may_be_a_fraction_of_a_value() -> None:
     assert model.param_bytes(TINY, bytes_per_value=Fraction(1, 2)) == 3913
+
+
+def test_active_parameters_of_a_layer_with_shared_experts_of_their_own_width() -> None:
+    spec = ModelSpec(
+        kind="decoder", d_model=13, n_layers=1, vocab_size=None, n_heads=6, n_kv_heads=2,
+        head_dim=10, activation="silu", gated=True, ffn_bias=True, n_experts=7, top_k=3,
+        d_ff_expert=29, n_shared_experts=2, d_ff_shared=31, shared_expert_gate=True,
+        norm="rmsnorm", position="rope")  # fmt: skip
+    # router 7·13, three experts 3·13·29, a shared FFN of width 62 with biases, its gate
+    active = 7 * 13 + 3 * (3 * 13 * 29) + 3 * 13 * 62 + 62 + 62 + 13 + 13
+    assert model.active_params_by_role(spec)["moe"] == active == 6052

@@ -120,6 +120,8 @@ def test_moe_layers_by_default_are_all() -> None:
     # layers 1, 3, 5
     assert moe_layers(7, moe_every=2) == 3
     assert moe_layers(7, n_dense_layers=2) == 5
+    # layers 2 and 5
+    assert moe_layers(8, moe_every=3) == 2
     # layers 1, 5, 9; layers 2, 6, 10 without the first
     assert moe_layers(12, moe_every=4, moe_offset=2) == 3
     assert moe_layers(12, n_dense_layers=3, moe_every=4, moe_offset=3) == 2
