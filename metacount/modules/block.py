@@ -79,9 +79,29 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
             rope_theta=theta,
             rope_style=spec.rope_style,
         )
-    assert spec.n_kv_heads and spec.head_dim
     # Llama 4 norms only the queries and keys that it rotated
     qk_norm = "none" if spec.qk_norm == "l2" and not rotates else spec.qk_norm
+    return make_gqa(
+        spec,
+        qk_norm=qk_norm,
+        sinks=spec.attention_sinks,
+        rotary_dim=(spec.rotary_dim or spec.head_dim) if rotates else None,
+        rope_theta=theta,
+        relative=spec.position == "transformer_xl",
+    )
+
+
+def make_gqa(
+    spec: ModelSpec,
+    *,
+    qk_norm: str = "none",
+    sinks: bool = False,
+    rotary_dim: int | None = None,
+    rope_theta: float = 10000.0,
+    relative: bool = False,
+) -> Attention:
+    """The spec's heads and biases; as it stands, a cross-attention: no positions, no QK-norm."""
+    assert spec.n_kv_heads and spec.head_dim
     return Attention(
         d_model=spec.d_model,
         n_heads=spec.n_heads,
@@ -96,28 +116,11 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
         norm_unit_offset=spec.norm_unit_offset,
         scale=spec.attention_scale,
         softcap=spec.attention_softcap,
-        sinks=spec.attention_sinks,
-        rotary_dim=(spec.rotary_dim or spec.head_dim) if rotates else None,
-        rope_theta=theta,
+        sinks=sinks,
+        rotary_dim=rotary_dim,
+        rope_theta=rope_theta,
         rope_style=spec.rope_style,
-        relative=spec.position == "transformer_xl",
-    )
-
-
-def make_cross_attention(spec: ModelSpec) -> Attention:
-    """Cross-attention: the same heads and biases, no positions, no window, no QK-norm."""
-    assert spec.n_kv_heads and spec.head_dim
-    return Attention(
-        d_model=spec.d_model,
-        n_heads=spec.n_heads,
-        n_kv_heads=spec.n_kv_heads,
-        head_dim=spec.head_dim,
-        q_bias=spec.q_bias,
-        k_bias=spec.k_bias,
-        v_bias=spec.v_bias,
-        o_bias=spec.o_bias,
-        scale=spec.attention_scale,
-        softcap=spec.attention_softcap,
+        relative=relative,
     )
 
 
@@ -208,7 +211,7 @@ class Block(nn.Module):
         self.norms = NORMS[spec.norm_placement]
         sublayers: dict[str, Callable[[], nn.Module]] = {
             "self_attn": lambda: make_attention(spec, index),
-            "cross_attn": lambda: make_cross_attention(spec),
+            "cross_attn": lambda: make_gqa(spec),
             "mlp": lambda: make_moe(spec) if spec.is_moe_layer(index) else make_dense(spec),
         }
         self.sublayers = [name for name in sublayers if cross or name != "cross_attn"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from metacount import units
-from metacount.survey import SurveyRow
+from metacount.survey import SURVEYED, SurveyRow
 from metacount.views.layout import bold, columns, paragraph, table
 
 DASH = "-"
@@ -25,6 +25,13 @@ def survey_text(rows: Sequence[SurveyRow]) -> str:
             lines += paragraph(f"{row.model_type} ({row.kind})", row.shortfall, columns())
         parts.append(lines)
     parts.append(_sums(rows))
+    run = SURVEYED
+    note = (
+        f"prefill of {run.batch_size} × {run.seq_len} tokens, decode of one more, cache and "
+        f"recurrent state after them, in {run.dtype}; FLOPs are matrix products, 2 per "
+        "multiply-add; each class is built from its default config, on the meta device"
+    )
+    parts.append(paragraph("figures", note, columns()))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -48,14 +55,19 @@ def _or_dash(value: int | None, shown: Callable[[int], str]) -> str:
 
 
 def _sums(rows: Sequence[SurveyRow]) -> list[str]:
-    lines = [bold("of each kind: types, built, total and active exact, nothing missing")]
+    """Per kind: how many types, how many of them give what."""
+    lines = []
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]
-        built = [row for row in mine if row.builds]
-        active = [row for row in built if row.active_params is not None]
-        whole = [row for row in mine if not row.shortfall]
-        lines.append(f"{kind}: {len(mine)}, {len(built)}, {len(active)}, {len(whole)}")
-    return lines
+        counts = (
+            len(mine),
+            sum(row.builds for row in mine),
+            sum(row.active_params is not None for row in mine),
+            sum(not row.shortfall for row in mine),
+        )
+        lines.append((kind, *map(str, counts)))
+    heads = ("kind", "types", "build", "params and active", "nothing missing")
+    return table(heads, lines, "<>>>>")
 
 
 def survey_data(rows: Sequence[SurveyRow]) -> list[dict[str, Any]]:
