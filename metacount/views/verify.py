@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.views.layout import bold, columns, paragraph, table
+from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from metacount.check import Verification
 
 DASH = "-"
@@ -17,29 +19,50 @@ def verification_text(result: Verification, name: str) -> str:
     from metacount.check import QUANTITIES
 
     witnesses = result.witnesses
-    rows = []
-    for quantity in QUANTITIES:
-        figures = [w.figures[quantity] for w in witnesses]
-        known = {value for value in figures if value is not None}
-        if known <= {0}:  # nobody has an opinion, or all say that there is none of it
-            continue
-        several = sum(value is not None for value in figures) > 1
-        mark = "differ" if len(known) > 1 else "equal" if several else ""
-        rows.append((quantity, *(DASH if v is None else units.exact(v) for v in figures), mark))
+    said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}
+    # nobody has an opinion, or all say that there is none of it
+    said = {name: values for name, values in said.items() if not {*values} <= {None, 0}}
     heads = ("", *(w.name for w in witnesses), "")
+    rows = [
+        (name, *(DASH if v is None else units.exact(v) for v in values), _mark(values))
+        for name, values in said.items()
+    ]
     width = columns()
     run = result.workload
     work = f"batch_size {run.batch_size}, seq_len {run.seq_len}, dtype {run.dtype}"
     if run.source_len is not None:
         work += f", source_len {run.source_len}"
     lines = [bold(name) + (f"  ({result.model})" if name != result.model else ""), work, ""]
-    lines += table(heads, rows, "<" + ">" * len(witnesses) + "<")
+    if width_of(heads, rows) <= width:
+        lines += table(heads, rows, "<" + ">" * len(witnesses) + "<")
+    else:
+        lines += table(("", "value", "said by"), _by_value(said, [*heads[1:-1]]), "<><")
     label = max(len(w.name) for w in witnesses)
-    said_by = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
+    told = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
     lines += [""]
-    for who, said in said_by:
-        lines += paragraph(f"{who:{label}}", said, width)
+    for who, text in told:
+        lines += paragraph(f"{who:{label}}", text, width)
     return "\n".join([*lines, "", *_verdict(result, width)]) + "\n"
+
+
+def _mark(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len({*known}) > 1:
+        return "differ"
+    return "equal" if len(known) > 1 else ""
+
+
+def _by_value(
+    said: dict[str, list[int | None]], names: Sequence[str]
+) -> list[tuple[str, str, str]]:
+    """A line for each value that is given, with those who give it: for narrow terminals."""
+    rows = []
+    for quantity, values in said.items():
+        known = dict.fromkeys(value for value in values if value is not None)
+        for i, value in enumerate(known):
+            who = [name for name, given in zip(names, values, strict=True) if given == value]
+            rows.append(("" if i else quantity, units.exact(value), " = ".join(who)))
+    return rows
 
 
 def _verdict(result: Verification, width: int) -> list[str]:
@@ -47,9 +70,9 @@ def _verdict(result: Verification, width: int) -> list[str]:
         said = "there is nothing to compare it with"
         return paragraph("one witness", said, width, style=bold)
     if result.agree:
-        parts = "every quantity, role by role"
         exact = [w.name for w in result.witnesses if w.figures["params"] is not None]
-        said = f"{', '.join(exact)}: {parts}, to the last digit"
+        said = (f"{', '.join(exact)}: whatever two of them give, role by role, "
+                "to the last digit")  # fmt: skip
         return paragraph("agree", said, width, style=bold)
     lines = [bold("DISAGREE")]
     for difference in result.differences:
