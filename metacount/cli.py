@@ -130,10 +130,12 @@ def _json(data: object) -> str:
 
 
 def _prepare_for_torch() -> None:
-    """Importing torch makes millions of objects that live on: collecting among them is in vain."""
+    """Collecting among the million objects that importing torch leaves behind is in vain."""
     import gc
 
     gc.disable()
+    # transformers' own advice is for people who run a model, not for those who count it
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def _with_progress(items: Sequence[Any], doing: str) -> Iterable[Any]:

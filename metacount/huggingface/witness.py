@@ -84,7 +84,8 @@ def _who(choice: ClassChoice) -> str:
 def _param_details(found: ForeignParams) -> list[str]:
     said = []
     if found.text_params != found.params:
-        said.append(f"the text model has {exact(found.text_params)} of the parameters")
+        said.append(f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
+                    "caches are of text alone, the other towers are not run")  # fmt: skip
     others = {name: n for name, n in found.buffers.items() if name not in KNOWN_BUFFERS}
     if others:
         said.append("buffers " + ", ".join(f"{name} {exact(n)}" for name, n in others.items()))

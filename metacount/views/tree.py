@@ -30,9 +30,19 @@ def tree_text(model: Model | Foreign, root: Node, made_by: str) -> str:
         note = note.replace("one: parameters of one of them; all: of", "all: parameters of")
     title = bold(model.name) + (f"  ({model.id})" if model.id != model.name else "")
     notes = paragraph("read", note, columns())
+    for name, place in _tied(root, ""):
+        notes += paragraph("tied", f"{name} is {place}, counted there", columns())
     if model.source is None:
         notes += _windows(model.spec, columns())
     return "\n".join([title, "", *table(heads, rows, align), "", *notes]) + "\n"
+
+
+def _tied(node: Node, prefix: str) -> list[tuple[str, str]]:
+    """(full name, full name of the tensor that it is) of every tied tensor."""
+    found = [(f"{prefix}{name}", place) for name, place in node.tied.items()]
+    for child in node.children:
+        found += _tied(child, f"{prefix}{child.name}.")
+    return found
 
 
 def _windows(spec: ModelSpec, width: int) -> list[str]:
@@ -66,7 +76,7 @@ def _rows(
               units.exact(everything), units.share(everything, total))]  # fmt: skip
     inner: list[tuple[str, str, int] | Node] = [
         *((key, _shape(size), _numel(size)) for key, size in tensors.items()),
-        *((key, f"tied: {place}", 0) for key, place in tied.items()),
+        *((key, "tied", 0) for key in tied),
         *((f"{key} [buffer]", _shape(size), 0) for key, size in node.buffers.items()),
         *node.children,
     ]
