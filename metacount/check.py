@@ -212,7 +212,7 @@ def outside_witnesses(
     if report is None:
         return (theirs,), ()
     from .huggingface.checkpoint import checkpoint_witness
-    from .huggingface.checkpoint_compare import compare
+    from .huggingface.checkpoint_compare import TIED, compare
     from .huggingface.checkpoint_conversion import transformers_conversion
     from .huggingface.checkpoint_names import module_tensors
 
@@ -220,6 +220,13 @@ def outside_witnesses(
         module_tensors(module), report.tensors, convert=transformers_conversion(module)
     )
     lines = tuple(f"checkpoint: {line}" for line in compared.differences())
+    if source.config.get("tie_word_embeddings") is False:
+        # a header cannot tell a copy from a tensor of its own; the config says which it is
+        lines += tuple(
+            f"checkpoint: {extra.name} ({exact(extra.n_values)} values): the config says that it "
+            "is not tied, transformers' class shares it"
+            for extra in compared.extra_of(TIED)
+        )
     return (theirs, checkpoint_witness(report, compared)), lines
 
 
@@ -257,6 +264,7 @@ def verify(
     if spec is not None:
         witnesses = [formula_witness(spec, workload), reference_witness(spec, workload)]
         workload = fitted(spec, workload)
+        notes = (*notes, *count(spec, workload).warnings)
     if source is not None:
         theirs, lines = outside_witnesses(source, workload)
         witnesses += theirs

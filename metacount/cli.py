@@ -34,7 +34,7 @@ from metacount.spec import SpecError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
     from metacount.check import Verification
@@ -138,11 +138,21 @@ def _prepare_for_torch() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-def _with_progress(items: Sequence[Any], doing: str) -> Iterable[Any]:
+def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:
+    """`run` of each item, with a bar on stderr when there are several."""
+    if len(items) == 1:
+        return [run(items[0])]
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
-    return track(items, description=doing, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing, total=len(items))
+        done = []
+        for item in items:
+            done.append(run(item))
+            bar.advance(task)
+    return done
 
 
 def _models_arguments(parser: argparse.ArgumentParser) -> None:
@@ -248,6 +258,7 @@ def _count_data(model: Any, result: Any) -> dict[str, Any]:
         "changes": model.changes,
         **result.to_dict(),
         "inferred": inferred,
+        "notes": list(model.notes),
     }
 
 
@@ -342,10 +353,7 @@ def _verify(args: argparse.Namespace) -> Result:
         if isinstance(model, Model):
             fitted(model.spec, workload)  # what cannot run is said before the first slow step
     _prepare_for_torch()
-    done = [
-        _verified(model, workload)
-        for model in (_with_progress(models, "verifying") if len(models) > 1 else models)
-    ]
+    done = _with_progress(lambda model: _verified(model, workload), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
     if args.json:
         data = [result.to_dict() for result in done]
@@ -361,15 +369,19 @@ def _verified(model: Model | Foreign, workload: Workload) -> Verification:
     from metacount.check import verify
 
     if isinstance(model, Foreign):
-        notes = (f"no formula and no reference module: {model.problem}",)
-        return verify(model.id, None, workload, source=model.source, notes=notes)
+        why = f"no formula and no reference module: {model.problem}"
+        return verify(model.id, None, workload, source=model.source, notes=(why,))
+    notes = model.notes
+    if model.changes:
+        changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
+        notes += (f"changed {changed}: nothing published, no config and no checkpoint is of this",)
     return verify(
         model.id,
         model.spec,
         workload,
         entry=model.published,
         source=model.source,
-        notes=model.notes,
+        notes=notes,
     )
 
 

@@ -187,11 +187,14 @@ def _from_path(argument: str) -> Model | Foreign:
 def _from_hugging_face(
     data: dict[str, Any], where: str, *, name: str, source_of: dict[str, str], path: str
 ) -> Model | Foreign:
-    from metacount.huggingface.config import Unmapped, spec_from_config
+    from metacount.huggingface.config import Unmapped, UnmappedType, spec_from_config
 
     source = Source(config=data, **source_of)
     try:
         mapped = spec_from_config(data)
+    except UnmappedType:
+        problem = f"the model type {shown(data['model_type'])} has no textbook spec"
+        return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)
     except Unmapped as error:
         return Foreign(id=shown(path), name=shown(name), source=source, problem=printable(error))
     except SpecError as error:

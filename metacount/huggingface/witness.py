@@ -125,9 +125,8 @@ def _run_figures(
         said.append(f"no opinion on decode: its code expands every cached latent, "
                     f"{exact(run.decode.matmul_flops)} FLOPs")  # fmt: skip
     if run.kind == "encoder":
-        for name in ("kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes"):
-            figures[name] = 0
-        return said
+        # an encoder, or a decoder's body: what cannot generate is not asked for a cache
+        return [*said, "no opinion on decode and cache: its class does not generate"]
     if run.cache is None or run.kv_bytes_per_token is None:
         return [*said, f"no cache measured: {run.no_cache}"]
     scale, unit = DTYPE_BYTES[workload.dtype], DTYPE_BYTES[dtype]

@@ -170,6 +170,8 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     lines: list[str] = []
     for warning in result.warnings:
         lines += paragraph("warning  ", warning, width)
+    for note in model.notes:
+        lines += paragraph("config   ", note, width)
     entry = model.published
     if entry is not None:
         published = compared(compare_published(entry, result.params), entry)

@@ -97,8 +97,11 @@ def verifications_text(results: list[Verification]) -> str:
     heads = ("model", "params", "witnesses", "published")
     wrong = [result for result in results if not result.agree]
     lines = table(heads, rows, "<><<")
-    agreeing = len(results) - len(wrong)
+    alone = [r for r in results if r.agree and len(r.witnesses) == 1]
+    agreeing = len(results) - len(wrong) - len(alone)
     lines += ["", bold(f"{agreeing} of {len(results)} models agree")]
+    if alone:
+        lines += [f"{len(alone)} with one witness, and nothing to compare it with"]
     for result in wrong:
         lines += [f"{result.model}:", *("  " + line for line in result.differences)]
     return "\n".join(lines) + "\n"

@@ -110,6 +110,61 @@ def test_a_checkpoint_beside_the_config(capsys: pytest.CaptureFixture[str], tmp_
     assert any("model.layers.3.mlp.up_proj.weight" in line for line in verified["differences"])
 
 
+def test_a_head_of_its_own_that_the_class_shares_is_a_difference(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """T5 v1.1: transformers' config class ties what the config and the file keep apart."""
+    from safetensors.torch import load_file, save_file
+
+    config = transformers.T5Config(
+        vocab_size=101, d_model=12, d_kv=4, d_ff=17, num_layers=2, num_heads=3
+    )
+    folder = tmp_path / "t5"
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    code, verified = answer(capsys, "verify", str(folder), "--seq", "5")
+    assert (code, verified["differences"]) == (0, [])
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = torch.randn(101, 12)
+    save_file(tensors, folder / "model.safetensors")
+    stored = json.loads((folder / "config.json").read_text())
+    folder_of(folder, {**stored, "tie_word_embeddings": False})
+    code, verified = answer(capsys, "verify", str(folder), "--seq", "5")
+    assert code == 1
+    (line,) = verified["differences"]
+    assert line.startswith("checkpoint: lm_head.weight (1,212 values): the config says")
+
+
+@pytest.mark.parametrize("name", ["LlamaModel", "GPT2Model"])
+def test_a_body_without_a_head_agrees(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": 101}
+    config = {**(TINY if name == "LlamaModel" else gpt2), "architectures": [name]}
+    code, verified = answer(capsys, "verify", str(folder_of(tmp_path, config)), "--seq", "5")
+    assert (code, verified["differences"]) == (0, [])
+    formula, reference, theirs = verified["witnesses"]
+    assert formula["kv_cache_bytes"] == reference["kv_cache_bytes"] > 0
+    assert theirs["kv_cache_bytes"] is None
+
+
+def test_a_wrong_model_among_others_leaves_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-m", "metacount", "verify", "gpt2", "type:nosuch"],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("metacount: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_changes_and_notes_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = str(folder_of(tmp_path, TINY))
+    _, verified = answer(capsys, "verify", folder, "--set", "n_layers=2", "--seq", "5")
+    assert any(note.startswith("changed n_layers=2") for note in verified["notes"])
+    _, verified = answer(capsys, "verify", "gpt2", "--seq", "2000")
+    assert any("cannot run 2000" in note for note in verified["notes"])
+    _, counted = answer(capsys, "count", folder)
+    assert counted["notes"] == ["LlamaForCausalLM (named by architectures)"]
+
+
 def test_a_broken_checkpoint_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
