@@ -146,10 +146,16 @@ def count(spec: ModelSpec, workload: Workload) -> Count:
 
 
 def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
+    said = []
     longest = max(run.seq_len, run.source_len or 0)
     if spec.n_positions is not None and longest > spec.n_positions:
-        return (
+        said.append(
             f"the model has {spec.n_positions} learned positions and cannot run {longest}; "
-            "the counts go on as if it could",
+            "the counts go on as if it could"
         )
-    return ()
+    if spec.window_kind == "chunked" and spec.window is not None and run.seq_len > spec.window:
+        said.append(
+            f"decode and KV cache take a chunk of {spec.window} positions at its fullest: an upper "
+            "bound for layers with chunked attention"
+        )
+    return tuple(said)

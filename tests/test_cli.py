@@ -716,3 +716,11 @@ def test_an_odd_width_is_no_crash(
         monkeypatch.setenv("COLUMNS", odd)
         assert "6,738,415,616" in run(capsys, "count", "llama-7b")
         assert "6,738,415,616" in run(capsys, "formula", "llama-7b")
+
+
+def test_a_chunk_at_its_fullest_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", "llama4-scout-text", "--seq", "20000", "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "take a chunk of 8192 positions at its fullest: an upper bound" in warning
+    assert main(["count", "llama4-scout-text", "--seq", "8192", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
