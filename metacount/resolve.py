@@ -198,6 +198,10 @@ def _from_hugging_face(
     except Unmapped as error:
         return Foreign(id=shown(path), name=shown(name), source=source, problem=printable(error))
     except SpecError as error:
+        if not source_of:
+            # a type's own default is nobody's mistake: transformers may still build it
+            problem = f"its default config makes no spec: {printable(error)}"
+            return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)
         raise InputError(f"{shown(where)}: {printable(error)}") from None
     notes = mapped.notes
     return Model(

@@ -184,6 +184,16 @@ def test_a_model_type(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert len(verified["witnesses"]) == 3
 
 
+def test_a_type_whose_default_makes_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V2's default names no number of experts per token."""
+    code, verified = answer(capsys, "verify", "type:deepseek_v2", "--seq", "16")
+    assert code == 0
+    (theirs,) = verified["witnesses"]
+    assert (theirs["name"], theirs["active_params"]) == ("transformers", None)
+    assert theirs["params"] > 10**10
+    assert "num_experts_per_tok must be a whole number: got None" in verified["notes"][0]
+
+
 def test_sizes_that_were_changed_leave_the_config_behind(tmp_path: Path) -> None:
     folder = str(folder_of(tmp_path / "tiny", TINY))
     model = find_any(folder, ["n_layers=5"])
