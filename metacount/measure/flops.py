@@ -92,7 +92,7 @@ class FlopCounter(TorchDispatchMode):
         blocks = [m for m in model.modules() if isinstance(m, Block)]
         record: dict[Any, _Replay] = {}
         for block in blocks:
-            block.forward = _once(block, self, record)  # type: ignore[method-assign]
+            block.forward = _once(block, self, record)  # type: ignore[method-assign]  # undone below
         try:
             with without_compiler(), self:
                 yield self

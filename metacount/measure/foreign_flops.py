@@ -120,7 +120,7 @@ class ForeignCounter(TorchDispatchMode):
     """
 
     def __init__(self, roles: Roles, *, last_position: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's is not annotated
         self.roles = roles
         self.ordinary = Ordinary(last_position)
         self.ops: Counter[tuple[str, str, bool]] = Counter()

@@ -31,7 +31,7 @@ MEANINGS = {
 }
 
 
-class _Python(StrPrinter):  # type: ignore[misc]
+class _Python(StrPrinter):  # type: ignore[misc]  # SymPy is not typed
     """Expressions of whole numbers as Python that stays in whole numbers."""
 
     def _print_floor(self, expr: Any) -> str:
