@@ -73,7 +73,8 @@ def shortfall(error: Exception) -> str:
     if isinstance(error, UncountedOp | NeedsData):
         return text
     if isinstance(error, NotImplementedError):
-        return "its code picks tensors by a mask of data, whose size no shape tells"
+        # a meta kernel that needs data, such as a choice by mask; torch's own words say which
+        return f"its code cannot run without data: {text}"
     return f"transformers' forward fails: {type(error).__name__}: {text}"
 
 
