@@ -14,10 +14,10 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
-    from metacount.check import Verification, Witness, verify
     from metacount.figures import Count, count
     from metacount.resolve import InputError, Model, find_model
     from metacount.spec import ModelSpec, SpecError, Workload
+    from metacount.witnesses import Verification, Witness, verify
 
 # Where each public name lives. No name is also a module's: importing that would hide it.
 _HOMES = {

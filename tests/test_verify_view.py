@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metacount.check import BREAKDOWNS, QUANTITIES, Verification, Witness
 from metacount.spec import Workload
 from metacount.views.verify import verification_text, verifications_text
+from metacount.witnesses import BREAKDOWNS, QUANTITIES, Verification, Witness
 
 
 def said(name: str, **figures: int) -> Witness:

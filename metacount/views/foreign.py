@@ -10,9 +10,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.check import Witness
     from metacount.resolve import Foreign
     from metacount.spec import Workload
+    from metacount.witnesses import Witness
 
 DASH = "-"
 

@@ -9,14 +9,14 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.check import Verification
+    from metacount.witnesses import Verification
 
 DASH = "-"
 
 
 def verification_text(result: Verification, name: str) -> str:
     """Every quantity with what each witness says, where they come from, and the verdict."""
-    from metacount.check import QUANTITIES
+    from metacount.witnesses import QUANTITIES
 
     witnesses = result.witnesses
     said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}

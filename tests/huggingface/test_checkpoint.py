@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metacount import check
+from metacount import witnesses
 from metacount.huggingface.checkpoint import (
     checkpoint_witness,
     compare,
@@ -347,10 +347,10 @@ def test_the_witness() -> None:
     assert said(0) == "1 shard, 3 tensors, bf16"
     report = read(tuple(WHOLE))
     witness = checkpoint_witness(report, against())
-    assert witness.figures == {**dict.fromkeys(check.QUANTITIES), "params": COUNT}
-    assert witness.parts == dict.fromkeys(check.BREAKDOWNS)
+    assert witness.figures == {**dict.fromkeys(witnesses.QUANTITIES), "params": COUNT}
+    assert witness.parts == dict.fromkeys(witnesses.BREAKDOWNS)
     assert checkpoint_witness(report, None).figures["params"] is None
-    assert check.differences((witness, witness)) == ()
+    assert witnesses.differences((witness, witness)) == ()
 
 
 def test_where_a_checkpoint_is(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_no_weight_is_allocated() -> None:
     ],
 )
 def test_the_witness_agrees_with_the_formula(entry: str, config: dict[str, Any]) -> None:
-    from metacount.check import differences, formula_witness
+    from metacount.witnesses import differences, formula_witness
 
     workload = Workload(batch_size=3, seq_len=37)
     theirs = transformers_witness(config, workload)

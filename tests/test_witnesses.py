@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from miniatures import WORKLOAD, miniature
 
-from metacount import catalog, check
+from metacount import catalog, witnesses
 from metacount.formulas import attention, block, moe
 from metacount.spec import CHOICES, ModelSpec, SpecError, Workload
 
@@ -17,7 +17,7 @@ LLAMA_7B = catalog.entry("llama-7b").spec()
 
 @pytest.mark.parametrize("entry", BUILDABLE, ids=lambda e: e.id)
 def test_every_model_of_the_catalog_at_its_published_sizes(entry: catalog.CatalogEntry) -> None:
-    result = check.verify(entry.id, entry.spec(), Workload(seq_len=128), entry=entry)
+    result = witnesses.verify(entry.id, entry.spec(), Workload(seq_len=128), entry=entry)
     assert result.differences == ()
     assert [w.name for w in result.witnesses[:2]] == ["formula", "reference"]
 
@@ -30,7 +30,7 @@ def test_every_model_of_the_catalog_as_a_miniature(entry: catalog.CatalogEntry) 
         workload = Workload(batch_size=2, seq_len=11, source_len=7, dtype="fp32")
     if spec.kind == "prefix-decoder":
         workload = Workload(batch_size=2, seq_len=11, prefix_len=5, dtype="fp32")
-    assert check.verify(entry.id, spec, workload).differences == ()
+    assert witnesses.verify(entry.id, spec, workload).differences == ()
 
 
 # model, FLOPs of a forward over 1 × 128 tokens, attention in full
@@ -47,7 +47,7 @@ FLOPS = [
 @pytest.mark.parametrize(("name", "flops"), FLOPS)
 def test_flops_of_both_witnesses(name: str, flops: int) -> None:
     entry = catalog.entry(name)
-    result = check.verify(name, entry.spec(), Workload(seq_len=128), entry=entry)
+    result = witnesses.verify(name, entry.spec(), Workload(seq_len=128), entry=entry)
     assert [w.figures["matmul_flops"] for w in result.witnesses[:2]] == [flops, flops]
 
 
@@ -67,13 +67,13 @@ PARAMS = [
 
 @pytest.mark.parametrize(("name", "params", "active"), PARAMS)
 def test_parameters_of_both_witnesses(name: str, params: int, active: int) -> None:
-    result = check.verify(name, catalog.entry(name).spec(), Workload(seq_len=2))
+    result = witnesses.verify(name, catalog.entry(name).spec(), Workload(seq_len=2))
     for witness in result.witnesses:
         assert (witness.figures["params"], witness.figures["active_params"]) == (params, active)
 
 
 def test_deepseek_v3_keeps_576_values_per_token_and_layer() -> None:
-    result = check.verify("v3", catalog.entry("deepseek-v3").spec(), Workload(seq_len=3))
+    result = witnesses.verify("v3", catalog.entry("deepseek-v3").spec(), Workload(seq_len=3))
     for witness in result.witnesses:
         assert witness.figures["kv_cache_bytes_per_token"] == 61 * 576 * 2
         # 58 MoE layers of 256 experts
@@ -81,7 +81,7 @@ def test_deepseek_v3_keeps_576_values_per_token_and_layer() -> None:
 
 
 def test_fp8_prices_the_cache_at_one_byte() -> None:
-    result = check.verify("llama-7b", LLAMA_7B, Workload(seq_len=5, dtype="fp8"))
+    result = witnesses.verify("llama-7b", LLAMA_7B, Workload(seq_len=5, dtype="fp8"))
     # 5 tokens · 32 layers · 2 · 32 heads · 128
     assert [w.figures["kv_cache_bytes"] for w in result.witnesses] == [5 * 262_144] * 2
     assert result.agree
@@ -190,7 +190,7 @@ def test_any_model_that_the_spec_allows(
     workload = Workload(
         batch_size=batch, seq_len=seq, source_len=source, prefix_len=prefix, dtype="fp32"
     )
-    assert check.verify("random", spec, workload).differences == ()
+    assert witnesses.verify("random", spec, workload).differences == ()
 
 
 WRONG = [
@@ -208,7 +208,7 @@ def test_a_wrong_formula_is_caught(
     good = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *a, **k: wrong(good(*a, **k)))  # type: ignore[operator]
     spec = miniature(catalog.entry("mixtral-8x7b").spec())
-    result = check.verify("mini", spec, WORKLOAD)
+    result = witnesses.verify("mini", spec, WORKLOAD)
     assert not result.agree
     assert any(line.startswith(shown) for line in result.differences)
 
@@ -217,13 +217,13 @@ def test_a_wrong_module_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from metacount.modules import attention as modules
 
     monkeypatch.setattr(modules.Attention, "_rope", lambda self, x, positions: x @ x.mT @ x)
-    result = check.verify("mini", miniature(LLAMA_7B), WORKLOAD)
+    result = witnesses.verify("mini", miniature(LLAMA_7B), WORKLOAD)
     assert any(line.startswith("matmul_flops: formula - reference") for line in result.differences)
 
 
 def test_a_wrong_published_integer_is_caught() -> None:
     entry = catalog.entry("llama-7b")
-    result = check.verify("llama-7b", LLAMA_7B.replace(d_ff=11009), Workload(), entry=entry)
+    result = witnesses.verify("llama-7b", LLAMA_7B.replace(d_ff=11009), Workload(), entry=entry)
     # 3 matrices · 4096 · 1 more · 32 layers
     assert [d for d in result.differences if "published" in d] == [
         "params: formula - published = 6,738,808,832 - 6,738,415,616 = 393,216",
@@ -233,7 +233,7 @@ def test_a_wrong_published_integer_is_caught() -> None:
 
 def test_a_rounded_label_is_reported_but_no_figure() -> None:
     entry = catalog.entry("transformer-base")
-    result = check.verify("transformer-base", entry.spec(), Workload(seq_len=2), entry=entry)
+    result = witnesses.verify("transformer-base", entry.spec(), Workload(seq_len=2), entry=entry)
     published = result.witnesses[2]
     assert published.figures["params"] is None
     assert "label 65M; our count differs by" in published.detail
@@ -244,4 +244,4 @@ def test_a_million_layers_are_refused_at_once() -> None:
     with pytest.raises(SpecError, match="n_layers must be at most"):
         LLAMA_7B.replace(n_layers=1_000_000)
     with pytest.raises(SpecError, match="too large to instantiate block by block"):
-        check.verify("deep", LLAMA_7B.replace(n_layers=99_999), Workload())
+        witnesses.verify("deep", LLAMA_7B.replace(n_layers=99_999), Workload())

@@ -1,0 +1,29 @@
+"""The commands, a file for each: its options, and a `run` that returns its text and exit code.
+
+No arithmetic here, and nothing imported before it is needed.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    Result = tuple[str, int]
+
+EXIT_DISAGREE = 1
+
+
+def json_text(data: object) -> str:
+    """`data` as the JSON that a command prints."""
+    import json
+
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def prepare_for_torch() -> None:
+    """Collecting among the million objects that importing torch leaves behind is in vain."""
+    import gc
+    import os
+
+    gc.disable()
+    # transformers' own advice is for people who run a model, not for those who count it
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

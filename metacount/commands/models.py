@@ -1,0 +1,61 @@
+"""`metacount models`: the catalog, or the fields of a spec."""
+
+from __future__ import annotations
+
+import sys
+
+from metacount.commands import json_text
+from metacount.options import add_json
+from metacount.resolve import InputError, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+
+    from metacount.commands import Result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "text",
+        metavar="TEXT",
+        nargs="?",
+        default="",
+        help="only models whose id, name or family contains TEXT",
+    )
+    parser.add_argument("--family", metavar="NAME", help="only models of this family")
+    parser.add_argument(
+        "--fields",
+        action="store_true",
+        help="print the fields that --set takes, with their meaning",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    from metacount import catalog
+    from metacount.formulas.model import params
+
+    if args.fields:
+        from metacount.views.fields import field_rows, fields_text
+
+        return (json_text(field_rows()) if args.json else fields_text()), 0
+    entries = catalog.entries()
+    if args.family is not None:
+        families = {entry.family.lower(): entry.family for entry in entries}
+        if args.family.lower() not in families:
+            from metacount.spec import nearest
+
+            known = nearest(args.family, families, f"choose one of {', '.join(families.values())}")
+            raise InputError(f"--family '{shown(args.family)}' is not in the catalog; {known}")
+        entries = tuple(e for e in entries if e.family.lower() == args.family.lower())
+    text = args.text.lower()
+    entries = tuple(e for e in entries if text in f"{e.id}\n{e.name}\n{e.family}".lower())
+    if not entries:
+        print("metacount: no model of the catalog matches", file=sys.stderr)
+    counted = [(e, params(e.spec()) if e.sizes is not None else None) for e in entries]
+    from metacount.views.models import models_data, models_text
+
+    if args.json:
+        return json_text(models_data(counted)), 0
+    return models_text(counted) if counted else "", 0

@@ -1,0 +1,39 @@
+"""`metacount survey`: every architecture of the installed transformers."""
+
+from __future__ import annotations
+
+from metacount.commands import json_text
+from metacount.options import add_json
+from metacount.resolve import InputError, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+
+    from metacount.commands import Result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("types", metavar="TYPE", nargs="*",
+                        help="model types (default: all that transformers knows)")  # fmt: skip
+    parser.add_argument("--kind", choices=("causal-LM", "seq2seq", "masked-LM"),
+                        help="only classes of this kind")  # fmt: skip
+    parser.add_argument("--params-only", action="store_true", help="run no forward")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    from metacount.survey import survey, survey_types
+    from metacount.views.survey import progress_bar, survey_data, survey_text
+
+    known = [(kind, name) for kind, name in survey_types() if args.kind in (None, kind)]
+    jobs = [job for job in known if not args.types or job[1] in args.types]
+    for name in args.types:
+        if name not in {name for _, name in known}:
+            from metacount.spec import nearest
+
+            close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
+            raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")
+    with progress_bar() as progress:
+        rows = survey(jobs, flops=not args.params_only, progress=progress)
+    return (json_text(survey_data(rows)) if args.json else survey_text(rows)), 0
