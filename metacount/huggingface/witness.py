@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from ..build import DTYPES
-from ..check import BREAKDOWNS, QUANTITIES, Witness
 from ..measure.foreign import ForeignParams, measure_foreign_params
 from ..measure.foreign_flops import NeedsData
 from ..measure.foreign_forward import ForeignRun, measure_foreign_forward
@@ -20,6 +19,7 @@ from ..measure.foreign_roles import Roles, text_config
 from ..measure.operators import UncountedOp
 from ..spec import DTYPE_BYTES, Workload
 from ..units import exact
+from ..witnesses import BREAKDOWNS, QUANTITIES, Witness
 from .classes import ClassChoice, version
 from .model import build_transformers
 
