@@ -2,8 +2,9 @@
 
 python benchmarks/cold_start.py [--rounds N] [--json]
 
-Commands that count are held against `python -c pass`, `verify` against `python -c "import torch"`,
-on the interpreter that runs this file. Runs alternate, so that a busy machine slows all alike;
+Commands that count are held against `python -c pass`, those that write formulas against
+`python -c "import sympy"`, those that build modules against `python -c "import torch"`, on the
+interpreter that runs this file. Runs alternate, so that a busy machine slows all alike;
 a figure is the median. Exit code 1 when a command is slower or larger than its mark, or when one
 that should not has imported torch.
 """
@@ -21,12 +22,21 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 PASS = ("-c", "pass")
+SYMPY = ("-c", "import sympy")
 TORCH = ("-c", "import torch")
 
-# What no command that only counts may import.
-HEAVY = ("torch", "transformers", "numpy", "sympy", "rich")
+# What no command that only counts may import, and none that only writes a formula.
+HEAVY = {
+    PASS: ("torch", "transformers", "numpy", "sympy", "rich"),
+    SYMPY: ("torch", "transformers", "numpy", "rich"),
+    TORCH: (),
+}
+
+# LLaMA's parameters, right for all sizes: `check` then ends with exit code 0.
+RIGHT = "2*N*d*h_d*(h + h_kv) + 3*N*d*m + 2*N*d + 2*V*d + d"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,10 @@ MARKS = (
     Mark(command=("--help",), against=PASS, time=3.0),
     Mark(command=("count", "deepseek-v3", "--json"), against=PASS, time=3.0),
     Mark(command=("count", "deepseek-v3"), against=PASS, time=5.0),
+    Mark(command=("models",), against=PASS, time=6.0),  # reads a hundred files
+    Mark(command=("formula", "deepseek-v3"), against=SYMPY, time=2.0),
+    Mark(command=("check", RIGHT, "llama-7b"), against=SYMPY, time=2.0),
+    Mark(command=("tree", "deepseek-v3"), against=TORCH, time=1.5, memory=1.5),
     Mark(command=("verify", "deepseek-v3"), against=TORCH, time=1.5, memory=1.5),
 )
 
@@ -88,10 +102,12 @@ def metacount(*arguments: str) -> list[str]:
     return python(str(script) if script.exists() else "-mmetacount", *arguments)
 
 
-def measured(command: list[str]) -> Run:
-    """Run `command` once, its output thrown away."""
+def measured(command: list[str], output: IO[bytes] | None = None) -> Run:
+    """Run `command` once, its output thrown away unless there is a file for it."""
     start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, stdout=output or subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -101,13 +117,13 @@ def measured(command: list[str]) -> Run:
     return Run(seconds=seconds, peak_bytes=usage.ru_maxrss * unit)
 
 
-def heavy_imports(command: list[str]) -> list[str]:
+def heavy_imports(command: list[str], heavy: tuple[str, ...]) -> list[str]:
     """Which of the heavy libraries `command` imports."""
     traced = [command[0], "-X", "importtime", *command[1:]]
     result = subprocess.run(traced, capture_output=True, text=True, check=True)
     lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
     names = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
-    return [name for name in HEAVY if name in names]
+    return [name for name in heavy if name in names]
 
 
 def compare(marks: list[Mark], rounds: int) -> list[Row]:
@@ -140,7 +156,7 @@ def _row(mark: Mark, runs: dict[tuple[str, ...], list[Run]]) -> Row:
         peak_mib=round(peak / 2**20, 1),
         memory_ratio=round(peak / against_peak, 2),
         memory_mark=mark.memory,
-        heavy_imports=heavy_imports(metacount(*mark.command)) if mark.against == PASS else [],
+        heavy_imports=heavy_imports(metacount(*mark.command), HEAVY[mark.against]),
     )
 
 
@@ -159,9 +175,10 @@ def show(rows: list[Row]) -> None:
     for row in rows:
         times = f"{row.ms:>8} {row.against_ms:>8} {row.ratio:>6} {row.mark:>5}"
         verdict = "" if row.holds else "  OVER"
+        shown = row.command if len(row.command) <= 36 else row.command[:33] + "..."
         if row.heavy_imports:
             verdict += f"  imports {', '.join(row.heavy_imports)}"
-        print(f"{row.command:<36} {times} {row.peak_mib:>7} {row.memory_ratio:>6}{verdict}")
+        print(f"{shown:<36} {times} {row.peak_mib:>7} {row.memory_ratio:>6}{verdict}")
 
 
 def main() -> int:

@@ -14,7 +14,9 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
+    from metacount.claims import judge_claim
     from metacount.figures import Count, count
+    from metacount.judge import Judgement, check
     from metacount.resolve import InputError, Model, find_model
     from metacount.spec import ModelSpec, SpecError, Workload
     from metacount.witnesses import Verification, Witness, verify
@@ -29,6 +31,9 @@ _HOMES = {
     "Verification": "witnesses",
     "Witness": "witnesses",
     "verify": "witnesses",
+    "Judgement": "judge",
+    "check": "judge",
+    "judge_claim": "claims",
     "Count": "figures",
     "count": "figures",
     "InputError": "resolve",
@@ -43,6 +48,7 @@ __all__ = [
     "CatalogEntry",
     "Count",
     "InputError",
+    "Judgement",
     "Model",
     "ModelSpec",
     "SpecError",
@@ -50,12 +56,14 @@ __all__ = [
     "Witness",
     "Workload",
     "__version__",
+    "check",
     "compare_published",
     "count",
     "entries",
     "entry",
     "find_model",
     "ids",
+    "judge_claim",
     "verify",
 ]
 

@@ -1,7 +1,9 @@
 """The command line: parse, call, print. No arithmetic, and nothing imported before it is needed.
 
-Every command returns its whole text and its exit code; only `main` writes.
-Exit codes: 0 fine, 1 witnesses disagree, 2 the request or an input is wrong.
+Every command returns its text (whole, or in pieces as they come) and its exit code; only `main`
+writes.
+Exit codes: 0 fine, 1 witnesses disagree or a formula is refuted, 2 the request or an input is
+wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from metacount.spec import SpecError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import ModuleType
     from typing import NoReturn
 
@@ -29,8 +31,12 @@ COMMANDS = {
     "models": "list the published models, with their counts",
     "count": "parameters, FLOPs and KV cache of a model, or of several side by side",
     "formula": "the closed form of a count, in letters and in numbers",
+    "check": "a formula of your own against what the model has",
     "tree": "the module tree of a model, with shapes and parameters",
     "verify": "every witness of a model's counts side by side",
+    "claims": "well-known statements, each judged right, conditional or wrong",
+    "bench": "how long the variants of a layer take, beside what the device can do",
+    "plot": "pictures: where the parameters are, and what benchmarks found",
     "survey": "every architecture of the installed transformers, measured",
 }
 
@@ -44,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parser(arguments).parse_args(arguments)
         text, code = args.run(args)
-        return _write(text) or code
+        return _write(text) or (code if isinstance(code, int) else code())
     except (InputError, SpecError) as error:
         print(f"metacount: error: {printable(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
@@ -54,11 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _write("") or int(done.code or 0)
 
 
-def _write(text: str) -> int:
+def _write(text: str | Iterable[str]) -> int:
     if sys.stdout is None:
         return 0
     try:
-        sys.stdout.write(text)
+        for piece in (text,) if isinstance(text, str) else text:
+            sys.stdout.write(piece)
         sys.stdout.flush()
     except BrokenPipeError:
         # the reader has seen enough; Python would complain once more when it closes stdout

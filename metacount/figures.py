@@ -10,6 +10,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from metacount.resolve import Model
+
 
 @frozen
 class Count:
@@ -143,6 +145,19 @@ def count(spec: ModelSpec, workload: Workload) -> Count:
         ),
         warnings=_warnings(spec, run),
     )
+
+
+def count_data(model: Model, result: Count) -> dict[str, Any]:
+    """The figures of a model that was looked up, as `count --json` prints them."""
+    inferred = list(model.entry.inferred) if model.entry is not None else []
+    return {
+        "model": model.id,
+        "name": model.name,
+        "changes": model.changes,
+        **result.to_dict(),
+        "inferred": inferred,
+        "notes": list(model.notes),
+    }
 
 
 def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:

@@ -38,6 +38,21 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--folder",
+        metavar="DIR",
+        help="count every model that a .json file below DIR describes; --json then prints one "
+        "object a line",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_whole_number,
+        metavar="N",
+        help="processes that count a folder (default: one for each core)",
+    )
+
+
 def add_workload(parser: argparse.ArgumentParser) -> None:
     default = Workload()
     parser.add_argument(

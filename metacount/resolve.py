@@ -75,7 +75,10 @@ def printable(text: object) -> str:
     >>> printable("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'
     """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in plain)
 
 
 def shown(text: object) -> str:
@@ -98,7 +101,15 @@ def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
 
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | Foreign:
     """The model that MODEL names; one that only transformers knows is a `Foreign`."""
-    model = _find(argument)
+    return _changed(_find(argument), settings)
+
+
+def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | Foreign:
+    """The model that a file describes, whatever the file is called."""
+    return _changed(_from_path(path), settings)
+
+
+def _changed(model: Model | Foreign, settings: Sequence[str]) -> Model | Foreign:
     changes = parse_settings(settings)
     if not changes:
         return model
@@ -293,8 +304,10 @@ def _missing(path: str) -> str:
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        times = dict.fromkeys(data, 0)
+        for key, _ in pairs:
+            times[key] += 1
+        twice = next(key for key in times if times[key] > 1)
         raise InputError(f"{shown(twice)} is given twice; leave one out")
     return data
 

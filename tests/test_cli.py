@@ -605,7 +605,7 @@ def test_pipes_and_devices_do_not_hang(capsys: pytest.CaptureFixture[str], tmp_p
         (["count", "gpt2", "--source-len", "3"], "source_len belongs to an encoder-decoder"),
         (["count", "glm-130b", "--prefix", "9999"], "prefix_len must be at most seq_len"),
         (["verify", "gpt2", "--prefix", "3"], "prefix_len belongs to a prefix-decoder"),
-        (["count"], "the following arguments are required: MODEL"),
+        (["count"], "count needs MODEL or --folder DIR"),
         (["count", "gpt2", "--what"], "unrecognized arguments: --what"),
         (["count", "gpt2", "--bat", "3"], "unrecognized arguments"),
         (["count", "gpt2", "--what\n\x1b[2J" + "x" * 9999], "unrecognized arguments"),

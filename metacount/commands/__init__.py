@@ -7,7 +7,10 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    Result = tuple[str, int]
+    from collections.abc import Callable, Iterable
+
+    # A whole text, or its pieces as they come; the exit code, or who knows it after the last piece.
+    Result = tuple[str | Iterable[str], int | Callable[[], int]]
 
 EXIT_DISAGREE = 1
 

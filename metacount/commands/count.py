@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.options import add_json, add_model, add_workload, workload_of
-from metacount.resolve import Foreign, Model, Source, find_any, parse_settings
+from metacount.options import (
+    MODEL_HELP,
+    add_folder,
+    add_json,
+    add_settings,
+    add_workload,
+    workload_of,
+)
+from metacount.resolve import Foreign, InputError, Model, Source, find_any, parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -17,23 +24,40 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, several=True)
+    parser.add_argument("model", metavar="MODEL", nargs="*", help=MODEL_HELP)
+    add_folder(parser)
+    add_settings(parser)
     add_workload(parser)
+    parser.add_argument(
+        "--conventions",
+        action="store_true",
+        help="the FLOPs of the workload under the conventions in use, and who uses each",
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.figures import count
+    from metacount.figures import count, count_data
 
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     workload = workload_of(args)
+    if args.folder is not None and args.conventions:
+        raise InputError("--conventions takes MODEL, not --folder; leave one of them out")
+    if args.folder is not None:
+        return _count_folder(args, workload)
+    if args.jobs is not None:
+        raise InputError("--jobs belongs to --folder; leave it out")
+    if not args.model:
+        raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     found = [find_any(argument, args.settings) for argument in args.model]
+    if args.conventions:
+        return _count_conventions(found, workload, args.json)
     if any(isinstance(model, Foreign) for model in found):
         return _count_measured(found, workload, args.json)
     models = [model for model in found if isinstance(model, Model)]
     results = [count(model.spec, workload) for model in models]
     if args.json:
-        data = [_data(model, result) for model, result in zip(models, results, strict=True)]
+        data = [count_data(model, result) for model, result in zip(models, results, strict=True)]
         return json_text(data if len(data) > 1 else data[0]), 0
     from metacount.views.table import comparison_text, count_text
 
@@ -42,9 +66,40 @@ def run(args: argparse.Namespace) -> Result:
     return comparison_text(models, results), 0
 
 
+def _count_folder(args: argparse.Namespace, workload: Workload) -> Result:
+    if args.model:
+        raise InputError("--folder takes the place of MODEL; give one of them")
+    from metacount.folder import count_folder, list_folder
+    from metacount.views.folder import FolderView
+
+    listing = list_folder(args.folder)
+    counted = count_folder(listing, workload, settings=args.settings, jobs=args.jobs)
+    view = FolderView(listing, workload, counted)
+    return (view.json_lines() if args.json else view.text()), view.closing
+
+
+def _count_conventions(
+    found: Sequence[Model | Foreign], workload: Workload, as_json: bool
+) -> Result:
+    """One model's FLOPs under every convention."""
+    from metacount.figures import fitted
+    from metacount.views.conventions import conventions_data, conventions_text
+
+    data, texts = [], []
+    for model in found:
+        if isinstance(model, Foreign):
+            raise InputError(f"--conventions: {model.name} has no formula: {model.problem}")
+        run = fitted(model.spec, workload)
+        if as_json:
+            data.append(conventions_data(model, run))
+        else:
+            texts.append(conventions_text(model, run))
+    return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0
+
+
 def _count_measured(found: Sequence[Model | Foreign], workload: Workload, as_json: bool) -> Result:
     """Models among which at least one has no formula: that one is measured with transformers."""
-    from metacount.figures import count
+    from metacount.figures import count, count_data
 
     prepare_for_torch()
     from metacount.views.foreign import foreign_data, foreign_text
@@ -56,22 +111,10 @@ def _count_measured(found: Sequence[Model | Foreign], workload: Workload, as_jso
     for model in found:
         if isinstance(model, Model):
             result = count(model.spec, workload)
-            data.append(_data(model, result))
+            data.append(count_data(model, result))
             texts.append(count_text(model, result))
             continue
         (said, *_), _ = outside_witnesses(Source(config=model.source.config), workload)
         data.append(foreign_data(model, said, workload))
         texts.append(foreign_text(model, said, workload))
     return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0
-
-
-def _data(model: Any, result: Any) -> dict[str, Any]:
-    inferred = list(model.entry.inferred) if model.entry is not None else []
-    return {
-        "model": model.id,
-        "name": model.name,
-        "changes": model.changes,
-        **result.to_dict(),
-        "inferred": inferred,
-        "notes": list(model.notes),
-    }

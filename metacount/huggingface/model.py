@@ -59,6 +59,17 @@ def build_transformers(
     In eval mode, with eager attention. Nothing is fetched, no weight is made or initialised.
     Raises `SpecError`, in one line, for whatever is wrong with the config.
     """
+    chosen, config, choice = chosen_class(source)
+    with _quiet():
+        module = _made(choice.class_name, lambda: _on_meta(chosen, config, dtype))
+    return module, choice
+
+
+def chosen_class(source: str | dict[str, Any] | Any) -> tuple[Any, Any, ClassChoice]:
+    """The class that a config means, transformers' config object for it, and the choice in words.
+
+    Raises `SpecError`, in one line, for whatever is wrong with the config.
+    """
     data = default_config(source) if isinstance(source, str) else source
     if not isinstance(data, dict):
         data = data.to_dict()
@@ -72,14 +83,13 @@ def build_transformers(
         config = _made(config_type.__name__, lambda: config_type(**checked))
         config, note = _config_for(chosen, config, model_type)
         config._attn_implementation = "eager"
-        module = _made(chosen.__name__, lambda: _on_meta(chosen, config, dtype))
     choice = ClassChoice(
         model_type=model_type,
         class_name=chosen.__name__,
         reason=reason,
         notes=(*notes, *([note] if note else [])),
     )
-    return module, choice
+    return chosen, config, choice
 
 
 def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
@@ -96,6 +106,12 @@ def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
         return config, ""  # a type may share another's class under a config of its own
     raise SpecError("architectures", f"does not go with model_type: it takes a {wants.__name__}",
                     chosen.__name__, "leave architectures out")  # fmt: skip
+
+
+def built_quietly(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
+    """The module of a class and a config object as `chosen_class` gave them, on meta."""
+    with _quiet():
+        return _on_meta(chosen, config, dtype)
 
 
 def _on_meta(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
@@ -195,4 +211,5 @@ def _made(name: str, make: Any) -> Any:
                         type(error).__name__, "correct the config") from error  # fmt: skip
 
 
-__all__ = ["ClassChoice", "build_transformers", "default_config", "running_config", "small_configs"]
+__all__ = ["ClassChoice", "build_transformers", "built_quietly", "chosen_class", "default_config",
+           "running_config", "small_configs"]  # fmt: skip

@@ -21,6 +21,18 @@ from torch import Tensor, nn
 
 LAYER_NUMBERS = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "layer")
 PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+COMPARED = (*PLAIN, *SYMBOLIC)
+
+
+def _shape(tensor: Tensor) -> tuple[Any, ...]:
+    """A shape that can be compared and hashed; sizes may be symbols."""
+    return tuple(_size(size) for size in tensor.shape)
+
+
+def _size(size: Any) -> Any:
+    # an expression is compared as it is written: what is written differently is run
+    return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
 class _Unlike(Exception):
@@ -62,7 +74,7 @@ class Folding:
         if found is not None and number is not None:
             self.replayed += 1
             out, cost, states, updated = found
-            self.counter.ops.update(cost)
+            self.counter.replay(cost, layer)
             for cache, state in zip(caches, states, strict=True):
                 _put_state(cache, number, state)
             for pair in pairs:
@@ -160,7 +172,7 @@ def _signature(layer: nn.Module, number: int | None, n_layers: int) -> Any:
             else:
                 plain.append((name, _plain(value)))
         tensors = tuple(
-            (name, tuple(t.shape), t.dtype)
+            (name, _shape(t), t.dtype)
             for name, t in (*module._parameters.items(), *module._buffers.items())
             if t is not None
         )
@@ -178,7 +190,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((key, _plain(item)) for key, item in value.items())
     if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype
+        return _shape(value), value.dtype
+    if isinstance(value, SYMBOLIC):
+        return type(value), _size(value)
     if isinstance(value, functools.partial):
         return id(value.func), _plain(value.args), _plain(value.keywords)
     if isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
@@ -219,7 +233,9 @@ def _parts(value: Any) -> list[Any]:
 def _shape_of(value: Any, number: int | None, *, own: bool = True) -> Any:
     """A value as it can be compared: a tensor by its shape, a cache by its state."""
     if isinstance(value, Tensor):
-        return "tensor", tuple(value.shape), value.dtype
+        return "tensor", _shape(value), value.dtype
+    if isinstance(value, SYMBOLIC):
+        return type(value), _size(value)
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):
@@ -258,7 +274,9 @@ def _state_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_state_value(item) for item in value)
     if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype
+        return _shape(value), value.dtype
+    if isinstance(value, SYMBOLIC):
+        return _size(value)
     if isinstance(value, PLAIN):
         return value
     raise _Unlike
@@ -275,7 +293,7 @@ def _take_shape(cache: Any, number: int | None) -> Any:
 
 def _other_states(cache: Any, number: int | None) -> Any:
     own = {k: v for k, v in vars(cache).items() if k != "layers"}
-    plain = tuple((k, v) for k, v in sorted(own.items()) if isinstance(v, PLAIN))
+    plain = tuple((k, _size(v)) for k, v in sorted(own.items()) if isinstance(v, COMPARED))
     return plain, tuple(_state_shape(layer) for i, layer in enumerate(cache.layers) if i != number)
 
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .foreign_roles import Roles, role_name, text_config
 from .roles import BUFFERS, ROLES
+
+WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
 
 # Where a module says how many experts there are, and how many of them a token meets.
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
@@ -47,7 +50,7 @@ class ForeignParams:
         return None if self.active_by_role is None else sum(self.active_by_role.values())
 
 
-def _tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, Tensor]]:
+def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, Tensor]]:
     """(full name, owner, tensor), every tensor once; a tied one belongs to the embedding."""
     found: dict[int, tuple[str, nn.Module, Tensor]] = {}
     for path, module in root.named_modules():
@@ -64,7 +67,7 @@ def measure_foreign_params(model: nn.Module, roles: Roles | None = None) -> Fore
     routed, unknown = routing(model)
     by_role, active = dict.fromkeys(ROLES, 0), dict.fromkeys(ROLES, 0)
     unclaimed: list[str] = []
-    for path, owner, tensor in _tensors(model, roles):
+    for path, owner, tensor in distinct_tensors(model, roles):
         role = roles.role[id(owner)]
         if role is None:
             unclaimed.append(f"{path} {tuple(tensor.shape)}")
@@ -177,7 +180,7 @@ def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
     """The number of experts whose tensors a module holds as one, and these; None if none."""
     own = [p for p in module._parameters.values() if p is not None and p.numel()]
     told = [getattr(module, name, None) for name in EXPERT_COUNTS]
-    counts = [n for n in told if isinstance(n, int) and n > 1]
+    counts: list[Any] = [n for n in told if isinstance(n, WHOLE) and n > 1]
     stacked = [p for p in own if p.dim() >= 3]
     named = path.rpartition(".")[2] == "experts"
     if stacked and (named or (counts and any(p.shape[0] == counts[0] for p in stacked))):
@@ -190,7 +193,7 @@ def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
     return None
 
 
-def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: Any) -> int | None:
+def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: Any) -> Any:
     """Experts per token: of the module, its holder, a router beside it, or the config."""
     asked: list[Any] = [module]
     holder = parents.get(id(module))
@@ -203,12 +206,12 @@ def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: Any) -> int
         if type(one).__name__ in CHOSEN_BY_CLASS:
             return CHOSEN_BY_CLASS[type(one).__name__]
         for name in CHOSEN_COUNTS:
-            value = getattr(one, name, None)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            value: Any = getattr(one, name, None)
+            if isinstance(value, WHOLE) and not isinstance(value, bool) and value > 0:
                 return value
     for config in (getattr(module, "config", None), text_config(model.config)):
         for name in CHOSEN_COUNTS:
             value = getattr(config, name, None)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if isinstance(value, WHOLE) and not isinstance(value, bool) and value > 0:
                 return value
     return None

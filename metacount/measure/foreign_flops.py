@@ -28,6 +28,13 @@ from .roles import ROLES
 
 aten = torch.ops.aten
 
+# What torch asks of a tensor whose sizes are symbols; nothing is computed.
+QUESTIONS = frozenset(
+    ["aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset",
+     "aten::is_contiguous", "aten::sym_is_contiguous", "aten::is_strides_like_format",
+     "aten::is_non_overlapping_and_dense", "aten::size", "aten::stride", "aten::dim"]
+)  # fmt: skip
+
 IDLE = ("moe", "idle experts", False)
 
 
@@ -134,6 +141,8 @@ class ForeignCounter(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator (or answer its question), then charge for it."""
+        if func.namespace == "prim" or func._schema.name in QUESTIONS:
+            return func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         if packet is aten._local_scalar_dense and args[0].is_meta:
             return self.ordinary.item(args[0])
@@ -143,11 +152,18 @@ class ForeignCounter(TorchDispatchMode):
         self.ordinary.note(func, out)
         flops = flops_of(func, args, out)
         if flops:
-            role, rotary = self._where()
-            self.ops[role, str(packet), rotary] += flops
-            if packet is aten.bmm and role == "moe":
-                self._note_idle(args[1], flops)
+            self._charge(packet, args, flops)
         return out
+
+    def _charge(self, packet: Any, args: Any, flops: int) -> None:
+        role, rotary = self._where()
+        self.ops[role, str(packet), rotary] += flops
+        if packet is aten.bmm and role == "moe":
+            self._note_idle(args[1], flops)
+
+    def replay(self, cost: Counter[Any], layer: nn.Module) -> None:
+        """Charge what a layer like this one cost when it ran."""
+        self.ops.update(cost)
 
     def _where(self) -> tuple[str, bool]:
         owner = id(self._path[-1]) if self._path else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +127,7 @@ def measure_foreign_forward(
     first: RuntimeError | None = None
     for change, note in CHANGES:
         before = getattr(config, "_experts_implementation", None)
-        with _changed(model, change):
+        with changed(model, change):
             try:
                 run = _measured(model, workload, roles, fold)
             except NeedsData:
@@ -155,7 +155,7 @@ CHANGES = (
 
 
 @contextmanager
-def _changed(model: Any, change: str) -> Iterator[None]:
+def changed(model: Any, change: str) -> Iterator[None]:
     if change:
         model.config._experts_implementation = "batched_mm"
     if change != "float32":
@@ -175,7 +175,7 @@ def _changed(model: Any, change: str) -> Iterator[None]:
 def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> ForeignRun:
     kind = kind_of(model)
     with folded(model, enabled=fold) as folding:
-        run = _Runner(model, workload, roles, kind, folding)
+        run = Runner(model, workload, roles, kind, folding)
         try:
             prefill, cache = run.forward(workload.seq_len)
         except (AttributeError, IndexError, ValueError, TypeError) as error:
@@ -213,13 +213,13 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
     )
 
 
-def _why_none(kind: str, run: _Runner) -> str:
+def _why_none(kind: str, run: Runner) -> str:
     if kind == "encoder":
         return ""
     return "it returns none" if run.takes_cache else TAKES_NONE
 
 
-class _Runner:
+class Runner:
     """Forwards of one model over one workload."""
 
     def __init__(
@@ -230,12 +230,13 @@ class _Runner:
         self._takes = inspect.signature(model.forward).parameters
         self._memory: Any = None
         self.no_cache = ""
+        self.counter: Callable[..., ForeignCounter] = ForeignCounter
         self.takes_cache = any(name in self._takes for name in CACHES)
 
     def forward(self, length: int, *, cache: Any = None) -> tuple[ForeignCounter, Any]:
         """One forward over `length` tokens, from a cache if there is one; and the cache after."""
         seen = 0 if cache is None else self._workload.seq_len - length
-        counter = ForeignCounter(self._roles, last_position=seen + length - 1)
+        counter = self.counter(self._roles, last_position=seen + length - 1)
         given = self._inputs(length, seen, cache)
         with counter.watching(), self._folding.counting(counter):
             out = self._model(**given)

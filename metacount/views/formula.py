@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GLUE = "\0"
-LETTERS = re.compile(r"[A-Za-z]\w*")
+LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # \w would take the ² of d² along
 
 MEANINGS = {
     "params": "distinct stored parameters, tied ones once",

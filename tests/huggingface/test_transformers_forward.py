@@ -127,12 +127,12 @@ def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
 
 def test_folding_runs_one_layer_of_each_kind() -> None:
     from metacount.measure.fold import folded
-    from metacount.measure.foreign_forward import _Runner
+    from metacount.measure.foreign_forward import Runner
     from metacount.measure.foreign_roles import Roles
 
     module, _ = build_transformers({**LLAMA, "num_hidden_layers": 9})
     with folded(module) as folding:
-        _Runner(module, RUN, Roles(module), "decoder", folding).forward(S)
+        Runner(module, RUN, Roles(module), "decoder", folding).forward(S)
     assert (folding.ran, folding.replayed) == (1, 8)
     assert all("forward" not in vars(m) for m in module.modules())
 

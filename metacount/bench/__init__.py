@@ -1,0 +1,5 @@
+"""Forward benchmarks: what a layer's variants do, how long they take, and what bounds them.
+
+`work` says what must be computed and moved, `layers` holds the variants, `reference` the float64
+algebra that each is compared with, `timing` the clocks; `run` puts them together, row by row.
+"""

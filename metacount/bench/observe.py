@@ -1,0 +1,138 @@
+"""What a variant does before it is timed: FLOPs and bytes by operator, memory, and its result."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..measure.flops import FlopCounter
+from .layers.case import Inputs, Variant
+
+# Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
+# compared. bf16 and fp16 products add up in float32 and round each result once: half a unit in the
+# last place, 2^-8 and 2^-11. A layer rounds up to about ten times on the way (projections, scores,
+# weights, activation, product, sum), with random signs; 8 such roundings are allowed. In fp32 the
+# sums round as well, thousands of terms at 2^-24: 1e-5 allows about 170. A wrong layer (an
+# activation left out, a head or an expert swapped) is off by more than 0.1.
+TOLERANCE = {"fp32": 1e-5, "fp16": 8 * 2**-11, "bf16": 8 * 2**-8}
+
+UNWRITTEN = ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
+             "aten._unsafe_view")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One eager forward. `masked_flops` is None where no mask was seen.
+
+    `operator_bytes` is the size of what every operator is given and makes, each tensor once per
+    operator: the traffic of a layer that fuses nothing (a grouped product may read less of its
+    matrices). `held_bytes` is what was there before and was used,
+    weights and inputs; `working_bytes` the most that was alive of what the forward itself made.
+    """
+
+    matmul_flops: int
+    masked_flops: int | None
+    operator_bytes: int
+    held_bytes: int
+    working_bytes: int
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up the bytes of every operator's tensors, and follows which storages are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's is not annotated
+        self.bytes = self.held = self.alive = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        for tensor in given:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._known:
+                self._known.add(storage._cdata)
+                self.held += storage.nbytes()
+        out = func(*args, **(kwargs or {}))
+        made = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        if not _is_view(func) and str(func.overloadpacket) not in UNWRITTEN:
+            self.bytes += sum(map(touched_bytes, given)) + sum(map(touched_bytes, made))
+        for tensor in made:
+            self._follow(tensor)
+        return out
+
+    def _follow(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        name = storage._cdata
+        if name in self._known:
+            return
+        self._known.add(name)
+        self.alive += storage.nbytes()
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(storage, self._gone, name, storage.nbytes())
+
+    def _gone(self, name: int, size: int) -> None:
+        self._known.discard(name)
+        self.alive -= size
+
+
+def _is_view(op: Any) -> bool:
+    returns = op._schema.returns
+    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
+
+
+def touched_bytes(tensor: Tensor) -> int:
+    """Bytes of the values that a tensor shows; an axis that only repeats them counts once."""
+    count = tensor.element_size() if tensor.numel() else 0
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride else 1
+    return count
+
+
+def observe(variant: Variant, inputs: Inputs) -> Observed:
+    """Run the module once, uncompiled, and count. `UncountedOp` for an operator nobody priced."""
+    counter, traffic = FlopCounter(), _Traffic()
+    with traffic, counter.watching(variant.module):
+        variant.module(*inputs)
+    report = counter.report()
+    return Observed(
+        matmul_flops=report.matmul_flops,
+        masked_flops=report.causal_matmul_flops if variant.shows_mask else None,
+        operator_bytes=traffic.bytes,
+        held_bytes=traffic.held,
+        working_bytes=traffic.peak,
+    )
+
+
+def rows_to_check(n_rows: int, wanted: int) -> list[int]:
+    """At most `wanted` rows, spread evenly, the first and the last among them.
+
+    >>> rows_to_check(3, 8), rows_to_check(100, 4)
+    ([0, 1, 2], [0, 33, 66, 99])
+    """
+    if n_rows <= wanted:
+        return list(range(n_rows))
+    return [i * (n_rows - 1) // (wanted - 1) for i in range(wanted)]
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """‖got - expected‖ / ‖expected‖; not a number where `got` is not."""
+    return float((got.double() - expected).norm() / expected.norm())
+
+
+def error_of(call: Any, inputs: Inputs, rows: list[int], expected: Tensor) -> float:
+    """The relative error of some rows of what `call` gives; not a number if any row is not finite.
+
+    `call` is a variant's module, compiled or not.
+    """
+    y_ND = call(*inputs).flatten(0, -2)
+    if not bool(torch.isfinite(y_ND).all()):
+        return float("nan")
+    return relative_error(y_ND[rows], expected)

@@ -1,0 +1,151 @@
+"""The layers in float64 and plain algebra: what every variant must agree with.
+
+Nothing here is shared with the variants: no module, no fused operator, one head, one expert and
+one row at a time where that is the definition. `rows` picks the tokens (or queries) to compute;
+each is independent of the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+ROOT_2 = math.sqrt(2.0)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x·Φ(x)."""
+    return x * (1 + torch.erf(x / ROOT_2)) / 2
+
+
+def silu(x: Tensor) -> Tensor:
+    """x / (1 + e^-x)."""
+    return x / (1 + torch.exp(-x))
+
+
+def plain_ffn(x_ND: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
+    """down·gelu(up·x), in float64."""
+    hidden = gelu(x_ND.double() @ up_MD.double().T)
+    return hidden @ down_DM.double().T
+
+
+def swiglu(x_ND: Tensor, gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
+    """down·(silu(gate·x)·(up·x)), in float64."""
+    x = x_ND.double()
+    return (silu(x @ gate_MD.double().T) * (x @ up_MD.double().T)) @ down_DM.double().T
+
+
+def moe(
+    x_ND: Tensor,
+    chosen_Nk: Tensor,
+    router_ED: Tensor,
+    gate_up_EXD: Tensor,
+    down_EDM: Tensor,
+) -> Tensor:
+    """Σ over a token's experts of softmax(its chosen router logits) · expert(x), token by token."""
+    width = down_EDM.shape[-1]
+    out = torch.zeros(x_ND.shape, dtype=torch.float64, device=x_ND.device)
+    for n in range(len(x_ND)):
+        experts = chosen_Nk[n].tolist()
+        scores = [torch.dot(router_ED[e].double(), x_ND[n].double()).exp() for e in experts]
+        for e, score in zip(experts, scores, strict=True):
+            gate, up = gate_up_EXD[e, :width], gate_up_EXD[e, width:]
+            y = swiglu(x_ND[n : n + 1], gate, up, down_EDM[e])
+            out[n] += score / sum(scores) * y[0]
+    return out
+
+
+def attend(q_SK: Tensor, k_TK: Tensor, v_TU: Tensor, positions: list[int], scale: float) -> Tensor:
+    """softmax(scale·q·kᵀ)·v of one head, each query over the positions up to its own."""
+    out = []
+    for q_K, position in zip(q_SK, positions, strict=True):
+        weights = torch.exp(scale * (k_TK[: position + 1] @ q_K))
+        out.append((weights / weights.sum()) @ v_TU[: position + 1])
+    return torch.stack(out)
+
+
+def attention(
+    x_SD: Tensor,
+    past_k_GTK: Tensor,
+    past_v_GTK: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    n_heads: int,
+    rows: list[int],
+) -> Tensor:
+    """One sequence: new tokens after a past of keys and values; [rows, D] in float64."""
+    q_w, k_w, v_w, o_w = (w.double() for w in weights)
+    x = x_SD.double()
+    n_kv_heads, past, width = past_k_GTK.shape
+    heads = []
+    for h in range(n_heads):
+        g = h // (n_heads // n_kv_heads)
+        mine, shared = slice(h * width, (h + 1) * width), slice(g * width, (g + 1) * width)
+        k = torch.cat((past_k_GTK[g].double(), x @ k_w[shared].T))
+        v = torch.cat((past_v_GTK[g].double(), x @ v_w[shared].T))
+        positions = [past + row for row in rows]
+        heads.append(attend(x[rows] @ q_w[mine].T, k, v, positions, width**-0.5))
+    return torch.cat(heads, dim=-1) @ o_w.T
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight, in float64."""
+    x = x.double()
+    return x / torch.sqrt((x * x).sum(-1, keepdim=True) / x.shape[-1] + eps) * weight.double()
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) · weight + bias, in float64."""
+    x = x.double()
+    centred = x - x.sum(-1, keepdim=True) / x.shape[-1]
+    variance = (centred * centred).sum(-1, keepdim=True) / x.shape[-1]
+    return centred / torch.sqrt(variance + eps) * weight.double() + bias.double()
+
+
+def rotate(x_SP: Tensor, positions: list[int], theta: float) -> Tensor:
+    """Each pair of columns (2i, 2i + 1) as a complex number, turned by position·theta^(-2i/P)."""
+    width = x_SP.shape[-1]
+    turns = [[p * theta ** (-i / width) for i in range(0, width, 2)] for p in positions]
+    angle = torch.tensor(turns, dtype=torch.float64, device=x_SP.device)
+    x = torch.complex(x_SP[:, 0::2], x_SP[:, 1::2])
+    turned = x * torch.polar(torch.ones_like(angle), angle)
+    return torch.view_as_real(turned).flatten(-2)
+
+
+def latent_attention(
+    x_SD: Tensor,
+    past_Tc: Tensor,
+    weights: dict[str, Tensor],
+    sizes: tuple[int, int, int, int, int],
+    rows: list[int],
+    *,
+    theta: float,
+    eps: float,
+) -> Tensor:
+    """MLA of one sequence by its definition: every head's keys and values made; [rows, D].
+
+    `sizes` are n_heads, kv_lora_rank and the head widths d_n, d_r, d_v; `past_Tc` holds normed
+    latents and rotated keys.
+    """
+    n_heads, rank, nope, rope, value = sizes
+    w = {name: weight.double() for name, weight in weights.items()}
+    x, past = x_SD.double(), len(past_Tc)
+    if "q_a" in w:
+        q_all = rms_norm(x[rows] @ w["q_a"].T, w["q_norm"], eps) @ w["q_b"].T
+    else:
+        q_all = x[rows] @ w["q"].T
+    compressed = x @ w["kv_a"].T
+    latent = torch.cat(
+        (past_Tc[:, :rank].double(), rms_norm(compressed[:, :rank], w["kv_norm"], eps))
+    )
+    new = [past + s for s in range(len(x))]
+    rotated = torch.cat((past_Tc[:, rank:].double(), rotate(compressed[:, rank:], new, theta)))
+    positions, heads = [past + row for row in rows], []
+    for h in range(n_heads):
+        q = q_all[:, h * (nope + rope) : (h + 1) * (nope + rope)]
+        q = torch.cat((q[:, :nope], rotate(q[:, nope:], positions, theta)), dim=-1)
+        expand = w["kv_b"][h * (nope + value) : (h + 1) * (nope + value)]
+        k = torch.cat((latent @ expand[:nope].T, rotated), dim=-1)
+        heads.append(attend(q, k, latent @ expand[nope:].T, positions, (nope + rope) ** -0.5))
+    return torch.cat(heads, dim=-1) @ w["o"].T

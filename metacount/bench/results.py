@@ -1,0 +1,130 @@
+"""Results on disk: one JSON line for each row, with where and when it was measured. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Any
+
+from metacount.bench.rows import OK, Ceiling, Row
+from metacount.resolve import InputError, shown
+
+FOLDER = os.path.join("benchmarks", "results")
+MAX_FILE_BYTES = 2**28
+
+
+def lines_of(
+    rows: list[Row], ceilings: dict[str, Ceiling], environment: dict[str, Any], date: str
+) -> list[dict[str, Any]]:
+    """A dict for each row: the row, the roof of its dtype, the environment, the date."""
+    return [
+        {
+            "date": date,
+            **environment,
+            "ceiling": asdict(ceilings[row.dtype]),
+            **row.to_dict(),
+        }
+        for row in rows
+    ]
+
+
+def default_file(topic: str) -> str:
+    """`benchmarks/results/TOPIC.jsonl` below the current folder, which must have such a folder."""
+    if not os.path.isdir(FOLDER):
+        raise InputError(
+            f"--save: there is no folder {FOLDER} here; give a file: --save results.jsonl"
+        )
+    return os.path.join(FOLDER, f"{topic}.jsonl")
+
+
+def check_writable(file: str) -> None:
+    """Said before anything is measured: the file can be appended to."""
+    folder = os.path.dirname(file) or "."
+    if not os.path.isdir(folder):
+        raise InputError(f"--save: there is no folder {shown(folder)}; make it first")
+    if os.path.isdir(file):
+        raise InputError(f"--save: {shown(file)} is a folder; give a file")
+    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
+        raise InputError(f"--save: {shown(file)} cannot be written; choose another file")
+
+
+def append(file: str, lines: list[dict[str, Any]]) -> None:
+    """Add the lines at the end; what is there stays."""
+    try:
+        with open(file, "a", encoding="utf-8") as out:
+            out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    except OSError as error:
+        raise InputError(
+            f"--save: {shown(file)} cannot be written: {error.strerror}; choose another file"
+        ) from None
+
+
+def read(file: str) -> list[dict[str, Any]]:
+    """Every line of a results file; an `InputError` names the first that is none."""
+    try:
+        if os.path.getsize(file) > MAX_FILE_BYTES:
+            raise InputError(f"{shown(file)} is larger than {MAX_FILE_BYTES // 2**20} MiB")
+        with open(file, encoding="utf-8") as lines:
+            return [_line(file, number, text) for number, text in enumerate(lines, 1)]
+    except OSError as error:
+        raise InputError(
+            f"{shown(file)} cannot be read: {error.strerror}; give a file that "
+            "`metacount bench --save` wrote"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{shown(file)} is not text; give a file that `metacount bench --save` wrote"
+        ) from None
+
+
+def _line(file: str, number: int, text: str) -> dict[str, Any]:
+    problem = f"{shown(file)}, line {number}: not a result of `metacount bench --save`"
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(problem) from None
+    if not isinstance(data, dict) or not _is_result(data):
+        raise InputError(problem)
+    return data
+
+
+TEXTS = ("date", "device", "torch", "topic", "model", "dtype", "variant", "state", "launch",
+         "status")  # fmt: skip
+NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a timed row
+
+
+def _is_result(data: dict[str, Any]) -> bool:
+    """Whether a line holds what a picture is drawn from, each in its kind."""
+    roof = data.get("ceiling")
+    return (
+        all(isinstance(data.get(name), str) for name in TEXTS)
+        and all(isinstance(data.get(name), dict) for name in ("sizes", "workload"))
+        and isinstance(roof, dict)
+        and all(_is_positive(roof.get(name)) for name in ("flops_per_s", "bytes_per_s"))
+        and isinstance(shape := roof.get("shape"), list)
+        and len(shape) == 3
+        and (data["status"] != OK or all(_is_number(data.get(name)) for name in NUMBERS))
+        and (data["topic"] != "ffn" or _is_positive(data["workload"].get("tokens")))
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def latest_run(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of every (device, topic, case, variant, state), only the line measured last.
+
+    A file grows by one run after another; a picture shows one point for each.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        key = [line.get(name) for name in ("device", "torch", "topic", "model", "sizes",
+                                           "workload", "dtype", "variant", "state")]  # fmt: skip
+        found[json.dumps(key, sort_keys=True)] = line
+    return list(found.values())

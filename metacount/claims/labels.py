@@ -1,0 +1,78 @@
+"""Numbers as somebody printed them: the value, and how exact the printed digits are.
+
+A whole number with all its digits is exact. Any other number says its last digit and no more:
+67.11M is right for what rounds to it, 67,105,000 to 67,115,000. K, M and B are powers of 1000.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount.frozen import frozen
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+@frozen
+class Label:
+    """A printed number. `step` is one unit of its last digit, 0 for an exact number."""
+
+    text: str
+    value: Fraction
+    step: Fraction
+
+    def holds(self, exact: int | Fraction) -> bool:
+        """Whether `exact` is the number, or rounds to it."""
+        return 2 * abs(exact - self.value) <= self.step
+
+    def rounded(self, exact: int | Fraction) -> str:
+        """`exact` with as many decimals as the label has, in its unit.
+
+        >>> parse("46B").rounded(46_702_792_704), parse("67 %").rounded(Fraction(1, 3))
+        ('47B', '33 %')
+        """
+        if not self.step:
+            return f"{exact:,}" if isinstance(exact, int) else str(exact)
+        number, unit = _split(self.text)
+        places = len(number.partition(".")[2])
+        digits = round(exact / self.step)
+        whole, rest = divmod(digits, 10**places)
+        return (f"{whole:,}.{rest:0{places}d}" if places else f"{whole:,}") + unit
+
+
+def parse(text: str) -> Label:
+    """The number that a label prints.
+
+    >>> label = parse("67.11M")
+    >>> label.holds(67_108_864), label.holds(67_115_001), label.holds(67_104_999)
+    (True, False, False)
+    >>> parse("2.25").holds(Fraction(22495, 10000)), parse("9/4").holds(Fraction(22495, 10000))
+    (True, False)
+    >>> parse("7 apples")
+    Traceback (most recent call last):
+    ValueError: a claimed number is 1,234, 67.11M, 0.67, 67 % or 9/4: got '7 apples'
+    """
+    number, unit = _split(text)
+    plain = number.replace(",", "")
+    try:
+        value = Fraction(plain)
+    except ValueError:
+        value = None
+    scale = Fraction(1, 100) if unit.strip() == "%" else Fraction(UNITS.get(unit, 0))
+    if value is None or not scale:
+        raise ValueError(f"a claimed number is 1,234, 67.11M, 0.67, 67 % or 9/4: got {text!r}")
+    decimals = len(plain.partition(".")[2])
+    exact = "/" in plain or (not unit and not decimals)
+    return Label(
+        text=text, value=value * scale, step=Fraction(0) if exact else scale / 10**decimals
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Digits and unit.
+
+    >>> _split("67.11M"), _split("67 %")
+    (('67.11', 'M'), ('67', ' %'))
+    """
+    end = max(i for i, char in enumerate("0" + text) if char.isdigit())
+    return text[:end], text[end:]

@@ -1,0 +1,188 @@
+"""Parts of a model that statements are made about, from the formulas, in numbers and in letters."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from metacount import catalog, symbols
+from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
+from metacount.formulas.dim import Dim
+from metacount.units import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.catalog import CatalogEntry
+    from metacount.claims.finding import Claim
+    from metacount.spec import ModelSpec
+
+BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
+LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
+
+
+def without_biases(spec: ModelSpec) -> Any:
+    """The same sizes, numbers or letters, with every bias of its blocks left out."""
+    return spec.substituted(**dict.fromkeys(BIASES, False), attention_sinks=False)
+
+
+def _layer(spec: ModelSpec) -> dict[str, Dim]:
+    return block.block_params(spec, moe=spec.is_moe)
+
+
+def _attention_matrices(spec: ModelSpec) -> Dim:
+    return block.self_attention_params(without_biases(spec))
+
+
+def _ffn_matrices(spec: ModelSpec) -> Dim:
+    return block.dense_ffn_params(without_biases(spec))
+
+
+def _layer_matrices(spec: ModelSpec) -> Dim:
+    return _attention_matrices(spec) + _ffn_matrices(spec)
+
+
+def _layers(spec: ModelSpec) -> Dim:
+    return spec.n_layers * sum(_layer(spec).values())
+
+
+def _layers_matrices(spec: ModelSpec) -> Dim:
+    return spec.n_layers * _layer_matrices(spec)
+
+
+def _experts(spec: ModelSpec) -> Dim:
+    return stack.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
+
+
+def _active_experts(spec: ModelSpec) -> Dim:
+    return stack.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
+
+
+def _expert(spec: ModelSpec) -> Dim:
+    return ffn.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
+
+
+def _router_rows_not_chosen(spec: Any) -> Dim:
+    rows = spec.n_experts - spec.top_k
+    return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
+
+
+def _moe_flops(spec: ModelSpec) -> Dim:
+    return block.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
+
+
+def _positions(spec: ModelSpec) -> Dim:
+    return position.learned_table_params(spec.n_positions, spec.d_model)
+
+
+def _embeddings(spec: ModelSpec) -> Dim:
+    return ends.end_params(spec)["embedding"] + _positions(spec) + ends.embedding_norm_params(spec)
+
+
+def _width_norms(spec: ModelSpec) -> Dim:
+    each = block.width_norm_params(spec)
+    last = 1 if spec.final_norm else 0
+    return (spec.n_layers * norm.norms_per_block(spec.norm_placement) + last) * each
+
+
+# name -> parameters (or FLOPs of one token, or values of the cache) of that part
+PARTS: dict[str, Callable[[Any], Dim]] = {
+    "attention": block.self_attention_params,
+    "attention_matrices": _attention_matrices,
+    "ffn": block.dense_ffn_params,
+    "ffn_matrices": _ffn_matrices,
+    "plain_ffn_of_4d": lambda spec: ffn.plain_params(spec.d_model, 4 * spec.d_model),
+    "norms": lambda spec: _layer(spec)["norm"],
+    "layer": lambda spec: sum(_layer(spec).values()),
+    "layer_matrices": _layer_matrices,
+    "layers": _layers,
+    "layers_matrices": _layers_matrices,
+    "layers_vectors": lambda spec: _layers(spec) - _layers_matrices(spec),
+    "layers_biases": lambda spec: _layers(spec) - _layers(without_biases(spec)),
+    "width_norms": _width_norms,
+    "expert": _expert,
+    "experts": _experts,
+    "active_experts": _active_experts,
+    "moe": lambda spec: block.moe_layer_params(spec, active=False),
+    "active_moe": lambda spec: block.moe_layer_params(spec, active=True),
+    "moe_flops": _moe_flops,
+    "router_rows_not_chosen": _router_rows_not_chosen,
+    "n_experts": lambda spec: spec.n_experts,
+    "n_experts_and_shared": lambda spec: spec.n_experts + spec.n_shared_experts,
+    "token_table": ends.token_table_params,
+    "positions": _positions,
+    "embeddings": _embeddings,
+    "head": lambda spec: ends.end_params(spec)["head"],
+    "pooler": lambda spec: ends.end_params(spec)["other"],
+    "params": model.params,
+    "active_params": model.active_params,
+    "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
+    "cache_values": lambda spec: spec.n_layers * block.kv_cache_values(spec),
+}
+
+
+@lru_cache
+def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
+    """Every model of the catalog that can be built."""
+    return tuple((e, e.spec()) for e in catalog.entries() if e.sizes is not None)
+
+
+def spec_of(claim: Claim) -> ModelSpec:
+    """The model that a claim is about, with the sizes that it sets itself."""
+    assert claim.model is not None
+    return catalog.entry(claim.model).spec().replace(**claim.options.get("set", {}))
+
+
+def value(spec: ModelSpec, part: str) -> int:
+    """A part in numbers."""
+    return int(PARTS[part](spec))
+
+
+def words(part: str) -> str:
+    """The name of a part as it is printed."""
+    return part.replace("_", " ")
+
+
+def letters(spec: ModelSpec, part: str) -> Any:
+    """A part as a SymPy expression in the legend's letters; what the model lacks is left out."""
+    import sympy
+
+    from metacount.closed_form import readable
+
+    names = [t.name for t in symbols.MODEL_TERMS if getattr(spec, t.name)]
+    if spec.moe_every == 1 and "moe_every" in names:
+        names.remove("moe_every")
+    return readable(sympy.sympify(PARTS[part](spec.substituted(**symbols.sympy_symbols(names)))))
+
+
+def in_numbers(text: str, spec: ModelSpec) -> str:
+    """The text of a formula with each letter's number in its place."""
+    sizes = {t.letter: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
+    return LETTERS.sub(lambda name: str(sizes.get(name[0]) or name[0]), text)
+
+
+def computation(spec: ModelSpec, part: str) -> str:
+    """A part in letters, with numbers put in, and what it comes to.
+
+    >>> computation(catalog.entry("llama-7b").spec(), "attention")
+    '2·d·h_d·(h + h_kv) = 2·4096·128·(32 + 32) = 67,108,864'
+    """
+    from metacount.views.formula import in_letters
+
+    text = in_letters(letters(spec, part))
+    steps = [text, in_numbers(text, spec), exact(value(spec, part))]
+    return " = ".join(dict.fromkeys(steps))
+
+
+def percent(part: int | Fraction, places: int = 1) -> str:
+    """A ratio in percent.
+
+    >>> percent(Fraction(2, 3)), percent(Fraction(-1, 8), 2)
+    ('66.7 %', '-12.50 %')
+    """
+    digits = round(abs(Fraction(part)) * 100 * 10**places)
+    whole, rest = divmod(digits, 10**places)
+    sign = "-" if digits and part < 0 else ""
+    return f"{sign}{whole}.{rest:0{places}d} %"

@@ -1,0 +1,98 @@
+"""`metacount check`: somebody's own formula against what the model has."""
+
+from __future__ import annotations
+
+import re
+
+from metacount.commands import json_text
+from metacount.options import add_json, add_model, add_workload, workload_of
+from metacount.resolve import InputError, find_model, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+
+    from metacount.commands import Result
+    from metacount.judge import Judgement
+    from metacount.resolve import Model
+    from metacount.spec import Workload
+
+EXIT_REFUTED = 1
+FILE = re.compile(r"(?P<path>.+\.py):(?P<function>[^\W\d]\w*)")
+MAX_TIMEOUT = 3600
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from metacount.closed_form import QUANTITIES
+
+    parser.add_argument(
+        "formula",
+        metavar="FORMULA",
+        help='FILE.py:FUNCTION, or an expression: "12*n_layers*d_model**2"; sizes are named in '
+        "our words, our letters or a config's",
+    )
+    add_model(parser, several=False)
+    parser.add_argument(
+        "--quantity",
+        default="params",
+        metavar="NAME",
+        help=f"{', '.join(QUANTITIES)} (default params)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="a function of a file is stopped after so long (default 10)",
+    )
+    add_workload(parser)
+    add_json(parser)
+
+
+def _seconds(text: str) -> float:
+    import argparse
+
+    try:
+        seconds = float(text[:40])
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_TIMEOUT:
+        raise argparse.ArgumentTypeError(
+            f"must be seconds, more than 0 and at most {MAX_TIMEOUT}: got '{shown(text)}'"
+        )
+    return seconds
+
+
+def run(args: argparse.Namespace) -> Result:
+    from metacount.closed_form import QUANTITIES
+
+    if args.quantity not in QUANTITIES:
+        from metacount.spec import nearest
+
+        known = nearest(args.quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
+        raise InputError(f"--quantity '{shown(args.quantity)}' is unknown; {known}")
+    model = find_model(args.model, args.settings)
+    judgement = _judgement(args.formula, model, args.quantity, workload_of(args), args.timeout)
+    code = 0 if judgement.holds else EXIT_REFUTED
+    if args.json:
+        return json_text(judgement.to_dict()), code
+    from metacount.views.check import check_text
+
+    return check_text(judgement, model), code
+
+
+def _judgement(
+    formula: str, model: Model, quantity: str, workload: Workload, timeout: float
+) -> Judgement:
+    from metacount.figures import fitted
+    from metacount.judge import check
+
+    file = FILE.fullmatch(formula)
+    if file is not None:
+        from metacount.judge.function import judged_file
+
+        case = (model.spec, fitted(model.spec, workload))
+        return judged_file(file["path"], file["function"], model, case, quantity, timeout=timeout)
+    if formula.strip().endswith(".py"):
+        raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
+    return check(formula, model, quantity=quantity, workload=workload)

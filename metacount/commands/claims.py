@@ -1,0 +1,63 @@
+"""`metacount claims`: well-known statements, each judged right, conditional or wrong."""
+
+from __future__ import annotations
+
+import sys
+
+from metacount.commands import json_text
+from metacount.options import add_json
+from metacount.resolve import InputError, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from metacount.commands import Result
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="*",
+                        help="these statements, each with its whole computation")  # fmt: skip
+    parser.add_argument("--topic", metavar="NAME", help="only statements on this topic: block, "
+                        "attention, ffn, norm, embedding, position, moe, model")  # fmt: skip
+    parser.add_argument("--verdict", metavar="NAME",
+                        help="only statements that are right, conditional or wrong")  # fmt: skip
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> Result:
+    from metacount.claims import TOPICS, claims, judge_claim, needs_torch
+    from metacount.claims.finding import VERDICTS
+
+    known = {claim.id: claim for claim in claims()}
+    for id in args.ids:
+        _one_of("claim", id, known, "see `metacount claims`")
+    _one_of("--topic", args.topic, TOPICS, f"choose one of {', '.join(TOPICS)}")
+    _one_of("--verdict", args.verdict, VERDICTS, f"choose one of {', '.join(VERDICTS)}")
+    chosen = [known[id] for id in dict.fromkeys(args.ids or known)]
+    chosen = [claim for claim in chosen if args.topic in (None, claim.topic)]
+    running = sum(needs_torch(claim) for claim in chosen)
+    if running:
+        from metacount.commands import prepare_for_torch
+
+        prepare_for_torch()
+        some = f"{running} statements are" if running > 1 else "1 statement is"
+        print(f"metacount: {some} judged by running modules", file=sys.stderr)
+    verdicts = [judge_claim(claim) for claim in chosen]
+    verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
+    if args.json:
+        return json_text([verdict.to_dict() for verdict in verdicts]), 0
+    from metacount.views.claims import verdict_text, verdicts_text
+
+    if args.ids:
+        return "\n".join(verdict_text(verdict) for verdict in verdicts), 0
+    return verdicts_text(verdicts), 0
+
+
+def _one_of(what: str, name: str | None, known: Iterable[str], otherwise: str) -> None:
+    if name is None or name in known:
+        return
+    from metacount.spec import nearest
+
+    raise InputError(f"{what} '{shown(name)}' is not known; {nearest(name, known, otherwise)}")

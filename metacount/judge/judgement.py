@@ -1,0 +1,115 @@
+"""What `check` answers: a verdict, both sides, and the difference term by term."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+EQUAL, TRIED, HERE, WRONG = "equal", "equal_where_tried", "equal_here", "wrong"
+
+
+@frozen
+class Term:
+    """A part of a difference, theirs less ours: in letters, in numbers, and in words.
+
+    `expr` is None where only numbers are known. `known` is False for what no part accounts for.
+    """
+
+    expr: Any
+    value: Fraction
+    words: str
+    known: bool = True
+
+
+@frozen
+class Counterexample:
+    """Sizes of a valid model at which the two sides differ."""
+
+    sizes: dict[str, int]
+    theirs: Fraction
+    ours: int
+
+
+@frozen
+class Judgement:
+    """A formula beside what the model has. `theirs` and `difference` are None for a function that
+    only takes numbers; values are at the model's own sizes.
+
+    verdict: `equal` for all sizes; `equal_where_tried`, at the model's sizes and at `tried` others;
+    `equal_here`, at the model's sizes but not at the counterexample's; `wrong`.
+    """
+
+    verdict: str
+    quantity: str
+    model: str
+    structure: str
+    free: tuple[str, ...]
+    theirs: Any
+    ours: Any
+    difference: Any
+    theirs_value: Fraction
+    ours_value: int
+    terms: tuple[Term, ...] = ()
+    condition: str | None = None
+    counterexample: Counterexample | None = None
+    tried: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing refutes the formula."""
+        return self.verdict in (EQUAL, TRIED)
+
+    @property
+    def difference_value(self) -> Fraction:
+        """Theirs less ours at the model's sizes."""
+        return self.theirs_value - self.ours_value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: expressions as text in letters, fractions as text where they are no ints."""
+        found = self.counterexample
+        return {
+            "verdict": self.verdict,
+            "holds": self.holds,
+            "quantity": self.quantity,
+            "model": self.model,
+            "structure": self.structure,
+            "free": list(self.free),
+            "theirs": _text(self.theirs),
+            "ours": _text(self.ours),
+            "difference": _text(self.difference),
+            "theirs_value": _number(self.theirs_value),
+            "ours_value": self.ours_value,
+            "difference_value": _number(self.difference_value),
+            "terms": [
+                {
+                    "expr": _text(term.expr),
+                    "value": _number(term.value),
+                    "words": term.words,
+                    "known": term.known,
+                }
+                for term in self.terms
+            ],
+            "condition": self.condition,
+            "counterexample": None
+            if found is None
+            else {
+                "sizes": found.sizes,
+                "theirs": _number(found.theirs),
+                "ours": found.ours,
+            },
+            "tried": self.tried,
+            "notes": list(self.notes),
+        }
+
+
+def _text(expr: Any) -> str | None:
+    return None if expr is None else str(expr)
+
+
+def _number(value: Fraction) -> int | str:
+    return int(value) if value.denominator == 1 else str(value)

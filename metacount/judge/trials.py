@@ -1,0 +1,119 @@
+"""Other sizes for the same structure: valid models, at random or as small as they go."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from metacount import symbols
+from metacount.spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Case = tuple[ModelSpec, Workload]
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 24, 29, 31, 64, 96)
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13)
+NAMES = tuple(term.name for term in symbols.MODEL_TERMS)
+COUNTED = ("n_layers", "n_encoder_layers", "n_dense_layers", "n_kv_heads", "top_k",
+           "n_shared_experts", "moe_every", "moe_offset", "n_groups", "top_groups", "n_token_types",
+           "nope_every")  # fmt: skip
+ATTEMPTS = 40  # for each case that is wanted; most keep the rules at once
+
+
+def free_sizes(spec: ModelSpec) -> tuple[str, ...]:
+    """The fields of `spec` that are sizes; what is 0 or None is structure and stays."""
+    names = [name for name in NAMES if getattr(spec, name)]
+    return tuple(n for n in names if n != "moe_every" or spec.moe_every > 1)
+
+
+def random_cases(spec: ModelSpec, workload: Workload, n: int, *, seed: int = 0) -> list[Case]:
+    """Up to `n` valid models of the structure of `spec`, each with a workload."""
+    draw = random.Random(seed)
+    cases: list[Case] = []
+    for _ in range(n * ATTEMPTS):
+        if len(cases) == n:
+            break
+        try:
+            other = spec.replace(**_sizes(spec, draw))
+        except SpecError:
+            continue
+        cases.append((other, _run(other, workload, draw)))
+    return cases
+
+
+def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
+    sizes = {n: draw.choice(COUNTS if n in COUNTED else WIDTHS) for n in free_sizes(spec)}
+    if "vocab_size" in sizes:
+        sizes["vocab_size"] = draw.randint(20, 200)
+    if "n_kv_heads" in sizes:
+        sizes["n_heads"] = sizes["n_kv_heads"] * draw.choice((1, 1, 2, 3, 5))
+    if "n_groups" in sizes:
+        sizes["n_experts"] = sizes["n_groups"] * draw.choice((2, 3, 5))
+        sizes["top_groups"] = draw.randint(1, sizes["n_groups"])
+    if "n_experts" in sizes:
+        sizes["top_k"] = min(sizes["top_k"], sizes["n_experts"])
+    if "n_dense_layers" in sizes:
+        sizes["n_layers"] = sizes["n_dense_layers"] + draw.choice(COUNTS)
+    if "head_dim" in sizes and spec.position == "rope":
+        sizes["head_dim"] *= 2
+    if "head_dim" in sizes and draw.random() < 0.3:
+        # many formulas take this for granted
+        sizes["d_model"] = sizes["n_heads"] * sizes["head_dim"]
+    if "rotary_dim" in sizes:
+        sizes["rotary_dim"] = 2 * draw.randint(1, sizes["head_dim"] // 2 or 1)
+    if "qk_rope_head_dim" in sizes:
+        sizes["qk_rope_head_dim"] *= 2
+    if "n_buckets" in sizes:
+        sizes["n_buckets"] *= 4
+        sizes["max_distance"] = sizes["n_buckets"] + draw.choice(WIDTHS)
+    if "window" in sizes:
+        sizes["window"] += 1
+    if "position_offset" in sizes:
+        sizes["n_positions"] = sizes["position_offset"] + draw.choice(WIDTHS)
+    return sizes
+
+
+def _run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Workload:
+    seq_len = draw.randint(1, 40)
+    return Workload(
+        batch_size=draw.randint(1, 5),
+        seq_len=seq_len,
+        dtype=draw.choice([*DTYPE_BYTES]),
+        source_len=draw.randint(1, 40) if spec.has_encoder else None,
+        prefix_len=draw.randint(1, seq_len) if workload.prefix_len else 0,
+    )
+
+
+def shrunk(case: Case, differs: Callable[[Case], bool]) -> Case:
+    """The smallest sizes, one after the other, at which the two still differ."""
+    changed = True
+    while changed:
+        changed = False
+        for other in _smaller(case):
+            if differs(other):
+                case, changed = other, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    """The case with one size lowered: to the smallest that the rules allow first."""
+    spec, run = case
+    for name in free_sizes(spec):
+        size = getattr(spec, name)
+        for lower in sorted({*range(1, 7), size // 2, size - 1}):
+            if 0 < lower < size:
+                try:
+                    yield spec.replace(**{name: lower}), run
+                except SpecError:
+                    continue
+    plain = run.to_dict()
+    for name in ("batch_size", "seq_len", "source_len", "prefix_len"):
+        size = plain[name] or 0
+        for lower in range(1, min(size, 7)):
+            if name != "seq_len" or lower >= run.prefix_len:
+                yield spec, Workload(**{**plain, name: lower})
+    if run.dtype != "int8":
+        yield spec, Workload(**{**plain, "dtype": "int8"})

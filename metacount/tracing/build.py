@@ -1,0 +1,103 @@
+"""Models built with symbols for sizes: transformers' class of a config, or our reference module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..huggingface.limits import LAYER_COUNTS
+from ..huggingface.model import built_quietly, chosen_class, default_config
+from .sizes import Sizes
+
+# Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
+NO_SIZES = frozenset(
+    ["chunk_size_feed_forward", "num_return_sequences", "num_beams", "num_beam_groups", "top_k",
+     "pretraining_tp", "seed", "max_length", "min_length", "no_repeat_ngram_size",
+     "encoder_no_repeat_ngram_size"]
+)  # fmt: skip
+
+
+def size_fields(config: Any, skipped: frozenset[str] = frozenset()) -> dict[str, int]:
+    """The fields of a config that may be symbols: whole numbers from 2 that count no layer."""
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if type(value) is int
+        and value >= 2
+        and not name.startswith("_")
+        and not name.endswith("_id")
+        and name not in NO_SIZES
+        and name not in LAYER_COUNTS
+        and name not in skipped
+    }
+
+
+def traced_module(
+    source: Any,
+    sizes: Sizes,
+    *,
+    hints: dict[str, int] | None = None,
+    skipped: frozenset[str] = frozenset(),
+    dtype: torch.dtype = torch.bfloat16,
+) -> tuple[nn.Module, Any, Any]:
+    """transformers' module with its config's sizes as symbols, the config object, the choice.
+
+    `hints` puts other numbers behind the symbols; `skipped` names fields that stay numbers.
+    """
+    chosen, config, choice = chosen_class(source)
+    for owner, prefix in configs_of(config):
+        for name, value in size_fields(owner, skipped).items():
+            full = prefix + name
+            # past the checks of the config's class, which want a Python int
+            vars(owner)[name] = sizes.new(full, (hints or {}).get(full, value))
+    with sizes.tracing():
+        module = built_quietly(chosen, config, dtype)
+    return module, config, choice
+
+
+def configs_of(config: Any) -> list[tuple[Any, str]]:
+    """A config and those inside it, with what their fields' names begin with."""
+    found = [(config, "")]
+    for name in getattr(config, "sub_configs", {}) or {}:
+        part = getattr(config, name, None)
+        if part is not None and not isinstance(part, dict):
+            found += [(inner, f"{name}.{prefix}") for inner, prefix in configs_of(part)]
+    return found
+
+
+def size_values(source: Any) -> dict[str, int]:
+    """The sizes of a config that a trace makes symbols of, by their full names."""
+    _, config, _ = chosen_class(source)
+    return {
+        prefix + name: value
+        for owner, prefix in configs_of(config)
+        for name, value in size_fields(owner).items()
+    }
+
+
+def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
+    """Numbers of a config that may say how many layers there are of a kind: its counts of layers,
+    and what code compared with a layer's number and so made constant."""
+    _, config, _ = chosen_class(source)
+    found = {
+        prefix + name: value
+        for owner, prefix in configs_of(config)
+        for name, value in vars(owner).items()
+        if name in LAYER_COUNTS and type(value) is int and value > 0
+    }
+    return {**found, **{letter.name: number for letter, number in constants.items()}}
+
+
+def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
+    """The config with other values of some fields, `part.field` for one of a config inside."""
+    config = default_config(source) if isinstance(source, str) else dict(source)
+    for name, value in values.items():
+        *parts, last = name.split(".")
+        owner = config
+        for part in parts:
+            owner[part] = dict(owner.get(part) or {})
+            owner = owner[part]
+        owner[last] = value
+    return config

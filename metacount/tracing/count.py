@@ -1,0 +1,216 @@
+"""Parameters, FLOPs and caches of a traced module, layer by layer, as expressions in its sizes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..frozen import frozen
+from ..measure.fold import folded
+from ..measure.foreign import routing
+from ..measure.foreign_flops import IDLE, ForeignCounter
+from ..measure.foreign_forward import Runner, kind_of, measure_cache
+from ..measure.foreign_forward import changed as run_as
+from ..measure.foreign_roles import Roles, role_name
+from .layers import Place, Stack, places, stacks
+from .sizes import NotTraced, Sizes, symbol
+
+# (role or part, layer or None) -> expression
+Amounts = dict[tuple[str, Place | None], Any]
+
+
+class TooSlow(NotTraced):
+    """The code takes too long with symbols for sizes."""
+
+
+def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts, Amounts | None]:
+    """Distinct parameters, and those that one token uses; None where routing is unknown."""
+    from ..measure.foreign import distinct_tensors
+
+    where = places(model)
+    every: Amounts = defaultdict(lambda: 0)
+    active: Amounts = defaultdict(lambda: 0)
+    with sizes.tracing():
+        routed, unknown = routing(model)
+        for _, owner, tensor in distinct_tensors(model, roles):
+            key = role_name(roles.role[id(owner)]), where.get(id(owner))
+            values = sizes.expr(tensor.numel())
+            every[key] += values
+            chosen, n_experts = routed.get(id(tensor), (1, 1))
+            active[key] += values / sizes.expr(n_experts) * sizes.expr(chosen)
+    return dict(every), None if unknown else dict(active)
+
+
+class _Counter(ForeignCounter):
+    """Charges each layer for itself; keys are (role, operator, rotary, layer)."""
+
+    places: dict[int, Place]
+    deadline: float
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, unless it is too late."""
+        if time.monotonic() > self.deadline:
+            raise TooSlow("the code takes too long with symbols for sizes")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _charge(self, packet: Any, args: Any, flops: int) -> None:
+        role, rotary = self._where()
+        place = next(
+            (self.places[id(m)] for m in reversed(self._path) if id(m) in self.places), None
+        )
+        self.ops[role, str(packet), rotary, place] += flops  # type: ignore[index]
+        routed = self.roles.routed.get(id(args[1])) if len(args) > 1 and role == "moe" else None
+        if routed is not None and packet is torch.ops.aten.bmm:
+            chosen, n_experts = routed
+            self.ops[*IDLE, place] += flops - flops // n_experts * chosen  # type: ignore[index]
+
+    def replay(self, cost: Counter[Any], layer: nn.Module) -> None:
+        """Charge this layer with what the one like it cost."""
+        place = self.places.get(id(layer))
+        for (*key, ran), flops in cost.items():
+            self.ops[*key, ran if ran is None else place] += flops
+
+
+@frozen
+class TracedRun:
+    """What a forward showed: FLOPs of prefill and of one token, and what is cached, as amounts."""
+
+    kind: str
+    prefill: Amounts
+    operators: Amounts
+    decode: Amounts | None
+    cache: Amounts | None
+    state: Amounts | None
+    assumed: tuple[str, ...]
+
+
+def traced_forward(
+    model: nn.Module,
+    roles: Roles,
+    sizes: Sizes,
+    *,
+    decode: bool,
+    batch: int = 5,
+    seq_len: int = 61,
+    source_len: int = 53,
+    seconds: float = 10.0,
+) -> TracedRun:
+    """Run the model over B sequences of S tokens, with `decode` then over one more token each.
+
+    The numbers are the hints behind B, S and S_e. Raises whatever the code raises, and `NotTraced`
+    after so many seconds: code that goes through tokens one by one takes for ever with symbols.
+    """
+    run = SimpleNamespace(
+        batch_size=sizes.new("B", batch),
+        seq_len=sizes.new("S", seq_len),
+        encoder_len=sizes.new("S_e", source_len),
+    )
+    first: Exception | None = None
+    # batched products of experts first: the grouped one makes a number of how many there are
+    for way in ("batched_mm", "", "float32"):
+        before = getattr(model.config, "_experts_implementation", None)
+        try:
+            with run_as(model, way), sizes.tracing():
+                return _run(model, run, roles, sizes, decode, time.monotonic() + seconds)
+        except TooSlow:
+            raise
+        except Exception as error:  # somebody else's code: the first reason is given
+            first = first or error
+        finally:
+            model.config._experts_implementation = before  # type: ignore[union-attr]
+    assert first is not None
+    raise first
+
+
+def _run(
+    model: nn.Module, workload: Any, roles: Roles, sizes: Sizes, and_decode: bool, deadline: float
+) -> TracedRun:
+    roles.routed = routing(model)[0]
+    kind = kind_of(model)
+    where = places(model)
+
+    def counter(*args: Any, **kwargs: Any) -> ForeignCounter:
+        made = _Counter(*args, **kwargs)
+        made.places, made.deadline = where, deadline
+        return made
+
+    with folded(model) as folding:
+        runner = Runner(model, workload, roles, kind, folding)
+        runner.counter = counter
+        prefill, cache = runner.forward(workload.seq_len)
+        assumed = set(prefill.ordinary.assumed)
+        decode = None
+        if and_decode and kind != "encoder" and cache is not None:
+            _, shorter = runner.forward(workload.seq_len - 1)
+            decode, _ = runner.forward(1, cache=shorter)
+    generates = kind != "encoder" and cache is not None
+    kept = _cached(cache, model, sizes) if generates else (None, None)
+    return TracedRun(
+        kind=kind,
+        prefill=_flops(prefill, sizes),
+        operators=_operators(prefill, sizes),
+        decode=None if decode is None else _with_kv_len(_flops(decode, sizes)),
+        cache=kept[0],
+        state=kept[1],
+        assumed=tuple(sorted(assumed)),
+    )
+
+
+def _flops(counter: ForeignCounter, sizes: Sizes) -> Amounts:
+    """By role and layer: each token's chosen experts alone, without rotary tables."""
+    found: Amounts = defaultdict(lambda: 0)
+    for (role, operator, rotary, place), flops in counter.ops.items():  # type: ignore[misc]
+        if not rotary:
+            sign = -1 if operator == IDLE[1] else 1
+            found[role, place] += sign * sizes.expr(flops)
+    return dict(found)
+
+
+def _with_kv_len(amounts: Amounts) -> Amounts:
+    """One token's amounts in T: it attends to as many positions as there are, itself included."""
+    return {key: expr.subs(symbol("S"), symbol("T")) for key, expr in amounts.items()}
+
+
+def _operators(counter: ForeignCounter, sizes: Sizes) -> Amounts:
+    found: Amounts = defaultdict(lambda: 0)
+    for (_, operator, _, place), flops in counter.ops.items():  # type: ignore[misc]
+        if operator != IDLE[1]:
+            found[operator, place] += sizes.expr(flops)
+    return dict(found)
+
+
+def _cached(cache: Any, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
+    """Bytes of keys and values, those of an encoder apart, and of recurrent state."""
+    kept: Amounts = defaultdict(lambda: 0)
+    state: Amounts = defaultdict(lambda: 0)
+    by_length: dict[int, Stack] = {}
+    for path, module in stacks(model):
+        # a decoder's stack, where an encoder has one as long
+        if path.length not in by_length or "encoder" in by_length[path.length].path.split("."):
+            by_length[len(module)] = path
+    parts = {"self-attention": cache}
+    if hasattr(cache, "self_attention_cache") and hasattr(cache, "cross_attention_cache"):
+        parts = {
+            "self-attention": cache.self_attention_cache,
+            "cross-attention": cache.cross_attention_cache,
+        }
+    for name, part in parts.items():
+        layers = getattr(part, "layers", None)
+        stack = by_length.get(len(layers)) if isinstance(layers, list) else None
+        if not isinstance(layers, list) or stack is None:
+            found = measure_cache(part)
+            kept[name, None] += sizes.expr(found.kv_bytes)
+            state["state", None] += sizes.expr(found.state_bytes)
+            continue
+        for index, layer in enumerate(layers):
+            found, place = measure_cache([layer]), Place(stack=stack, index=index)
+            kept[name, place] += sizes.expr(found.kv_bytes)
+            state["state", place] += sizes.expr(found.state_bytes)
+    return dict(kept), dict(state)

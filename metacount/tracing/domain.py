@@ -1,0 +1,109 @@
+"""The sizes for which a traced form holds: what the code asked and what not all sizes fulfil."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from .sizes import SMALLEST, NotTraced, Sizes, divides
+
+
+def conditions(sizes: Sizes) -> tuple[Any, ...]:
+    """Relations between sizes, in SymPy, each true at the hints and not true of all sizes from 3.
+
+    Left out is that sizes differ which need not: torch asks that of many pairs, for their strides.
+    A quotient of sizes means that the division is exact, which is then a condition of its own.
+    """
+    asked: dict[Any, None] = {}
+    for guard in sizes.env.guards:
+        try:
+            asked[sizes.plain(sizes.env.replace(guard.expr))] = None
+        except NotTraced:
+            continue  # of data: what an ordinary run answered is said elsewhere
+    exact = [c for c in sizes.conditions if isinstance(c, divides)]
+    others = [c for c in sizes.conditions if not isinstance(c, divides)]
+    quotients = _quotients(exact)
+    kept: dict[Any, None] = dict.fromkeys(_minimal(exact))
+    for letter, number in sizes.constants.items():
+        kept[sympy.Eq(letter, number, evaluate=False)] = None
+    for relation in (*others, *asked):
+        if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
+            continue
+        if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
+            kept[_tidy(relation)] = None
+    return tuple(kept)
+
+
+def _plain_pair(relation: Any) -> bool:
+    return bool(relation.lhs.is_Symbol and relation.rhs.is_Symbol)
+
+
+def _minimal(exact: list[Any]) -> list[Any]:
+    """Without those that say that a size divides a multiple of itself."""
+    return [c for c in exact if not sympy.cancel(c.args[1] / c.args[0]).is_integer]
+
+
+def _quotients(exact: list[Any]) -> dict[Any, Any]:
+    """x -> y·q for every condition that a size or number y divides a size x."""
+    found: dict[Any, Any] = {}
+    for condition in exact:
+        below, above = condition.args
+        free = above.is_Symbol and above not in found and not below.free_symbols & set(found)
+        if free and above not in below.free_symbols:
+            found[above] = below * sympy.Dummy("q", integer=True, positive=True)
+    return found
+
+
+def _always(relation: Any, quotients: dict[Any, Any]) -> bool:
+    """Whether a relation can be shown of all sizes from 3; False where nothing is shown."""
+    try:
+        difference = sympy.together((relation.lhs - relation.rhs).subs(quotients))
+        above, below = difference.as_numer_denom()
+        if isinstance(relation, sympy.Eq):
+            return bool(sympy.expand(above) == 0)
+        up, down = _positive(above * below), _positive(-above * below)
+    except (sympy.PolynomialError, AttributeError, TypeError):
+        return False
+    strict_up, strict_down = up == 2, down == 2
+    if isinstance(relation, sympy.Gt | sympy.Ge):
+        return strict_up or (isinstance(relation, sympy.Ge) and up == 1)
+    if isinstance(relation, sympy.Lt | sympy.Le):
+        return strict_down or (isinstance(relation, sympy.Le) and down == 1)
+    return strict_up or strict_down
+
+
+def _positive(expr: Any) -> int:
+    """2: positive for all sizes; 1: not negative; 0: not shown. By the signs of coefficients."""
+    letters = sorted(expr.free_symbols, key=str)
+    if not letters:
+        return 2 if expr > 0 else int(expr == 0)
+    above = {s: s + SMALLEST for s in letters}
+    poly = sympy.Poly(expr.xreplace(above), *letters)
+    if any(c < 0 for c in poly.coeffs()):
+        return 0
+    return 2 if poly.TC() > 0 else 1
+
+
+def _tidy(relation: Any) -> Any:
+    """Without common factors: 128·h = 128·k is h = k."""
+    if not isinstance(relation, sympy.Eq | sympy.Ne):
+        return relation
+    factors = sympy.factor_list(sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0])[1]
+    rest = [base for base, _ in factors if len(base.as_ordered_terms()) > 1]
+    if len(rest) != 1:
+        return relation
+    terms = rest[0].as_ordered_terms()
+    left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
+    return relation.func(left, left - rest[0], evaluate=False)
+
+
+def in_words(condition: Any, write: Any) -> str:
+    """One condition as a person says it; `write` prints an expression."""
+    if isinstance(condition, divides):
+        below, above = condition.args
+        if below == 2 and above.is_Symbol:
+            return f"{write(above)} is even"
+        return f"{write(below)} divides {write(above)}"
+    signs = {"==": "=", "!=": "≠", ">=": "≥", "<=": "≤", ">": ">", "<": "<"}
+    return f"{write(condition.lhs)} {signs[condition.rel_op]} {write(condition.rhs)}"

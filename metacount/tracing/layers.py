@@ -1,0 +1,159 @@
+"""Which layers a model repeats, and how many of a kind it has, in its config's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sympy
+from torch import nn
+
+from ..frozen import frozen
+from ..measure.fold import LAYER_NUMBERS, PLAIN
+from .sizes import symbol
+
+# Other numbers of layers to try a law at: small, and of different remainders.
+TRIED = (4, 5, 6, 7, 8, 9, 11, 12, 13, 16)
+TRIES_KEPT = 5
+
+
+@frozen
+class Stack:
+    """A list of layers in a model: its path, and its length."""
+
+    path: str
+    length: int
+
+
+@frozen
+class Place:
+    """One layer of one stack."""
+
+    stack: Stack
+    index: int
+
+
+def places(model: nn.Module) -> dict[int, Place]:
+    """The layer that each module is or belongs to, by the module's id; outermost lists alone."""
+    found: dict[int, Place] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or id(module) in found or not len(module):
+            continue
+        stack = Stack(path=path, length=len(module))
+        for index, layer in enumerate(module):
+            for inner in layer.modules():
+                found.setdefault(id(inner), Place(stack=stack, index=index))
+    return found
+
+
+def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
+    """Every outermost list of layers."""
+    inside: set[int] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) and id(module) not in inside:
+            inside |= {id(m) for m in module.modules()}
+            yield Stack(path=path, length=len(module)), module
+
+
+def described(layer: nn.Module) -> Any:
+    """What can be told of a layer from outside: classes, shapes and plain attributes."""
+    return tuple(
+        (
+            path,
+            type(module).__name__,
+            tuple((n, tuple(p.shape)) for n, p in module._parameters.items() if p is not None),
+            tuple(
+                (n, value)
+                for n, value in sorted(vars(module).items())
+                if isinstance(value, PLAIN) and n not in LAYER_NUMBERS
+            ),
+        )
+        for path, module in layer.named_modules()
+    )
+
+
+@frozen
+class Law:
+    """How many layers of a kind there are: `expr` in fields of the config where one was found.
+
+    `confirmed` is at how many other numbers of layers it was tried; 0 where it is only the count.
+    """
+
+    expr: Any
+    count: int
+    confirmed: int
+
+
+def law(
+    stack: Stack,
+    indices: frozenset[int],
+    base: nn.Module,
+    fields: dict[str, int],
+    rebuilt: Callable[[dict[str, int]], nn.Module | None],
+) -> Law:
+    """The number of layers `indices` of `stack` as an expression in `fields`, confirmed elsewhere.
+
+    `rebuilt` builds the model with other values of some fields, or gives None where it cannot.
+    """
+    count = len(indices)
+    layers = dict(stacks(base)).get(stack)
+    if layers is None:
+        return Law(expr=sympy.Integer(count), count=count, confirmed=0)
+    kind = {described(layers[i]) for i in indices}
+    rest = {described(layers[i]) for i in range(stack.length) if i not in indices}
+    seen: list[tuple[dict[str, int], int]] = [(fields, count)]
+    if kind.isdisjoint(rest):
+        for change in _changes(fields, stack.length):
+            found = _count(rebuilt({**fields, **change}), stack.path, kind, rest)
+            if found is not None:
+                seen.append(({**fields, **change}, found))
+    if len(seen) > 2:
+        for expr in (*_candidates(fields), sympy.Integer(count)):
+            if all(_value(expr, at) == found for at, found in seen):
+                return Law(expr=expr, count=count, confirmed=len(seen) - 1)
+    return Law(expr=sympy.Integer(count), count=count, confirmed=0)
+
+
+def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
+    """Other values of the fields that count layers, and of one other field at a time."""
+    counts = [name for name, value in fields.items() if value == length]
+    for name in counts[:2]:
+        others = [n for n in TRIED if n != length][:TRIES_KEPT]
+        yield from ({name: n} for n in others)
+        for other in fields:
+            if other != name and 1 < fields[other] < 12:
+                yield {name: 13, other: fields[other] + 1}
+                yield {name: 12, other: fields[other] - 1}
+
+
+def _count(model: nn.Module | None, path: str, kind: set[Any], rest: set[Any]) -> int | None:
+    if model is None:
+        return None
+    layers = {stack.path: module for stack, module in stacks(model)}.get(path)
+    if layers is None:
+        return None
+    found = [described(layer) for layer in layers]
+    # a layer of neither kind was not there before: nothing can be said
+    if any(one not in kind and one not in rest for one in found):
+        return None
+    return sum(one in kind for one in found)
+
+
+def _candidates(fields: dict[str, int]) -> Iterator[Any]:
+    names = [symbol(name) for name in fields]
+    yield from names
+    pairs = [(a, b) for a in names for b in names if a != b]
+    yield from (a - b for a, b in pairs)
+    yield from (sympy.floor(a / b) for a, b in pairs)
+    yield from (a - sympy.floor(a / b) for a, b in pairs)
+    yield from (-sympy.floor(-a / b) for a, b in pairs)
+    yield from (a + b for a, b in pairs)
+    for c in range(1, 4):
+        yield from (a - c for a in names)
+    for c in range(2, 9):
+        yield from (sympy.floor(a / c) for a in names)
+        yield from (a - sympy.floor(a / c) for a in names)
+
+
+def _value(expr: Any, at: dict[str, int]) -> int:
+    return int(expr.subs({symbol(name): value for name, value in at.items()}))

@@ -1,0 +1,175 @@
+"""Sizes that are symbols while somebody's code runs, and what that code asked of them.
+
+torch's `SymInt` carries an expression through Python and through shapes. Where code asks a question
+that a symbol cannot answer (a comparison, a division), the answer is that of the number behind the
+symbol, its hint; what was asked becomes part of the domain in which the resulting form holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+SMALLEST = 3  # torch's code asks of every size, and of S - 1, whether it is 0 or 1
+
+
+class NotTraced(RuntimeError):
+    """What the code does with a size has no closed form here; the message says what it is."""
+
+
+def symbol(name: str) -> Any:
+    """The SymPy symbol of one size: a positive whole number."""
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+class Sizes:
+    """The symbolic sizes of one build, by name, and the numbers they stand for."""
+
+    def __init__(self) -> None:
+        self.env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.hints: dict[Any, int] = {}
+        self._letters: dict[Any, Any] = {}
+        self._plain: dict[Any, Any] = {}
+        self.conditions: dict[Any, None] = {}
+
+    def new(self, name: str, hint: int) -> torch.SymInt:
+        """A size of that name that is `hint` wherever code must know."""
+        source = ConstantSource(name)
+        raw = self.env.create_symbol(
+            hint,
+            source=source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=True,
+            do_not_specialize_zero_one=True,
+        )
+        letter = symbol(name)
+        self._letters[raw] = letter
+        self.hints[letter] = hint
+        made: Any = self.env.create_symintnode(raw, hint=hint, source=source)
+        return made  # type: ignore[no-any-return]
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Inside, tensors have symbolic sizes and no data; a symbol passes for a whole number."""
+        # torch.nn asks whether a size is an Integral
+        numbers.Integral.register(torch.SymInt)
+        # what torch logs of a failed attempt comes back as an exception
+        level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        # some code copies its config: a copied symbol would belong to another environment
+        copied: dict[Any, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined]
+        before = copied.get(torch.SymInt)
+        copied[torch.SymInt] = lambda size, _memo: size
+        try:
+            with self.mode:
+                yield
+        finally:
+            logging.disable(level)
+            copied.pop(torch.SymInt)
+            if before is not None:
+                copied[torch.SymInt] = before
+
+    def expr(self, size: int | torch.SymInt) -> Any:
+        """A size as a SymPy expression in the names of sizes.
+
+        Floors of quotients that are exact at the hints become quotients, under a condition.
+        """
+        if not isinstance(size, torch.SymInt):
+            return sympy.Integer(size)
+        return sympy.expand(self.plain(self.env.replace(size.node.expr)))
+
+    @property
+    def constants(self) -> dict[Any, int]:
+        """Sizes that the code turned into numbers, or made equal to an expression."""
+        found = {}
+        for raw, letter in self._letters.items():
+            now = self.env.replace(raw)
+            if now.is_Integer:
+                found[letter] = int(now)
+        return found
+
+    def value(self, expr: Any) -> Any:
+        """An expression at the hints, exact."""
+        return expr.xreplace({s: sympy.Integer(self.hints[s]) for s in expr.free_symbols})
+
+    def holds(self, relation: Any) -> bool:
+        """Whether a relation of plain expressions is true at the hints."""
+        return bool(self.value(relation))
+
+    def plain(self, raw: Any) -> Any:
+        """torch's expression in SymPy's own words, under `conditions` where it was cut short."""
+        if raw not in self._plain:
+            self._plain[raw] = self._made_plain(raw)
+        return self._plain[raw]
+
+    def _made_plain(self, raw: Any) -> Any:
+        if raw in self._letters:
+            return self._letters[raw]
+        if not raw.args:
+            if raw.is_Symbol:
+                raise NotTraced(f"a number computed from data ({raw}) decides about a size")
+            return raw
+        kind = type(raw).__name__
+        args = [self.plain(arg) for arg in raw.args]
+        if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv", "CeilToInt", "FloorToInt"):
+            return self._quotient(args) if len(args) == 2 else args[0]
+        if kind in ("Mod", "PythonMod"):
+            return self._remainder(*args)
+        if kind in ("Max", "Min"):
+            return self._extreme(kind, args)
+        if isinstance(raw, sympy.Add | sympy.Mul | sympy.Pow | sympy.Rel | sympy.And | sympy.Or):
+            return raw.func(*args)
+        raise NotTraced(f"{kind} of sizes: {str(raw)[:80]}")
+
+    def _quotient(self, args: list[Any]) -> Any:
+        above, below = args
+        whole = sympy.cancel(above / below)
+        if whole.is_integer:
+            return whole
+        if self.value(above) % self.value(below) == 0:
+            self.conditions[divides(below, above)] = None
+            return whole
+        extra, rest = above.as_coeff_Add()
+        if below.is_Integer and 0 < extra < below and self.value(rest) % below == 0:
+            # (x + 1)//2 of an even x
+            self.conditions[divides(below, rest)] = None
+            return rest / below
+        whole = sympy.cancel(rest / below)
+        if whole.is_integer and -SMALLEST <= extra < 0:
+            return whole - 1  # (3·x - 1)//x
+        return sympy.floor(above / below)
+
+    def _remainder(self, above: Any, below: Any) -> Any:
+        whole = sympy.cancel(above / below)
+        if whole.is_integer:
+            return sympy.Integer(0)
+        if self.value(above) % self.value(below) == 0:
+            self.conditions[divides(below, above)] = None
+            return sympy.Integer(0)
+        return sympy.Mod(above, below)
+
+    def _extreme(self, kind: str, args: list[Any]) -> Any:
+        best = (max if kind == "Max" else min)(args, key=self.value)
+        for other in args:
+            if other is not best:
+                relation = sympy.Ge(best, other) if kind == "Max" else sympy.Le(best, other)
+                self.conditions[relation] = None
+        return best
+
+
+class divides(sympy.Function):  # type: ignore[misc]  # SymPy is not typed
+    """The condition that the first divides the second."""
+
+    nargs = 2

@@ -1,0 +1,141 @@
+"""The conventions as text: what each counts, its value per token, who uses it, and why they differ.
+
+A GFLOP is 10^9 FLOPs; every rounding is here.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount import units
+from metacount.conventions import amounts, conventions
+from metacount.views.layout import bold, columns, dim, paragraph, table, width_of, wrapped
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.conventions import Amounts, Convention
+    from metacount.resolve import Model
+    from metacount.spec import Workload
+
+
+def conventions_text(model: Model, workload: Workload) -> str:
+    """The amounts, a table for each kind of pass, the range and what makes it."""
+    width = columns()
+    a = amounts(model.spec, workload)
+    found = conventions(model.spec, workload)
+    lines = [bold(model.name) + (f"  ({model.id})" if model.name != model.id else "")]
+    lines.append(f"batch_size {workload.batch_size}, seq_len {workload.seq_len}")
+    lines += ["", *_legend(a, width)]
+    if model.spec.tie_embeddings:
+        said = "the head multiplies with the table of E, so P - E leaves its product out"
+        lines += paragraph("tied", said, width)
+    for passes in dict.fromkeys(c.passes for c in found):
+        group = [c for c in found if c.passes == passes]
+        lines += ["", *_group(passes, sorted(group, key=_order), a.tokens, width)]
+    lines += ["", *paragraph("why", _why(found, a), width)]
+    return "\n".join(lines) + "\n"
+
+
+def _order(convention: Convention) -> tuple[bool, int]:
+    return convention.unit == "MAC", convention.value
+
+
+def _legend(a: Amounts, width: int) -> list[str]:
+    """What the letters stand for, per token."""
+    rows = [
+        ("P", units.exact(a.params), "parameters used for one token"),
+        ("E", units.exact(a.looked_up), "of these, in tables that are looked up"),
+        ("W", giga(Fraction(a.weights, a.tokens), "FLOP"), "products with weights, forward"),
+        ("H", giga(Fraction(a.head, a.tokens), "FLOP"), "of these, the output head's"),
+        ("A", giga(Fraction(a.pairs, a.tokens), "FLOP"), "products between positions, all pairs"),
+    ]
+    if a.causal:
+        kept = giga(Fraction(a.kept_pairs, a.tokens), "FLOP")
+        rows.append(("C", kept, "products between positions that the mask keeps"))
+    return [dim("per token"), *table(("", "", ""), rows, "<><")]
+
+
+def giga(per_token: Fraction, unit: str) -> str:
+    """Thousand millions to three significant digits, never fewer than one decimal.
+
+    >>> giga(Fraction(45_029_548_032), "FLOP"), giga(Fraction(4_295), "FLOP")
+    ('45.0 GFLOP', '0.00000430 GFLOP')
+    """
+    places = 1
+    while places < 9 and per_token and per_token * 10**places < 100 * 10**9:
+        places += 1
+    whole, rest = divmod(round(per_token * 10**places / 10**9), 10**places)
+    return f"{units.exact(whole)}.{rest:0{places}d} G{unit}"
+
+
+def _group(passes: str, group: list[Convention], tokens: int, width: int) -> list[str]:
+    heads = (passes, "formula", "per token", "workload")
+    rows = [
+        (c.says, c.formula, giga(c.per_token(tokens), c.unit), _total(c.value, c.unit))
+        for c in group
+    ]
+    full = [(*row, c.users) for row, c in zip(rows, group, strict=True)]
+    if width_of((*heads, "who"), full) <= width:
+        return table((*heads, "who"), full, "<<>><")
+    drawn = table(heads[:3], [row[:3] for row in rows], "<<>")
+    lines = drawn[:1]
+    for line, c in zip(drawn[1:], group, strict=True):
+        lines += [line, *(dim(f"    {said}") for said in wrapped(c.users, width - 4))]
+    return lines
+
+
+def _total(value: int, unit: str) -> str:
+    return units.flops(value).replace("FLOP", unit)
+
+
+def _why(found: tuple[Convention, ...], a: Amounts) -> str:
+    training = [c for c in found if c.passes.startswith("training") and c.unit == "FLOP"]
+    low, high = min(training, key=_order), max(training, key=_order)
+    ends = [giga(c.per_token(a.tokens), c.unit).partition(" ")[0] for c in (low, high)]
+    return (
+        f"training GFLOPs per token range from {ends[0]}, {low.formula}, to {ends[1]}, "
+        f"{high.formula}, and nobody is wrong: they differ in whether tables that are looked up "
+        "count, in whether products between positions count, in full, halved or as masked, in "
+        "the backward of a fused attention (2.5× its forward, as it makes the scores again, "
+        "not 2×), and in whether a forward that is run again counts (what the hardware does) or "
+        "not (what the model needs). A multiply-add is two FLOPs."
+    )
+
+
+def conventions_data(model: Model, workload: Workload) -> dict[str, Any]:
+    """The same with every digit."""
+    a = amounts(model.spec, workload)
+    return {
+        "model": model.id,
+        "name": model.name,
+        "changes": model.changes,
+        "workload": {"batch_size": workload.batch_size, "seq_len": workload.seq_len},
+        "tokens": a.tokens,
+        "amounts": {
+            "P": a.params,
+            "E": a.looked_up,
+            "W": _exact(Fraction(a.weights, a.tokens)),
+            "H": _exact(Fraction(a.head, a.tokens)),
+            "A": _exact(Fraction(a.pairs, a.tokens)),
+            "C": _exact(Fraction(a.kept_pairs, a.tokens)),
+        },
+        "conventions": [
+            {
+                "passes": c.passes,
+                "says": c.says,
+                "formula": c.formula,
+                "value": c.value,
+                "per_token": _exact(c.per_token(a.tokens)),
+                "unit": c.unit,
+                "users": c.users,
+            }
+            for c in conventions(model.spec, workload)
+        ],
+        "source": "formula",
+    }
+
+
+def _exact(value: Fraction) -> int | str:
+    return int(value) if value.denominator == 1 else str(value)

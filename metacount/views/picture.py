@@ -1,0 +1,68 @@
+"""Pictures: one look for all of them, and the file they end in. matplotlib is loaded here alone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from metacount.resolve import InputError, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENDINGS = (".svg", ".png", ".pdf")
+
+# Okabe and Ito's colours, which people with any colour vision can tell apart, and two greys.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#555555",
+           "#999999")  # fmt: skip
+
+LOOK: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    # the same picture gives the same bytes
+    "svg.hashsalt": "metacount",
+    "savefig.dpi": 150,
+}
+
+
+def check_output(file: str) -> None:
+    """Said before anything is computed: the ending is known and the folder can be written to."""
+    ending = os.path.splitext(file)[1].lower()
+    if ending not in ENDINGS:
+        said = f"'{shown(ending)}'" if ending else "no ending"
+        raise InputError(f"-o must end in {', '.join(ENDINGS)}: got {said} in {shown(file)}")
+    folder = os.path.dirname(file) or "."
+    if not os.path.isdir(folder):
+        raise InputError(f"-o: there is no folder {shown(folder)}; make it first")
+    if os.path.isdir(file):
+        raise InputError(f"-o: {shown(file)} is a folder; give a file")
+    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
+        raise InputError(f"-o: {shown(file)} cannot be written; choose another file")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, whose parts make room for each other."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    settings: Any = matplotlib.rcParams
+    settings.update(LOOK)
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, file: str) -> None:
+    """Write the picture, without the date that would make each one different."""
+    ending = os.path.splitext(file)[1].lower()
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
+    try:
+        figure.savefig(file, format=ending[1:], metadata=metadata)
+    except OSError as error:
+        raise InputError(
+            f"-o: {shown(file)} cannot be written: {error.strerror}; choose another file"
+        ) from None

@@ -1,0 +1,217 @@
+"""Claims about behaviour, done again in plain torch: none of the reference modules is used."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from changed_claims import ALL
+from torch import Tensor
+
+from metacount.claims import judge_claim
+from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
+
+D, E, N = 5, 4, 3
+
+
+def values(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class Plain:
+    """Experts that are one matrix each, and a router, as plain tensors."""
+
+    def __init__(self) -> None:
+        self.x_ND = values(N, D, seed=1)
+        self.router_ED = values(E, D, seed=2).requires_grad_()
+        self.experts = [values(D, D, seed=3 + e).requires_grad_() for e in range(E)]
+
+    def output(self, n: int, e: int) -> Tensor:
+        return torch.tanh(self.experts[e] @ self.x_ND[n])
+
+    def logits(self) -> Tensor:
+        return self.x_ND @ self.router_ED.T
+
+
+def test_one_expert_renormalised_is_unweighted_and_teaches_the_router_nothing() -> None:
+    plain = Plain()
+    best = plain.logits().max(-1)
+    weights = best.values[:, None].softmax(-1)[:, 0]  # over the one that was chosen
+    y = sum((weights[n] * plain.output(n, int(best.indices[n]))).square().sum() for n in range(N))
+    assert isinstance(y, Tensor)
+    y.backward()
+    assert weights.tolist() == [1.0] * N
+    assert plain.router_ED.grad is not None
+    assert float(plain.router_ED.grad.abs().max()) == 0
+
+
+def test_one_expert_with_its_probability_teaches_the_router() -> None:
+    plain = Plain()
+    probs = plain.logits().softmax(-1)
+    best = probs.max(-1)
+    y = sum((best.values[n] * plain.output(n, int(best.indices[n]))).square().sum()
+            for n in range(N))  # fmt: skip
+    assert isinstance(y, Tensor)
+    y.backward()
+    assert plain.router_ED.grad is not None
+    assert float(plain.router_ED.grad.abs().max()) > 1e-3
+    assert float(best.values.detach().max()) < 1
+    assert judge_claim("k1-output-unweighted").verdict == WRONG
+
+
+def test_an_expert_that_nobody_chose_has_no_gradient() -> None:
+    plain = Plain()
+    chosen = plain.logits().argmax(-1).tolist()
+    assert len(set(chosen)) < E
+    probs = plain.logits().softmax(-1)
+    y = sum((probs[n, e] * plain.output(n, e)).square().sum() for n, e in enumerate(chosen))
+    assert isinstance(y, Tensor)
+    y.backward()
+    for e, matrix in enumerate(plain.experts):
+        # autograd never reached it, which an optimizer takes for zero
+        assert (matrix.grad is None) == (e not in chosen)
+    assert plain.router_ED.grad is not None
+    assert bool((plain.router_ED.grad != 0).all())  # the router's rows have one all the same
+    judged = judge_claim("unselected-expert-gradient")
+    assert (judged.verdict, judged.correct) == (RIGHT, "exactly 0")
+
+
+def test_the_gradient_of_a_weight_is_an_inner_product() -> None:
+    plain = Plain()
+    # y = Σ w_e·f_e, so dL/dw_e = Σ_i dL/dy_i · f_e,i; by central differences, without autograd
+    outputs = [plain.output(0, e).detach() for e in range(2)]
+    weights, target = torch.tensor([0.3, 0.7], dtype=torch.float64), values(D, seed=9)
+
+    def loss(w: Tensor) -> Tensor:
+        return (w[0] * outputs[0] + w[1] * outputs[1] - target).pow(4).sum()
+
+    slope = 4 * (weights[0] * outputs[0] + weights[1] * outputs[1] - target).pow(3)
+    for e in range(2):
+        step = torch.zeros(2, dtype=torch.float64)
+        step[e] = 1e-5
+        numeric = (loss(weights + step) - loss(weights - step)) / 2e-5
+        assert float(numeric) == pytest.approx(float(slope @ outputs[e]), rel=1e-6)
+    judged = judge_claim("router-gradient")
+    assert judged.verdict == RIGHT
+    pairs = [line for line in judged.computation if line.startswith("token")]
+    assert len(pairs) == 6
+    for line in pairs:
+        gradient, product = line.partition("gradient ")[2].split(", product ")
+        assert gradient == product
+
+
+def test_the_weight_on_the_input_has_another_gradient() -> None:
+    plain = Plain()
+    weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    torch.tanh(plain.experts[0] @ (weight * plain.x_ND[0])).sum().backward()
+    assert weight.grad is not None
+    assert abs(float(weight.grad) - float(plain.output(0, 0).sum().detach())) > 1e-3
+
+
+def test_the_balancing_loss_by_hand() -> None:
+    # two experts, four tokens, three of them to expert 0: 2·(0.6·0.75 + 0.4·0.25)
+    probs = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
+    shares = F.one_hot(probs.argmax(-1), 2).double().mean(0)
+    assert float(2 * (probs.mean(0) * shares).sum()) == pytest.approx(1.1, rel=1e-12)
+    judged = judge_claim("balance-loss")
+    assert judged.verdict == RIGHT
+    one, two = (line for line in judged.computation if line.startswith("k ="))
+    stated, module = (float(text.split()[-1]) for text in one.split(",")[:2])
+    assert stated == module
+    stated, module = (float(text.split()[-1]) for text in two.split(",")[:2])
+    assert stated == pytest.approx(2 * module, rel=1e-5)  # printed to six decimals
+
+
+def test_both_orders_choose_alike_and_agree_after_renormalising() -> None:
+    logits = values(20, 7)
+    first = logits.softmax(-1).topk(3)
+    second = logits.topk(3)
+    assert torch.equal(first.indices, second.indices)
+    as_they_are, over_chosen = first.values, second.values.softmax(-1)
+    assert bool((as_they_are.sum(-1) < 1 - 1e-6).all())
+    renormalised = as_they_are / as_they_are.sum(-1, keepdim=True)
+    torch.testing.assert_close(renormalised, over_chosen, rtol=1e-12, atol=0)
+    one, other = (judge_claim(f"gate-softmax-order-{order}") for order in "ab")
+    assert (one.verdict, other.verdict) == (CONDITIONAL, CONDITIONAL)
+    # Switch keeps the probability (its eq. 2); Mixtral takes a softmax over the top 2 (sec. 2.1)
+    assert "switch-base-8" in one.correct.partition("; not")[0]
+    assert "mixtral-8x7b" in other.correct.partition("; not")[0]
+    # DeepSeek-V3 and Llama 4 take sigmoids: neither
+    for judged in (one, other):
+        assert "deepseek-v3" in judged.correct.partition("; not")[2]
+        assert "llama4-scout-text" in judged.correct.partition("; not")[2]
+        # another router stands in for Phi-3.5's in the catalog: it says nothing
+        assert "phi3.5-moe" not in judged.correct
+
+
+def test_softmax_runs_in_the_router_too() -> None:
+    dense, mixture, sigmoid = judge_claim("softmax-only-two-places").computation
+    assert dense.endswith("softmax in ScaledDotProduct 2")
+    assert "Router" in mixture and "Router" not in sigmoid
+
+
+def test_rmsnorm_takes_the_mean() -> None:
+    x = values(1, 16)
+    norm = torch.nn.RMSNorm(16, eps=1e-5, dtype=torch.float64)
+    y = norm(x).detach()
+    # 4 = √16: each value has a square of 1 on average; with the sum it would be 1
+    assert float(y.norm()) == pytest.approx(4, rel=1e-4)
+    judged = judge_claim("rmsnorm-sum")
+    assert judged.verdict == WRONG
+    assert "a norm of 4.000 for d = 16" in judged.reason
+
+
+def test_deepnorm_and_sandwich_norm_have_their_norms() -> None:
+    deep, sandwich = judge_claim("deepnorm"), judge_claim("sandwich-norm")
+    assert "norms in the block: 2, stated 2" in deep.computation
+    assert "norms in the block: 4, stated 4" in sandwich.computation
+    # arXiv:2203.00555, figure 2: (2N)^¼ with N = 2 layers is √2
+    assert any(f"= {math.sqrt(2):.4f}; with α = 1" in line for line in deep.computation)
+
+
+def test_gelu_and_its_approximation() -> None:
+    x = torch.linspace(-6, 6, 12001, dtype=torch.float64)
+    exact = x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    tanh = x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    assert f"{float((exact - tanh).abs().max()):.3e}" == "4.732e-04"
+    assert any("4.732e-04" in line for line in judge_claim("gelu-erf").computation)
+
+
+def test_positions_and_their_parameters() -> None:
+    # 2 tables 31·24; 2 layers of 4·24·24 + 3·24·16 + 2·24; a last norm
+    none = 2 * 31 * 24 + 2 * (4 * 24 * 24 + 3 * 24 * 16 + 2 * 24) + 24
+    lines = judge_claim("alibi-no-params").computation
+    for kind in ("none", "alibi", "rope", "sinusoidal"):
+        assert f"{kind}: {none:,} (+0)" in lines
+    assert f"learned: {none + 50 * 24:,} (+1,200)" in lines
+
+
+def test_rotations_depend_on_the_distance() -> None:
+    # pairs of columns as complex numbers: turned by i·θ and j·θ, their product by (i - j)·θ
+    q, k = (torch.view_as_complex(values(4, 2, seed=seed)) for seed in (5, 6))
+    theta = 10000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+
+    def score(i: int, j: int) -> float:
+        a, b = q * torch.exp(1j * i * theta), k * torch.exp(1j * j * theta)
+        return float((a * b.conj()).real.sum())
+
+    assert score(8, 5) == pytest.approx(score(103, 100), rel=1e-10)
+    assert abs(score(8, 5) - score(8, 4)) > 1e-3
+    lines = [line for line in judge_claim("rope-relative").computation if line.startswith("i - j")]
+    for line in lines[:3]:
+        assert len({*line.partition(": ")[2].split(", ")}) == 1
+    # float32 does not hold positions near 100,000 that exactly
+    assert "float32" in lines[3]
+    assert len({*lines[3].partition(": ")[2].split(", ")}) > 1
+
+
+def test_the_claims_that_run_modules_are_all_here() -> None:
+    with open(__file__, encoding="utf-8") as file:
+        text = file.read()
+    running = [id for id, claim in ALL.items() if claim.judge not in ("gate_order",)]
+    from metacount.claims import needs_torch
+
+    missing = [id for id in running if needs_torch(ALL[id]) and f'"{id}"' not in text]
+    assert missing == []

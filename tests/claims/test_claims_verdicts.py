@@ -1,0 +1,267 @@
+"""Every claim's verdict and correct value, from arithmetic that is written out here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from changed_claims import ALL, changed, with_options
+
+from metacount.claims import DATA, JUDGES, TOPICS, claims, judge_claim, needs_torch
+from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
+from metacount.claims.labels import parse
+
+# id -> verdict, and the correct number where there is one
+NUMBERS: dict[str, tuple[str, int]] = {
+    "block-512-attention": (RIGHT, 4 * 512 * 512),
+    "block-512-ffn": (RIGHT, 2 * 512 * 2048),
+    "block-512-layernorm": (RIGHT, 2 * (512 + 512)),
+    "block-512-total": (RIGHT, 1_048_576 + 2_097_152 + 2_048),
+    "blocks-512-x12": (RIGHT, 12 * 3_147_776),  # 37,773,312 is 37.8M
+    # q, k, v, o [768, 768] with biases; up and down with 3072 + 768; two norms of 2·768
+    "bert-base-blocks": (
+        WRONG,
+        12 * (4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768),
+    ),
+    "bert-base-pooler": (WRONG, 768 * 768 + 768),  # 590,592
+    # vocabulary, 1024 positions; a block: 4·(1024² + 1024), 8·1024² + 5·1024, 4·1024; last norm
+    "gpt2-medium-total": (
+        WRONG,
+        (50257 + 1024) * 1024 + 24 * (12 * 1024 * 1024 + (4 + 5 + 4) * 1024) + 2 * 1024,
+    ),
+    "llama-7b-attention": (RIGHT, 4 * 4096 * 4096),  # 67,108,864 is 67.11M
+    "llama-7b-ffn": (RIGHT, 3 * 4096 * 11008),  # 135,266,304 is 135.27M
+    "llama-7b-block": (RIGHT, 4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096),
+    # two tables of 32000 rows, 32 blocks, the last norm
+    "llama-7b-head-tied": (
+        WRONG,
+        2 * 32000 * 4096 + 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 4096,
+    ),
+    "swiglu-eight-thirds": (RIGHT, 43 * 256),  # 32768/3 = 10922.67; 42·256 = 10752 is less
+    "mixtral-expert": (RIGHT, 3 * 4096 * 14336),
+    "mixtral-expert-is-llama-ffn": (WRONG, 3 * 4096 * 14336),
+    "mixtral-moe-layer": (RIGHT, 8 * 3 * 4096 * 14336 + 8 * 4096),
+    "mixtral-active-ffn": (RIGHT, 2 * 3 * 4096 * 14336 + 8 * 4096),
+    # attention: q, o [4096, 4096], k, v [1024, 4096]
+    "mixtral-total": (
+        WRONG,
+        2 * 32000 * 4096
+        + 32 * (2 * 4096 * (4096 + 1024) + 8 * 3 * 4096 * 14336 + 8 * 4096 + 2 * 4096)
+        + 4096,
+    ),
+    # q, o [8192, 5120], k, v [1024, 5120], FFN of 25600, two norms, QK-norm of 2·128
+    "qwen3-32b-total": (
+        RIGHT,
+        2 * 151936 * 5120
+        + 64 * (2 * 5120 * (8192 + 1024) + 3 * 5120 * 25600 + 2 * 5120 + 2 * 128)
+        + 5120,
+    ),
+    "qwen3-235b-total": (
+        RIGHT,
+        2 * 151936 * 4096
+        + 94 * (2 * 4096 * (8192 + 512) + 128 * (3 * 4096 * 1536 + 4096) + 2 * 4096 + 2 * 128)
+        + 4096,
+    ),
+    # 8 experts, but all 128 rows of the router
+    "qwen3-235b-active": (
+        WRONG,
+        2 * 151936 * 4096
+        + 94 * (2 * 4096 * (8192 + 512) + 8 * 3 * 4096 * 1536 + 128 * 4096 + 2 * 4096 + 2 * 128)
+        + 4096,
+    ),
+}
+
+# id -> verdict, and what the correct value has to say, by hand
+SAID: dict[str, tuple[str, tuple[str, ...]]] = {
+    # 2,097,152 and 1,048,576 of 3,147,776
+    "block-512-share": (RIGHT, ("FFN 66.62 %", "attention 33.31 %")),
+    # 30522·768; with 512 positions, 2 types and a norm of 2·768: 768·(30522 + 512 + 2 + 2)
+    "bert-base-embedding": (CONDITIONAL, ("23,440,896", "23,837,184")),
+    # (12·768² + 4·768) / (12·512² + 4·512) = 7,080,960 / 3,147,776;  (4·768² + 4096·768) / 12·512²
+    "width-squared": (CONDITIONAL, (": 2.25;", ": 2.2495;", ": 1.75")),
+    "swiglu-equals-4x": (RIGHT, ("SwiGLU 135,266,304", "GELU 134,217,728")),
+    # active: 46,702,792,704 - 32·6·176,160,768; without table and norms
+    "mixtral-token-cost": (RIGHT, ("12,879,925,248", "12,748,849,152")),
+    "deepseek-moe-16-experts": (WRONG, ("n_experts 64", "top_k 6")),
+    "all-moe-k2": (WRONG, ("Mixtral 8x7B 2", "DeepSeekMoE 16B 6", "V2 236B 6", "V3 671B 8")),
+    "v2-162-experts": (CONDITIONAL, ("160", "162")),
+    "v3-257-experts": (CONDITIONAL, ("256", "257")),
+    "gemma-gelu": (WRONG, ("gated", "8,537,680,896")),
+    "t5-prenorm-rms": (CONDITIONAL, ("n_layers 24", "n_encoder_layers 24", "rmsnorm", "relu")),
+    # OLMo 2 1B: 16·3·2048·8192 of 1,484,916,736; Gemma 2B: 18·2·2048·256·9 of 2,506,172,416
+    "shares-70-25-5": (WRONG, ("54.2 % (olmo2-1b)", "6.8 % (gemma-2b)")),
+    # 94·128·3·4096·1536 / 235,093,634,560; 94·8·3·4096·1536 / 22,190,763,520;
+    # 48·128·3·2048·768 / 30,532,122,624; 48·8·3·2048·768 / 3,353,032,704
+    "moe-share-drop": (CONDITIONAL, ("96.60 %", "63.96 %", "94.95 %", "54.04 %")),
+    # judged in letters, see test_claims_letters
+    "attention-4d2": (CONDITIONAL, ()),
+    "ffn-gelu-8d2": (CONDITIONAL, ()),
+    "ffn-swiglu-3dm": (RIGHT, ()),
+    "block-gelu-12d2": (CONDITIONAL, ()),
+    "block-swiglu-16d2": (CONDITIONAL, ()),
+    "relu-ffn-bias": (RIGHT, ()),
+    "qwen2-attention": (RIGHT, ()),
+    "mla-cache-dc": (WRONG, ()),
+    "moe-params": (CONDITIONAL, ()),
+    "moe-flops-k3dm": (WRONG, ()),
+    "moe-flops-independent-of-E": (WRONG, ()),
+    "qwen3-dense-others": (WRONG, ()),
+    "qwen3-moe-active-formula": (WRONG, ()),
+    "qwen3-moe-total-formula": (WRONG, ()),
+    "qwen3-dense-formula": (RIGHT, ()),
+    # judged by running modules, see test_claims_behaviour
+    "k1-output-unweighted": (WRONG, ("exactly 0",)),
+    "unselected-expert-gradient": (RIGHT, ("exactly 0",)),
+    "router-gradient": (RIGHT, ("dL/dy · f_e(x)",)),
+    "balance-loss": (RIGHT, ("E·Σ p_e·c_e",)),
+    "gate-softmax-order-a": (CONDITIONAL, ("switch-base-8", "deepseek-v2")),
+    "gate-softmax-order-b": (CONDITIONAL, ("mixtral-8x7b", "qwen3-235b-a22b")),
+    "softmax-only-two-places": (CONDITIONAL, ("attention; router",)),
+    "rmsnorm-sum": (WRONG, ("mean of squares",)),
+    "deepnorm": (RIGHT, ("as stated",)),
+    "sandwich-norm": (RIGHT, ("as stated",)),
+    "gelu-erf": (RIGHT, ("erf",)),
+    "alibi-no-params": (RIGHT, ("0 parameters",)),
+    "rope-relative": (RIGHT, ("a function of i - j",)),
+}
+
+
+def test_no_claim_is_without_a_test() -> None:
+    assert sorted(ALL) == sorted([*NUMBERS, *SAID])
+    assert len(ALL) == len(claims()) == 62
+    assert not NUMBERS.keys() & SAID.keys()
+
+
+@pytest.mark.parametrize("id", NUMBERS)
+def test_a_number_by_hand(id: str) -> None:
+    verdict, correct = NUMBERS[id]
+    judged = judge_claim(id)
+    assert (judged.verdict, judged.correct) == (verdict, f"{correct:,}")
+    assert f"{correct:,}" in " ".join(judged.computation)
+
+
+@pytest.mark.parametrize("id", SAID)
+def test_a_statement_by_hand(id: str) -> None:
+    verdict, parts = SAID[id]
+    judged = judge_claim(id)
+    assert judged.verdict == verdict
+    assert [part for part in parts if part not in judged.correct] == []
+
+
+@pytest.mark.parametrize("id", ALL)
+def test_every_verdict_is_explained(id: str) -> None:
+    judged = judge_claim(id)
+    # a text that was written for another verdict would be left out
+    assert list(ALL[id].explain) == [judged.verdict]
+    assert (judged.condition is not None) == (judged.verdict == CONDITIONAL)
+    assert judged.computation and judged.witness and judged.correct
+    said = " ".join([judged.reason, judged.condition or "", *judged.computation])
+    assert "{" not in said and "}" not in said and "None" not in said
+
+
+@pytest.mark.parametrize("id", ALL)
+def test_statements_stand_alone(id: str) -> None:
+    statement = ALL[id].statement
+    assert statement[0].isupper() and statement.endswith(".")
+    assert len(statement) < 200
+
+
+@pytest.mark.parametrize(
+    ("id", "claimed", "verdict"),
+    [
+        ("block-512-attention", "1,048,577", WRONG),
+        ("block-512-total", "3,147,775", WRONG),
+        ("block-512-share", {"FFN": "0.67", "attention": "0.34"}, WRONG),
+        ("blocks-512-x12", "37.7M", WRONG),
+        ("bert-base-blocks", "85M", RIGHT),
+        ("bert-base-pooler", "0.6M", RIGHT),
+        ("bert-base-embedding", "24M", CONDITIONAL),
+        ("bert-base-embedding", "25M", WRONG),
+        ("width-squared", "1.5", WRONG),
+        ("llama-7b-attention", "67.10M", WRONG),
+        ("swiglu-equals-4x", {"SwiGLU": "135M", "GELU": "135M"}, WRONG),
+        ("swiglu-eight-thirds", "10922", WRONG),
+        ("mixtral-total", "47B", RIGHT),
+        ("mixtral-token-cost", "14B", WRONG),
+        ("deepseek-moe-16-experts", {"n_experts": 64, "top_k": 6}, RIGHT),
+        ("v2-162-experts", "160", CONDITIONAL),
+        ("v2-162-experts", "161", WRONG),
+        ("t5-prenorm-rms", {"norm": "layernorm", "n_layers": 24}, WRONG),
+        ("qwen3-32b-total", "32,762,123,265", WRONG),
+        ("qwen3-235b-active", "22,190,763,520", RIGHT),
+        ("moe-share-drop", {"total": "over 94 %", "active": "0.6"}, CONDITIONAL),
+        ("moe-share-drop", {"total": "over 97 %", "active": "0.6"}, WRONG),
+        ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, WRONG),
+    ],
+)
+def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str) -> None:
+    judged = judge_claim(changed(id, claimed=claimed))
+    assert judged.verdict == verdict
+    expected = NUMBERS[id][0] if id in NUMBERS else SAID[id][0]
+    if verdict != expected:
+        # nothing that explains the original is said of the changed one
+        assert ALL[id].explain[expected].partition("{")[0][:20] not in judged.reason
+
+
+@pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge == "count"])
+def test_a_digit_more_or_less_is_wrong(id: str) -> None:
+    label = parse(ALL[id].claimed)
+    exact = NUMBERS[id][1]
+    right = label.rounded(exact)
+    assert judge_claim(changed(id, claimed=right)).verdict == RIGHT
+    step = label.step or 1
+    for off in (-step, step):
+        text = label.rounded(int(exact + off))
+        assert text != right
+        judged = judge_claim(changed(id, claimed=text))
+        assert (judged.verdict, judged.correct) == (WRONG, f"{exact:,}")
+
+
+def test_an_explained_difference_is_checked() -> None:
+    # 94 layers · 120 rows of 4096
+    assert "+ 46,202,880 = 22,190,763,520" in judge_claim("qwen3-235b-active").reason
+    judged = judge_claim(changed("qwen3-235b-active", claimed="22,144,560,641"))
+    assert "differs by something else" in judged.reason
+    assert "46,202,880" not in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("id", "options", "verdict"),
+    [
+        ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, RIGHT),
+        ("gemma-gelu", {"set": {"gated": False}}, WRONG),  # not the published count
+        ("mixtral-expert-is-llama-ffn", {"set": {"d_ff_expert": 11008}}, RIGHT),
+        ("all-moe-k2", {"models": ["mixtral-8x7b"]}, RIGHT),
+        ("shares-70-25-5", {"about": "60 %"}, WRONG),  # the rest still is not under 5 %
+        ("sandwich-norm", {"placement": "post_branch"}, WRONG),
+        ("sandwich-norm", {"placement": "pre"}, WRONG),
+        ("deepnorm", {"placement": "post"}, WRONG),
+        ("alibi-no-params", {"position": "learned"}, WRONG),
+    ],
+)
+def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdict: str) -> None:
+    assert judge_claim(with_options(id, **options)).verdict == verdict
+
+
+def test_the_data_says_no_verdict() -> None:
+    known = {"id", "statement", "model", "claimed", "judge", "options", "condition", "explain"}
+    for file in DATA.glob("*.json"):
+        for item in json.loads(file.read_text(encoding="utf-8")):
+            assert item.keys() <= known, item["id"]
+            assert item["judge"] in JUDGES
+    assert {file.stem for file in DATA.glob("*.json")} == set(TOPICS)
+    assert {claim.judge for claim in claims()} == set(JUDGES)
+
+
+def test_the_published_counts_are_shown() -> None:
+    for id in ("qwen3-32b-total", "qwen3-235b-total", "mixtral-total"):
+        published = [line for line in judge_claim(id).computation if line.startswith("published")]
+        assert published[0].startswith(f"published: {NUMBERS[id][1]:,}, ")
+
+
+def test_numbers_and_formulas_need_no_torch() -> None:
+    running = {claim.id for claim in claims() if needs_torch(claim)}
+    assert len(running) == 13
+    assert {"rope-relative", "k1-output-unweighted"} <= running
+    assert running.isdisjoint(NUMBERS)

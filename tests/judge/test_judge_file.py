@@ -1,0 +1,223 @@
+"""A function of a file: what it says, and that nothing it does gets out of its process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metacount
+from metacount import InputError, Workload, find_model
+from metacount.judge import Judgement
+from metacount.judge.function import judged_file
+
+GOOD = """
+def whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):
+    block = 2*d_model*head_dim*(n_heads + n_kv_heads) + 3*d_model*d_ff + 2*d_model
+    return n_layers*block + d_model + 2*vocab_size*d_model
+"""
+
+
+def judge(folder: Path, text: str, function: str = "f", *, model: str = "llama-7b",
+          timeout: float = 20) -> Judgement:  # fmt: skip
+    file = folder / "mine.py"
+    file.write_text(text, encoding="utf-8")
+    found = find_model(model)
+    case = (found.spec, Workload())
+    return judged_file(str(file), function, found, case, "params", timeout=timeout)
+
+
+def test_letters_go_through_a_plain_function(tmp_path: Path) -> None:
+    result = judge(tmp_path, GOOD, "whole")
+    assert result.verdict == "equal"
+    assert result.theirs is not None and result.theirs_value == 6_738_415_616
+
+
+def test_foreign_names_defaults_and_an_object(tmp_path: Path) -> None:
+    text = GOOD + (
+        "def f(config, scale=1, *, head_dim=None, **rest):\n"
+        "    assert 'num_hidden_layers' in config and config.get('n_experts') is None\n"
+        "    head_dim = head_dim or config.hidden_size // config.n_heads\n"
+        "    assert not config.tie_word_embeddings\n"
+        "    return whole(config['hidden_size'], config.num_hidden_layers, config.n_head,\n"
+        "                 config.num_key_value_heads, head_dim, config.intermediate_size,\n"
+        "                 config.vocab_size)*scale\n"
+    )
+    result = judge(tmp_path, text)
+    assert result.verdict == "equal"
+    assert result.notes == ("scale keeps its default, 1",)
+
+
+def test_its_own_folder_is_importable(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("TWO = 2\n")
+    text = "from beside import TWO\ndef f(d_model):\n    return TWO*d_model\n"
+    assert judge(tmp_path, text).theirs_value == 8192
+
+
+def test_numbers_only_that_are_right(tmp_path: Path) -> None:
+    text = GOOD + (
+        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
+        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
+        "    return int(n)\n"
+    )
+    result = judge(tmp_path, text)
+    assert (result.verdict, result.tried, result.theirs) == ("equal_where_tried", 200, None)
+
+
+def test_numbers_only_that_are_wrong_in_words(tmp_path: Path) -> None:
+    text = GOOD + (
+        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
+        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
+        "    return int(n - vocab_size*d_model)\n"
+        "def half(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
+        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
+        "    return int(2*n)\n"
+        "def odd(d_model):\n"
+        "    return int(d_model**3)\n"
+    )
+    result = judge(tmp_path, text)
+    assert result.verdict == "wrong"
+    assert [(t.words, t.value) for t in result.terms] == [
+        ("one of embedding and output head left out", -131_072_000)  # 32000·4096
+    ]
+    (term,) = judge(tmp_path, text, "half").terms
+    assert (term.words, term.value) == ("a factor of 2 too much", 6_738_415_616)
+    (term,) = judge(tmp_path, text, "odd").terms
+    assert not term.known
+
+
+def test_a_branch_that_letters_do_not_take(tmp_path: Path) -> None:
+    # LLaMA-3 has fewer key/value heads than heads: only other sizes take the wrong branch
+    text = GOOD + (
+        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
+        "    if n_heads == n_kv_heads:\n"
+        "        return 1\n"
+        "    return whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
+    )
+    result = judge(tmp_path, text, model="llama3-8b")
+    assert result.verdict == "equal_here"
+    found = result.counterexample
+    assert found is not None and found.theirs == 1
+    assert found.sizes["n_heads"] == found.sizes["n_kv_heads"]
+
+
+def test_floats(tmp_path: Path) -> None:
+    text = GOOD + (
+        "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
+        "    n = whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size)\n"
+        "    return n*1.0\n"
+        "def thirds(d_model):\n"
+        "    return 8/3*d_model\n"
+    )
+    result = judge(tmp_path, text)
+    assert result.verdict == "equal"
+    assert result.notes == (
+        "the function returns floats; they are exact for whole numbers up to 2^53 only",
+    )
+    assert judge(tmp_path, text, "thirds").verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return None", "returned None; return a number"),
+        ("return True", "returned True; return a number"),
+        ("return 'seven'", "returned a str; return a number"),
+        ("return [1]", "returned a list"),
+        ("return float('nan')", "returned nan"),
+        ("return float('inf')", "returned inf"),
+        ("return 1/0", "raised ZeroDivisionError at the sizes of the model: division by zero"),
+        ("raise ValueError('no\\n\\x1b[31mno')", r"raised ValueError .*: no\\n\\x1b\[31mno"),
+        ("return f(d_model)", "raised RecursionError"),
+        ("import os; os._exit(3)", "ended with exit code 3 and without an answer"),
+        ("raise SystemExit(0)", "ended the process"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
+        ("return len([0]*10**11)", "ran out of memory"),
+        ("return 10**10**4", "a number of more than 2000 bits"),
+        ("print('x'*10**6); import os; os.write(1, b'{}'); return None", "returned None"),
+        ("import sys; sys.stdin.read(); return None", "returned None"),
+    ],
+)
+def test_misbehaviour_is_one_clear_line(tmp_path: Path, body: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        judge(tmp_path, f"def f(d_model):\n    {body}\n")
+    assert str(error.value).isprintable()
+    assert "mine.py:f" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def g(d_model): return 1", "has no function 'f'; it has g"),
+        ("f = 3", "has no function 'f'; it has no function"),
+        ("def f(:", "mine.py, line 1: is not Python"),
+        ("raise OSError('x')", "raised OSError when it was loaded: x"),
+        ("raise SystemExit", "raised SystemExit when it was loaded"),
+        ("def f(frobs): return 1", "the argument 'frobs' is no size that is known here"),
+        ("def f(n_experts): return 1", "the argument n_experts: llama-7b has no n_experts"),
+        ("def f(d, /): return 1", "d can only be given by position"),
+        ("def f(config): return config.frobs", "raised AttributeError .* 'frobs' is no size"),
+        ("def f(cfg): return cfg['n_experts']", "raised KeyError .* llama-7b has no n_experts"),
+    ],
+)
+def test_what_cannot_be_called_is_said(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        judge(tmp_path, text)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    found = find_model("llama-7b")
+    case = (found.spec, Workload())
+    with pytest.raises(InputError, match=r"no such file; give FILE.py:FUNCTION"):
+        judged_file(str(tmp_path / "none.py"), "f", found, case, "params")
+
+
+def test_a_function_that_hangs_is_stopped_with_all_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    text = (
+        "import os, time\n"
+        "def f(d_model):\n"
+        "    os.fork()\n"
+        f"    with open({str(pids)!r}, 'a') as file:\n"
+        "        file.write(f'{os.getpid()}\\n')\n"
+        "    while True:\n"
+        "        time.sleep(0.1)\n"
+    )
+    start = time.monotonic()
+    with pytest.raises(InputError, match="stopped after 3 s"):
+        judge(tmp_path, text, timeout=3)
+    assert time.monotonic() - start < 6
+    started = [int(line) for line in pids.read_text().split()]
+    assert len(started) == 2
+    for _ in range(50):
+        alive = [pid for pid in started if _alive(pid)]
+        if not alive:
+            break
+        time.sleep(0.1)
+    assert alive == []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and os.path.exists(f"/proc/{pid}")
+
+
+def test_a_function_of_the_caller_is_called_here() -> None:
+    calls: list[Any] = []
+
+    def mine(d_model: Any, n_layers: Any) -> Any:
+        calls.append(d_model)
+        return 12 * n_layers * d_model**2
+
+    result = metacount.check(mine, "gpt2")
+    assert result.verdict == "wrong"
+    assert result.theirs_value == 12 * 12 * 768**2
+    assert calls[0] == 768
+    assert [term.words for term in result.terms][:2] == ["embedding left out",
+                                                         "position table left out"]  # fmt: skip

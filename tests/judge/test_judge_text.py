@@ -1,0 +1,165 @@
+"""Reading a formula: what is arithmetic is read exactly, all else is refused quickly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import sympy
+
+from metacount.judge.exact import is_whole, is_zero, plain, value_at
+from metacount.judge.text import names_in, parse
+from metacount.resolve import InputError
+
+D, N, S = (sympy.Symbol(name, integer=True, positive=True) for name in "dNS")
+LETTERS = {"d": D, "N": N, "S": S}
+
+
+def meaning(names: tuple[str, ...]) -> Mapping[str, Any]:
+    return {name: LETTERS[name] for name in names}
+
+
+def read(text: str, **numbers: int) -> Fraction:
+    expr, _ = parse(text, meaning)
+    return value_at(expr, {LETTERS[name]: n for name, n in numbers.items()})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2 + 3*4", 14),
+        ("-d**2", -49),  # the sign is of the power, as in Python
+        ("2**3**2", 512),  # 2^(3^2)
+        ("d/2", Fraction(7, 2)),
+        ("d//2", 3),
+        ("-d//2", -4),  # floored, not cut
+        ("d%3", 1),
+        ("-d%3", 2),
+        ("2.5*d", Fraction(35, 2)),
+        ("0.1*d", Fraction(7, 10)),  # a decimal is exact: no binary float comes near
+        ("1e3*d", 7000),
+        ("1_000*d", 7000),
+        ("8/3*d", Fraction(56, 3)),
+        ("N·d·(3 + 2·d²)", 5 * 7 * (3 + 2 * 49)),
+        ("N×d − 1", 34),
+        ("min(d, N, 6)", 5),
+        ("max(d, N)", 7),
+        ("floor(d/2) + ceil(d/2)", 7),
+        ("ceiling(d/2) + Min(d, N) + Max(d, N)", 4 + 5 + 7),
+        ("round_up(d, 4)", 8),
+        ("Mod(d, 4)", 3),
+        ("(((d)))", 7),
+        ("d - N - 1", 1),
+        ("d / N / 7", Fraction(1, 5)),
+        ("d**-1", Fraction(1, 7)),
+        ("d^2", 49),
+    ],
+)
+def test_arithmetic_is_exact(text: str, value: int | Fraction) -> None:
+    assert read(text, d=7, N=5, S=3) == value
+
+
+def test_the_caret_is_said() -> None:
+    assert parse("d^2 + N^2", meaning)[1] == ["^ is read as a power"]
+    assert parse("d**2", meaning)[1] == []
+
+
+def test_names_in_order_without_calls() -> None:
+    assert names_in("N*min(d, S) + d") == ("N", "d", "S")
+    assert names_in("min*2") == ("min",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("d +", "ends too early"),
+        ("(d", "not closed"),
+        ("d)", r"'\)' is out of place at column 2"),
+        ("*d", r"'\*' is out of place at column 1"),
+        ("d,", "',' is out of place"),
+        ("()", "out of place"),
+        ("d[0]", "indexing at column 2"),
+        ("d.real", "an attribute at column 2"),
+        ("d = 3", "an assignment or a comparison"),
+        ("d if N else S", "'if' at column 3"),
+        ("lambda", "'lambda' at column 1"),
+        ("__import__('os')", "a text at column 12"),
+        ("open(d)", "a call of 'open' at column 5"),
+        ("eval(d)", "a call of 'eval'"),
+        ("2d", "a sign is missing before 'd' at column 2"),
+        ("d N", "a sign is missing before 'N'"),
+        ("min(d)", "min takes 2 to 4 values: got 1"),
+        ("floor(d, 2)", "floor takes 1 values: got 2"),
+        ("1/0", "divides by zero"),
+        ("d/(N - N)", "divides by zero"),
+        ("d//0", "divides by zero"),
+        ("d%0", "divides by zero"),
+        ("0**-1", "divides by zero"),
+        ("d**N", "must be a whole number"),
+        ("d**2.5", "must be a whole number"),
+        ("d**17", "a power of the formula is too large"),
+        ("(d + N)**-1", "a negative power of a sum"),
+        ("ｄ", "'ｄ' at column 1"),
+        ("d\0", r"'\\x00' at column 2"),
+        ("d\x1b[31m", r"'\\x1b' at column 2"),
+    ],
+)
+def test_what_is_no_formula_is_named(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        parse(text, meaning)
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9**9**9**9",
+        "2**100000*d",
+        "(" * 10_000 + "1" + ")" * 10_000,
+        "(" * 3000 + "1" + ")" * 3000,
+        "-" * 9000 + "1",
+        "-" * 2000 + "1",
+        "1" * 9000,
+        "d*" * 1000 + "d",
+        "1+" * 4000 + "1",
+        "d" * 1_000_000,
+        "((((d + N)**4 + S)**4 + 1)**4 + N)**4",
+        "(d + N + S + 1)**16",
+        "((d + 1)**16)**16",
+        "d" + "//2" * 1000,
+        "floor(" * 30 + "d" + ")" * 30,
+        "min(d, " * 10 + "1" + ")" * 10,
+        "+".join(f"1/(d + {i})" for i in range(40)),
+        "1e999",
+        "1e-999",
+        "*".join(["9999999999"] * 100),
+        "d" + "**2" * 500,
+        "d" + "²" * 500,
+    ],
+)
+def test_hostile_text_is_refused_at_once(text: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(InputError):
+        parse(text, meaning)
+    assert time.monotonic() - start < 2
+
+
+def test_a_long_sum_is_fine() -> None:
+    # 1000 × 7 + 1
+    assert read("d+" * 1000 + "1", d=7) == 7001
+
+
+def test_floors_that_change_nothing() -> None:
+    assert plain(sympy.floor(S * (S - 1) / 2) - (S**2 - S) / 2) == 0
+    assert is_whole(S * (S + 1) * (S + 2) / 6)
+    assert not is_whole(S * (S + 1) / 3)
+    # ⌊N/2⌋ + ⌊(N + 1)/2⌋ = N, by the remainders of N; ⌊N/2⌋ is N/2 for even N only
+    assert is_zero(sympy.floor(N / 2) + sympy.floor((N + 1) / 2) - N) is True
+    assert is_zero(sympy.floor(N / 2) - N / 2) is None
+    assert is_zero(sympy.Min(N, S) - sympy.Min(S, N)) is True
+    assert is_zero(N - S) is False

@@ -1,0 +1,248 @@
+"""The four verdicts, names in many spellings, conditions and counterexamples."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import sympy
+
+import metacount
+from metacount import InputError, Workload, entry, find_model
+from metacount.judge.condition import condition
+from metacount.judge.mistakes import parts_of
+from metacount.judge.parts import Letters
+from metacount.judge.trials import free_sizes, random_cases, shrunk
+from metacount.judge.truth import Truth, count_of
+from metacount.judge.vocabulary import LETTERS
+
+LLAMA = (
+    "2*vocab_size*d_model + d_model + n_layers*(2*d_model*head_dim*(n_heads + n_kv_heads)"
+    " + 3*d_model*d_ff + 2*d_model)"
+)
+
+
+def test_equal_for_all_sizes() -> None:
+    result = metacount.check(LLAMA, "llama-7b")
+    assert (result.verdict, result.holds, result.difference) == ("equal", True, 0)
+    assert result.theirs_value == result.ours_value == 6_738_415_616
+    assert result.structure == (
+        "decoder with multi-head or grouped attention, gated FFN, RMSNorm, untied head"
+    )
+    names = ("d_model", "n_layers", "vocab_size", "n_heads", "n_kv_heads", "head_dim", "d_ff")
+    assert result.free == names
+    assert result.terms == () and result.counterexample is None and result.condition is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)",
+        "2·V·d + d + N·(2·d·h_d·(h + h_kv) + 3·d·m + 2·d)",
+        "2*vocab_size*hidden_size + hidden_size + num_hidden_layers*(2*hidden_size*head_dim*"
+        "(num_attention_heads + num_key_value_heads) + 3*hidden_size*intermediate_size"
+        " + 2*hidden_size)",
+        "2*n_vocab*dim + dim + n_layer*(2*dim*d_head*(n_head + n_head_kv) + 3*dim*hidden_dim"
+        " + 2*dim)",
+    ],
+)
+def test_every_spelling_means_the_same(text: str) -> None:
+    assert metacount.check(text, "llama3-8b").verdict == "equal"
+
+
+def test_equal_here_with_its_condition_and_a_small_counterexample() -> None:
+    # 4·d² for q, k, v and o holds where h·h_d = d and h_kv = h
+    text = "2*V*d + d + N*(4*d**2 + 3*d*m + 2*d)"
+    result = metacount.check(text, "llama-7b")
+    assert (result.verdict, result.holds) == ("equal_here", False)
+    assert result.condition == "n_heads·head_dim = d_model and n_heads = n_kv_heads"
+    found = result.counterexample
+    assert found is not None
+    # RoPE wants an even head_dim; all else as small as it goes
+    sizes = {"d_model": 1, "n_layers": 1, "vocab_size": 1, "n_heads": 1, "n_kv_heads": 1,
+             "head_dim": 2, "d_ff": 1}  # fmt: skip
+    assert found.sizes == sizes
+    # theirs 2 + 1 + (4 + 3 + 2) = 12, ours 2 + 1 + (2·2·(1 + 1) + 3 + 2) = 16
+    assert (found.theirs, found.ours) == (12, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "quantity", "where"),
+    [
+        ("V*d + N*(4*d*h*h_d + 8*d**2 + 13*d) + P*d + 2*d", "gpt2", "params",
+         "n_heads = n_kv_heads and n_heads·head_dim = d_model and d_ff = 4·d_model"),
+        ("2*N*h_kv*h_d*S*2", "llama3-8b", "kv_cache_bytes",
+         "batch_size = 1 and bytes_per_value = 2"),
+        ("2*N*h_kv*128*S*B*c", "llama3-8b", "kv_cache_bytes", "head_dim = 128"),
+        ("2*c*B*h_kv*h_d*((N - N//6)*(w - 1) + N//6*S)", "gemma3-27b-text", "kv_cache_bytes",
+         "window - 1 ≤ seq_len"),
+    ],
+)  # fmt: skip
+def test_what_must_hold_is_said(text: str, model: str, quantity: str, where: str) -> None:
+    result = metacount.check(text, model, quantity=quantity)
+    assert result.verdict == "equal_here"
+    assert result.condition is not None
+    assert set(result.condition.split(" and ")) == set(where.split(" and "))
+    found = result.counterexample
+    assert found is not None and found.theirs != found.ours
+
+
+def test_a_counterexample_is_a_valid_model_that_gives_what_is_said() -> None:
+    result = metacount.check("2*V*d + d + N*(4*d**2 + 3*d*m + 2*d)", "llama-7b")
+    assert result.counterexample is not None
+    other = find_model("llama-7b").spec.replace(**result.counterexample.sizes)
+    assert metacount.count(other, Workload()).params == result.counterexample.ours == 16
+
+
+def test_equal_wherever_it_could_be_tried() -> None:
+    # min(a, b) = a + b - max(a, b), which letters do not show
+    text = "2*c*B*h_kv*h_d*N*(S + (w - 1) - max(S, w - 1))"
+    result = metacount.check(text, "mistral-7b", quantity="kv_cache_bytes")
+    assert (result.verdict, result.holds, result.tried) == ("equal_where_tried", True, 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "quantity"),
+    [
+        ("B*S*c*N*2*(h//(h//h_kv))*h_d", "llama3-8b", "kv_cache_bytes"),  # h_kv divides h
+        ("B*S*c*N*(d_c + d_r//2*2)", "deepseek-v3", "kv_cache_bytes"),  # RoPE's width is even
+        ("2*c*B*h_kv*h_d*((N - N//6)*min(S, w - 1) + N//6*S)", "gemma3-27b-text",
+         "kv_cache_bytes"),  # the windowed layers are all but every sixth
+        ("2*c*B*h_kv*h_d*(n_windowed_layers*min(S, w - 1) + (N - n_windowed_layers)*S)",
+         "gemma3-27b-text", "kv_cache_bytes"),
+    ],
+)  # fmt: skip
+def test_floors_are_decided_by_the_rules(text: str, model: str, quantity: str) -> None:
+    assert metacount.check(text, model, quantity=quantity).verdict == "equal"
+
+
+def test_a_number_and_an_expression_of_sympy() -> None:
+    exact = metacount.check("6738415616", "llama-7b")
+    assert exact.verdict == "equal_here"
+    assert metacount.check(6738415616, "llama-7b").verdict == "equal_here"
+    d, n, v, m, h, k, w = sympy.symbols(
+        "d_model n_layers vocab_size d_ff n_heads n_kv_heads head_dim"
+    )
+    expr = 2 * v * d + d + n * (2 * d * w * (h + k) + 3 * d * m + 2 * d)
+    assert metacount.check(expr, "llama-7b").verdict == "equal"
+    assert metacount.check(Fraction(1, 3), "llama-7b").verdict == "wrong"
+
+
+def test_a_spec_or_a_model_will_do() -> None:
+    spec = entry("llama-7b").spec()
+    assert metacount.check(LLAMA, spec).model == "the model"
+    assert metacount.check(LLAMA, find_model("llama-7b", ["d_ff=17"])).verdict == "equal"
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "said"),
+    [
+        ("n_layer_s*d", "llama-7b", "'n_layer_s' is no size that is known here; did you mean "),
+        ("n_experts*d", "llama-7b", r"n_experts: llama-7b has no n_experts \(routed experts of "),
+        ("d_ff*d", "mixtral-8x7b", "has no d_ff .* it has d_ff_expert"),
+        ("head_dim", "deepseek-v3", "has no head_dim .* it has v_head_dim"),
+        ("intermediate_size", "deepseek-v3", "could be d_ff or d_ff_expert: deepseek-v3 has both"),
+        ("n_windowed_layers", "llama-7b", "llama-7b has no windowed layers"),
+        ("d", "mamba2-130m", "cannot be built"),
+        ("d", "no-such-model", "is not in the catalog"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_judged_is_an_input_error(text: str, model: str, said: str) -> None:
+    with pytest.raises((InputError, metacount.SpecError), match=said):
+        metacount.check(text, model)
+
+
+def test_an_unknown_quantity_and_a_wrong_kind_of_formula() -> None:
+    with pytest.raises(InputError, match="quantity 'flops' is unknown; did you mean matmul_flops"):
+        metacount.check("d", "llama-7b", quantity="flops")
+    with pytest.raises(InputError, match="a text, a SymPy expression or a function: got None"):
+        metacount.check(None, "llama-7b")
+
+
+def test_an_ambiguous_spelling_takes_what_the_others_leave() -> None:
+    # moe_intermediate_size is d_ff_expert, so intermediate_size is d_ff
+    text = "n_layers*(moe_intermediate_size - intermediate_size)"
+    result = metacount.check(text, "deepseek-v3")
+    # 61 × (2048 - 18432)
+    assert result.theirs_value == -999_424
+    # hidden_dim is the FFN's beside dim
+    assert metacount.check("dim*hidden_dim", "llama-7b").theirs_value == 4096 * 11008
+
+
+def test_an_ambiguous_spelling_is_what_the_config_means(tmp_path: Any) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{"model_type": "deepseek_v3", "intermediate_size": 18432, "num_hidden_layers": 61,'
+        ' "hidden_size": 7168, "moe_intermediate_size": 2048}'
+    )
+    assert metacount.check("intermediate_size", str(config)).theirs_value == 18432
+
+
+def test_structure_stands_as_a_number() -> None:
+    # no shared experts, no dense layers, every layer MoE: 0, 0 and 1
+    text = "n_shared_experts + n_dense_layers + moe_every"
+    assert metacount.check(text, "mixtral-8x7b").theirs_value == 1
+    # the shared expert of DeepSeek-V3 is as wide as a routed one
+    assert metacount.check("d_ff_shared", "deepseek-v3").theirs == LETTERS["d_ff_expert"]
+
+
+QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
+              "decode_matmul_flops", "kv_cache_bytes")  # fmt: skip
+KINDS = ("llama3-8b", "gpt2", "deepseek-v3", "glm-4.5", "gemma3-27b-text", "t5-small",
+         "switch-base-8", "gopher-280b", "bert-base", "pangu-alpha-207b", "gpt-oss-20b",
+         "llama4-scout-text", "olmo2-7b", "deepseek-moe-16b", "glm-130b")  # fmt: skip
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_the_parts_sum_to_the_count(model: str) -> None:
+    spec = entry(model).spec()
+    run = metacount.find_model(model).spec
+    prefix = 16 if spec.kind == "prefix-decoder" else 0
+    workload = Workload(
+        batch_size=3, seq_len=100, prefix_len=prefix, source_len=70 if spec.has_encoder else None
+    )
+    letters = Letters(spec, workload)
+    for quantity in QUANTITIES:
+        if spec.kind == "encoder" and quantity == "decode_matmul_flops":
+            continue
+        truth = Truth(run, workload, quantity)
+        total = sympy.Add(*(part.total for part in parts_of(letters, quantity)))
+        assert sympy.expand(total - truth.expr) == 0, quantity
+
+
+def test_other_sizes_are_valid_and_differ() -> None:
+    spec = entry("deepseek-v2").spec()
+    cases = random_cases(spec, Workload(), 30)
+    assert len(cases) == 30
+    assert len({tuple(case.to_dict().items()) for case, _ in cases}) == 30
+    # of the same structure: what is a size here is a size there
+    assert {free_sizes(case) for case, _ in cases} <= {free_sizes(spec), (*free_sizes(spec),)}
+    assert all(case.q_lora_rank and case.n_shared_experts for case, _ in cases)
+
+
+def test_a_case_is_made_as_small_as_it_goes() -> None:
+    spec = entry("llama-7b").spec()
+    small, run = shrunk((spec, Workload()), lambda case: case[0].n_layers * case[0].d_model >= 12)
+    assert (small.n_layers * small.d_model, small.vocab_size, run.seq_len) == (12, 1, 1)
+
+
+def test_a_condition_holds_at_the_model() -> None:
+    d, h, w = (LETTERS[name] for name in ("d_model", "n_heads", "head_dim"))
+    numbers = {d: 12, h: 3, w: 4}
+    assert condition(d - h * w, numbers) == "n_heads·head_dim = d_model"
+    assert condition((d - 12) * h, numbers) == "d_model = 12"
+    assert condition((d - 12) * (h - 5), {d: 13, h: 5}) == "n_heads = 5"
+
+
+def test_letters_and_ints_agree_at_other_sizes() -> None:
+    spec = entry("glm-4.5").spec()
+    for other, run in random_cases(spec, Workload(), 5):
+        assert Truth(other, run, "params").value == count_of(other, run, "params")
+
+
+def test_importing_metacount_imports_no_judge() -> None:
+    # `check` is found when it is asked for
+    assert metacount.check.__module__ == "metacount.judge.verdict"
+    assert "metacount.judge.verdict" in sys.modules
