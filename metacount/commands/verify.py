@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.commands import EXIT_DISAGREE, json_text, prepare_for_torch
 from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, workload_of
-from metacount.resolve import Foreign, InputError, Model, find_any
+from metacount.resolve import Foreign, InputError, Model, find_any, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.commands import Result
+    from metacount.proofs import Proof
     from metacount.spec import Workload
     from metacount.witnesses import Verification
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="*", help=MODEL_HELP)
     parser.add_argument("--all", action="store_true", help="every model of the catalog")
+    parser.add_argument(
+        "--all-sizes",
+        action="store_true",
+        help="also show that the formulas less the forms read off transformers' code are zero",
+    )
     add_settings(parser)
     add_workload(parser)
     add_json(parser)
@@ -38,17 +44,43 @@ def run(args: argparse.Namespace) -> Result:
     for model in models:
         if isinstance(model, Model):
             fitted(model.spec, workload)  # what cannot run is said before the first slow step
+        if args.all_sizes and (not isinstance(model, Model) or model.source is None):
+            raise InputError(
+                f"--all-sizes needs a formula and transformers' code: {shown(model.id)} has not "
+                "both; give a config.json, a repository id, or type:NAME of a mapped type"
+            )
     prepare_for_torch()
     done = _with_progress(lambda model: _verified(model, workload), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
+    proofs: list[tuple[Proof, ...]] = []
+    if args.all_sizes:
+        from metacount.proofs import prove
+
+        sources = [model.source for model in models if model.source is not None]
+        proofs = _with_progress(lambda one: prove(one.config, workload), sources, "proving")
+        if any(proof.differences for found in proofs for proof in found):
+            code = EXIT_DISAGREE
     if args.json:
         data = [result.to_dict() for result in done]
+        if proofs:
+            from metacount.views.proofs import proofs_data
+
+            data = [
+                {**one, "all_sizes": proofs_data(p)} for one, p in zip(data, proofs, strict=True)
+            ]
         return json_text(data if len(data) > 1 else data[0]), code
     from metacount.views.verify import verification_text, verifications_text
 
-    if len(done) == 1:
-        return verification_text(done[0], models[0].name), code
-    return verifications_text(done), code
+    text = (
+        verification_text(done[0], models[0].name) if len(done) == 1 else verifications_text(done)
+    )
+    if proofs:
+        from metacount.views.proofs import proofs_text
+
+        text += "".join(
+            "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=True)
+        )
+    return text, code
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:

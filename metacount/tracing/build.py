@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..huggingface.classes import config_class
 from ..huggingface.limits import LAYER_COUNTS
 from ..huggingface.model import built_quietly, chosen_class, default_config
 from .sizes import Sizes
@@ -52,9 +56,40 @@ def traced_module(
             full = prefix + name
             # past the checks of the config's class, which want a Python int
             vars(owner)[name] = sizes.new(full, (hints or {}).get(full, value))
-    with sizes.tracing():
+    with sizes.tracing(), whole_numbers(chosen):
         module = built_quietly(chosen, config, dtype)
     return module, config, choice
+
+
+class _Whole(type):
+    """`int` for code that is traced: a symbol is one, and stays one."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, int | torch.SymInt)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], torch.SymInt | torch.SymFloat):
+            return torch.sym_int(args[0])
+        return int(*args, **kwargs)
+
+
+class _TracedInt(metaclass=_Whole):
+    pass
+
+
+@contextmanager
+def whole_numbers(chosen: type) -> Iterator[None]:
+    """Inside, `int(a / b)` and `isinstance(a, int)` in the files of a class go with symbols."""
+    files = {vars(sys.modules[c.__module__])["__name__"] for c in chosen.__mro__
+             if ".models." in c.__module__}  # fmt: skip
+    spaces = [vars(sys.modules[name]) for name in files]
+    for space in spaces:
+        space["int"] = _TracedInt
+    try:
+        yield
+    finally:
+        for space in spaces:
+            space.pop("int", None)
 
 
 def configs_of(config: Any) -> list[tuple[Any, str]]:
@@ -93,11 +128,22 @@ def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
 def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
     """The config with other values of some fields, `part.field` for one of a config inside."""
     config = default_config(source) if isinstance(source, str) else dict(source)
+    inner = _inner(source)
     for name, value in values.items():
-        *parts, last = name.split(".")
+        *parts, last = (inner + name).split(".")
         owner = config
         for part in parts:
             owner[part] = dict(owner.get(part) or {})
             owner = owner[part]
         owner[last] = value
     return config
+
+
+def _inner(source: Any) -> str:
+    """What the names of fields begin with in the whole config, where a class takes a part of it."""
+    _, config, choice = chosen_class(source)
+    whole = config_class(choice.model_type)
+    if isinstance(config, whole):
+        return ""
+    return next((f"{name}." for name in ("text_config", "decoder")
+                 if name in getattr(whole, "sub_configs", {})), "")  # fmt: skip

@@ -20,6 +20,8 @@ from ..measure.foreign_roles import Roles, role_name
 from .layers import Place, Stack, places, stacks
 from .sizes import NotTraced, Sizes, symbol
 
+MAX_OPERATORS = 6000  # of one forward; one layer of each kind runs, of some hundred operators
+
 # (role or part, layer or None) -> expression
 Amounts = dict[tuple[str, Place | None], Any]
 
@@ -51,12 +53,14 @@ class _Counter(ForeignCounter):
 
     places: dict[int, Place]
     deadline: float
+    left = MAX_OPERATORS
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator, unless it is too late."""
-        if time.monotonic() > self.deadline:
+        self.left -= 1
+        if self.left < 0 or time.monotonic() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -100,12 +104,13 @@ def traced_forward(
     batch: int = 5,
     seq_len: int = 61,
     source_len: int = 53,
-    seconds: float = 10.0,
+    seconds: float = 60.0,
 ) -> TracedRun:
     """Run the model over B sequences of S tokens, with `decode` then over one more token each.
 
     The numbers are the hints behind B, S and S_e. Raises whatever the code raises, and `NotTraced`
-    after so many seconds: code that goes through tokens one by one takes for ever with symbols.
+    after `MAX_OPERATORS` or so many seconds: code that goes through tokens one by one takes for
+    ever with symbols.
     """
     run = SimpleNamespace(
         batch_size=sizes.new("B", batch),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
 
-from .sizes import SMALLEST, NotTraced, Sizes, divides
+from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
 
 
 def conditions(sizes: Sizes) -> tuple[Any, ...]:
@@ -16,23 +17,26 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
     A quotient of sizes means that the division is exact, which is then a condition of its own.
     """
     asked: dict[Any, None] = {}
+    not_read: dict[Any, None] = {}
     for guard in sizes.env.guards:
         try:
             asked[sizes.plain(sizes.env.replace(guard.expr))] = None
         except NotTraced:
-            continue  # of data: what an ordinary run answered is said elsewhere
+            not_read[sizes.unread(guard.expr)] = None
     exact = [c for c in sizes.conditions if isinstance(c, divides)]
     others = [c for c in sizes.conditions if not isinstance(c, divides)]
     quotients = _quotients(exact)
     kept: dict[Any, None] = dict.fromkeys(_minimal(exact))
     for letter, number in sizes.constants.items():
         kept[sympy.Eq(letter, number, evaluate=False)] = None
-    for relation in (*others, *asked):
+    for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
             continue
         if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
-            kept[_tidy(relation)] = None
-    return tuple(kept)
+            tidy = _tidy(relation)
+            if tidy.reversed not in kept:
+                kept[tidy] = None
+    return (*kept, *not_read)
 
 
 def _plain_pair(relation: Any) -> bool:
@@ -85,17 +89,30 @@ def _positive(expr: Any) -> int:
     return 2 if poly.TC() > 0 else 1
 
 
+def _single(asked: Any, sizes: Sizes, quotients: dict[Any, Any]) -> Iterator[Any]:
+    """The relations that make up what was asked; of alternatives, one that holds at the hints."""
+    if isinstance(asked, sympy.And):
+        for one in asked.args:
+            yield from _single(one, sizes, quotients)
+    elif isinstance(asked, sympy.Or):
+        relations = [one for one in asked.args if isinstance(one, sympy.Rel)]
+        if not any(_always(one, quotients) for one in relations):
+            yield from [one for one in relations if sizes.holds(one)][:1]
+    elif isinstance(asked, sympy.Rel):
+        yield asked
+
+
 def _tidy(relation: Any) -> Any:
-    """Without common factors: 128·h = 128·k is h = k."""
-    if not isinstance(relation, sympy.Eq | sympy.Ne):
-        return relation
-    factors = sympy.factor_list(sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0])[1]
-    rest = [base for base, _ in factors if len(base.as_ordered_terms()) > 1]
-    if len(rest) != 1:
+    """Terms on the side where they are positive, without common factors: 128·h = 128·k is h = k."""
+    above = sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0]
+    factors = sympy.factor_list(above)
+    rest = [base for base, _ in factors[1] if len(base.as_ordered_terms()) > 1]
+    if len(rest) != 1 or (factors[0] < 0 and not isinstance(relation, sympy.Eq | sympy.Ne)):
         return relation
     terms = rest[0].as_ordered_terms()
     left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
-    return relation.func(left, left - rest[0], evaluate=False)
+    right = sympy.expand(left - rest[0])
+    return relation.func(left, right, evaluate=False)
 
 
 def in_words(condition: Any, write: Any) -> str:
@@ -105,5 +122,7 @@ def in_words(condition: Any, write: Any) -> str:
         if below == 2 and above.is_Symbol:
             return f"{write(above)} is even"
         return f"{write(below)} divides {write(above)}"
+    if isinstance(condition, unread):
+        return str(condition.args[0])
     signs = {"==": "=", "!=": "≠", ">=": "≥", "<=": "≤", ">": ">", "<": "<"}
     return f"{write(condition.lhs)} {signs[condition.rel_op]} {write(condition.rhs)}"

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..frozen import frozen
 from ..huggingface.classes import version
+from ..huggingface.limits import EXPERT_COUNTS
 from ..huggingface.model import build_transformers
 from ..measure.foreign import measure_foreign_params
 from ..measure.foreign_forward import ForeignRun, measure_foreign_forward
@@ -27,11 +28,11 @@ from .build import layer_fields, size_values, traced_module, with_fields
 from .count import Amounts, TooSlow, TracedRun, traced_forward, traced_params
 from .domain import conditions
 from .interpolate import FARTHEST, interpolated
-from .layers import Law, Place, Stack, law
+from .layers import Law, Stack, law
 from .sizes import NotTraced, Sizes, symbol
 
-QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
-              "decode_matmul_flops", "kv_cache_bytes", "state_bytes", "operators")  # fmt: skip
+QUANTITIES = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes",
+              "state_bytes")  # fmt: skip
 RUN_QUANTITIES = frozenset(QUANTITIES) - {"params", "active_params"}
 
 
@@ -63,6 +64,7 @@ class CodeForm:
     how: str
     source: str
     notes: tuple[str, ...]
+    every_number: dict[Any, int]  # of letters that the form does not need, too
 
     @property
     def total(self) -> Any:
@@ -154,6 +156,9 @@ class Tracer:
         positions = frozenset(name for name in last.values() if "position" in name)
         if positions:
             yield {"skipped": positions}
+        experts = frozenset(name for name in last.values() if name in EXPERT_COUNTS)
+        if experts:
+            yield {"skipped": experts}
         # only B and S
         yield {"skipped": frozenset(last.values())}
 
@@ -210,7 +215,7 @@ class Tracer:
             trace, amounts, notes, measured = self._first(quantity)
         except Exception as error:
             if quantity not in RUN_QUANTITIES:
-                raise
+                raise NotTraced(_line(error)) from error
             return self._interpolated(quantity, error)
         parts = tuple(self._parts(amounts, trace.sizes))
         if not self._laws_hold(parts, quantity):
@@ -228,11 +233,23 @@ class Tracer:
             by_role=by_role,
             numbers={s.name: n for s, n in self._numbers.items() if s in used},
             value=int(value),
-            domain=tuple(c for c in conditions(trace.sizes) if not c.free_symbols & counting),
+            domain=(
+                *(c for c in conditions(trace.sizes) if not c.free_symbols & counting),
+                *self._numbers_of_layers(parts),
+            ),
             how="traced" if trace.in_sizes else "traced in B and S",
             source=f"transformers {version()}, torch {torch.__version__}: {self._measured[1]}",
             notes=notes,
+            every_number=self._numbers,
         )
+
+    def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[Any]:
+        """Where a kind of layer has no law, the form is of one number of layers alone."""
+        stuck = {part.layers.count for part in parts
+                 if part.layers is not None and not part.layers.confirmed}  # fmt: skip
+        if stuck:
+            for name, number in layer_fields(self.config, {}).items():
+                yield sympy.Eq(symbol(name), number, evaluate=False)
 
     def _laws_hold(self, parts: tuple[CodePart, ...], quantity: str) -> bool:
         """Whether the whole form is measured, too, on models with other numbers of layers."""
@@ -295,6 +312,7 @@ class Tracer:
                 f"from plain runs of {asked.seq_len} to {asked.seq_len + FARTHEST} tokens; "
                 "nothing is known of other lengths",
             ),
+            every_number=self._numbers,
         )
 
     def _measured_amount(self, quantity: str) -> int:
@@ -437,4 +455,4 @@ def _ranges(indices: set[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-__all__ = ["QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "Place", "Tracer"]
+__all__ = ["QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]

@@ -65,7 +65,10 @@ def described(layer: nn.Module) -> Any:
             tuple(
                 (n, value)
                 for n, value in sorted(vars(module).items())
-                if isinstance(value, PLAIN) and n not in LAYER_NUMBERS
+                # scales of a deep network depend on how many layers it has; no count does on them
+                if isinstance(value, PLAIN)
+                and not isinstance(value, float)
+                and n not in LAYER_NUMBERS
             ),
         )
         for path, module in layer.named_modules()
@@ -151,6 +154,7 @@ def _candidates(fields: dict[str, int]) -> Iterator[Any]:
     for c in range(1, 4):
         yield from (a - c for a in names)
     for c in range(2, 9):
+        yield from (-sympy.floor(-a / c) for a in names)
         yield from (sympy.floor(a / c) for a in names)
         yield from (a - sympy.floor(a / c) for a in names)
 

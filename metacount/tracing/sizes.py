@@ -72,10 +72,14 @@ class Sizes:
         copied: dict[Any, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined]
         before = copied.get(torch.SymInt)
         copied[torch.SymInt] = lambda size, _memo: size
+        # the bounds of random weights nobody draws: their square roots want a number
+        fans = torch.nn.init._calculate_fan_in_and_fan_out
+        torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
         try:
             with self.mode:
                 yield
         finally:
+            torch.nn.init._calculate_fan_in_and_fan_out = fans
             logging.disable(level)
             copied.pop(torch.SymInt)
             if before is not None:
@@ -114,17 +118,30 @@ class Sizes:
             self._plain[raw] = self._made_plain(raw)
         return self._plain[raw]
 
+    def unread(self, raw: Any) -> Any:
+        """What was asked, in torch's words with our names, where SymPy has no words for it."""
+        named = raw.xreplace(self._letters)
+        letters = sorted(named.free_symbols & set(self.hints), key=str)
+        return unread(sympy.Symbol(str(named)), *letters)
+
     def _made_plain(self, raw: Any) -> Any:
         if raw in self._letters:
             return self._letters[raw]
         if not raw.args:
             if raw.is_Symbol:
                 raise NotTraced(f"a number computed from data ({raw}) decides about a size")
-            return raw
+            # 0.5 of a head is a half
+            return sympy.nsimplify(raw, rational=True) if raw.is_Float else raw
         kind = type(raw).__name__
         args = [self.plain(arg) for arg in raw.args]
-        if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv", "CeilToInt", "FloorToInt"):
-            return self._quotient(args) if len(args) == 2 else args[0]
+        if kind in ("FloorDiv", "CleanDiv"):
+            return self._quotient(args)
+        if kind in ("ToFloat", "Identity"):
+            return args[0]
+        if kind in ("IntTrueDiv", "FloatTrueDiv"):
+            return args[0] / args[1]
+        if kind in ("TruncToInt", "FloorToInt"):
+            return self._quotient(list(args[0].as_numer_denom()))
         if kind in ("Mod", "PythonMod"):
             return self._remainder(*args)
         if kind in ("Max", "Min"):
@@ -167,6 +184,10 @@ class Sizes:
                 relation = sympy.Ge(best, other) if kind == "Max" else sympy.Le(best, other)
                 self.conditions[relation] = None
         return best
+
+
+class unread(sympy.Function):  # type: ignore[misc]  # SymPy is not typed
+    """A condition in torch's own words: the first argument; the sizes in it follow."""
 
 
 class divides(sympy.Function):  # type: ignore[misc]  # SymPy is not typed

@@ -58,8 +58,8 @@ def formula_text(model: Model, form: ClosedForm) -> str:
 def _part(label: str, letters: str, form: ClosedForm, value: int, width: int) -> list[str]:
     indent = " " * (len(label) + 2)
     room = max(width - len(indent), 20)
-    first, *rest = _broken(letters, room)
-    numbers = _broken(f"{_with_numbers(letters, form)} = {units.exact(value)}", room)
+    first, *rest = broken(letters, room)
+    numbers = broken(f"{_with_numbers(letters, form)} = {units.exact(value)}", room)
     return [
         f"{bold(label)}  {first}",
         *(indent + line for line in rest),
@@ -67,7 +67,7 @@ def _part(label: str, letters: str, form: ClosedForm, value: int, width: int) ->
     ]
 
 
-def _broken(formula: str, width: int) -> list[str]:
+def broken(formula: str, width: int) -> list[str]:
     """Lines of at most `width`, each beginning with the operator it was broken at.
 
     Operators inside parentheses are broken at only where the outer ones leave a line too long.
@@ -154,7 +154,7 @@ def _assignment(name: str, value: str) -> list[str]:
     line = f"    {name} = {value}"
     if len(line) <= WIDEST_TEXT:
         return [line]
-    return [f"    {name} = (", *(f"        {part}" for part in _broken(value, 88)), "    )"]
+    return [f"    {name} = (", *(f"        {part}" for part in broken(value, 88)), "    )"]
 
 
 def _plain(name: str) -> str:
@@ -167,11 +167,15 @@ def in_python(expr: Any, form: ClosedForm) -> str:
 
     A half of a whole expression is exact: what is divided is known to be even.
     """
+    names = {term.letter: term.name for term in form.terms}
+    return LETTERS.sub(lambda letter: names.get(letter[0], letter[0]), whole_python(expr))
+
+
+def whole_python(expr: Any) -> str:
+    """An expression as Python that stays in whole numbers: what is divided is known to be exact."""
     above, below = together(expr).as_numer_denom()
     text = str(_Python().doprint(above))
-    names = {term.letter: term.name for term in form.terms}
-    text = LETTERS.sub(lambda letter: names.get(letter[0], letter[0]), text)
-    return text if below == 1 else f"({text}) // {below}"
+    return text if below == 1 else f"({text}) // ({_Python().doprint(below)})"
 
 
 def formula_data(model: Model, form: ClosedForm) -> dict[str, Any]:

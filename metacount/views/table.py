@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.catalog import compare_published
+from metacount.proof_record import proven
 from metacount.spec import DTYPE_BYTES
 from metacount.views.layout import (
     WIDEST_TEXT,
@@ -188,7 +189,9 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     check = f"the formulas; `metacount verify {model.id}` compares them with code"
     if model.entry is None:
         check = "the formulas; `metacount verify` compares them with code"
-    return [*lines, *paragraph("counted  ", "by " + check, width)]
+    lines += paragraph("counted  ", "by " + check, width)
+    proof = proven(model.spec)
+    return lines if proof is None else [*lines, *paragraph("proven   ", str(proof), width)]
 
 
 def comparison_text(models: Sequence[Model], results: Sequence[Count]) -> str:

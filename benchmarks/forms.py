@@ -1,0 +1,191 @@
+"""Closed forms read off every model type, and tried at sizes they were not made from.
+
+python benchmarks/forms.py [TYPE…] [--kind causal-LM] [--flops] [--configs 3] [--save FILE]
+
+A form of the parameters must give what `numel()` gives at the type's default sizes and at random
+valid sizes that were not used to find it; with --flops, a form of the FLOPs is read too. Each type
+runs in a process of its own, two at a time. Exit code 1 when fewer than 95 % of them have a form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SEED = 20
+DRAWS = 60
+SECONDS = 150
+
+
+def other_sizes(values: dict[str, int], draw: random.Random) -> dict[str, int]:
+    """Some sizes changed: halved, doubled, or a little larger."""
+    changed = {}
+    for name, value in values.items():
+        if draw.random() < 0.5:
+            choices = [value * 2, value + 2 * draw.randint(1, 9), value * 3]
+            choices += [value // 2] if value % 2 == 0 and value > 4 else []
+            changed[name] = draw.choice(choices)
+    return changed
+
+
+def true_at(conditions: Any, numbers: dict[Any, int], form_numbers: dict[Any, int]) -> bool:
+    """Whether numbers are in a form's domain."""
+    import sympy
+
+    from metacount.tracing.sizes import divides, unread
+
+    for condition in conditions:
+        if not condition.free_symbols <= set(numbers):
+            continue  # of B and S
+        at = {s: sympy.Integer(numbers[s]) for s in condition.free_symbols}
+        if isinstance(condition, unread):
+            if any(numbers[s] != form_numbers[s] for s in condition.free_symbols & set(numbers)):
+                return False
+        elif isinstance(condition, divides):
+            below, above = (arg.xreplace(at) for arg in condition.args)
+            if not (above / below).is_integer:
+                return False
+        elif not condition.func(condition.lhs.xreplace(at), condition.rhs.xreplace(at)):
+            return False
+    return True
+
+
+def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
+    """At how many other configs, of at most `configs`, the form gives what `numel()` gives."""
+    import sympy
+
+    from metacount.huggingface.model import build_transformers
+    from metacount.spec import SpecError
+    from metacount.tracing.build import size_values, with_fields
+    from metacount.tracing.sizes import symbol
+
+    source = source_of(kind, model_type)
+    values = size_values(source)
+    draw = random.Random(f"{SEED} {model_type}")
+    found = 0
+    total = form.total
+    for _ in range(DRAWS):
+        if found == configs:
+            break
+        changed = other_sizes({n: v for n, v in values.items() if symbol(n) in total.free_symbols},
+                              draw)  # fmt: skip
+        numbers = {symbol(n): v for n, v in {**form.numbers, **values, **changed}.items()}
+        if not changed or not true_at(form.domain, numbers, form.every_number):
+            continue
+        other = with_fields(source, {**values, **changed})
+        try:
+            module, _ = build_transformers(other)
+            # a config may put sizes right that must be equal
+            kept = {**values, **changed}.items() <= size_values(other).items()
+        except SpecError:
+            continue
+        if not kept:
+            continue
+        true = sum({id(p): p.numel() for p in module.parameters()}.values())
+        value = total.xreplace({s: sympy.Integer(numbers[s]) for s in total.free_symbols})
+        if value.doit() != true:
+            raise AssertionError(f"at {changed} the form gives {value}, numel() {true}")
+        found += 1
+    return found
+
+
+def source_of(kind: str, model_type: str) -> dict[str, Any]:
+    """The default config of a type, for its class of one kind."""
+    from metacount.huggingface.classes import model_types
+    from metacount.huggingface.model import default_config
+
+    return {**default_config(model_type), "architectures": [model_types(kind)[model_type]]}
+
+
+def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[str, Any]:
+    """The row of one type."""
+    from metacount.huggingface.model import build_transformers
+    from metacount.spec import Workload
+    from metacount.tracing.forms import Tracer
+
+    row: dict[str, Any] = {"kind": kind, "model_type": model_type, "builds": False}
+    start = time.monotonic()
+    try:
+        build_transformers(source_of(kind, model_type))
+        row["builds"] = True
+        tracer = Tracer(source_of(kind, model_type), Workload(seq_len=48))
+        form = tracer.form("params")
+        row["params"] = form.how
+        row["params_s"] = round(time.monotonic() - start, 1)
+        row["confirmed_at"] = held_out(kind, model_type, form, configs)
+        if flops:
+            start = time.monotonic()
+            row["matmul_flops"] = tracer.form("matmul_flops").how
+            row["flops_s"] = round(time.monotonic() - start, 1)
+    except Exception as error:  # somebody else's code: whatever it raised is the reason
+        row["problem"] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    return row
+
+
+def _child(queue: Any, *asked: Any) -> None:
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    queue.put(read_forms(*asked))
+
+
+def one(kind: str, model_type: str, configs: int, flops: bool) -> dict[str, Any]:
+    """`read_forms` in a process that is stopped when it takes too long."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=_child, args=(queue, kind, model_type, configs, flops))
+    process.start()
+    process.join(SECONDS)
+    if process.is_alive():
+        process.kill()
+    if queue.empty():
+        return {"kind": kind, "model_type": model_type, "builds": True,
+                "problem": f"no answer within {SECONDS} s"}  # fmt: skip
+    row: dict[str, Any] = queue.get()
+    return row
+
+
+def main() -> int:
+    """Read, try, print, judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("types", metavar="TYPE", nargs="*")
+    parser.add_argument("--kind", default="causal-LM")
+    parser.add_argument("--flops", action="store_true", help="forms of the FLOPs too")
+    parser.add_argument("--configs", type=int, default=3, help="other configs (default 3)")
+    parser.add_argument("--save", type=Path, help="write the rows as JSON")
+    args = parser.parse_args()
+    from concurrent.futures import ThreadPoolExecutor
+
+    import metacount.tracing.forms  # noqa: F401  # once, for all the processes that are forked
+    from metacount.huggingface.classes import model_types
+
+    types = args.types or list(model_types(args.kind))
+    with ThreadPoolExecutor(2) as pool:
+        rows = []
+        for row in pool.map(lambda t: one(args.kind, t, args.configs, args.flops), types):
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr, flush=True)
+    built = [row for row in rows if row["builds"]]
+    good = [row for row in built if "params" in row and row.get("confirmed_at", 0)]
+    print(f"{len(good)} of {len(built)} types that build have a form of their parameters, "
+          "confirmed at other sizes")  # fmt: skip
+    share = len(good) / max(1, len(built))
+    if args.flops:
+        flops = [row for row in built if "matmul_flops" in row]
+        traced = [row for row in flops if row["matmul_flops"].startswith("traced")]
+        print(f"{len(flops)} of {len(built)} have a form of their FLOPs, {len(traced)} of them "
+              "traced")  # fmt: skip
+        share = min(share, len(flops) / max(1, len(built)))
+    if args.save:
+        args.save.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0 if share >= 0.95 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""A form read off code, as text, LaTeX, Python or data, in the config's own field names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sympy import floor, latex, symbols
+
+from metacount import units
+from metacount.closed_form import readable
+from metacount.tracing.domain import in_words
+from metacount.tracing.sizes import SMALLEST
+from metacount.views.formula import MEANINGS, broken, in_letters, whole_python
+from metacount.views.layout import bold, columns, dim, paragraph, wrapped
+
+if TYPE_CHECKING:
+    from metacount.tracing.forms import CodeForm
+
+NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+STATE = "bytes of recurrent state, which does not grow with tokens"
+RUN_MEANINGS = {
+    "B": "sequences",
+    "S": "tokens of each sequence",
+    "T": "positions that one token attends to",
+    "S_e": "tokens that the encoder reads",
+}
+
+
+def meaning(quantity: str) -> str:
+    """The definition of a quantity."""
+    return {**MEANINGS, "state_bytes": STATE}[quantity]
+
+
+def in_fields(expr: Any) -> str:
+    """An expression in the names of fields; a rounded-down quotient as Python writes it.
+
+    >>> import sympy
+    >>> n = sympy.Symbol("num_layers", integer=True, positive=True)
+    >>> in_fields(n * 2 - sympy.floor(n / 4))
+    '2·num_layers - num_layers//4'
+    """
+    floors = {}
+    for i, found in enumerate(expr.atoms(floor)):
+        above, below = found.args[0].as_numer_denom()
+        shown = in_letters(above)
+        shown = shown if above.is_Symbol else f"({shown})"
+        floors[f"FLOOR{i}X"] = f"{shown}//{in_letters(below)}"
+        expr = expr.subs(found, symbols(f"FLOOR{i}X", integer=True, positive=True))
+    text = in_letters(expr)
+    for name, shown in floors.items():
+        text = text.replace(name, shown)
+    return text
+
+
+def code_form_text(name: str, form: CodeForm) -> str:
+    """Each role, the layers it is made of, the domain, and how all that was found."""
+    width = columns()
+    lines = [bold(f"{name}: {form.quantity}, read off the code"), meaning(form.quantity), ""]
+    label = max(map(len, (*form.by_role, "total")))
+    for role, expr in form.by_role.items():
+        lines += _part(f"{role:<{label}}", expr, form, width)
+    if len(form.by_role) != 1:
+        lines += _part(f"{'total':<{label}}", form.total, form, width)
+    lines += ["", *_layers(form, width)]
+    lines += _domain(form, width)
+    for note in form.notes:
+        lines += paragraph("note  ", note, width)
+    lines += paragraph("how   ", f"{form.how}; {form.source}", width)
+    measured = f"at these sizes {units.exact(form.value)}, which was measured as well"
+    lines += paragraph("here  ", measured, width)
+    lines += paragraph("sizes ", _numbers(form), width)
+    return "\n".join(lines) + "\n"
+
+
+def _part(label: str, expr: Any, form: CodeForm, width: int) -> list[str]:
+    indent = " " * (len(label) + 2)
+    room = max(width - len(indent), 20)
+    first, *rest = broken(in_fields(readable(expr)), room)
+    value = expr.xreplace({s: n for s, n in _values(form).items() if s in expr.free_symbols})
+    return [
+        f"{bold(label)}  {first}",
+        *(indent + line for line in rest),
+        indent + dim(f"= {units.exact(int(value.doit()))}"),
+    ]
+
+
+def _values(form: CodeForm) -> dict[Any, Any]:
+    from sympy import Integer
+
+    return {letter: Integer(number) for letter, number in form.every_number.items()}
+
+
+def _layers(form: CodeForm, width: int) -> list[str]:
+    """One line for each kind of layer and role: of one layer, and how many there are."""
+    lines = []
+    where = ""
+    label = max((len(part.role) for part in form.parts if part.layers is not None), default=0)
+    for part in form.parts:
+        if part.layers is None:
+            continue
+        if part.where != where:
+            where = part.where
+            count = in_fields(part.layers.expr)
+            alike = f"{count} = {part.layers.count}" if part.layers.expr.free_symbols else count
+            sure = (
+                f", seen so at {part.layers.confirmed} other numbers of layers"
+                if part.layers.confirmed
+                else ""
+            )
+            text = f"{where}: {alike} alike{sure}; one has"
+            lines += wrapped(text, width)
+        indent = " " * (label + 4)
+        first, *rest = broken(in_fields(readable(part.expr)), max(width - len(indent), 20))
+        lines += [f"  {part.role:<{label}}  {first}", *(indent + line for line in rest)]
+    return [*lines, ""] if lines else []
+
+
+def _domain(form: CodeForm, width: int) -> list[str]:
+    if form.how.startswith("interpolated"):
+        return []
+    said = [in_words(c, in_fields) for c in form.domain]
+    every = f"sizes from {SMALLEST}" + (", where " + "; ".join(said) if said else "")
+    return paragraph("for   ", every, width)
+
+
+def _numbers(form: CodeForm) -> str:
+    return ", ".join(
+        f"{name} {number}" + (f" ({RUN_MEANINGS[name]})" if name in RUN_MEANINGS else "")
+        for name, number in form.numbers.items()
+    )
+
+
+def code_form_latex(name: str, form: CodeForm) -> str:
+    """The roles and their sum as one `aligned` environment, fields in upright type."""
+    known = {
+        s: rf"\mathrm{{{s.name}}}".replace("_", r"\_")
+        for expr in form.by_role.values()
+        for s in expr.free_symbols
+        if s.name not in RUN_MEANINGS
+    }
+    quantity = form.quantity.replace("_", r"\_")
+    lines = [f"% {name}: {form.quantity}, {form.how}; {form.source}", r"\begin{aligned}"]
+    for role, expr in form.by_role.items():
+        shown = latex(readable(expr), symbol_names=known)
+        lines.append(rf"\mathrm{{{role}}} &= {shown} \\")
+    parts = " + ".join(rf"\mathrm{{{role}}}" for role in form.by_role)
+    lines.append(rf"\mathrm{{{quantity}}} &= {parts or 0}")
+    return "\n".join([*lines, r"\end{aligned}"]) + "\n"
+
+
+def code_form_python(name: str, form: CodeForm) -> str:
+    """A function of the config's fields; called without arguments it gives the model's count."""
+    arguments = [f"    {_argument(n)}={number}," for n, number in form.numbers.items()]
+    head = [f"def {form.quantity}(", *(["    *,", *arguments] if arguments else []), "):"]
+    plain = name.replace("\\", "/").replace('"', "'")
+    lines = [*head, f'    """{meaning(form.quantity)}: {plain}."""']
+    names = []
+    for role, expr in form.by_role.items():
+        names.append(role.replace("-", "_"))
+        text = NAMES.sub(lambda found: _argument(found[0]), whole_python(expr))
+        lines += [
+            f"    {names[-1]} = (",
+            *(f"        {part}" for part in wrapped(text, 88)),
+            "    )",
+        ]
+    return "\n".join([*lines, f"    return {' + '.join(names) or 0}"]) + "\n"
+
+
+def _argument(name: str) -> str:
+    return name.replace(".", "__")
+
+
+def code_form_data(model: str, name: str, form: CodeForm) -> dict[str, Any]:
+    """Everything of a form."""
+    return {
+        "model": model,
+        "name": name,
+        "quantity": form.quantity,
+        "definition": meaning(form.quantity),
+        "parts": {
+            role: {"fields": in_fields(readable(expr)), "python": whole_python(expr)}
+            for role, expr in form.by_role.items()
+        },
+        "layers": [
+            {
+                "role": part.role,
+                "where": part.where,
+                "each": in_fields(readable(part.expr)),
+                "count": in_fields(part.layers.expr),
+                "count_here": part.layers.count,
+                "count_confirmed_at": part.layers.confirmed,
+            }
+            for part in form.parts
+            if part.layers is not None
+        ],
+        "total": form.value,
+        "numbers": form.numbers,
+        "domain": [in_words(c, in_fields) for c in form.domain],
+        "how": form.how,
+        "notes": list(form.notes),
+        "source": form.source,
+    }

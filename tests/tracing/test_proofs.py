@@ -1,0 +1,87 @@
+"""Textbook against code for all sizes: proven where equal, refuted where any term is off."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import sympy
+
+from metacount.catalog import entry
+from metacount.proof_record import proven, structure
+from metacount.proofs import PROVEN, Named, differences, prove, textbook_forms
+from metacount.spec import Workload
+from metacount.tracing.forms import CodeForm, Tracer
+
+RUN = Workload(seq_len=128)
+TYPES = ("llama", "mixtral", "gpt_oss", "t5")
+
+
+@cache
+def both(model_type: str) -> tuple[dict[str, dict[str, Any]], dict[str, CodeForm]]:
+    config = {"model_type": model_type}
+    tracer = Tracer(config, RUN)
+    return textbook_forms(config, RUN)[1], {name: tracer.form(name) for name in PROVEN}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("quantity", PROVEN)
+def test_the_textbook_is_what_the_code_does(model_type: str, quantity: str) -> None:
+    textbook, code = both(model_type)
+    assert differences(textbook[quantity], code[quantity]) == {}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("quantity", PROVEN)
+def test_a_formula_with_any_term_changed_is_refuted(model_type: str, quantity: str) -> None:
+    textbook, code = both(model_type)
+    tried = 0
+    for role, form in textbook[quantity].items():
+        for term in sympy.expand(sympy.sympify(form)).as_ordered_terms():
+            if term == 0:
+                continue
+            tried += 1
+            for wrong in (form - term, form + term, form + 1):
+                changed = {**textbook[quantity], role: wrong}
+                assert set(differences(changed, code[quantity])) == {role}
+    assert tried >= 1
+
+
+def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metacount.formulas import moe
+
+    right = moe.moe_active_params
+    monkeypatch.setattr(
+        "metacount.formulas.block.experts.moe_active_params",
+        lambda *args, **kwargs: right(*args, **kwargs) + 1,
+        raising=True,
+    )
+    proofs = {p.quantity: p for p in prove({"model_type": "mixtral"}, RUN)}
+    assert proofs["params"].proven
+    assert str(proofs["active_params"].differences) == "{'moe': num_hidden_layers}"
+
+
+def test_named_numbers_remember() -> None:
+    d, h = sympy.symbols("d h")
+    twelve, four = Named(12, d), Named(4, h)
+    assert (twelve // four).expr == d / h
+    assert (twelve // 5).expr == sympy.floor(d / 5)
+    assert (2 * twelve - four + 1).expr == 2 * d - h + 1
+    assert twelve // four == 3
+    assert isinstance(twelve * 0.5, float)
+
+
+def test_the_record_covers_a_model_by_its_structure() -> None:
+    found = proven(entry("llama-7b").spec())
+    assert found is not None
+    assert set(PROVEN) <= set(found.quantities)
+    # no code of transformers has the structure of the original Transformer here
+    assert proven(entry("transformer-base").spec()) is None
+
+
+def test_sizes_are_no_structure() -> None:
+    spec = entry("llama-7b").spec()
+    assert structure(spec) == structure(spec.replace(d_model=64, n_heads=4, n_kv_heads=4,
+                                                     head_dim=16, d_ff=96, n_layers=2))  # fmt: skip
+    assert structure(spec) != structure(spec.replace(tie_embeddings=True))

@@ -1,0 +1,170 @@
+"""Closed forms read off transformers' code: literals, and sizes they were not made from."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import sympy
+
+from metacount.huggingface.model import build_transformers
+from metacount.spec import Workload
+from metacount.tracing.build import size_values, with_fields
+from metacount.tracing.domain import in_words
+from metacount.tracing.forms import CodeForm, NotTraced, Tracer
+from metacount.tracing.interpolate import interpolated
+from metacount.tracing.sizes import Sizes, divides, symbol
+
+RUN = Workload(seq_len=128)
+
+
+@cache
+def tracer(model_type: str, workload: Workload = RUN) -> Tracer:
+    return Tracer({"model_type": model_type}, workload)
+
+
+@cache
+def form(model_type: str, quantity: str) -> CodeForm:
+    return tracer(model_type).form(quantity)
+
+
+def letters(names: str) -> Any:
+    return sympy.symbols(names, integer=True, positive=True)
+
+
+def same(found: Any, expected: Any) -> bool:
+    return bool(sympy.expand(found - expected) == 0)
+
+
+def test_llama_has_the_parameters_of_its_paper() -> None:
+    V, d, N, h, k, a, m = letters(
+        "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads "
+        "head_dim intermediate_size"
+    )
+    found = form("llama", "params")
+    assert found.how == "traced"
+    assert found.value == 6738415616
+    # table and head; q and o, k and v, gate, up and down, two norms a layer; one more norm
+    expected = 2 * V * d + N * (2 * d * h * a + 2 * d * k * a + 3 * d * m + 2 * d) + d
+    assert same(found.total, expected)
+    assert found.numbers["intermediate_size"] == 11008
+
+
+def test_gpt2_in_its_own_names() -> None:
+    V, P, d, N = letters("vocab_size n_positions n_embd n_layer")
+    # 12·d² + 13·d a block: 4 + 8 matrices; biases 4 + 5, norms 4
+    assert same(form("gpt2", "params").total, V * d + P * d + N * (12 * d**2 + 13 * d) + 2 * d)
+    assert [in_words(c, str) for c in form("gpt2", "params").domain] == ["n_head divides n_embd"]
+
+
+def test_a_router_runs_whole_and_experts_by_k() -> None:
+    B, S, V, d, N, h, k, m, E, t = letters(
+        "B S vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads "
+        "intermediate_size num_local_experts num_experts_per_tok"
+    )
+    found = form("mixtral", "matmul_flops")
+    attention = 2 * B * S * (2 * d * d + 2 * d * d * k / h) + 4 * B * S**2 * d
+    moe = 2 * B * S * (d * E + 3 * t * d * m)
+    assert same(found.total, 2 * B * S * d * V + N * (attention + moe))
+    assert not any(c.has(E) and isinstance(c, sympy.Eq) for c in found.domain)  # E stays a letter
+
+
+def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
+    B, S, N, c, r = letters("B S num_hidden_layers kv_lora_rank qk_rope_head_dim")
+    assert same(form("deepseek_v3", "kv_cache_bytes").total, 2 * B * S * N * (c + r))
+
+
+def test_dense_and_moe_layers_are_counted_by_the_config() -> None:
+    N, first = letters("num_hidden_layers first_k_dense_replace")
+    counts = {
+        part.role: part.layers.expr
+        for part in form("deepseek_v3", "params").parts
+        if part.layers is not None and part.role in ("ffn", "moe")
+    }
+    assert counts == {"ffn": first, "moe": N - first}
+
+
+def test_two_stacks_have_two_numbers_of_layers() -> None:
+    counts = {
+        (part.where, part.layers.expr)
+        for part in form("t5", "params").parts
+        if part.layers is not None and part.role == "ffn"
+    }
+    N, D = letters("num_layers num_decoder_layers")
+    assert ("encoder.block[1-5]", N - 1) in counts
+    assert ("decoder.block[1-5]", D - 1) in counts
+
+
+def test_a_group_that_runs_many_times_has_no_law() -> None:
+    found = form("albert", "matmul_flops")
+    # 12 rounds through one group: with two groups each would have 6
+    assert all(part.layers is None or not part.layers.expr.free_symbols for part in found.parts)
+    assert any("layers are counted in numbers" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("seq_len", "said"), [(64, "S + 1 < sliding_window"),
+                                               (256, "S + 1 ≥ sliding_window")])  # fmt: skip
+def test_the_domain_says_on_which_side_of_the_window_it_is(seq_len: int, said: str) -> None:
+    config = {"model_type": "mistral", "sliding_window": 128, "num_hidden_layers": 2}
+    found = Tracer(config, Workload(seq_len=seq_len)).form("kv_cache_bytes")
+    assert said in [in_words(c, str) for c in found.domain]
+    # 2 layers, 2 bytes, K and V of 8 heads of 128; 127 positions are kept, or all of them
+    assert found.value == 2 * 2 * 2 * 8 * 128 * min(seq_len, 127)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "mixtral", "deepseek_v3", "t5", "bert"])
+def test_at_sizes_that_were_not_used(model_type: str) -> None:
+    total = form(model_type, "params").total
+    values = size_values({"model_type": model_type})
+    # doubled where the names say that nothing has to be divided by it
+    changed = {
+        name: value * 2
+        for name, value in values.items()
+        if name in ("vocab_size", "intermediate_size", "d_ff", "n_positions", "kv_lora_rank",
+                    "moe_intermediate_size", "max_position_embeddings")
+    }  # fmt: skip
+    module, _ = build_transformers(with_fields({"model_type": model_type}, {**values, **changed}))
+    numbers = {**form(model_type, "params").every_number}
+    numbers |= {symbol(name): value for name, value in changed.items()}
+    value = total.xreplace({s: sympy.Integer(numbers[s]) for s in total.free_symbols})
+    assert value == sum({id(p): p.numel() for p in module.parameters()}.values())
+
+
+def test_a_config_inside_has_its_name_before_its_fields() -> None:
+    assert "text_config.hidden_size" in form("gemma3", "params").numbers
+
+
+def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
+    found = form("mamba2", "state_bytes")
+    assert found.how == "interpolated in B and S"
+    assert found.total == found.value * symbol("B")
+    assert any("nothing is known of other lengths" in note for note in found.notes)
+
+
+def test_interpolation_finds_the_polynomial() -> None:
+    def run(b: int, s: int) -> dict[str, int]:
+        return {"a": 7 * b * s * s + 11 * b * s, "b": 13 * s + 5}
+
+    B, S = letters("B S")
+    assert interpolated(run, 1, 17, "S") == {"a": 7 * B * S**2 + 11 * B * S, "b": 13 * S + 5}
+
+
+def test_what_is_no_polynomial_is_not_taken_for_one() -> None:
+    with pytest.raises(NotTraced, match="no polynomial in B and S: a at"):
+        interpolated(lambda b, s: {"a": b * -(-s // 4)}, 1, 17, "S")
+
+
+def test_an_encoder_has_no_cache() -> None:
+    with pytest.raises(NotTraced, match="nothing is measured of kv_cache_bytes"):
+        form("bert", "kv_cache_bytes")
+
+
+def test_questions_of_the_code_become_conditions() -> None:
+    sizes = Sizes()
+    x, y, z = sizes.new("x", 12), sizes.new("y", 4), sizes.new("z", 5)
+    X, Y, Z = letters("x y z")
+    assert sizes.expr(x // y * y) == X
+    assert sizes.conditions == {divides(Y, X): None}
+    assert sizes.expr(x // z) == sympy.floor(X / Z)
+    assert sizes.value(sizes.expr(x // z)) == 2
