@@ -35,30 +35,34 @@ class Named(int):
         return made
 
     def __add__(self, other: Any) -> Any:
-        return _named(int(self) + other, self, other, lambda a, b: a + b)
+        return _named(int(self) + _bare(other), self, other, lambda a, b: a + b)
 
     def __sub__(self, other: Any) -> Any:
-        return _named(int(self) - other, self, other, lambda a, b: a - b)
+        return _named(int(self) - _bare(other), self, other, lambda a, b: a - b)
 
     def __mul__(self, other: Any) -> Any:
-        return _named(int(self) * other, self, other, lambda a, b: a * b)
+        return _named(int(self) * _bare(other), self, other, lambda a, b: a * b)
 
     def __floordiv__(self, other: Any) -> Any:
         exact = isinstance(other, int) and int(self) % int(other) == 0
         divided = (lambda a, b: a / b) if exact else (lambda a, b: sympy.floor(a / b))
-        return _named(int(self) // other, self, other, divided)
+        return _named(int(self) // _bare(other), self, other, divided)
 
     def __radd__(self, other: Any) -> Any:
-        return _named(other + int(self), other, self, lambda a, b: a + b)
+        return _named(_bare(other) + int(self), other, self, lambda a, b: a + b)
 
     def __rsub__(self, other: Any) -> Any:
-        return _named(other - int(self), other, self, lambda a, b: a - b)
+        return _named(_bare(other) - int(self), other, self, lambda a, b: a - b)
 
     def __rmul__(self, other: Any) -> Any:
-        return _named(other * int(self), other, self, lambda a, b: a * b)
+        return _named(_bare(other) * int(self), other, self, lambda a, b: a * b)
 
     def __deepcopy__(self, _memo: Any) -> Named:
         return self
+
+
+def _bare(value: Any) -> Any:
+    return int(value) if isinstance(value, Named) else value
 
 
 def _named(value: Any, left: Any, right: Any, combine: Any) -> Any:

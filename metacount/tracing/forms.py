@@ -210,7 +210,15 @@ class Tracer:
         return (sympy.nextprime(max(asked, 31)), sympy.prevprime(max(asked, 31)), max(asked, 5))
 
     def form(self, quantity: str) -> CodeForm:
-        """One quantity. Raises `NotTraced`, or what the code raised."""
+        """One quantity. Raises `NotTraced`, with the reason in one line."""
+        try:
+            return self._form(quantity)
+        except (NotTraced, SpecError):
+            raise
+        except Exception as error:  # somebody else's code, at sizes that are none of its
+            raise NotTraced(_line(error)) from error
+
+    def _form(self, quantity: str) -> CodeForm:
         try:
             trace, amounts, notes, measured = self._first(quantity)
         except Exception as error:

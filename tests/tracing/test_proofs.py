@@ -58,8 +58,11 @@ def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> N
         raising=True,
     )
     proofs = {p.quantity: p for p in prove({"model_type": "mixtral"}, RUN)}
-    assert proofs["params"].proven
-    assert str(proofs["active_params"].differences) == "{'moe': num_hidden_layers}"
+    # all parameters are counted as those active with k = E: one more in each layer
+    for quantity in ("params", "active_params"):
+        assert str(proofs[quantity].differences) == "{'moe': num_hidden_layers}"
+    assert proofs["matmul_flops"].proven
+    assert proofs["kv_cache_bytes"].proven
 
 
 def test_named_numbers_remember() -> None:
@@ -68,6 +71,8 @@ def test_named_numbers_remember() -> None:
     assert (twelve // four).expr == d / h
     assert (twelve // 5).expr == sympy.floor(d / 5)
     assert (2 * twelve - four + 1).expr == 2 * d - h + 1
+    assert (twelve - four).expr == d - h
+    assert (twelve + four * twelve).expr == d + d * h
     assert twelve // four == 3
     assert isinstance(twelve * 0.5, float)
 

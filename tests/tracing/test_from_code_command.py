@@ -1,0 +1,105 @@
+"""`formula --from-code` and `verify --all-sizes` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from metacount.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(arguments) == code
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_python_output_runs_and_comes_to_the_count(capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+    exec(run(capsys, "formula", "type:mixtral", "--from-code", "--python"), namespace)
+    assert namespace["params"]() == 46702792704
+    # 4 layers: 28 fewer, of 1,451,270,144 = attention 41,943,040 + moe 1,409,318,912 + norm 8,192
+    assert namespace["params"](num_hidden_layers=4) == 46702792704 - 28 * 1451270144
+
+
+def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(run(capsys, "formula", "type:gpt2", "--from-code", "--json"))
+    assert (data["total"], data["how"]) == (124439808, "traced")
+    assert data["domain"] == ["n_head divides n_embd"]
+    assert data["parts"]["embedding"]["fields"] == "n_embd·vocab_size"
+    assert {layer["count"] for layer in data["layers"]} == {"n_layer"}
+    assert data["numbers"] == {"n_layer": 12, "vocab_size": 50257, "n_embd": 768,
+                               "n_positions": 1024}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("type:gpt2", "--from-code"), ("llama-7b",),
+                                       ("deepseek-v3", "--quantity", "matmul_flops")])  # fmt: skip
+def test_latex_is_understood_by_a_typesetter(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    from matplotlib.mathtext import MathTextParser
+
+    lines = run(capsys, "formula", *arguments, "--latex").splitlines()
+    body = [line for line in lines if not line.startswith(("%", r"\begin", r"\end"))]
+    assert len(body) > 3
+    parser = MathTextParser("path")
+    for line in body:
+        # mathtext knows formulas, not their alignment
+        parser.parse(f"${line.removesuffix(chr(92) * 2).replace('&=', '=')}$")
+
+
+def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "formula", "type:gpt2", "--from-code")
+    assert "h[0-11]: n_layer = 12 alike, seen so at 5 other numbers of layers; one has" in text
+    assert "for     sizes from 3, where n_head divides n_embd" in text
+    assert "at these sizes 124,439,808, which was measured as well" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("llama-7b", "--from-code"), "llama-7b names none; give a config.json"),
+        (("type:gpt2", "--from-code", "--quantity", "causal_matmul_flops"), "is unknown"),
+        (("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
+         "no form of kv_cache_bytes: nothing is measured"),
+        (("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
+         "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(capsys, "formula", *arguments)
+
+
+def test_verify_for_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(run(capsys, "verify", "type:gpt2", "--all-sizes", "--seq", "64", "--json"))
+    assert [(p["quantity"], p["proven"]) for p in data["all_sizes"]] == [
+        ("params", True), ("active_params", True), ("matmul_flops", True), ("kv_cache_bytes", True),
+    ]  # fmt: skip
+    assert "--all-sizes needs a formula and transformers' code" in refused(
+        capsys, "verify", "llama-7b", "--all-sizes"
+    )
+
+
+def test_code_that_differs_from_the_textbook_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    # transformers' sparsemixer chooses two experts, whatever num_experts_per_tok says
+    text = run(capsys, "verify", "type:phimoe", "--all-sizes", "--seq", "64", code=1)
+    assert "matmul_flops    differs: moe" in text
+    assert "(num_experts_per_tok - 2)" in text
+
+
+def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
+    proof = json.loads(run(capsys, "count", "llama-7b", "--json"))["proof"]
+    assert proof["quantities"] == ["params", "active_params", "matmul_flops", "kv_cache_bytes"]
+    assert "proven" in run(capsys, "count", "llama-7b")
+    assert json.loads(run(capsys, "count", "transformer-base", "--json"))["proof"] is None
