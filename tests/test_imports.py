@@ -26,12 +26,18 @@ FORBIDDEN = {
     "metacount.formulas": (*HEAVY, "metacount.modules", "metacount.measure", "metacount.build"),
     "metacount.modules": ("metacount.formulas", "metacount.figures", "metacount.closed_form"),
     "metacount.measure": ("metacount.formulas", "metacount.figures", "metacount.closed_form"),
+    "metacount.tracing": ("metacount.formulas", "metacount.figures", "metacount.closed_form"),
     "metacount.build": ("metacount.formulas", "metacount.figures", "metacount.closed_form"),
 }
 FORMULA_SIDE = ("metacount.formulas", "metacount.figures", "metacount.closed_form")
-MODULE_SIDE = ("metacount.modules", "metacount.build", "metacount.measure")
-# The only files that see both sides.
-SEE_BOTH = {"metacount.witnesses", "metacount.commands.tree"}
+MODULE_SIDE = ("metacount.modules", "metacount.build", "metacount.measure", "metacount.tracing")
+# The only files that see both sides: who compares, and who chooses or prints one of both.
+SEE_BOTH = {
+    "metacount.witnesses",
+    "metacount.proofs",
+    "metacount.commands.formula",
+    "metacount.views.code_form",
+}
 
 
 def module_name(file: Path, package: Path) -> str:

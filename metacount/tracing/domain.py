@@ -23,7 +23,8 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
             asked[sizes.plain(sizes.env.replace(guard.expr))] = None
         except NotTraced:
             not_read[sizes.unread(guard.expr)] = None
-    exact = [c for c in sizes.conditions if isinstance(c, divides)]
+    # what an attempt that was given up asked is not true at the hints of the one that stands
+    exact = [c for c in sizes.conditions if isinstance(c, divides) and _exact_here(c, sizes)]
     others = [c for c in sizes.conditions if not isinstance(c, divides)]
     quotients = _quotients(exact)
     kept: dict[Any, None] = dict.fromkeys(_minimal(exact))
@@ -31,6 +32,8 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
         kept[sympy.Eq(letter, number, evaluate=False)] = None
     for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
+            continue
+        if not sizes.holds(relation):
             continue
         if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
             tidy = _tidy(relation)
@@ -41,6 +44,11 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
 
 def _plain_pair(relation: Any) -> bool:
     return bool(relation.lhs.is_Symbol and relation.rhs.is_Symbol)
+
+
+def _exact_here(condition: Any, sizes: Sizes) -> bool:
+    below, above = (sizes.value(arg) for arg in condition.args)
+    return bool((above / below).is_integer)
 
 
 def _minimal(exact: list[Any]) -> list[Any]:

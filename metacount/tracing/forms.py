@@ -15,6 +15,7 @@ import sympy
 import torch
 from torch import nn
 
+from ..build import DTYPES
 from ..frozen import frozen
 from ..huggingface.classes import version
 from ..huggingface.limits import EXPERT_COUNTS
@@ -23,7 +24,7 @@ from ..measure.foreign import measure_foreign_params
 from ..measure.foreign_forward import ForeignRun, measure_foreign_forward
 from ..measure.foreign_forward import kind_of as run_kind
 from ..measure.foreign_roles import Roles
-from ..spec import SpecError, Workload
+from ..spec import DTYPE_BYTES, SpecError, Workload
 from .build import layer_fields, size_values, traced_module, with_fields
 from .count import Amounts, TooSlow, TracedRun, traced_forward, traced_params
 from .domain import conditions
@@ -134,10 +135,22 @@ class Tracer:
         self._built: list[Trace | Exception] = []
         self._failures: list[Exception] = []
 
+    @property
+    def _dtype(self) -> torch.dtype:
+        """No module runs in types of one byte; their cache is counted from that in bf16."""
+        return DTYPES.get(self.workload.dtype, torch.bfloat16)
+
+    def _scale(self, quantity: str) -> Any:
+        """Bytes of the asked type for one of the type that ran."""
+        if self.workload.dtype in DTYPES or quantity not in ("kv_cache_bytes", "state_bytes"):
+            return sympy.Integer(1)
+        if quantity == "state_bytes":
+            raise NotTraced(f"no module keeps its state in {self.workload.dtype}")
+        return sympy.Rational(DTYPE_BYTES[self.workload.dtype], DTYPE_BYTES["bf16"])
+
     @cached_property
     def _measured(self) -> tuple[nn.Module, Any, Roles]:
-        dtype = torch.float32 if self.workload.dtype == "fp32" else torch.bfloat16
-        module, choice = build_transformers(self.config, dtype=dtype)
+        module, choice = build_transformers(self.config, dtype=self._dtype)
         return module, choice, Roles(module)
 
     @cached_property
@@ -164,7 +177,7 @@ class Tracer:
 
     def _trace(self, way: dict[str, Any]) -> Trace:
         sizes = Sizes()
-        module, _, _ = traced_module(self.config, sizes, **way)
+        module, _, _ = traced_module(self.config, sizes, dtype=self._dtype, **way)
         return Trace(sizes, module)
 
     def _traces(self) -> Iterator[Trace]:
@@ -183,14 +196,15 @@ class Tracer:
 
     def _first(self, quantity: str) -> tuple[Trace, Amounts, tuple[str, ...], int]:
         """The first way in which the quantity is traced and comes to what is measured."""
-        measured = self._measured_amount(quantity)
+        measured, scale = self._measured_amount(quantity), self._scale(quantity)
         self._failures = []
         for trace in self._traces():
             if quantity not in RUN_QUANTITIES and not trace.in_sizes:
                 break  # nothing but numbers
             for seq_len in self._hints_of_seq() if quantity in RUN_QUANTITIES else (0,):
                 try:
-                    amounts, notes = trace.amounts(quantity, seq_len)
+                    found, notes = trace.amounts(quantity, seq_len)
+                    amounts = {key: expr * scale for key, expr in found.items()}
                     trace.check_free()
                     self._agrees(_sum(amounts), measured)
                 except FormDiffers as error:
@@ -273,7 +287,8 @@ class Tracer:
                     continue
                 numbers = {**self._numbers, **{symbol(n): v for n, v in change.items()}}
                 value = total.xreplace({s: sympy.Integer(numbers[s]) for s in total.free_symbols})
-                if value.doit() != self._measure(module, quantity):
+                found = self._measure(module, quantity)
+                if found is None or value.doit() != found * self._scale(quantity):
                     return False
                 break
         return True
@@ -298,7 +313,9 @@ class Tracer:
         asked = self.workload
         if asked.source_len is not None or run_kind(module) == "encoder-decoder":
             raise NotTraced(f"{_line(reason)}; two lengths are not interpolated") from reason
-        by_role = interpolated(run, asked.batch_size, asked.seq_len, letter)
+        scale = self._scale(quantity)
+        forms = interpolated(run, asked.batch_size, asked.seq_len, letter)
+        by_role = {role: expr * scale for role, expr in forms.items()}
         value = sum(self._value(expr) for expr in by_role.values())
         if value != measured:
             raise FormDiffers(f"{quantity}: the form gives {value}, measured are {measured}")
@@ -330,7 +347,7 @@ class Tracer:
             amount = _of_run(self._run_measured, quantity)
         if amount is None:
             raise NotTraced(f"nothing is measured of {quantity}")
-        return amount
+        return int(amount * self._scale(quantity))
 
     def _parts(self, amounts: Amounts, sizes: Sizes) -> Iterator[CodePart]:
         """Layers with equal expressions together, each with the law of how many there are."""
@@ -363,7 +380,7 @@ class Tracer:
 
     def _rebuilt(self, change: dict[str, int]) -> nn.Module | None:
         try:
-            return build_transformers(with_fields(self.config, change))[0]
+            return build_transformers(with_fields(self.config, change), dtype=self._dtype)[0]
         except SpecError:
             return None
 

@@ -171,3 +171,24 @@ def test_questions_of_the_code_become_conditions() -> None:
     assert sizes.conditions == {divides(Y, X): None}
     assert sizes.expr(x // z) == sympy.floor(X / Z)
     assert sizes.value(sizes.expr(x // z)) == 2
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("fp32", 4), ("fp16", 2), ("fp8", 1)])
+def test_a_cache_is_in_the_asked_type(dtype: str, size: int) -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 3}
+    found = Tracer(config, Workload(seq_len=64, dtype=dtype)).form("kv_cache_bytes")
+    # 3 layers, K and V of 32 heads of 128, 64 tokens
+    assert (found.how, found.value) == ("traced", 3 * 2 * 32 * 128 * 64 * size)
+
+
+def test_what_a_failed_attempt_asked_is_in_no_domain() -> None:
+    # at 128 tokens and a window of 129, the prime above is on the other side of the window
+    config = {"model_type": "mistral", "sliding_window": 129, "num_hidden_layers": 2}
+    found = Tracer(config, Workload(seq_len=128)).form("kv_cache_bytes")
+    said = [in_words(c, str) for c in found.domain]
+    assert found.value == 2 * 2 * 2 * 8 * 128 * 128
+    numbers = found.every_number
+    for condition in found.domain:
+        if isinstance(condition, sympy.Rel) and symbol("S") in condition.free_symbols:
+            at = {s: sympy.Integer(numbers[s]) for s in condition.free_symbols}
+            assert condition.xreplace(at) == True, said  # noqa: E712  # SymPy's own true
