@@ -38,14 +38,14 @@ def in_fields(expr: Any) -> str:
     >>> import sympy
     >>> n = sympy.Symbol("num_layers", integer=True, positive=True)
     >>> in_fields(n * 2 - sympy.floor(n / 4))
-    '2·num_layers - num_layers//4'
+    '-(num_layers//4) + 2·num_layers'
     """
     floors = {}
     for i, found in enumerate(expr.atoms(floor)):
         above, below = found.args[0].as_numer_denom()
         shown = in_letters(above)
         shown = shown if above.is_Symbol else f"({shown})"
-        floors[f"FLOOR{i}X"] = f"{shown}//{in_letters(below)}"
+        floors[f"FLOOR{i}X"] = f"({shown}//{in_letters(below)})"
         expr = expr.subs(found, symbols(f"FLOOR{i}X", integer=True, positive=True))
     text = in_letters(expr)
     for name, shown in floors.items():
