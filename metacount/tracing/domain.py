@@ -30,6 +30,9 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
     kept: dict[Any, None] = dict.fromkeys(_minimal(exact))
     for letter, number in sizes.constants.items():
         kept[sympy.Eq(letter, number, evaluate=False)] = None
+    for relation in sizes.equalities:
+        if sizes.holds(relation) and relation.lhs != relation.rhs:
+            kept[relation] = None
     for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
             continue

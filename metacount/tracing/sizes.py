@@ -96,12 +96,22 @@ class Sizes:
 
     @property
     def constants(self) -> dict[Any, int]:
-        """Sizes that the code turned into numbers, or made equal to an expression."""
+        """Sizes that the code turned into numbers."""
         found = {}
         for raw, letter in self._letters.items():
             now = self.env.replace(raw)
             if now.is_Integer:
                 found[letter] = int(now)
+        return found
+
+    @property
+    def equalities(self) -> list[Any]:
+        """Sizes that the code made equal to others: each as a relation."""
+        found = []
+        for raw, letter in self._letters.items():
+            now = self.env.replace(raw)
+            if now != raw and not now.is_Integer:
+                found.append(sympy.Eq(letter, self.plain(now), evaluate=False))
         return found
 
     def value(self, expr: Any) -> Any:

@@ -192,3 +192,9 @@ def test_what_a_failed_attempt_asked_is_in_no_domain() -> None:
         if isinstance(condition, sympy.Rel) and symbol("S") in condition.free_symbols:
             at = {s: sympy.Integer(numbers[s]) for s in condition.free_symbols}
             assert condition.xreplace(at) == True, said  # noqa: E712  # SymPy's own true
+
+
+def test_sizes_that_the_code_found_equal_are_in_the_domain() -> None:
+    # OPT has two projections more where its tables are not as wide as its blocks
+    said = [in_words(c, str) for c in form("opt", "params").domain]
+    assert any("word_embed_proj_dim" in text and "hidden_size" in text for text in said)
