@@ -161,9 +161,11 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="write the rows as JSON")
     args = parser.parse_args()
     from concurrent.futures import ThreadPoolExecutor
+    from importlib import import_module
 
-    import metacount.tracing.forms  # noqa: F401  # once, for all the processes that are forked
     from metacount.huggingface.classes import model_types
+
+    import_module("metacount.tracing.forms")  # once, for all the processes that are forked
 
     types = args.types or list(model_types(args.kind))
     with ThreadPoolExecutor(2) as pool:

@@ -80,4 +80,4 @@ def frozen(cls: type[T]) -> type[T]:
 
 def fields(cls: type) -> dict[str, Any]:
     """Names and defaults of a frozen class, in order; `REQUIRED` where there is no default."""
-    return dict(cls.__fields__)  # type: ignore[attr-defined]  # set by `frozen`
+    return dict(vars(cls)["__fields__"])

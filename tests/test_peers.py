@@ -111,7 +111,7 @@ def test_real_weights_are_made_only_where_they_are_small(peers: Any) -> None:
 
 
 def test_a_message_names_no_folder_of_the_machine(peers: Any) -> None:
-    said = peers._without_paths("no /tmp/x7/a.json", "/tmp/x7", Path("/home/me/env/bin/python"))
+    said = peers._without_paths("no /some/x7/a.json", "/some/x7", Path("/home/me/env/bin/python"))
     assert said == "no .../a.json"
     assert len(peers._without_paths("x" * 999, "/a", Path("/b/c/d"))) == peers.LONGEST_ERROR
 

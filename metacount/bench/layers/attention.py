@@ -130,7 +130,7 @@ def layer_of(
         projection.weight = values
     if way:
         core: nn.Module = (FusedCore if way == "-sdpa" else FoldedCore)(layer.scale)
-        layer.core = core  # type: ignore[assignment]  # another module of the same signature
+        layer.add_module("core", core)  # another module of the same signature
     return layer
 
 

@@ -75,7 +75,7 @@ def _build(
             layer.get_submodule(path.removesuffix(".weight")).weight = values
         if core is not None:
             other: nn.Module = core(layer.core.scale)
-            layer.core = other  # type: ignore[assignment]  # another module of the same signature
+            layer.add_module("core", other)  # another module of the same signature
         work = mla_work(at, spec.d_model, spec.n_heads, q_lora_rank=spec.q_lora_rank, **sizes,
                         absorbed=absorbed, value_bytes=dtype.itemsize)  # fmt: skip
         variants.append(

@@ -6,6 +6,7 @@ the router's own product and the weights of the chosen experts are computed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ class Routed(nn.Module):
         return y_ND
 
 
-class _Sorted(nn.Module):
+class _Sorted(nn.Module, ABC):
     """Rows sorted by expert, their product, and back: what batched and grouped have in common."""
 
     def __init__(self, gate_up_EXD: nn.Parameter, down_EDM: nn.Parameter) -> None:
@@ -72,8 +73,9 @@ class _Sorted(nn.Module):
         weight_R1 = weights_Nk.flatten()[order_R].unsqueeze(-1).to(x_ND.dtype)
         return torch.zeros_like(x_ND).index_add(0, token_R, y_RD * weight_R1)
 
+    @abstractmethod
     def rows(self, x_RD: Tensor, expert_R: Tensor, counts_E: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Rows sorted by expert, [R, D], through the expert of each: [R, D]."""
 
 
 class GroupedExperts(_Sorted):
