@@ -121,20 +121,20 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     import sympy
 
     count = QUANTITIES[quantity]
-    run = _run(spec, workload)
+    run = run_sizes(spec, workload)
     values = {part: value for part, value in count(spec, run).items() if value}
     # sizes that are 0 or None are structure: the model has none of these parts
     fields = {t.name: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
     sizes = {name: size for name, size in fields.items() if size}
     if spec.moe_every == 1:
         sizes.pop("moe_every")
-    run_sizes = {name: size for name, size in run.items() if size}
+    run_present = {name: size for name, size in run.items() if size}
     letters = {**symbols.sympy_symbols(t.name for t in symbols.TERMS), BYTES.name: _symbol(BYTES)}
     in_letters = count(
         spec.substituted(**{name: letters[name] for name in sizes}),
-        {**run, **{name: letters[name] for name in run_sizes}},
+        {**run, **{name: letters[name] for name in run_present}},
     )
-    numbers = {letters[name].name: size for name, size in {**sizes, **run_sizes}.items()}
+    numbers = {letters[name].name: size for name, size in {**sizes, **run_present}.items()}
     named = _windowed(spec, letters["n_layers"])
     parts = {part: readable(sympy.sympify(in_letters[part]).subs(named)) for part in values}
     if named and spec.window is not None:
@@ -151,7 +151,8 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     return form
 
 
-def _run(spec: ModelSpec, workload: Workload) -> dict[str, int]:
+def run_sizes(spec: ModelSpec, workload: Workload) -> dict[str, int]:
+    """The sizes of a workload under the names that the counts of `QUANTITIES` take."""
     return {
         "batch_size": workload.batch_size,
         "seq_len": workload.seq_len,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from metacount.resolve import shown
-from metacount.spec import DTYPE_BYTES, Workload
+from metacount.resolve import InputError, shown
+from metacount.spec import DTYPE_BYTES, Workload, nearest
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MODEL_HELP = (
     "a name from `metacount models`, a config.json or its folder, a Hugging Face repository id "
@@ -88,6 +92,22 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="first tokens that a prefix-decoder sees both ways (default 0)",
     )
+
+
+def add_quantity(parser: argparse.ArgumentParser, known: Iterable[str], more: str = "") -> None:
+    parser.add_argument(
+        "--quantity",
+        default="params",
+        metavar="NAME",
+        help=f"{', '.join(known)} (default params){more}",
+    )
+
+
+def check_quantity(quantity: str, known: Iterable[str]) -> None:
+    """Raise `InputError` unless --quantity is one of `known`."""
+    if quantity not in known:
+        close = nearest(quantity, known, f"choose one of {', '.join(known)}")
+        raise InputError(f"--quantity '{shown(quantity)}' is unknown; {close}")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

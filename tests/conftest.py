@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,26 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `miniatures`
+sys.path.insert(0, str(Path(__file__).parent))  # for `miniatures` and the like
 os.environ.setdefault("COLUMNS", "100")
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    """A file that describes the miniature `TINY`."""
+    from miniatures import TINY
+
+    file = tmp_path / "tiny.json"
+    file.write_text(json.dumps(TINY))
+    return str(file)
 
 
 @pytest.fixture

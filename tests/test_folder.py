@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from miniatures import TINY, TINY_PARAMS
 
 from metacount import catalog, folder
 from metacount.cli import main
@@ -17,22 +18,6 @@ from metacount.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
 from metacount.resolve import InputError, find_in_file
 from metacount.spec import Workload
 
-TINY: dict[str, Any] = {
-    "kind": "decoder",
-    "d_model": 13,
-    "n_layers": 3,
-    "vocab_size": 101,
-    "n_heads": 6,
-    "n_kv_heads": 2,
-    "head_dim": 4,
-    "d_ff": 17,
-    "activation": "silu",
-    "gated": True,
-    "norm": "rmsnorm",
-    "position": "rope",
-}
-# tables and head 2*101*13; a block: attention 2*13*4*(6+2), ffn 3*13*17, norms 2*13; a last norm
-TINY_PARAMS = 2 * 1313 + 3 * (832 + 663 + 26) + 13
 # keys and values of 3 layers, 2 heads of 4, 2 bytes each
 TINY_KV = 3 * 2 * 2 * 4 * 2
 

@@ -67,6 +67,11 @@ def test_off_by(results: Any, value: int, truth: int, text: str) -> None:
     assert results.off_by(value, truth) == text
 
 
+def saved_results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((BENCHMARKS / "results" / "peers.json").read_text("utf-8"))
+    return found
+
+
 def result(results: Any, model: str = "a", **given: Any) -> Any:
     figures = {key: value for key, value in given.items() if key in TRUTH}
     error = given.get("error")
@@ -129,7 +134,7 @@ def test_each_config_is_the_published_model_of_that_name(name: str) -> None:
 
 
 def test_the_saved_results_are_of_these_models_and_still_right() -> None:
-    saved = json.loads((BENCHMARKS / "results" / "peers.json").read_text("utf-8"))
+    saved = saved_results()
     now = {
         name: {
             "params": found.params,
@@ -144,6 +149,17 @@ def test_the_saved_results_are_of_these_models_and_still_right() -> None:
     ours = [run for run in saved["runs"] if run["tool"].startswith("metacount")]
     assert len(ours) == 2 * len(CONFIGS)
     assert all(run["figures"] == now[run["model"]] for run in ours)
+
+
+def test_the_table_of_the_readme_is_that_of_the_saved_results(results: Any) -> None:
+    saved = saved_results()
+    runs = [results.Result(**run) for run in saved["runs"]]
+    assert results.collected(saved["truth"], runs, saved["versions"])["summary"] == saved["summary"]
+    lines = (BENCHMARKS.parent / "README.md").read_text("utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("tool "))
+    table = lines[start : lines.index("```", start)]
+    assert table == results.text_of(saved).partition("\n\n")[0].splitlines()
+    assert len(table) == 1 + len(results.TOOLS)
 
 
 def test_the_folders_of_the_benchmark_hold_different_models_that_can_be_counted(

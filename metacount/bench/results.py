@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from metacount.bench.rows import OK, Ceiling, Row
+from metacount.output_file import not_written
 from metacount.resolve import InputError, shown
 
 FOLDER = os.path.join("benchmarks", "results")
@@ -38,26 +39,13 @@ def default_file(topic: str) -> str:
     return os.path.join(FOLDER, f"{topic}.jsonl")
 
 
-def check_writable(file: str) -> None:
-    """Said before anything is measured: the file can be appended to."""
-    folder = os.path.dirname(file) or "."
-    if not os.path.isdir(folder):
-        raise InputError(f"--save: there is no folder {shown(folder)}; make it first")
-    if os.path.isdir(file):
-        raise InputError(f"--save: {shown(file)} is a folder; give a file")
-    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
-        raise InputError(f"--save: {shown(file)} cannot be written; choose another file")
-
-
 def append(file: str, lines: list[dict[str, Any]]) -> None:
     """Add the lines at the end; what is there stays."""
     try:
         with open(file, "a", encoding="utf-8") as out:
             out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     except OSError as error:
-        raise InputError(
-            f"--save: {shown(file)} cannot be written: {error.strerror}; choose another file"
-        ) from None
+        raise not_written("--save", file, error) from None
 
 
 def read(file: str) -> list[dict[str, Any]]:

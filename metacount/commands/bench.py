@@ -87,6 +87,7 @@ def run(args: argparse.Namespace) -> Result:
     from metacount.bench import grid, results
     from metacount.bench.prepare import Plan
     from metacount.bench.run import run_cases
+    from metacount.output_file import check_writable
 
     device = _device(args.device, cuda=torch.cuda.is_available())
     cases = grid.cases(
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> Result:
         return _list(cases, args.json), 0
     file = None if args.save is None else args.save or results.default_file(args.topic)
     if file is not None:
-        results.check_writable(file)
+        check_writable("--save", file)
     plan = Plan(
         device=torch.device("cuda", torch.cuda.current_device())
         if device == "cuda"

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 from metacount.commands import json_text
-from metacount.options import add_json, add_model, add_workload, workload_of
+from metacount.options import (
+    add_json,
+    add_model,
+    add_quantity,
+    add_workload,
+    check_quantity,
+    workload_of,
+)
 from metacount.resolve import InputError, find_model, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -32,12 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "our words, our letters or a config's",
     )
     add_model(parser, several=False)
-    parser.add_argument(
-        "--quantity",
-        default="params",
-        metavar="NAME",
-        help=f"{', '.join(QUANTITIES)} (default params)",
-    )
+    add_quantity(parser, QUANTITIES)
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -66,11 +68,7 @@ def _seconds(text: str) -> float:
 def run(args: argparse.Namespace) -> Result:
     from metacount.closed_form import QUANTITIES
 
-    if args.quantity not in QUANTITIES:
-        from metacount.spec import nearest
-
-        known = nearest(args.quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
-        raise InputError(f"--quantity '{shown(args.quantity)}' is unknown; {known}")
+    check_quantity(args.quantity, QUANTITIES)
     model = find_model(args.model, args.settings)
     judgement = _judgement(args.formula, model, args.quantity, workload_of(args), args.timeout)
     code = 0 if judgement.holds else EXIT_REFUTED

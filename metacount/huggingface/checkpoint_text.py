@@ -13,7 +13,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, Self
 
-from metacount.resolve import MAX_DIGITS, InputError, shown
+from metacount.json_file import STRICT_JSON, NotStrict
+from metacount.resolve import InputError, shown
 
 MAX_PIECE = 2**16  # bytes of one value: a tensor's entry, or an index's metadata
 MAX_NAME = 1000  # characters
@@ -139,11 +140,11 @@ class JsonCursor:
             raise self.wrong(f"the value at byte {self.at} is longer than {MAX_PIECE} bytes")
         piece = self.text[self.at : end].decode("utf-8")
         try:
-            found = _PIECE.decode(piece)
+            found = STRICT_JSON.decode(piece)
         except RecursionError:
             raise self.wrong(f"the value at byte {self.at} is nested too deeply") from None
-        except ValueError as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        except (json.JSONDecodeError, NotStrict) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error.fact
             raise self.wrong(f"the value at byte {self.at}: {shown(reason)}") from None
         self.at = end
         return found
@@ -183,26 +184,3 @@ class JsonCursor:
             if depth <= 0 and first != b'"':
                 return token.end()
         raise self.wrong(f"the value at byte {self.at} has no end within {MAX_PIECE} bytes")
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        raise ValueError("a field is given twice")
-    return data
-
-
-def _whole_number(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits is no size")
-    return int(digits)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
-
-
-# made once: making it costs as much as a piece does
-_PIECE = json.JSONDecoder(
-    object_pairs_hook=_once_each, parse_int=_whole_number, parse_constant=_no_constant
-)

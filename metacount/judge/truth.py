@@ -6,26 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.closed_form import QUANTITIES, WINDOWED, closed_form, readable
+from metacount.closed_form import QUANTITIES, WINDOWED, closed_form, readable, run_sizes
 from metacount.formulas import attention
-from metacount.formulas.dim import Dim
 from metacount.judge.vocabulary import LETTERS, NAMES, WINDOWED_LETTER
-from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.spec import ModelSpec, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-def run_sizes(spec: ModelSpec, workload: Workload) -> dict[str, Dim]:
-    """The sizes of a workload under the names that the counts of `closed_form` take."""
-    return {
-        "batch_size": workload.batch_size,
-        "seq_len": workload.seq_len,
-        "kv_len": workload.seq_len,
-        "source_len": workload.encoder_len if spec.has_encoder else 0,
-        "prefix_len": workload.prefix_len,
-        "bytes_per_value": DTYPE_BYTES[workload.dtype],
-    }
 
 
 def count_of(spec: ModelSpec, workload: Workload, quantity: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +78,27 @@ class FlopCounter(TorchDispatchMode):
         flops = flops_of(func, args, out)
         if flops:
             pairwise = self._path and isinstance(self._path[-1], ScaledDotProduct | RelativeScores)
-            sees = self._visibility[-1] if pairwise else None
+            sees = self.hashable(self._visibility[-1]) if pairwise else None
             self.ops[role_of(self._path), str(func.overloadpacket), sees] += flops
         return out
+
+    def hashable(self, value: Any) -> Any:
+        """What stands for shapes and visibilities in a key: themselves, where sizes are ints."""
+        return value
+
+    def credit(self, block: Block, cost: Counter[Any]) -> None:
+        """Put to the account what one block cost."""
+        self.ops += cost
+
+    def spent_in(self, block: Block, run: Callable[[], Tensor]) -> tuple[Tensor, Counter[Any]]:
+        """What a run of a block gives, and what it cost, which is credited."""
+        outside, self.ops = self.ops, Counter()
+        try:
+            out, cost = run(), self.ops
+        finally:
+            self.ops = outside
+        self.credit(block, cost)
+        return out, cost
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[FlopCounter]:
@@ -153,15 +171,17 @@ def _once(block: Block, counter: FlopCounter, record: dict[Any, _Replay]) -> Any
         )
         held = tuple((c.keep, c.length, tuple(t.shape for t in c.tensors)) for c in caches)
         shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-        key = (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held)
+        key = counter.hashable(
+            (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held)
+        )
         replay = record.get(key)
         if replay is None:
-            before, lengths = counter.ops.copy(), [c.length for c in caches]
-            out = forward(block, x_BSD, visibility, **rest)
+            lengths = [c.length for c in caches]
+            out, cost = counter.spent_in(block, lambda: forward(block, x_BSD, visibility, **rest))
             cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, lengths, strict=True))
-            record[key] = _Replay(ops=counter.ops - before, out=out, cached=cached)
+            record[key] = _Replay(ops=cost, out=out, cached=cached)
             return out
-        counter.ops += replay.ops
+        counter.credit(block, replay.ops)
         for cache, (tensors, added) in zip(caches, replay.cached, strict=True):
             cache.tensors = tuple(torch.empty_like(t) for t in tensors)
             cache.length += added

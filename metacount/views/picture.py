@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from metacount.output_file import check_writable, not_written
 from metacount.resolve import InputError, shown
 
 if TYPE_CHECKING:
@@ -37,13 +38,7 @@ def check_output(file: str) -> None:
     if ending not in ENDINGS:
         said = f"'{shown(ending)}'" if ending else "no ending"
         raise InputError(f"-o must end in {', '.join(ENDINGS)}: got {said} in {shown(file)}")
-    folder = os.path.dirname(file) or "."
-    if not os.path.isdir(folder):
-        raise InputError(f"-o: there is no folder {shown(folder)}; make it first")
-    if os.path.isdir(file):
-        raise InputError(f"-o: {shown(file)} is a folder; give a file")
-    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
-        raise InputError(f"-o: {shown(file)} cannot be written; choose another file")
+    check_writable("-o", file)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -63,6 +58,4 @@ def save(figure: Figure, file: str) -> None:
     try:
         figure.savefig(file, format=ending[1:], metadata=metadata)
     except OSError as error:
-        raise InputError(
-            f"-o: {shown(file)} cannot be written: {error.strerror}; choose another file"
-        ) from None
+        raise not_written("-o", file, error) from None

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from miniatures import TINY
+
 from metacount.bench.layers import attention, ffn, mla, moe, norm
 from metacount.bench.layers.case import Case
 from metacount.bench.work import Positions
 from metacount.spec import ModelSpec
 
-DENSE: dict[str, Any] = {
-    "kind": "decoder",
-    "d_model": 13,
-    "n_layers": 2,
-    "vocab_size": 101,
-    "n_heads": 6,
-    "n_kv_heads": 2,
-    "head_dim": 4,
-    "d_ff": 17,
-    "activation": "silu",
-    "gated": True,
-    "norm": "rmsnorm",
-    "position": "rope",
-}
+DENSE: dict[str, Any] = {**TINY, "n_layers": 2}
 # the grouped product asks for rows of a multiple of 16 bytes
 SPARSE = {**DENSE, "d_ff": None, "d_model": 24, "n_experts": 5, "top_k": 2, "d_ff_expert": 40}
 LATENT = {

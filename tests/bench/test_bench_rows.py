@@ -23,6 +23,7 @@ from metacount.bench.rows import (
 )
 from metacount.bench.timing import CpuStopwatch, flusher, input_sets, samples
 from metacount.bench.work import Work
+from metacount.output_file import check_writable
 from metacount.resolve import InputError
 
 # 12 FLOPs take as long as 3 bytes: the ridge is at 4 FLOPs per byte
@@ -195,9 +196,9 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not text"):
         results.read(str(binary))
     with pytest.raises(InputError, match="no folder"):
-        results.check_writable(str(tmp_path / "none" / "r.jsonl"))
+        check_writable("--save", str(tmp_path / "none" / "r.jsonl"))
     with pytest.raises(InputError, match="is a folder"):
-        results.check_writable(str(tmp_path))
+        check_writable("--save", str(tmp_path))
 
 
 def test_the_default_file_needs_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy
 import pytest
+from header_files import U8, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from metacount.huggingface import checkpoint_header
-from metacount.huggingface.checkpoint import read_checkpoint
 from metacount.huggingface.checkpoint_header import (
     DTYPE_BITS,
     StoredTensor,
@@ -26,15 +26,6 @@ from metacount.huggingface.checkpoint_header import (
     read_local_header,
 )
 from metacount.resolve import InputError
-
-U8 = {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}
-
-
-def written(path: Path, header: object, data: bytes = b"", length: int | None = None) -> str:
-    """A safetensors file with any header and any claim of its length."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
-    return str(path)
 
 
 def read(path: str) -> dict[str, StoredTensor]:
@@ -112,7 +103,7 @@ REFUSED = [
     ({"a": U8}, b"xx", "take 3 bytes, the file holds 2; fetch it again"),
     ({"a": U8}, b"xxxx", "take 3 bytes, the file holds 4; write it again"),
     (b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2), b"xxx", "tensor a: is given twice"),
-    (b'{"a":{"dtype":"U8","dtype":"U8"}}', b"", "a field is given twice"),
+    (b'{"a":{"dtype":"U8","dtype":"U8"}}', b"", "dtype is given twice"),
     ({"__metadata__": {"a": 1}}, b"", "__metadata__ at byte 17 must hold texts alone"),
     (b'{"__metadata__":{},"__metadata__":{}}', b"", "__metadata__ is given twice"),
     (b'{"a":' + b"[" * 100_000, b"", "nested too deeply|has no end within"),
@@ -233,32 +224,11 @@ GOOD = struct.pack("<Q", len(GOOD_HEADER)) + GOOD_HEADER + bytes(82)
 PLACE = st.integers(0, 8 + len(GOOD_HEADER) + 4)
 PIECES = st.one_of(
     st.binary(max_size=4),
-    st.sampled_from(
-        [
-            b"{",
-            b"}",
-            b"[",
-            b"]",
-            b'"',
-            b",",
-            b":",
-            b"-",
-            b"0",
-            b"9" * 30,
-            b"1e9",
-            b"null",
-            b"\\",
-            b"\\u0000",
-            b" ",
-            b"\xc3\xa9",
-            b"true",
-            b'"a.weight":',
-            b"{}",
-            b'"dtype":"U8",',
-            b"1.5",
-        ]
-    ),
-)
+    st.sampled_from([
+        b"{", b"}", b"[", b"]", b'"', b",", b":", b"-", b"0", b"9" * 30, b"1e9", b"null", b"\\",
+        b"\\u0000", b" ", b"\xc3\xa9", b"true", b'"a.weight":', b"{}", b'"dtype":"U8",', b"1.5",
+    ]),
+)  # fmt: skip
 CHANGE = st.tuples(PLACE, st.integers(0, 6), PIECES)
 
 
@@ -334,115 +304,3 @@ def test_the_comparison_with_safetensors_can_fail(tmp_path: Path) -> None:
     text = b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2)
     assert by_safetensors(written(tmp_path / "x", text, b"xxx")) == {"a": ("U8", (3,))}
     assert by_safetensors(written(tmp_path / "x", {"a": U8}, b"xx")) is None
-
-
-INDEX_NAME = "model.safetensors.index.json"
-
-
-def folder_with(tmp_path: Path, index: object) -> str:
-    written(tmp_path / "one.safetensors", {"a": U8}, b"xxx")
-    written(tmp_path / "two.safetensors", {"b": U8}, b"xxx")
-    text = index if isinstance(index, bytes) else json.dumps(index).encode()
-    (tmp_path / INDEX_NAME).write_bytes(text)
-    return str(tmp_path)
-
-
-MAP = {"a": "one.safetensors", "b": "two.safetensors"}
-REFUSED_INDEXES = [
-    ({"metadata": {}}, "has no weight_map"),
-    (b"", "a JSON object"),
-    ({"weight_map": []}, "a JSON object"),
-    ({"weight_map": {"a": 1}}, "a text must stand"),
-    ({"weight_map": {**MAP, "c": "one.safetensors"}}, "names tensor c in one.safetensors, which"),
-    ({"weight_map": {**MAP, "c": "six.safetensors"}}, "six.safetensors: no such file"),
-    ({"weight_map": {**MAP, "a": "two.safetensors", "b": "one.safetensors"}}, "it is in one.safe"),
-    ({"weight_map": {"a": "../one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "/etc/one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "x\\one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "./one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "C:one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "passwd"}}, "which is no .safetensors"),
-    ({"weight_map": MAP, "metadata": {"total_size": -1}}, "total_size must be a number of bytes"),
-    ({"weight_map": MAP, "metadata": {"total_size": 1.5}}, "total_size must be a number of bytes"),
-    ({"weight_map": MAP, "metadata": {"total_size": "9"}}, "total_size must be a number of bytes"),
-    ({"weight_map": MAP, "metadata": {"total_size": 2**63}}, "total_size must be a number"),
-    ({"weight_map": MAP, "metadata": []}, "metadata must be an object"),
-    (b'{"metadata":{"total_size":1e999},"weight_map":{}}', "total_size must be a number"),
-    (b'{"weight_map":{"a":"one.safetensors","a":"one.safetensors"}}', "tensor a: is given twice"),
-    (b'{"weight_map":{},"weight_map":{}}', "weight_map is given twice"),
-    ({"weight_map": {}}, "holds no tensor"),
-]
-
-
-@pytest.mark.parametrize(("index", "message"), REFUSED_INDEXES)
-def test_refused_indexes(index: object, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        read_checkpoint(folder_with(tmp_path, index))
-    assert str(caught.value).isprintable()
-
-
-def test_an_honest_index_and_a_lying_total(tmp_path: Path) -> None:
-    other = {"nested": [{"}": '"'}], "weight_map": MAP}
-    right = read_checkpoint(folder_with(tmp_path, {"metadata": {"total_size": 6.0}, **other}))
-    assert (right.total_size, right.n_bytes, right.total_size_agrees) == (6, 6, True)
-    assert right.total_size_values == 6
-    assert right.total_size_text() == "total_size 6 bytes = 6 values"
-    wrong = read_checkpoint(folder_with(tmp_path, {"metadata": {"total_size": 7}, **other}))
-    assert wrong.total_size_agrees is False
-    assert wrong.total_size_text() == "total_size 7 bytes, but the files hold 6"
-    silent = read_checkpoint(folder_with(tmp_path, other))
-    assert (silent.total_size_agrees, silent.total_size_text()) == (None, None)
-
-
-def test_a_tensor_in_two_files(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, {"weight_map": MAP})
-    both = {"a": U8, "b": {**U8, "data_offsets": [3, 6]}}
-    written(tmp_path / "two.safetensors", both, b"xxxxxx")
-    with pytest.raises(InputError, match=r"tensor a is in two files, one.safetensors and two"):
-        read_checkpoint(folder)
-
-
-def test_a_tensor_that_the_index_forgets(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, {"weight_map": MAP})
-    both = {"c": U8, "b": {**U8, "data_offsets": [3, 6]}}
-    written(tmp_path / "two.safetensors", both, b"xxxxxx")
-    assert read_checkpoint(folder).not_indexed == ("c",)
-
-
-def test_links_out_of_the_folder(tmp_path: Path) -> None:
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    written(tmp_path / "secret.safetensors", {"a": U8}, b"xxx")
-    (inside / "model.safetensors").symlink_to(tmp_path / "secret.safetensors")
-    with pytest.raises(InputError, match="is a link out of its folder"):
-        read_checkpoint(str(inside))
-    (inside / "model.safetensors").unlink()
-    (inside / "model.safetensors").symlink_to("model.safetensors")  # to itself
-    with pytest.raises(InputError, match=r"Too many levels|no such file"):
-        read_checkpoint(str(inside))
-    (inside / "model.safetensors").unlink()
-    written(inside / "real.safetensors", {"a": U8}, b"xxx")
-    (inside / "model.safetensors").symlink_to("real.safetensors")
-    assert read_checkpoint(str(inside)).n_values == 3
-
-
-def test_the_hub_s_cache_is_made_of_links(tmp_path: Path) -> None:
-    repository = tmp_path / "models--org--name"
-    snapshot = repository / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    (repository / "blobs").mkdir()
-    written(repository / "blobs" / "f00", {"a": U8}, b"xxx")
-    (snapshot / "model.safetensors").symlink_to("../../blobs/f00")
-    assert read_checkpoint(str(snapshot)).n_values == 3
-
-
-def test_folders_without_weights(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"holds no model.safetensors and no model.safetensors.ind"
-    ):
-        read_checkpoint(str(tmp_path))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"has pytorch_model.bin, which is not read"):
-        read_checkpoint(str(tmp_path))
-    with pytest.raises(InputError, match="no such file"):
-        read_checkpoint(str(tmp_path / "nowhere"))

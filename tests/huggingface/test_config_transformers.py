@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_configs import NEEDED, SMALL, small_configs
 
 from metacount.build import build
 from metacount.formulas import model as formulas
@@ -26,14 +27,6 @@ from metacount.spec import Workload
 torch.set_num_threads(1)
 
 TYPES = mapped_types()
-
-# What a bare model type lacks to be a model that has a spec.
-NEEDED: dict[str, dict[str, Any]] = {
-    "bart": {"architectures": ["BartForConditionalGeneration"]},  # else the causal half
-    "deepseek_v2": {"num_experts_per_tok": 6},  # null by default
-    # by default every fourth layer from the second on has experts, which a spec cannot say
-    "switch_transformers": {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6},
-}
 
 # Keys that are not fields of transformers' config class: it takes them from old files only.
 OLD_KEYS = {
@@ -126,74 +119,7 @@ def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> N
     assert formula == reference == theirs
 
 
-# ---- small configs: every size another number, as far as divisibility and kernels allow ----
-
-SIZES = {
-    "num_hidden_layers": 4, "hidden_size": 48, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "intermediate_size": 72, "vocab_size": 101, "pad_token_id": 0,
-}  # fmt: skip
-NO_KV = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"}
-POSITIONS = {**NO_KV, "max_position_embeddings": 64}
-WIDE = {**SIZES, "head_dim": 10}  # heads wider than the model, together
-GPT = {"n_layer": 4, "n_embd": 48, "n_head": 4, "vocab_size": 101, "n_positions": 64}
-LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
-# grouped products run on widths that are multiples of 8 only
-QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-            "n_shared_experts": 2, "first_k_dense_replace": 1}  # fmt: skip
-MLA = {
-    **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
-    "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
-}  # fmt: skip
-T5 = {"d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2,
-      "num_heads": 6, "vocab_size": 101}  # fmt: skip
-
-SMALL: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("llama", "ministral3", "internlm3", "granite", "olmo", "olmo2", "cohere",
-                     "stablelm", "phi"), SIZES),
-    **dict.fromkeys(("gemma", "glm", "glm4", "seed_oss", "qwen3"), WIDE),
-    **dict.fromkeys(("gpt_neox", "persimmon"), NO_KV),
-    **{key: {**SIZES, "sliding_window": 9} for key in ("mistral", "phi3", "starcoder2", "cohere2")},
-    **{key: {**WIDE, "sliding_window": 9} for key in ("gemma2", "gemma3_text")},
-    **{key: {**GPT, "rotary_dim": 6} for key in ("gptj", "codegen")},
-    **dict.fromkeys(("biogpt", "bert", "roberta"), POSITIONS),
-    **{key: {**SIZES, **LOCAL} for key in ("mixtral", "phimoe", "granitemoe")},
-    "gpt2": GPT,
-    "qwen2": {**SIZES, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3},
-    "smollm3": {**SIZES, "use_sliding_window": True, "sliding_window": 9},
-    "helium": {**SIZES, "num_key_value_heads": 3, "head_dim": 8},
-    "gpt_neo": {"num_layers": 4, "hidden_size": 48, "num_heads": 4, "vocab_size": 101,
-                "attention_types": [[["global", "local"], 2]], "max_position_embeddings": 64,
-                "window_size": 9},
-    "opt": {**{k: v for k, v in POSITIONS.items() if k != "intermediate_size"}, "ffn_dim": 68,
-            "word_embed_proj_dim": 48},
-    "bloom": {"hidden_size": 48, "n_layer": 4, "n_head": 6, "vocab_size": 101},
-    "falcon": {"hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 6,
-               "vocab_size": 101},
-    "mpt": {"d_model": 48, "n_layers": 4, "n_heads": 6, "vocab_size": 101},
-    "xglm": {"d_model": 48, "num_layers": 4, "attention_heads": 6, "ffn_dim": 68,
-             "vocab_size": 101},
-    "qwen2_moe": {**SIZES, **QWEN, "shared_expert_intermediate_size": 40},
-    "qwen3_moe": {**WIDE, **QWEN, "mlp_only_layers": [0]},
-    "olmoe": {**SIZES, "num_experts": 6, "num_experts_per_tok": 2},
-    "gpt_oss": {**SIZES, **LOCAL, "head_dim": 16, "sliding_window": 9},
-    "minimax_m2": {**WIDE, **LOCAL, "rotary_dim": 4},
-    "glm4_moe": {**SIZES, **DEEPSEEK, "head_dim": 12, "use_qk_norm": True},
-    "llama4_text": {**WIDE, "num_local_experts": 6, "intermediate_size_mlp": 71,
-                    "interleave_moe_layer_step": 2, "attention_chunk_size": 9},
-    "deepseek_v2": {**MLA, **DEEPSEEK},
-    "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
-    "minicpm3": {**MLA, "dim_model_base": 24},
-    "t5": T5,
-    "switch_transformers": {**T5, "num_experts": 6, "num_sparse_encoder_layers": 2,
-                            "num_sparse_decoder_layers": 1},
-    "bart": {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
-             "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
-             "vocab_size": 101, "max_position_embeddings": 64, **NEEDED["bart"]},
-    "electra": {**POSITIONS, "embedding_size": 20},
-    "modernbert": {**NO_KV, "local_attention": 9, "bos_token_id": 1, "eos_token_id": 2,
-                   "sep_token_id": 2, "cls_token_id": 1},
-}  # fmt: skip
+# ---- small configs ----
 
 # Where transformers does other work than the textbook, and so has another count of FLOPs.
 ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero for most
@@ -286,82 +212,6 @@ def test_bert_as_a_decoder_is_causal() -> None:
 
 
 # ---- random small valid configs ----
-
-# Drawn for every type that has the key: values that go with SMALL's other sizes.
-DRAWN: dict[str, list[Any]] = {
-    "num_hidden_layers": [1, 2, 3, 5], "n_layer": [1, 2, 3], "n_layers": [1, 3],
-    "num_key_value_heads": [1, 2, 3, 6, None], "head_dim": [8, 14, None],
-    "intermediate_size": [40, 64], "vocab_size": [97, 128],
-    "tie_word_embeddings": [True, False],
-    "attention_bias": [True, False], "mlp_bias": [True, False], "qkv_bias": [True, False],
-    "attention_out_bias": [True, False], "use_bias": [True, False], "bias": [True, False],
-    "enable_bias": [True, False], "use_qkv_bias": [True, False], "lm_head_bias": [True, False],
-    "decoder_bias": [True, False], "classifier_bias": [True, False], "norm_bias": [True, False],
-    "use_parallel_residual": [True, False], "use_qk_norm": [True, False],
-    "qk_layernorm": [True, False], "sliding_window": [3, 9, 40],
-    "use_sliding_window": [True, False], "max_window_layers": [0, 1, 2],
-    "sliding_window_pattern": [1, 2, 4], "no_rope_layer_interval": [2, 3],
-    "partial_rotary_factor": [0.5, 1.0], "num_experts_per_tok": [1, 3],
-    "first_k_dense_replace": [0, 1, 2], "n_shared_experts": [1, 3], "decoder_sparse_step": [1, 2],
-    "norm_topk_prob": [True, False], "interleave_moe_layer_step": [1, 2],
-    "attention_chunk_size": [3, 9], "q_lora_rank": [None, 24], "multi_query": [True, False],
-    "new_decoder_architecture": [True, False], "parallel_attn": [True, False],
-    "alibi": [True, False], "num_kv_heads": [2, 3], "do_layer_norm_before": [True, False],
-    "layer_norm_elementwise_affine": [True, False], "n_inner": [None, 56],
-    "word_embed_proj_dim": [48], "embedding_size": [20, 48], "type_vocab_size": [1, 3],
-    "local_attention": [4, 9], "global_attn_every_n_layers": [2, 3],
-    "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"], "num_decoder_layers": [1, 3, None],
-    "encoder_layers": [1, 2], "decoder_layers": [1, 3], "scale_embedding": [True, False],
-    "router_bias": [True, False], "max_position_embeddings": [48, 80],
-}  # fmt: skip
-
-# Where a value of DRAWN is none that transformers, or a spec, can have.
-NARROWER: dict[str, dict[str, list[Any]]] = {
-    "helium": {"head_dim": [8]},
-    "internlm3": {"attention_bias": [False], "mlp_bias": [False]},
-    "phi": {"head_dim": [8, 12]},
-    **{key: {"tie_word_embeddings": [True]} for key in ("bert", "roberta", "bart", "t5")},
-    **{key: {"num_key_value_heads": [6]} for key in ("deepseek_v2", "deepseek_v3", "minicpm3")},
-    "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
-    "cohere": {"use_qk_norm": [False]},
-    "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
-    "phimoe": {"num_experts_per_tok": [2]},
-    "qwen3_moe": {"mlp_only_layers": [[], [0]], "decoder_sparse_step": [1]},
-    "switch_transformers": {"num_decoder_layers": [2], "tie_word_embeddings": [True]},
-    "cohere2": {"head_dim": []},
-    "falcon": {"parallel_attn": [True]},
-    # a spec has no partly rotated head whose rotated width is odd
-    "glm4_moe": {"head_dim": [8, 12]},
-    "minimax_m2": {"head_dim": [8, 12], "partial_rotary_factor": [], "max_position_embeddings": []},
-}
-
-
-@st.composite
-def small_configs(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
-    family = family_of(model_type)
-    assert family is not None
-    declared = {field.name for field in dataclasses.fields(config_class(model_type))}
-    choices = {**DRAWN, **NARROWER.get(model_type, {})}
-    config = {"model_type": model_type, **SMALL[model_type]}
-    for key in sorted(set(choices) & set(family.defaults)):
-        if choices[key] and draw(st.booleans()):
-            # null is a value only where transformers' default is null
-            null = family.defaults[key] is None and key in declared
-            config[key] = draw(st.sampled_from([c for c in choices[key] if null or c is not None]))
-    return valid(config)
-
-
-def valid(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with sizes that depend on each other made to agree."""
-    if config["model_type"] == "falcon" and not (
-        config.get("new_decoder_architecture") or config.get("multi_query", True)
-    ):
-        config.pop("num_kv_heads", None)
-    if config["model_type"] == "opt":
-        config["max_position_embeddings"] = 64
-    if config.get("mlp_only_layers") == [0] and config["num_hidden_layers"] == 1:
-        config["mlp_only_layers"] = []
-    return config
 
 
 @pytest.mark.parametrize("model_type", TYPES)

@@ -1,0 +1,123 @@
+"""One JSON object from somebody else's file: bounded, strict, and one line of error.
+
+Nothing here waits or reads on. Only a model that is a file needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from metacount.resolve import CONFIG, MAX_DIGITS, InputError, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
+
+
+class NotStrict(ValueError):
+    """What Python's JSON takes and no model has: the fact, and the remedy for who wrote it."""
+
+    def __init__(self, fact: str, remedy: str) -> None:
+        self.fact, self.remedy = fact, remedy
+        super().__init__(f"{fact}; {remedy}")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        times = dict.fromkeys(data, 0)
+        for key, _ in pairs:
+            times[key] += 1
+        twice = next(key for key in times if times[key] > 1)
+        raise NotStrict(f"{shown(twice)} is given twice", "leave one out")
+    return data
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise NotStrict(f"a number of {len(digits)} digits is no size", "write a smaller one")
+    return int(digits)
+
+
+def _no_constant(name: str) -> float:
+    raise NotStrict(f"{name} is not a number of JSON", "write a number or null")
+
+
+# made once: making it costs as much as decoding a short text
+STRICT_JSON = json.JSONDecoder(
+    object_pairs_hook=_once_each, parse_int=_whole_number, parse_constant=_no_constant
+)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """The JSON object in a regular file of at most 16 MiB, or an `InputError`."""
+    content = _read_bytes(path)
+    where = shown(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: is not text in UTF-8: byte {error.start} is "
+            f"0x{content[error.start]:02x}; give a JSON file"
+        ) from None
+    if not text.strip():
+        raise InputError(f"{where}: is empty; give a JSON object")
+    if "\0" in text:
+        raise InputError(f"{where}: is not text: it has a NUL byte; give a JSON file")
+    try:
+        data = STRICT_JSON.decode(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{where}: is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{where}: is nested too deeply; a model is one flat object") from None
+    except NotStrict as error:
+        raise InputError(f"{where}: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: must be a JSON object {{...}}: got {_json_kind(data)}")
+    return data
+
+
+def _read_bytes(path: str) -> bytes:
+    where = shown(path)
+    try:
+        # a FIFO or a device could wait for ever, or never end
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{where}: is a folder; give the file in it")
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{where}: is not a regular file; give a JSON file")
+        if (size := os.path.getsize(path)) > MAX_FILE_BYTES:
+            raise InputError(
+                f"{where}: has {size} bytes; a model's description has at most {MAX_FILE_BYTES}"
+            )
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(_missing(path)) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        # ValueError: a NUL character in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{where}: cannot be read: {reason}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(f"{where}: has more than {MAX_FILE_BYTES} bytes")
+    return content
+
+
+def _missing(path: str) -> str:
+    folder, name = os.path.split(path)
+    if name == CONFIG and os.path.isdir(folder):
+        return f"{shown(folder)}: this folder holds no {CONFIG}; give a file or another folder"
+    return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
+
+
+def _json_kind(data: object) -> str:
+    kinds = {list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(data), "a number")

@@ -1,0 +1,145 @@
+"""MODEL and `--set`: a file or a folder is read, and what is wrong with it is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused, run_json
+from miniatures import TINY, TINY_PARAMS
+
+from metacount.json_file import MAX_FILE_BYTES
+from metacount.resolve import parse_settings
+
+pytestmark = pytest.mark.usefixtures("eighty_columns")
+
+
+def test_settings_are_parsed_by_type() -> None:
+    settings = ["n_layers=1_000", "gated=FALSE", "norm_eps=1e-6", "window=None", "norm=LayerNorm",
+                "window_pattern=LLG", "logit_softcap = 30"]  # fmt: skip
+    assert parse_settings(settings) == {
+        "n_layers": 1000, "gated": False, "norm_eps": 1e-6, "window": None, "norm": "layernorm",
+        "window_pattern": "LLG", "logit_softcap": 30.0,
+    }  # fmt: skip
+
+
+def test_a_model_from_a_file_or_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny: str
+) -> None:
+    assert run_json(capsys, "count", tiny)["model"] == "tiny"
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**TINY, "name": "Mine"}))
+    data = run_json(capsys, "count", str(folder))
+    assert (data["model"], data["name"], data["params"]) == ("my-model", "Mine", TINY_PARAMS)
+    assert run_json(capsys, "count", str(folder) + "/")["model"] == "my-model"
+    assert run_json(capsys, "count", str(folder / "config.json"))["params"] == TINY_PARAMS
+    with_mark = tmp_path / "bom.json"
+    with_mark.write_bytes(b"\xef\xbb\xbf" + json.dumps(TINY).encode())
+    assert run_json(capsys, "count", str(with_mark))["params"] == TINY_PARAMS
+
+
+def test_a_catalog_name_in_capitals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_json(capsys, "count", "LLaMA-7B")["model"] == "llama-7b"
+
+
+def tiny_with(**changes: Any) -> bytes:
+    return json.dumps({**TINY, **changes}).encode()
+
+
+BAD_FILES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is empty"),
+    "blank": (b" \n\t", "is empty"),
+    "broken": (b'{\n  "d_model": 13,\n  nonsense}', "line 3, column 3"),
+    "cut short": (b'{"d_model": ', "line 1, column 13"),
+    "two objects": (b"{}{}", "line 1, column 3: Extra data"),
+    "list": (b"[1, 2]", "must be a JSON object {...}: got a list"),
+    "number": (b"7", "got a number"),
+    "text": (b'"llama"', "got text"),
+    "null": (b"null", "got null"),
+    "true": (b"true", "got true or false"),
+    "empty object": (b"{}", "kind is missing"),
+    "binary": (b"\x80\x04\x95\x00\x01", "is not text in UTF-8: byte 0 is 0x80"),
+    "utf-16": ('{"d_model": 1}'.encode("utf-16"), "is not text in UTF-8"),
+    "nul": (b'{"a": 1}\0\0', "has a NUL byte"),
+    "deep list": (b"[" * 100_000, "nested too deeply"),
+    "deep object": (b'{"a":' * 100_000, "nested too deeply"),
+    "NaN": (b'{"d_model": NaN}', "NaN is not a number of JSON"),
+    "Infinity": (b'{"d_model": -Infinity}', "-Infinity is not a number of JSON"),
+    "duplicate": (b'{"d_model": 1, "d_model": 2}', "d_model is given twice"),
+    "absurd": (b'{"d_model": ' + b"9" * 5000 + b"}", "a number of 5000 digits is no size"),
+    "41 digits": (b'{"d_model": ' + b"9" * 41 + b"}", "a number of 41 digits is no size"),
+    "large": (tiny_with(d_model=10**39), "d_model must be at most"),
+    "overflow": (b'{"norm_eps": 1e999, ' + tiny_with()[1:], "norm_eps must be a positive number"),
+    "negative": (tiny_with(d_model=-1), "d_model must be at least 1"),
+    "zero": (tiny_with(n_layers=0), "n_layers must be at least 1"),
+    "float": (tiny_with(d_model=13.0), "d_model must be a whole number"),
+    "bool": (tiny_with(d_model=True), "d_model must be a whole number"),
+    "string": (tiny_with(d_model="13"), "d_model must be a whole number"),
+    "list value": (tiny_with(norm=["rmsnorm"]), "norm is unknown"),
+    "object value": (tiny_with(n_heads={"a": [1]}), "n_heads must be a whole number"),
+    "int for bool": (tiny_with(gated=1), "gated must be true or false"),
+    "unknown field": (tiny_with(hidden_sise=1), "hidden_sise is not a field"),
+    "rule": (tiny_with(n_kv_heads=4), "n_kv_heads must divide n_heads: 6 % 4 = 2"),
+    "name": (tiny_with(name=7), "name must be text: got 7"),
+    "odd key": (b'{"a\\nb\\u001b[31m": 1}', r"a\nb\x1b[31m"),
+    "hugging face": (b'{"model_type": "llama", "hidden_size": "x"}',
+                     "hidden_size must be a whole number: got 'x'"),
+    "hugging face class": (b'{"architectures": ["X"]}', "model_type must be text: got None"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+@pytest.mark.parametrize("command", ["count", "formula"])
+def test_a_bad_file_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, case: str
+) -> None:
+    content, message = BAD_FILES[case]
+    file = tmp_path / "bad.json"
+    file.write_bytes(content)
+    error = refused(capsys, command, str(file))
+    assert message in error
+    assert "bad.json" in error
+    assert len(error) < 600
+
+
+def test_missing_and_unreadable_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no such file" in refused(capsys, "count", str(tmp_path / "no.json"))
+    assert "holds no config.json" in refused(capsys, "count", str(tmp_path))
+    (tmp_path / "config.json").mkdir()
+    assert "is a folder" in refused(capsys, "count", str(tmp_path))
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    assert "cannot be read" in refused(capsys, "count", str(loop))
+    assert "cannot be read" in refused(capsys, "count", "x" * 5000 + ".json")
+    assert "embedded null" in refused(capsys, "count", "a\0b.json")
+    file = tmp_path / "file.json"
+    file.write_text("{}")
+    assert "Not a directory" in refused(capsys, "count", f"{file}/config.json")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission(capsys: pytest.CaptureFixture[str], tiny: str) -> None:
+    Path(tiny).chmod(0)
+    assert "Permission denied" in refused(capsys, "count", tiny)
+
+
+def test_a_huge_file_is_not_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "huge.json"
+    with file.open("wb") as sparse:
+        sparse.truncate(2**40)
+    start = time.perf_counter()
+    assert f"at most {MAX_FILE_BYTES}" in refused(capsys, "count", str(file))
+    assert time.perf_counter() - start < 1
+
+
+def test_pipes_and_devices_do_not_hang(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo.json"
+    os.mkfifo(fifo)
+    for path in (str(fifo), "/dev/zero", "/dev/stdin"):
+        message = refused(capsys, "count", path)
+        assert "is not a regular file" in message or "cannot be read" in message
