@@ -34,35 +34,14 @@ def other_sizes(values: dict[str, int], draw: random.Random) -> dict[str, int]:
     return changed
 
 
-def true_at(conditions: Any, numbers: dict[Any, int], form_numbers: dict[Any, int]) -> bool:
-    """Whether numbers are in a form's domain."""
-    import sympy
-
-    from metacount.tracing.sizes import divides, unread
-
-    for condition in conditions:
-        if not condition.free_symbols <= set(numbers):
-            continue  # of B and S
-        at = {s: sympy.Integer(numbers[s]) for s in condition.free_symbols}
-        if isinstance(condition, unread):
-            if any(numbers[s] != form_numbers[s] for s in condition.free_symbols & set(numbers)):
-                return False
-        elif isinstance(condition, divides):
-            below, above = (arg.xreplace(at) for arg in condition.args)
-            if not (above / below).is_integer:
-                return False
-        elif not condition.func(condition.lhs.xreplace(at), condition.rhs.xreplace(at)):
-            return False
-    return True
-
-
 def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     """At how many other configs, of at most `configs`, the form gives what `numel()` gives."""
     import sympy
 
     from metacount.huggingface.model import build_transformers
     from metacount.spec import SpecError
-    from metacount.tracing.build import size_values, with_fields
+    from metacount.tracing.build import as_asked, size_values, with_fields
+    from metacount.tracing.domain import in_domain
     from metacount.tracing.sizes import symbol
 
     source = source_of(kind, model_type)
@@ -76,13 +55,15 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
         changed = other_sizes({n: v for n, v in values.items() if symbol(n) in total.free_symbols},
                               draw)  # fmt: skip
         numbers = {symbol(n): v for n, v in {**form.numbers, **values, **changed}.items()}
-        if not changed or not true_at(form.domain, numbers, form.every_number):
+        if not changed or not in_domain(
+            form.domain, {**form.every_number, **numbers}, form.every_number
+        ):
             continue
         other = with_fields(source, {**values, **changed})
         try:
             module, _ = build_transformers(other)
             # a config may put sizes right that must be equal
-            kept = {**values, **changed}.items() <= size_values(other).items()
+            kept = as_asked(other, {**values, **changed})
         except SpecError:
             continue
         if not kept:
@@ -95,12 +76,13 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     return found
 
 
-def source_of(kind: str, model_type: str) -> dict[str, Any]:
-    """The default config of a type, for its class of one kind."""
+def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, Any]:
+    """The default config of a type for its class of one kind, with what a run needs if it `runs`."""
     from metacount.huggingface.classes import model_types
-    from metacount.huggingface.model import default_config
+    from metacount.huggingface.model import default_config, running_config
 
-    return {**default_config(model_type), "architectures": [model_types(kind)[model_type]]}
+    config = (running_config if runs else default_config)(model_type)
+    return {**config, "architectures": [model_types(kind)[model_type]]}
 
 
 def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[str, Any]:
@@ -121,7 +103,11 @@ def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[st
         row["confirmed_at"] = held_out(kind, model_type, form, configs)
         if flops:
             start = time.monotonic()
-            row["matmul_flops"] = tracer.form("matmul_flops").how
+            running = source_of(kind, model_type, runs=True)
+            if running != source_of(kind, model_type):
+                tracer = Tracer(running, Workload(seq_len=48))
+            found = tracer.form("matmul_flops")
+            row["matmul_flops"], row["flops_confirmed_at"] = found.how, found.confirmed
             row["flops_s"] = round(time.monotonic() - start, 1)
     except Exception as error:  # somebody else's code: whatever it raised is the reason
         row["problem"] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -21,7 +21,7 @@ import torch
 import transformers
 
 from metacount.huggingface.config import mapped_types, spec_from_config
-from metacount.huggingface.model import default_config
+from metacount.huggingface.model import running_config
 from metacount.proof_record import structure
 from metacount.proofs import prove
 from metacount.spec import SpecError, Workload
@@ -32,7 +32,7 @@ from metacount.views.code_form import in_fields
 def proved(model_type: str) -> dict[str, Any]:
     """The record of one type's default config."""
     logging.disable(logging.CRITICAL)
-    config = default_config(model_type)
+    config = running_config(model_type)
     try:
         spec = spec_from_config(config).spec
         found = prove(config, Workload(seq_len=128))

@@ -17,7 +17,8 @@ from .huggingface.config import spec_from_config
 from .huggingface.model import chosen_class
 from .spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
 from .tracing.build import configs_of, layer_fields, size_values, with_fields
-from .tracing.forms import CodeForm, Tracer
+from .tracing.code_form import CodeForm
+from .tracing.forms import Tracer
 from .tracing.sizes import symbol
 
 PROVEN = ("params", "active_params", "matmul_flops", "kv_cache_bytes")

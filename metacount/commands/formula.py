@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.options import add_model, add_workload, workload_of
+from metacount.options import (
+    add_model,
+    add_quantity,
+    add_workload,
+    check_quantity,
+    workload_of,
+)
 from metacount.resolve import Foreign, InputError, find_any, find_model, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from typing import Any
 
     from metacount.commands import Result
+
+
+CAUSAL = "causal_matmul_flops"  # transformers' code has none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from metacount.closed_form import QUANTITIES
 
     add_model(parser, several=False)
-    parser.add_argument(
-        "--quantity",
-        default="params",
-        metavar="NAME",
-        help=f"{', '.join(QUANTITIES)} (default params); with --from-code also state_bytes",
-    )
+    add_quantity(parser, QUANTITIES, "; with --from-code also state_bytes")
     parser.add_argument(
         "--from-code",
         action="store_true",
-        help="read it off transformers' code instead, run with symbols for the config's sizes",
+        help="read it off the code instead, run with symbols for sizes: transformers' for a "
+        "config, our reference modules for a name of the catalog",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("role", "operator"),
+        default="role",
+        help="with --from-code: split FLOPs by role (default) or by operator",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--latex", action="store_true", help="print LaTeX")
@@ -41,7 +52,9 @@ def run(args: argparse.Namespace) -> Result:
 
     if args.from_code:
         return _from_code(args)
-    _check_quantity(args.quantity, QUANTITIES)
+    if args.by != "role":
+        raise InputError("--by goes with --from-code: a textbook formula knows no operators")
+    check_quantity(args.quantity, QUANTITIES)
     model = find_model(args.model, args.settings)
     from metacount.figures import fitted
 
@@ -58,34 +71,27 @@ def run(args: argparse.Namespace) -> Result:
     return formula.formula_text(model, form), 0
 
 
-def _check_quantity(quantity: str, known: Iterable[str]) -> None:
-    if quantity not in known:
-        from metacount.spec import nearest
-
-        close = nearest(quantity, known, f"choose one of {', '.join(known)}")
-        raise InputError(f"--quantity '{shown(quantity)}' is unknown; {close}")
-
-
 def _from_code(args: argparse.Namespace) -> Result:
-    """The form that transformers' code has, in the names of its config."""
+    """The form that the code has, in the names of its config or of our spec."""
     model = find_any(args.model, args.settings)
-    if model.source is None:
-        raise InputError(
-            f"--from-code reads transformers' code: {shown(model.id)} names none; give a "
-            "config.json, a repository id, or type:NAME"
-        )
     prepare_for_torch()
     from metacount.tracing.forms import QUANTITIES, NotTraced, Tracer
     from metacount.views import code_form
 
-    _check_quantity(args.quantity, QUANTITIES)
+    check_quantity(args.quantity, QUANTITIES)
+    if args.by == "operator" and not args.quantity.endswith("flops"):
+        raise InputError(f"--by operator splits FLOPs: {args.quantity} have no operator; leave "
+                         "it out")  # fmt: skip
     workload = workload_of(args)
     if not isinstance(model, Foreign):
         from metacount.figures import fitted
 
         workload = fitted(model.spec, workload)
+    read: Any = None if model.source is None else model.source.config
+    if not isinstance(model, Foreign) and (read is None or args.quantity == CAUSAL):
+        read = model.spec
     try:
-        form = Tracer(model.source.config, workload).form(args.quantity)
+        form = Tracer(read, workload, split=args.by).form(args.quantity)
     except NotTraced as error:
         raise InputError(f"{shown(model.id)}: no form of {args.quantity}: {error}") from None
     if args.json:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ class FlopCounter(TorchDispatchMode):
         return out, cost
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[FlopCounter]:
+    def watching(self, model: nn.Module) -> Iterator[Self]:
         """Count what runs inside, knowing at each operator which module runs it."""
         handles = [
             register_module_forward_pre_hook(self._enter),

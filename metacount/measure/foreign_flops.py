@@ -216,10 +216,10 @@ class ForeignCounter(TorchDispatchMode):
         return found
 
     def by_operator(self) -> dict[str, int]:
-        """FLOPs by operator, all of them."""
+        """FLOPs by operator, without those that make rotary tables."""
         found: Counter[str] = Counter()
-        for (_, operator, _), flops in self.ops.items():
-            found[operator] += 0 if operator == IDLE[1] else flops
+        for (_, operator, rotary), flops in self.ops.items():
+            found[operator] += 0 if rotary or operator == IDLE[1] else flops
         return dict(found)
 
     def idle(self) -> int:

@@ -58,6 +58,12 @@ class ForeignFlops:
         return {**self.by_role, "moe": self.by_role["moe"] - self.idle}
 
     @property
+    def chosen_by_operator(self) -> dict[str, int]:
+        """By operator, likewise; idle experts are all in batched products."""
+        batched = self.by_operator.get("aten.bmm", 0) - self.idle
+        return {**self.by_operator, **({"aten.bmm": batched} if batched else {})}
+
+    @property
     def all_flops(self) -> int:
         """Everything that ran."""
         return self.matmul_flops + self.rotary

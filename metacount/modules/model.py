@@ -140,7 +140,7 @@ class Stack(nn.Module):
         if self.embed_queries is not None:
             query_BSD = self.embed_queries(positions).expand_as(x_BSD)
         last = len(self.layers) - 1
-        biases: dict[int, Tensor | None] = {}  # by first key: layers that see the same keys share
+        biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
         for i, block in enumerate(self.blocks):
             layer_cache = cache.layers[i] if cache else None
             first = layer_cache.start if layer_cache else 0
@@ -151,12 +151,13 @@ class Stack(nn.Module):
                 window=block.window,
                 chunked=self.spec.window_kind == "chunked",
             )
-            if first not in biases:
-                biases[first] = self._bias(mask, x_BSD.device)
+            windowed = block.window is not None
+            if windowed not in biases:
+                biases[windowed] = self._bias(mask, x_BSD.device)
             x_BSD = block(
                 x_BSD,
                 mask,
-                bias=biases[first],
+                bias=biases[windowed],
                 cache=layer_cache,
                 query_BSD=query_BSD if i == last else None,
                 source_BTD=source_BTD,

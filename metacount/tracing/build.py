@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +11,7 @@ from ..huggingface.classes import config_class
 from ..huggingface.limits import LAYER_COUNTS
 from ..huggingface.model import built_quietly, chosen_class, default_config
 from .sizes import Sizes
+from .with_symbols import with_symbols
 
 # Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
 NO_SIZES = frozenset(
@@ -56,40 +54,9 @@ def traced_module(
             full = prefix + name
             # past the checks of the config's class, which want a Python int
             vars(owner)[name] = sizes.new(full, (hints or {}).get(full, value))
-    with sizes.tracing(), whole_numbers(chosen):
+    with sizes.tracing(), with_symbols(chosen):
         module = built_quietly(chosen, config, dtype)
     return module, config, choice
-
-
-class _Whole(type):
-    """`int` for code that is traced: a symbol is one, and stays one."""
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, int | torch.SymInt)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], torch.SymInt | torch.SymFloat):
-            return torch.sym_int(args[0])
-        return int(*args, **kwargs)
-
-
-class _TracedInt(metaclass=_Whole):
-    pass
-
-
-@contextmanager
-def whole_numbers(chosen: type) -> Iterator[None]:
-    """Inside, `int(a / b)` and `isinstance(a, int)` in the files of a class go with symbols."""
-    files = {vars(sys.modules[c.__module__])["__name__"] for c in chosen.__mro__
-             if ".models." in c.__module__}  # fmt: skip
-    spaces = [vars(sys.modules[name]) for name in files]
-    for space in spaces:
-        space["int"] = _TracedInt
-    try:
-        yield
-    finally:
-        for space in spaces:
-            space.pop("int", None)
 
 
 def configs_of(config: Any) -> list[tuple[Any, str]]:
@@ -112,6 +79,14 @@ def size_values(source: Any) -> dict[str, int]:
     }
 
 
+def as_asked(source: Any, values: dict[str, int]) -> bool:
+    """Whether a config, once its class has read it, has these values of these fields."""
+    _, config, _ = chosen_class(source)
+    found = {prefix + name: value for owner, prefix in configs_of(config)
+             for name, value in vars(owner).items() if type(value) is int}  # fmt: skip
+    return all(found.get(name) == value for name, value in values.items())
+
+
 def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
     """Numbers of a config that may say how many layers there are of a kind: its counts of layers,
     and what code compared with a layer's number and so made constant."""
@@ -126,10 +101,17 @@ def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
 
 
 def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
-    """The config with other values of some fields, `part.field` for one of a config inside."""
+    """The config with other values of some fields, `part.field` for one of a config inside.
+
+    A part that is written out for the first time keeps its numbers of layers: left to itself it
+    would take those of its own class, not those that the whole model gives it.
+    """
     config = default_config(source) if isinstance(source, str) else dict(source)
     inner = _inner(source)
-    for name, value in values.items():
+    inside = {name.rpartition(".")[0] for name in values} - {""}
+    kept = {name: value for name, value in layer_fields(source, {}).items()
+            if name.rpartition(".")[0] in inside}  # fmt: skip
+    for name, value in {**kept, **values}.items():
         *parts, last = (inner + name).split(".")
         owner = config
         for part in parts:

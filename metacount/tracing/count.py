@@ -17,6 +17,7 @@ from ..measure.foreign_flops import IDLE, ForeignCounter
 from ..measure.foreign_forward import Runner, kind_of, measure_cache
 from ..measure.foreign_forward import changed as run_as
 from ..measure.foreign_roles import Roles, role_name
+from ..measure.operators import flops_of
 from .layers import Place, Stack, places, stacks
 from .sizes import NotTraced, Sizes, symbol
 
@@ -62,6 +63,13 @@ class _Counter(ForeignCounter):
         self.left -= 1
         if self.left < 0 or time.monotonic() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
+        # two operators whose shapes torch works out with numbers alone
+        if func is torch.ops.aten.polar.default:
+            return torch.empty_like(args[0], dtype=args[0].dtype.to_complex())
+        if func is torch.ops.aten.baddbmm.default:
+            out = torch.bmm(args[1], args[2]) + args[0]
+            self._charge(func.overloadpacket, args, flops_of(func, args, out))
+            return out
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _charge(self, packet: Any, args: Any, flops: int) -> None:
@@ -83,13 +91,24 @@ class _Counter(ForeignCounter):
 
 
 @frozen
+class TracedFlops:
+    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables."""
+
+    by_role: Amounts
+    by_operator: Amounts
+
+    def split(self, by_operator: bool) -> Amounts:
+        """One of the two."""
+        return self.by_operator if by_operator else self.by_role
+
+
+@frozen
 class TracedRun:
     """What a forward showed: FLOPs of prefill and of one token, and what is cached, as amounts."""
 
     kind: str
-    prefill: Amounts
-    operators: Amounts
-    decode: Amounts | None
+    prefill: TracedFlops
+    decode: TracedFlops | None
     cache: Amounts | None
     state: Amounts | None
     assumed: tuple[str, ...]
@@ -160,35 +179,36 @@ def _run(
     return TracedRun(
         kind=kind,
         prefill=_flops(prefill, sizes),
-        operators=_operators(prefill, sizes),
-        decode=None if decode is None else _with_kv_len(_flops(decode, sizes)),
+        decode=None if decode is None else _of_one_token(_flops(decode, sizes)),
         cache=kept[0],
         state=kept[1],
         assumed=tuple(sorted(assumed)),
     )
 
 
-def _flops(counter: ForeignCounter, sizes: Sizes) -> Amounts:
-    """By role and layer: each token's chosen experts alone, without rotary tables."""
-    found: Amounts = defaultdict(lambda: 0)
+def _flops(counter: ForeignCounter, sizes: Sizes) -> TracedFlops:
+    by_role: Amounts = defaultdict(lambda: 0)
+    by_operator: Amounts = defaultdict(lambda: 0)
     for (role, operator, rotary, place), flops in counter.ops.items():  # type: ignore[misc]
-        if not rotary:
-            sign = -1 if operator == IDLE[1] else 1
-            found[role, place] += sign * sizes.expr(flops)
-    return dict(found)
+        if rotary:
+            continue
+        amount = sizes.expr(flops)
+        if operator == IDLE[1]:
+            operator, amount = "aten.bmm", -amount
+        by_role[role, place] += amount
+        by_operator[operator, place] += amount
+    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator))
 
 
-def _with_kv_len(amounts: Amounts) -> Amounts:
+def _of_one_token(flops: TracedFlops) -> TracedFlops:
+    return TracedFlops(
+        by_role=with_kv_len(flops.by_role), by_operator=with_kv_len(flops.by_operator)
+    )
+
+
+def with_kv_len(amounts: Amounts) -> Amounts:
     """One token's amounts in T: it attends to as many positions as there are, itself included."""
     return {key: expr.subs(symbol("S"), symbol("T")) for key, expr in amounts.items()}
-
-
-def _operators(counter: ForeignCounter, sizes: Sizes) -> Amounts:
-    found: Amounts = defaultdict(lambda: 0)
-    for (_, operator, _, place), flops in counter.ops.items():  # type: ignore[misc]
-        if operator != IDLE[1]:
-            found[operator, place] += sizes.expr(flops)
-    return dict(found)
 
 
 def _cached(cache: Any, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:

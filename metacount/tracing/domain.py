@@ -42,7 +42,34 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
             tidy = _tidy(relation)
             if tidy.reversed not in kept:
                 kept[tidy] = None
-    return (*kept, *not_read)
+    return (*_strongest(list(kept)), *not_read)
+
+
+def _strongest(relations: list[Any]) -> Iterator[Any]:
+    """Without the inequalities that another one says as well: S + 1 ≥ w beside S ≥ w."""
+    least: dict[Any, Any] = {}
+    rest = {id(r): _constant_apart(r) for r in relations}
+    for number, form in filter(None, rest.values()):
+        least[form] = min(least.get(form, number), number)
+    for relation in relations:
+        found = rest[id(relation)]
+        if found is None:
+            yield relation
+        elif least.get(found[1]) == found[0]:
+            del least[found[1]]  # once
+            yield relation
+
+
+def _constant_apart(relation: Any) -> tuple[Any, Any] | None:
+    """(c, x) of an inequality c + x ≥ 0 between whole numbers."""
+    if isinstance(relation, sympy.Ge | sympy.Gt):
+        difference = relation.lhs - relation.rhs
+    elif isinstance(relation, sympy.Le | sympy.Lt):
+        difference = relation.rhs - relation.lhs
+    else:
+        return None
+    number, form = sympy.expand(difference).as_coeff_Add()
+    return number - (1 if isinstance(relation, sympy.Gt | sympy.Lt) else 0), form
 
 
 def _plain_pair(relation: Any) -> bool:
@@ -124,6 +151,29 @@ def _tidy(relation: Any) -> Any:
     left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
     right = sympy.expand(left - rest[0])
     return relation.func(left, right, evaluate=False)
+
+
+def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, int]) -> bool:
+    """Whether numbers for letters fulfil conditions; `own` are those that the form was read at.
+
+    What was not read in SymPy's words is taken to hold for the very same numbers alone.
+    """
+    for condition in asked:
+        letters = condition.free_symbols
+        if isinstance(condition, unread):
+            if any(numbers[s] != own[s] for s in letters if s in own):
+                return False
+            continue
+        at = {s: sympy.Integer(numbers[s]) for s in letters}
+        if isinstance(condition, divides):
+            below, above = (arg.xreplace(at).doit() for arg in condition.args)
+            if not (above / below).is_integer:
+                return False
+            continue
+        left, right = (side.xreplace(at).doit() for side in (condition.lhs, condition.rhs))
+        if not condition.func(left, right):
+            return False
+    return True
 
 
 def in_words(condition: Any, write: Any) -> str:

@@ -87,27 +87,36 @@ class Law:
     confirmed: int
 
 
+# path of a list of layers -> what can be told of each of them
+Layout = dict[str, tuple[Any, ...]]
+
+
+def layout(model: nn.Module) -> Layout:
+    """Every outermost list of layers of a model, each layer described."""
+    return {stack.path: tuple(map(described, layers)) for stack, layers in stacks(model)}
+
+
 def law(
     stack: Stack,
     indices: frozenset[int],
-    base: nn.Module,
     fields: dict[str, int],
-    rebuilt: Callable[[dict[str, int]], nn.Module | None],
+    layout_at: Callable[[dict[str, int]], Layout | None],
 ) -> Law:
     """The number of layers `indices` of `stack` as an expression in `fields`, confirmed elsewhere.
 
-    `rebuilt` builds the model with other values of some fields, or gives None where it cannot.
+    `layout_at` describes the model built with other values of some fields (none changed: its own),
+    or gives None where it cannot be built.
     """
     count = len(indices)
-    layers = dict(stacks(base)).get(stack)
-    if layers is None:
+    layers = (layout_at({}) or {}).get(stack.path)
+    if layers is None or len(layers) != stack.length:
         return Law(expr=sympy.Integer(count), count=count, confirmed=0)
-    kind = {described(layers[i]) for i in indices}
-    rest = {described(layers[i]) for i in range(stack.length) if i not in indices}
+    kind = {layers[i] for i in indices}
+    rest = {layers[i] for i in range(stack.length) if i not in indices}
     seen: list[tuple[dict[str, int], int]] = [(fields, count)]
     if kind.isdisjoint(rest):
         for change in _changes(fields, stack.length):
-            found = _count(rebuilt({**fields, **change}), stack.path, kind, rest)
+            found = _count(layout_at({**fields, **change}), stack.path, kind, rest)
             if found is not None:
                 seen.append(({**fields, **change}, found))
     if len(seen) > 2:
@@ -129,17 +138,12 @@ def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
                 yield {name: 12, other: fields[other] - 1}
 
 
-def _count(model: nn.Module | None, path: str, kind: set[Any], rest: set[Any]) -> int | None:
-    if model is None:
-        return None
-    layers = {stack.path: module for stack, module in stacks(model)}.get(path)
-    if layers is None:
-        return None
-    found = [described(layer) for layer in layers]
+def _count(found: Layout | None, path: str, kind: set[Any], rest: set[Any]) -> int | None:
+    layers = (found or {}).get(path)
     # a layer of neither kind was not there before: nothing can be said
-    if any(one not in kind and one not in rest for one in found):
+    if layers is None or any(one not in kind and one not in rest for one in layers):
         return None
-    return sum(one in kind for one in found)
+    return sum(one in kind for one in layers)
 
 
 def _candidates(fields: dict[str, int]) -> Iterator[Any]:

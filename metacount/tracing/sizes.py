@@ -38,6 +38,8 @@ class Sizes:
     def __init__(self) -> None:
         self.env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        # with symbols its cache takes longer to ask and to fill than it saves: twice the time
+        self.mode.cache_enabled = False
         self.hints: dict[Any, int] = {}
         self._letters: dict[Any, Any] = {}
         self._plain: dict[Any, Any] = {}

@@ -15,7 +15,7 @@ from metacount.views.formula import MEANINGS, broken, in_letters, whole_python
 from metacount.views.layout import bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:
-    from metacount.tracing.forms import CodeForm
+    from metacount.tracing.code_form import CodeForm
 
 NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 STATE = "bytes of recurrent state, which does not grow with tokens"
@@ -68,6 +68,10 @@ def code_form_text(name: str, form: CodeForm) -> str:
         lines += paragraph("note  ", note, width)
     lines += paragraph("how   ", f"{form.how}; {form.source}", width)
     measured = f"at these sizes {units.exact(form.value)}, which was measured as well"
+    if form.confirmed:
+        measured += f", and so it was at {form.confirmed} others"
+    if form.untried:
+        measured += f"; no other number could be tried of {', '.join(form.untried)}"
     lines += paragraph("here  ", measured, width)
     lines += paragraph("sizes ", _numbers(form), width)
     return "\n".join(lines) + "\n"
@@ -178,6 +182,7 @@ def code_form_data(model: str, name: str, form: CodeForm) -> dict[str, Any]:
         "name": name,
         "quantity": form.quantity,
         "definition": meaning(form.quantity),
+        "split": form.split,
         "parts": {
             role: {"fields": in_fields(readable(expr)), "python": whole_python(expr)}
             for role, expr in form.by_role.items()
@@ -198,6 +203,8 @@ def code_form_data(model: str, name: str, form: CodeForm) -> dict[str, Any]:
         "numbers": form.numbers,
         "domain": [in_words(c, in_fields) for c in form.domain],
         "how": form.how,
+        "confirmed_at": form.confirmed,
+        "untried": list(form.untried),
         "notes": list(form.notes),
         "source": form.source,
     }

@@ -67,8 +67,11 @@ def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("llama-7b", "--from-code"), "llama-7b names none; give a config.json"),
-        (("type:gpt2", "--from-code", "--quantity", "causal_matmul_flops"), "is unknown"),
+        (("llama-7b", "--by", "operator"), "--by goes with --from-code"),
+        (("llama-7b", "--from-code", "--by", "operator"), "params have no operator; leave it out"),
+        (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
+        (("type:mamba", "--from-code", "--quantity", "causal_matmul_flops"),
+         "computes every pair and masks afterwards"),
         (("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
          "no form of kv_cache_bytes: nothing is measured"),
         (("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),

@@ -1,0 +1,153 @@
+"""A form tried at other sizes than its own: a model is built there, and must measure the same.
+
+What a trace sees begins where its symbols begin. A size that a config's own code has already made
+something of, or that happened to equal another, is found out here: it becomes part of the domain.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from ..frozen import frozen
+from .code_form import CodeForm, FormDiffers, agrees
+from .domain import in_domain
+from .sizes import symbol
+
+CONFIRMED = 3  # other sizes at which a form is measured
+DRAWS = 120  # of sizes, most of which are not in the domain
+BUILDS = 24  # attempts to build, which the config may refuse
+RUN = ("B", "S", "S_e")
+LAYERS = (2, 9)  # of a kind, where the form says how they count
+
+# Measures at other numbers for letters: by role; None where the model cannot be built so.
+Measure = Callable[[dict[str, int]], dict[str, Any] | None]
+
+
+@frozen
+class Elsewhere:
+    """At how many other sizes a form was right; what must stay as it is; what was never changed."""
+
+    confirmed: int
+    stuck: tuple[Any, ...]
+    untried: tuple[str, ...]
+
+
+def tried_elsewhere(
+    form: CodeForm, sizes: set[str], layers: set[str], run: set[str], measure: Measure
+) -> Elsewhere:
+    """Try the form with other numbers for letters: of sizes, of layers and of the run.
+
+    Raises `FormDiffers` where it is wrong for other numbers of sequences or tokens, or wrong
+    without a size to blame.
+    """
+    draw = random.Random(f"{form.quantity} {sorted(sizes)}")
+    stuck: dict[str, Any] = {}
+    changed_once: set[str] = set()
+    confirmed = builds = 0
+    share = 0.5
+    for _ in range(DRAWS):
+        if confirmed == CONFIRMED or builds == BUILDS:
+            break
+        free = sorted((sizes | layers | run) - set(stuck))
+        change = _drawn(form, free, layers, draw, share)
+        if not change or not _inside(form, stuck, change):
+            continue
+        builds += 1
+        right = _right(form, change, measure)
+        if right is None:
+            share = max(share * 0.8, 0.1)
+        elif right:
+            confirmed += 1
+            changed_once |= set(change)
+        else:
+            for name in _to_blame(form, change, measure):
+                stuck[name] = sympy.Eq(symbol(name), form.every_number[symbol(name)],
+                                       evaluate=False)  # fmt: skip
+            confirmed = 0
+    letters = {"S" if s.name == "T" else s.name for s in form.total.free_symbols}
+    missed = sorted((letters & (sizes | layers | run)) - changed_once - set(stuck))
+    for name in list(missed):
+        for change in _alone(form, name):
+            if not _inside(form, stuck, change):
+                continue
+            right = _right(form, change, measure)
+            if right is None:
+                continue
+            if right:
+                confirmed += 1
+            else:
+                stuck[name] = sympy.Eq(symbol(name), form.every_number[symbol(name)],
+                                       evaluate=False)  # fmt: skip
+            missed.remove(name)
+            break
+    if set(stuck) & set(RUN):
+        raise FormDiffers(f"{form.quantity}: wrong for another {', '.join(set(stuck) & set(RUN))}")
+    return Elsewhere(confirmed=confirmed, stuck=tuple(stuck.values()), untried=tuple(missed))
+
+
+def _drawn(
+    form: CodeForm, free: list[str], layers: set[str], draw: random.Random, share: float
+) -> dict[str, int]:
+    """Other numbers for some letters; where the domain makes one of others, so is it here."""
+    change: dict[str, int] = {}
+    for name in free:
+        value = form.every_number[symbol(name)]
+        if draw.random() >= share:
+            continue
+        if name in layers:
+            change[name] = draw.randint(*LAYERS)
+        elif name in RUN:
+            change[name] = value + draw.randint(1, 7)
+        else:
+            change[name] = draw.choice(_others(value, draw))
+    for relation in form.domain:
+        if isinstance(relation, sympy.Eq) and relation.lhs.is_Symbol:
+            names = {s.name for s in relation.rhs.free_symbols}
+            if names & set(change):
+                change[relation.lhs.name] = int(_at(relation.rhs, form, change))
+    return {n: v for n, v in change.items() if v != form.every_number[symbol(n)]}
+
+
+def _others(value: int, draw: random.Random) -> list[int]:
+    found = [value * 2, value * 3, value + 2 * draw.randint(1, 9)]
+    return found + ([value // 2] if value % 2 == 0 and value > 4 else [])
+
+
+def _alone(form: CodeForm, name: str) -> list[dict[str, int]]:
+    value = form.every_number[symbol(name)]
+    return [{name: other} for other in (value * 2, value * 3, value + 1, value // 2) if other > 1]
+
+
+def _at(expr: Any, form: CodeForm, change: dict[str, int]) -> Any:
+    numbers = _numbers(form, change)
+    return expr.xreplace({s: sympy.Integer(numbers[s]) for s in expr.free_symbols}).doit()
+
+
+def _numbers(form: CodeForm, change: dict[str, int]) -> dict[Any, int]:
+    numbers = {**form.every_number, **{symbol(name): value for name, value in change.items()}}
+    return {**numbers, symbol("T"): numbers[symbol("S")]}  # the same tokens, seen from the last
+
+
+def _inside(form: CodeForm, stuck: dict[str, Any], change: dict[str, int]) -> bool:
+    return in_domain((*form.domain, *stuck.values()), _numbers(form, change), form.every_number)
+
+
+def _right(form: CodeForm, change: dict[str, int], measure: Measure) -> bool | None:
+    found = measure(change)
+    if found is None:
+        return None
+    return agrees(form.by_role, _numbers(form, change), found, form.split)
+
+
+def _to_blame(form: CodeForm, change: dict[str, int], measure: Measure) -> list[str]:
+    """The fewest letters of a change that alone make the form wrong, by leaving out the others."""
+    left = dict(change)
+    for name in sorted(change):
+        fewer = {n: v for n, v in left.items() if n != name}
+        if fewer and _right(form, fewer, measure) is False:
+            left = fewer
+    return sorted(left)
