@@ -77,7 +77,7 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
 
 
 def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, Any]:
-    """The default config of a type for its class of one kind, with what a run needs if it `runs`."""
+    """The default config of a type for its class of one kind; `runs`: one that can be run."""
     from metacount.huggingface.classes import model_types
     from metacount.huggingface.model import default_config, running_config
 

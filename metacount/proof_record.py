@@ -1,4 +1,4 @@
-"""The record of proofs: which formulas were shown equal to transformers' code for all sizes.
+"""The record of proofs: which formulas were shown equal to code for all sizes.
 
 Made by `benchmarks/prove.py`; read without torch. A proof is of a structure (every switch of a
 spec, and which sizes it has), not of sizes; a model of another structure is not covered by it.
@@ -29,10 +29,15 @@ SIZES = frozenset(term.name for term in MODEL_TERMS)
 
 @frozen
 class Proven:
-    """What is recorded for a structure: by quantity, the conditions on sizes, in words."""
+    """What is recorded for a structure: by quantity, the conditions on sizes, in words.
 
-    model_type: str
+    `quantities` were compared with transformers' code of `model_type`, `by_reference` with our
+    reference modules.
+    """
+
+    model_type: str | None
     quantities: dict[str, tuple[str, ...]]
+    by_reference: dict[str, tuple[str, ...]]
     transformers: str
     torch: str
 
@@ -40,16 +45,31 @@ class Proven:
         """As plain data."""
         return {
             "quantities": list(self.quantities),
-            "where": sorted({condition for all in self.quantities.values() for condition in all}),
+            "where": _where(self.quantities),
             "model_type": self.model_type,
+            "reference": {
+                "quantities": list(self.by_reference),
+                "where": _where(self.by_reference),
+            },
             "transformers": self.transformers,
             "torch": self.torch,
         }
 
     def __str__(self) -> str:
-        names = ", ".join(self.quantities)
-        return (f"{names}: equal for all sizes to the code of {self.model_type} in transformers "
-                f"{self.transformers}; `verify --all-sizes` shows it anew")  # fmt: skip
+        said = []
+        if self.quantities:
+            names = ", ".join(self.quantities)
+            said.append(f"{names}: equal to the code of {self.model_type} in transformers "
+                        f"{self.transformers}")  # fmt: skip
+        if self.by_reference:
+            same = set(self.by_reference) == set(self.quantities)
+            names = "the same" if same else ", ".join(self.by_reference)
+            said.append(f"{names}: equal to our reference modules")
+        return "for all sizes, " + "; ".join(said) + "; `verify --all-sizes` shows it anew"
+
+
+def _where(quantities: dict[str, tuple[str, ...]]) -> list[str]:
+    return sorted({condition for found in quantities.values() for condition in found})
 
 
 def structure(spec: ModelSpec) -> str:
@@ -73,13 +93,18 @@ def proven(spec: ModelSpec) -> Proven | None:
     if not _record:
         with open(FILE, encoding="utf-8") as file:
             _record.update(json.load(file))
-    data = _record
-    record = data["structures"].get(structure(spec))
-    if record is None:
+    key = structure(spec)
+    of_type, reference = _record["structures"].get(key, {}), _record["reference"].get(key, {})
+    if not of_type and not reference:
         return None
     return Proven(
-        model_type=record["model_type"],
-        quantities={name: tuple(where) for name, where in record["quantities"].items()},
-        transformers=data["transformers"],
-        torch=data["torch"],
+        model_type=of_type.get("model_type"),
+        quantities=_tuples(of_type.get("quantities", {})),
+        by_reference=_tuples(reference.get("quantities", {})),
+        transformers=_record["transformers"],
+        torch=_record["torch"],
     )
+
+
+def _tuples(quantities: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(where) for name, where in quantities.items()}

@@ -1,11 +1,13 @@
-"""Textbook formula against the form read off transformers' code: equal for all sizes, or not.
+"""Textbook formula against the form read off code: equal for all sizes, or not.
 
-Both are expressions in the config's own fields. The textbook's come from the mapping of a config
-to a spec, run with numbers that remember where they are from; the code's from tracing.
+Of transformers' code both are expressions in the config's own fields: the textbook's come from the
+mapping of a config to a spec, run with numbers that remember where they are from; the code's from
+tracing. Of our reference modules both are in the fields of the spec.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import sympy
@@ -21,7 +23,8 @@ from .tracing.code_form import CodeForm
 from .tracing.forms import Tracer
 from .tracing.sizes import symbol
 
-PROVEN = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
+PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
+OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 
 
 class Named(int):
@@ -103,7 +106,23 @@ def textbook_forms(
     fitted(spec, workload)
     fields = {name: value for name, value in spec.to_dict().items() if isinstance(value, Named)}
     in_fields = spec.substituted(**{name: value.expr for name, value in fields.items()})
-    run = {
+    run = _run_letters(spec, workload)
+    return spec, {name: TEXTBOOK[name](in_fields, run) for name in _quantities(spec, PROVEN)}
+
+
+def spec_forms(spec: ModelSpec, sizes: Iterable[str], workload: Workload) -> dict[str, Any]:
+    """Every textbook quantity by role, in the fields of `spec` named in `sizes` and B, S, S_e."""
+    in_fields = spec.substituted(**{name: symbol(name) for name in sizes})
+    run = _run_letters(spec, workload)
+    return {name: TEXTBOOK[name](in_fields, run) for name in _quantities(spec, TEXTBOOK)}
+
+
+def _quantities(spec: ModelSpec, names: Iterable[str]) -> list[str]:
+    return [name for name in names if spec.kind != "encoder" or name not in OF_A_DECODER]
+
+
+def _run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Any]:
+    return {
         "batch_size": symbol("B"),
         "seq_len": symbol("S"),
         "kv_len": symbol("T"),
@@ -111,8 +130,6 @@ def textbook_forms(
         "prefix_len": workload.prefix_len,
         "bytes_per_value": DTYPE_BYTES[workload.dtype],
     }
-    forms = {name: TEXTBOOK[name](in_fields, run) for name in PROVEN}
-    return spec, forms
 
 
 def _named_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -149,14 +166,21 @@ def _put_right(config: dict[str, Any]) -> dict[Any, Any]:
     )
 
 
-def prove(config: dict[str, Any], workload: Workload) -> tuple[Proof, ...]:
-    """Compare every quantity of `PROVEN`, by role, for all sizes.
+def prove(model: dict[str, Any] | ModelSpec, workload: Workload) -> tuple[Proof, ...]:
+    """Compare every quantity by role, for all sizes: with transformers' code of a config, or with
+    our reference modules of a spec.
 
     Windows and one-sided lengths are those of the workload's side: the domain says which.
     """
-    _, textbook = textbook_forms(config, workload)
-    tracer, known = Tracer(config, workload), _put_right(config)
-    return tuple(_proof(quantity, textbook[quantity], tracer, known) for quantity in PROVEN)
+    tracer = Tracer(model, workload)
+    if isinstance(model, ModelSpec):
+        source = tracer.source
+        textbook = spec_forms(model, {**source.sizes(), **source.layer_fields({})}, workload)
+        known: dict[Any, Any] = {}
+    else:
+        _, textbook = textbook_forms(model, workload)
+        known = _put_right(model)
+    return tuple(_proof(name, textbook[name], tracer, known) for name in textbook)
 
 
 def _proof(quantity: str, textbook: dict[str, Any], tracer: Tracer, known: dict[Any, Any]) -> Proof:

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-sizes",
         action="store_true",
-        help="also show that the formulas less the forms read off transformers' code are zero",
+        help="also show that the formulas less the forms read off code are zero: transformers' "
+        "code of a config, our reference modules of a name of the catalog",
     )
     add_settings(parser)
     add_workload(parser)
@@ -44,20 +45,18 @@ def run(args: argparse.Namespace) -> Result:
     for model in models:
         if isinstance(model, Model):
             fitted(model.spec, workload)  # what cannot run is said before the first slow step
-        if args.all_sizes and (not isinstance(model, Model) or model.source is None):
+        elif args.all_sizes:
             raise InputError(
-                f"--all-sizes needs a formula and transformers' code: {shown(model.id)} has not "
-                "both; give a config.json, a repository id, or type:NAME of a mapped type"
+                f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
+                "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
             )
     prepare_for_torch()
     done = _with_progress(lambda model: _verified(model, workload), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
     proofs: list[tuple[Proof, ...]] = []
     if args.all_sizes:
-        from metacount.proofs import prove
-
-        sources = [model.source for model in models if model.source is not None]
-        proofs = _with_progress(lambda one: prove(one.config, workload), sources, "proving")
+        formulas = [model for model in models if isinstance(model, Model)]
+        proofs = _with_progress(lambda model: _proved(model, workload), formulas, "proving")
         if any(proof.differences for found in proofs for proof in found):
             code = EXIT_DISAGREE
     if args.json:
@@ -81,6 +80,14 @@ def run(args: argparse.Namespace) -> Result:
             "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=True)
         )
     return text, code
+
+
+def _proved(model: Model, workload: Workload) -> tuple[Proof, ...]:
+    from metacount.figures import fitted
+    from metacount.proofs import prove
+
+    read: Any = model.spec if model.source is None else model.source.config
+    return prove(read, fitted(model.spec, workload))
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:

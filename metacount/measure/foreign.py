@@ -172,8 +172,8 @@ def _listed(path: str, module: nn.Module) -> list[nn.Module]:
     ):
         return []
     experts = [m for m in module.children() if any(True for _ in m.parameters())]
-    sizes = {sum(p.numel() for p in expert.parameters()) for expert in experts}
-    return experts if len(experts) > 1 and len(sizes) == 1 else []
+    sizes = [sum(p.numel() for p in expert.parameters()) for expert in experts]
+    return experts if len(experts) > 1 and all(size == sizes[0] for size in sizes) else []
 
 
 def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:

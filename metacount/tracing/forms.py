@@ -202,18 +202,24 @@ class Tracer:
         return True
 
     def _interpolated(self, quantity: str, reason: Exception) -> CodeForm:
-        """The form in B and S alone, from plain runs; `reason` is why it was not traced."""
-        measured, module = self._measured(quantity), self._own
-        asked = self.workload
+        """The form in B and the lengths alone, from plain runs; `reason`: why it is not traced."""
+        measured, module, run = self._measured(quantity), self._own, self.workload
+        length = "T" if quantity == "decode_matmul_flops" else "S"
+        asked = {symbol("B"): run.batch_size, symbol(length): run.seq_len}
         if self.source.has_encoder:
-            raise NotTraced(f"{_line(reason)}; two lengths are not interpolated") from reason
+            asked[symbol("S_e")] = run.encoder_len
 
-        def run(batch: int, length: int) -> dict[str, int]:
-            workload = Workload(batch_size=batch, seq_len=length, dtype=asked.dtype)
+        def at(numbers: tuple[int, ...]) -> dict[str, int]:
+            workload = Workload(
+                batch_size=numbers[0],
+                seq_len=numbers[1],
+                source_len=numbers[2] if self.source.has_encoder else None,
+                prefix_len=run.prefix_len,
+                dtype=run.dtype,
+            )
             return self._of(module, quantity, workload) or {}
 
-        letter = "T" if quantity == "decode_matmul_flops" else "S"
-        by_role = interpolated(run, asked.batch_size, asked.seq_len, letter)
+        by_role = interpolated(at, asked)
         if not self._agrees(by_role, measured):
             raise FormDiffers(f"{quantity}: the form gives another number than was measured")
         used = set().union(*(e.free_symbols for e in by_role.values())) if by_role else set()
@@ -227,11 +233,11 @@ class Tracer:
             numbers={s.name: n for s, n in self._numbers.items() if s in used},
             value=sum(int(self._value(expr)) for expr in by_role.values()),
             domain=(),
-            how="interpolated in B and S",
+            how="interpolated in " + ("B, S and S_e" if self.source.has_encoder else "B and S"),
             source=self.source.described(),
             notes=(
                 f"not traced: {_line(reason)}",
-                f"from plain runs of {asked.seq_len} to {asked.seq_len + FARTHEST} tokens; "
+                f"from plain runs of {run.seq_len} to {run.seq_len + FARTHEST} tokens; "
                 "nothing is known of other lengths",
             ),
             every_number=self._numbers,

@@ -1,6 +1,6 @@
-"""FLOPs and cache as polynomials in B and S where no symbol goes: exact, from several plain runs.
+"""FLOPs and cache as polynomials in B, S and S_e where no symbol goes: exact, from plain runs.
 
-Every coefficient is a whole number solved for exactly; runs that were not used must confirm it.
+Every coefficient is solved for exactly; runs that were not used must confirm it.
 """
 
 from __future__ import annotations
@@ -10,41 +10,71 @@ from typing import Any
 
 import sympy
 
-from .sizes import NotTraced, symbol
+from .sizes import NotTraced
 
-# What is added to the asked batch and length: runs that find the polynomial, and runs that test it.
-FOUND_AT = tuple((b, s) for b in (0, 1) for s in (0, 3, 8))
-HELD_OUT = ((2, 5), (0, 14), (3, 1))
-FARTHEST = max(s for _, s in HELD_OUT)
+# What is added to the asked lengths: of one sequence, or of the decoder's and the encoder's. First
+# what finds the polynomial of degree 2, for each of B and B + 1; then what tests it, with its B.
+FOUND_AT = {1: ((0,), (3,), (8,)), 2: ((0, 0), (3, 0), (8, 0), (0, 3), (0, 8), (3, 3))}
+HELD_OUT = {
+    1: ((2, 5), (0, 14), (3, 1)),
+    2: ((2, 5, 1), (0, 14, 2), (3, 1, 11)),
+}
+FARTHEST = 14
 
 
 def interpolated(
-    measured: Callable[[int, int], dict[str, int]], batch: int, length: int, letter: str
+    measured: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[Any, int]
 ) -> dict[str, Any]:
-    """Each part as a polynomial of degree 1 in B and 2 in the length, named `letter`.
+    """Each part as a polynomial of degree 1 in the first letter and 2 in the others together.
 
-    `measured` gives the parts of a run over so many sequences of so many tokens. Raises `NotTraced`
-    where a run that was held out differs: then no such polynomial is what the code does.
+    `asked` has B and one length or two, with their numbers; `measured` gives the parts of a run at
+    such numbers. Raises `NotTraced` where a run that was held out differs: then no such polynomial
+    is what the code does.
     """
-    b, s = symbol("B"), symbol(letter)
-    terms = [b**i * s**j for i in (0, 1) for j in (0, 1, 2)]
-    points = [(batch + i, length + j) for i, j in FOUND_AT]
-    runs = [measured(*point) for point in points]
-    matrix = sympy.Matrix([[term.subs({b: x, s: y}) for term in terms] for x, y in points])
+    letters, base = list(asked), list(asked.values())
+    lengths = len(letters) - 1
+
+    def at(offsets: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(n + more for n, more in zip(base, offsets, strict=True))
+
+    powers = [p for p in _powers(lengths) if sum(p) <= 2]
+    terms = [
+        letters[0] ** i * sympy.Mul(*(x**n for x, n in zip(letters[1:], p, strict=True)))
+        for i in (0, 1)
+        for p in powers
+    ]
+    points = [at((i, *found)) for i in (0, 1) for found in FOUND_AT[lengths]]
+    runs = [measured(point) for point in points]
+    matrix = sympy.Matrix([[_value(term, letters, p) for term in terms] for p in points])
     inverse = matrix.inv()
     forms: dict[str, Any] = {}
     for part in sorted({name for run in runs for name in run}):
-        values = sympy.Matrix([run.get(part, 0) for run in runs])
-        coefficients = inverse * values
+        coefficients = inverse * sympy.Matrix([run.get(part, 0) for run in runs])
         forms[part] = sympy.expand(sum(c * t for c, t in zip(coefficients, terms, strict=True)))
-    for i, j in HELD_OUT:
-        at = batch + i, length + j
-        run = measured(*at)
+    for offsets in HELD_OUT[lengths]:
+        point = at(offsets)
+        run = measured(point)
         for part in {*forms, *run}:
-            value = forms.get(part, sympy.Integer(0)).subs({b: at[0], s: at[1]})
+            value = _value(forms.get(part, sympy.Integer(0)), letters, point)
             if value != run.get(part, 0):
+                numbers = ", ".join(f"{x} = {n}" for x, n in zip(letters, point, strict=True))
                 raise NotTraced(
-                    f"no polynomial in B and {letter}: {part} at {at[0]} sequences of {at[1]} "
-                    f"tokens is {run.get(part, 0)}, where {value} would follow"
+                    f"no polynomial in {_list(letters)}: {part} at {numbers} is "
+                    f"{run.get(part, 0)}, where {value} would follow"
                 )
     return {part: form for part, form in forms.items() if form != 0}
+
+
+def _powers(lengths: int) -> list[tuple[int, ...]]:
+    return [(i,) for i in range(3)] if lengths == 1 else [
+        (i, j) for i in range(3) for j in range(3)
+    ]  # fmt: skip
+
+
+def _value(expr: Any, letters: list[Any], point: tuple[int, ...]) -> Any:
+    return sympy.sympify(expr).xreplace(dict(zip(letters, map(sympy.Integer, point), strict=True)))
+
+
+def _list(letters: list[Any]) -> str:
+    names = [str(letter) for letter in letters]
+    return ", ".join(names[:-1]) + " and " + names[-1]

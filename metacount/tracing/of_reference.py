@@ -205,7 +205,8 @@ class ReferenceSource:
         found = {
             name: value
             for name in LAYERS
-            if type(value := getattr(self._spec, name)) is int and value > 0
+            if type(value := getattr(self._spec, name)) is int
+            and value > (1 if name == "moe_every" else 0)  # every block: no pattern
         }
         return {**found, **{letter.name: number for letter, number in constants.items()}}
 

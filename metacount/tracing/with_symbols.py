@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -70,27 +70,46 @@ class _RopeMath(_Math):
 def with_symbols(chosen: type) -> Iterator[None]:
     """Inside, `int(a / b)`, `isinstance(a, int)`, `math.sqrt(a)` in a class's files take symbols.
 
-    A tied head's bias is not stretched to the vocabulary's length, which is its own: that asks for
-    numbers.
+    So do the fields of strict configs. A tied head's bias is not stretched to the vocabulary's
+    length, which is its own: that asks for numbers.
     """
     files = {c.__module__ for c in chosen.__mro__ if ".models." in c.__module__}
-    before: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for name in (*files, ROPE):
-        space = vars(sys.modules[name])
-        new: dict[str, Any] = {"int": _TracedInt}
-        if space.get("math") is math:
-            new["math"] = (_RopeMath if name == ROPE else _Math)("math")
-        before.append((space, {key: space[key] for key in new if key in space}))
-        space.update(new)
-    base: Any = next((c for c in chosen.__mro__ if "_adjust_bias" in vars(c)), None)
-    stretch = None if base is None else vars(base)["_adjust_bias"]
-    if base is not None:
-        base._adjust_bias = lambda *_: None
+    with ExitStack() as undone:
+        for name in (*files, ROPE):
+            space = vars(sys.modules[name])
+            undone.enter_context(_put(space, "int", _TracedInt))
+            if space.get("math") is math:
+                made = (_RopeMath if name == ROPE else _Math)("math")
+                undone.enter_context(_put(space, "math", made))
+        strict = vars(sys.modules["huggingface_hub.dataclasses"])
+        plain = strict.get("_validate_simple_type")
+        if plain is not None:
+            undone.enter_context(_put(strict, "_validate_simple_type", _or_symbol(plain)))
+        base: Any = next((c for c in chosen.__mro__ if "_adjust_bias" in vars(c)), None)
+        if base is not None:
+            stretch = vars(base)["_adjust_bias"]
+            undone.callback(setattr, base, "_adjust_bias", stretch)
+            base._adjust_bias = lambda *_: None
+        yield
+
+
+@contextmanager
+def _put(space: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """Another value for a name of a module, for a while."""
+    had, before = name in space, space.get(name)
+    space[name] = value
     try:
         yield
     finally:
-        if base is not None:
-            base._adjust_bias = stretch
-        for space, old in before:
-            space.pop("int", None)
-            space.update(old)
+        if had:
+            space[name] = before
+        else:
+            del space[name]
+
+
+def _or_symbol(validate: Any) -> Any:
+    def check(name: str, value: Any, expected: type) -> None:
+        if not (expected is int and isinstance(value, torch.SymInt)):
+            validate(name, value, expected)
+
+    return check

@@ -1,4 +1,4 @@
-"""Textbook formulas against the forms of transformers' code, for all sizes."""
+"""Textbook formulas against the forms read off code, for all sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def proofs_text(name: str, proofs: Sequence[Proof]) -> str:
     """A line for each quantity: proven, refuted with what is left, or why nothing was shown."""
     width = columns()
-    lines = [bold(f"{name}: formula less transformers' code, for all sizes")]
+    lines = [bold(f"{name}: formula less the form read off code, for all sizes")]
     label = max(len(proof.quantity) for proof in proofs)
     for proof in proofs:
         lines += paragraph(f"{proof.quantity:{label}}", _said(proof), width)

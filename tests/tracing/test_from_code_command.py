@@ -87,10 +87,11 @@ def test_what_cannot_be_read_is_said_in_one_line(
 def test_verify_for_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(run(capsys, "verify", "type:gpt2", "--all-sizes", "--seq", "64", "--json"))
     assert [(p["quantity"], p["proven"]) for p in data["all_sizes"]] == [
-        ("params", True), ("active_params", True), ("matmul_flops", True), ("kv_cache_bytes", True),
+        ("params", True), ("active_params", True), ("matmul_flops", True),
+        ("decode_matmul_flops", True), ("kv_cache_bytes", True),
     ]  # fmt: skip
-    assert "--all-sizes needs a formula and transformers' code" in refused(
-        capsys, "verify", "llama-7b", "--all-sizes"
+    assert "--all-sizes needs a formula: type:mamba has none" in refused(
+        capsys, "verify", "type:mamba", "--all-sizes"
     )
 
 

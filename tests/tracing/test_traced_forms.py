@@ -146,16 +146,31 @@ def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
 
 
 def test_interpolation_finds_the_polynomial() -> None:
-    def run(b: int, s: int) -> dict[str, int]:
+    def run(at: tuple[int, ...]) -> dict[str, int]:
+        b, s = at
         return {"a": 7 * b * s * s + 11 * b * s, "b": 13 * s + 5}
 
     B, S = letters("B S")
-    assert interpolated(run, 1, 17, "S") == {"a": 7 * B * S**2 + 11 * B * S, "b": 13 * S + 5}
+    assert interpolated(run, {B: 1, S: 17}) == {"a": 7 * B * S**2 + 11 * B * S, "b": 13 * S + 5}
+
+
+def test_interpolation_in_two_lengths() -> None:
+    def run(at: tuple[int, ...]) -> dict[str, int]:
+        b, s, e = at
+        return {"a": b * (3 * s * s + 5 * s * e + 7 * e * e + 2 * e), "b": 11 * e * s + b}
+
+    B, S, E = letters("B S S_e")
+    assert interpolated(run, {B: 2, S: 9, E: 17}) == {
+        "a": 3 * B * S**2 + 5 * B * S * E + 7 * B * E**2 + 2 * B * E,
+        "b": 11 * E * S + B,
+    }
+    with pytest.raises(NotTraced, match="no polynomial in B, S and S_e: a at B = 4, S = 14"):
+        interpolated(lambda at: {"a": at[1] * at[1] * at[2]}, {B: 2, S: 9, E: 17})
 
 
 def test_what_is_no_polynomial_is_not_taken_for_one() -> None:
     with pytest.raises(NotTraced, match="no polynomial in B and S: a at"):
-        interpolated(lambda b, s: {"a": b * -(-s // 4)}, 1, 17, "S")
+        interpolated(lambda at: {"a": at[0] * -(-at[1] // 4)}, dict.fromkeys(letters("B S"), 17))
 
 
 def test_an_encoder_has_no_cache() -> None:
