@@ -166,7 +166,9 @@ class ForeignCounter(TorchDispatchMode):
         self.ops.update(cost)
 
     def _where(self) -> tuple[str, bool]:
-        owner = id(self._path[-1]) if self._path else 0
+        # a module that was made while the model ran (BigBird's, for a short input) is its holder's
+        known = (id(m) for m in reversed(self._path) if id(m) in self.roles.role)
+        owner = next(known, 0)
         rotary = owner in self.roles.rotary
         return ("position" if rotary else role_name(self.roles.role.get(owner))), rotary
 

@@ -79,12 +79,15 @@ def size_values(source: Any) -> dict[str, int]:
     }
 
 
-def as_asked(source: Any, values: dict[str, int]) -> bool:
-    """Whether a config, once its class has read it, has these values of these fields."""
+def whole_fields(source: Any) -> dict[str, int]:
+    """Every whole number of a config, as its class has read it, by full name."""
     _, config, _ = chosen_class(source)
-    found = {prefix + name: value for owner, prefix in configs_of(config)
-             for name, value in vars(owner).items() if type(value) is int}  # fmt: skip
-    return all(found.get(name) == value for name, value in values.items())
+    return {
+        prefix + name: value
+        for owner, prefix in configs_of(config)
+        for name, value in vars(owner).items()
+        if type(value) is int
+    }
 
 
 def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:

@@ -9,7 +9,7 @@ import sympy
 
 from ..frozen import frozen
 from .layers import Law
-from .sizes import NotTraced
+from .sizes import WrongHint
 
 
 @frozen
@@ -30,7 +30,7 @@ class CodeForm:
     B, S, S_e (T for decode). `numbers` are the model's own, `value` what the form gives for
     them, which was measured too. `domain` are the conditions that the code put on sizes. `how` is
     "traced", "traced in B and S" or "interpolated in B and S". `confirmed` is at how many other
-    sizes the form was measured too; `untried` are letters of it that had to stay as they are.
+    sizes the form was measured too; `untried` are sizes that had to stay as they are.
     """
 
     quantity: str
@@ -53,7 +53,7 @@ class CodeForm:
         return sympy.expand(sum(self.by_role.values(), sympy.Integer(0)))
 
 
-class FormDiffers(NotTraced):
+class FormDiffers(WrongHint):
     """A form whose value somewhere is not what was measured there."""
 
 

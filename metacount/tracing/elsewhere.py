@@ -23,8 +23,9 @@ BUILDS = 24  # attempts to build, which the config may refuse
 RUN = ("B", "S", "S_e")
 LAYERS = (2, 9)  # of a kind, where the form says how they count
 
-# Measures at other numbers for letters: by role; None where the model cannot be built so.
-Measure = Callable[[dict[str, int]], dict[str, Any] | None]
+# Measures at other numbers for letters: the numbers that the model then has, which may be others
+# than those asked for, and what is measured, by role. None where the model cannot be built so.
+Measure = Callable[[dict[str, int]], tuple[dict[str, int], dict[str, Any]] | None]
 
 
 @frozen
@@ -57,25 +58,25 @@ def tried_elsewhere(
         if not change or not _inside(form, stuck, change):
             continue
         builds += 1
-        right = _right(form, change, measure)
+        right, moved = _right(form, change, stuck, measure)
         if right is None:
             share = max(share * 0.8, 0.1)
         elif right:
             confirmed += 1
-            changed_once |= set(change)
+            changed_once |= moved
         else:
-            for name in _to_blame(form, change, measure):
+            for name in _to_blame(form, change, stuck, measure):
                 stuck[name] = sympy.Eq(symbol(name), form.every_number[symbol(name)],
                                        evaluate=False)  # fmt: skip
             confirmed = 0
-    letters = {"S" if s.name == "T" else s.name for s in form.total.free_symbols}
-    missed = sorted((letters & (sizes | layers | run)) - changed_once - set(stuck))
+    # a size that the form leaves out may be one that it should have
+    missed = sorted((sizes | layers | run) - changed_once - set(stuck))
     for name in list(missed):
         for change in _alone(form, name):
             if not _inside(form, stuck, change):
                 continue
-            right = _right(form, change, measure)
-            if right is None:
+            right, moved = _right(form, change, stuck, measure)
+            if right is None or name not in moved:
                 continue
             if right:
                 confirmed += 1
@@ -85,7 +86,8 @@ def tried_elsewhere(
             missed.remove(name)
             break
     if set(stuck) & set(RUN):
-        raise FormDiffers(f"{form.quantity}: wrong for another {', '.join(set(stuck) & set(RUN))}")
+        wrong = ", ".join(sorted(set(stuck) & set(RUN)))
+        raise FormDiffers(f"{form.quantity}: wrong for another {wrong}")
     return Elsewhere(confirmed=confirmed, stuck=tuple(stuck.values()), untried=tuple(missed))
 
 
@@ -104,12 +106,21 @@ def _drawn(
             change[name] = value + draw.randint(1, 7)
         else:
             change[name] = draw.choice(_others(value, draw))
+    return {n: v for n, v in _completed(form, change).items()
+            if v != form.every_number[symbol(n)]}  # fmt: skip
+
+
+def _completed(form: CodeForm, change: dict[str, int]) -> dict[str, int]:
+    """A change with what the domain's equations make of it."""
     for relation in form.domain:
-        if isinstance(relation, sympy.Eq) and relation.lhs.is_Symbol:
-            names = {s.name for s in relation.rhs.free_symbols}
-            if names & set(change):
-                change[relation.lhs.name] = int(_at(relation.rhs, form, change))
-    return {n: v for n, v in change.items() if v != form.every_number[symbol(n)]}
+        if not isinstance(relation, sympy.Eq) or not relation.lhs.is_Symbol:
+            continue
+        left, right = relation.lhs, relation.rhs
+        if {s.name for s in right.free_symbols} & set(change):
+            change[left.name] = int(_at(right, form, change))
+        elif left.name in change and right.is_Symbol:
+            change[right.name] = change[left.name]
+    return change
 
 
 def _others(value: int, draw: random.Random) -> list[int]:
@@ -119,7 +130,8 @@ def _others(value: int, draw: random.Random) -> list[int]:
 
 def _alone(form: CodeForm, name: str) -> list[dict[str, int]]:
     value = form.every_number[symbol(name)]
-    return [{name: other} for other in (value * 2, value * 3, value + 1, value // 2) if other > 1]
+    others = (value * 2, value * 3, value + 1, value // 2)
+    return [_completed(form, {name: other}) for other in others if other > 1]
 
 
 def _at(expr: Any, form: CodeForm, change: dict[str, int]) -> Any:
@@ -136,18 +148,27 @@ def _inside(form: CodeForm, stuck: dict[str, Any], change: dict[str, int]) -> bo
     return in_domain((*form.domain, *stuck.values()), _numbers(form, change), form.every_number)
 
 
-def _right(form: CodeForm, change: dict[str, int], measure: Measure) -> bool | None:
+def _right(
+    form: CodeForm, change: dict[str, int], stuck: dict[str, Any], measure: Measure
+) -> tuple[bool | None, set[str]]:
+    """Whether the form is right at a change, None where nobody can say; letters that changed."""
     found = measure(change)
     if found is None:
-        return None
-    return agrees(form.by_role, _numbers(form, change), found, form.split)
+        return None, set()
+    numbers = {n: v for n, v in found[0].items() if v != form.every_number[symbol(n)]}
+    if not _inside(form, stuck, numbers):
+        return None, set()
+    right = agrees(form.by_role, _numbers(form, numbers), found[1], form.split)
+    return right, set(numbers)
 
 
-def _to_blame(form: CodeForm, change: dict[str, int], measure: Measure) -> list[str]:
+def _to_blame(
+    form: CodeForm, change: dict[str, int], stuck: dict[str, Any], measure: Measure
+) -> list[str]:
     """The fewest letters of a change that alone make the form wrong, by leaving out the others."""
     left = dict(change)
     for name in sorted(change):
         fewer = {n: v for n, v in left.items() if n != name}
-        if fewer and _right(form, fewer, measure) is False:
+        if fewer and _right(form, fewer, stuck, measure)[0] is False:
             left = fewer
     return sorted(left)

@@ -25,7 +25,7 @@ from .interpolate import FARTHEST, interpolated
 from .layers import Law, Layout, Stack, law, layout
 from .of_reference import ReferenceSource
 from .of_transformers import TransformersSource
-from .sizes import NotTraced, Sizes, symbol
+from .sizes import NotTraced, Sizes, WrongHint, symbol
 from .source import IN_BYTES, OF_PARAMS, QUANTITIES, Source, Trace
 
 
@@ -95,7 +95,7 @@ class Tracer:
                         raise FormDiffers("at the model's sizes the form gives another number")
                     if not in_domain(conditions(trace.sizes), self._numbers, self._numbers):
                         raise FormDiffers("the form is of sizes on another side of a limit")
-                except FormDiffers as error:
+                except WrongHint as error:
                     self._failures.append(error)
                     continue
                 except TooSlow:
@@ -189,14 +189,13 @@ class Tracer:
         fields = {name: self._numbers[symbol(name)] for name in names}
         for name in names:
             for other in (fields[name] + 1, max(fields[name] - 1, 1)):
-                change = {**fields, name: other}
                 found = None
                 if other != fields[name]:
-                    found = self._measured_at(form.quantity, change)
-                if found is None:
+                    found = self._measured_at(form.quantity, {**fields, name: other})
+                if found is None or found[0].get(name) != other:
                     continue
-                numbers = {**self._numbers, **{symbol(n): v for n, v in change.items()}}
-                if not agrees(form.by_role, numbers, found, form.split):
+                numbers = {**self._numbers, **{symbol(n): v for n, v in found[0].items()}}
+                if not agrees(form.by_role, numbers, found[1], form.split):
                     return False
                 break
         return True
@@ -246,9 +245,9 @@ class Tracer:
 
     @cached_property
     def _own(self) -> nn.Module:
-        module = self.source.built({})
-        assert module is not None  # the source was built with these numbers
-        return module
+        built = self.source.built({})
+        assert built is not None  # the source was built with these numbers
+        return built.module
 
     def _measured(self, quantity: str) -> dict[str, Any]:
         found = self._of(self._own, quantity, self.workload)
@@ -261,8 +260,10 @@ class Tracer:
         scale = self._scale(quantity)
         return None if found is None else {part: value * scale for part, value in found.items()}
 
-    def _measured_at(self, quantity: str, change: dict[str, int]) -> dict[str, Any] | None:
-        """A quantity at other numbers for letters; None where the model cannot be built or run."""
+    def _measured_at(
+        self, quantity: str, change: dict[str, int]
+    ) -> tuple[dict[str, int], dict[str, Any]] | None:
+        """The letters' numbers and a quantity at a change of them; None where nothing runs so."""
         run = self.workload
         workload = Workload(
             batch_size=change.get("B", run.batch_size),
@@ -271,14 +272,19 @@ class Tracer:
             prefix_len=run.prefix_len,
             dtype=run.dtype,
         )
-        fields = {name: value for name, value in change.items() if name not in ("B", "S", "S_e")}
-        module = self.source.built(fields)
-        if module is None:
+        lengths = {name: value for name, value in change.items() if name in ("B", "S", "S_e")}
+        built = self.source.built({n: v for n, v in change.items() if n not in lengths})
+        if built is None:
             return None
         try:
-            return self._of(module, quantity, workload)
+            found = self._of(built.module, quantity, workload)
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
+        if found is None:
+            return None
+        letters = {letter.name for letter in self._numbers}
+        numbers = {name: value for name, value in built.numbers.items() if name in letters}
+        return {**numbers, **lengths}, found
 
     def _scale(self, quantity: str) -> Any:
         """Bytes of the asked type for one of the type that ran."""
@@ -319,8 +325,9 @@ class Tracer:
     def _layout_at(self, change: dict[str, int]) -> Layout | None:
         key = frozenset(change.items())
         if key not in self._layouts:
-            module = self.source.built(change)
-            self._layouts[key] = None if module is None else layout(module)
+            built = self.source.built(change)
+            asked = built is not None and change.items() <= built.numbers.items()
+            self._layouts[key] = layout(built.module) if built is not None and asked else None
         return self._layouts[key]
 
     @cached_property

@@ -120,7 +120,8 @@ def law(
             if found is not None:
                 seen.append(({**fields, **change}, found))
     if len(seen) > 2:
-        for expr in (*_candidates(fields), sympy.Integer(count)):
+        moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
+        for expr in (sympy.Integer(count), *_candidates(sorted(moved))):
             if all(_value(expr, at) == found for at, found in seen):
                 return Law(expr=expr, count=count, confirmed=len(seen) - 1)
     return Law(expr=sympy.Integer(count), count=count, confirmed=0)
@@ -133,9 +134,10 @@ def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
         others = [n for n in TRIED if n != length][:TRIES_KEPT]
         yield from ({name: n} for n in others)
         for other in fields:
-            if other != name and 1 < fields[other] < 12:
+            if other != name and fields[other] < 12:
                 yield {name: 13, other: fields[other] + 1}
-                yield {name: 12, other: fields[other] - 1}
+                if fields[other] > 1:
+                    yield {name: 12, other: fields[other] - 1}
 
 
 def _count(found: Layout | None, path: str, kind: set[Any], rest: set[Any]) -> int | None:
@@ -146,7 +148,7 @@ def _count(found: Layout | None, path: str, kind: set[Any], rest: set[Any]) -> i
     return sum(one in kind for one in layers)
 
 
-def _candidates(fields: dict[str, int]) -> Iterator[Any]:
+def _candidates(fields: list[str]) -> Iterator[Any]:
     names = [symbol(name) for name in fields]
     yield from names
     pairs = [(a, b) for a in names for b in names if a != b]

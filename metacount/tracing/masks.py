@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +16,13 @@ import sympy
 import torch
 
 from ..modules.attention import Visibility
-from .sizes import NotTraced, Sizes, divides
+from .sizes import NotTraced, Sizes, WrongHint, divides
 
 SIZES = ("n_queries", "n_keys", "window", "prefix_len")
-LARGEST = 25  # rows of a mask that is laid out, and more where a number stands for a size
+LARGEST = 25  # rows of a mask that is laid out, and twice the numbers that stand for a size
+LARGEST_NUMBER = 512  # of those: masks grow with their square
 POINTS = 80
+DRAWS = 4000
 HELD_OUT = 6  # at the least; as many as there are points
 
 
@@ -27,11 +30,16 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
     """Pairs that the mask keeps, in the letters of its sizes. Raises `NotTraced`.
 
     On which side of the window the lengths are, that a window halves evenly, that chunks fit in:
-    what the polynomial needs of that becomes a condition.
+    what the polynomial needs of that becomes a condition. Both axes must begin at 0.
     """
+    if any(sizes.value(sizes.expr(start)) != 0 for start in (sees.query_start, sees.key_start)):
+        raise NotTraced("the mask begins in the middle of a sequence")
     exprs = {name: sizes.expr(getattr(sees, name)) for name in SIZES
              if getattr(sees, name) is not None}  # fmt: skip
     letters = sorted(set().union(*(e.free_symbols for e in exprs.values())), key=str)
+    largest = LARGEST + 2 * max((int(e) for e in exprs.values() if e.is_Integer), default=0)
+    if largest > LARGEST + 2 * LARGEST_NUMBER:
+        raise NotTraced(f"masks for a size of {(largest - LARGEST) // 2} are too large to lay out")
     if sees.kind == "bidirectional" and "window" in exprs:
         _must_be_even(exprs["window"], sizes)
     marks = _marks(sees.kind, exprs)
@@ -40,7 +48,7 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
         if fits and not sizes.value(whole).is_integer:
             continue
         order = _order([sizes.value(mark) for mark in kept_marks])
-        every = (p for p in _points(letters, exprs, kept_marks, order)
+        every = (p for p in _points(letters, exprs, kept_marks, order, largest)
                  if not fits or _at(whole, letters, p).is_integer)  # fmt: skip
         form = _solved(sees, exprs, letters, list(itertools.islice(every, POINTS)))
         if form is None:
@@ -51,7 +59,7 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
         if fits:
             sizes.conditions[divides(exprs["window"], exprs["n_keys"])] = None
         return form
-    raise NotTraced("the pairs that the mask keeps are no polynomial of its sizes")
+    raise WrongHint("the pairs that the mask keeps are no polynomial of its sizes")
 
 
 def _at(expr: Any, letters: list[Any], point: tuple[int, ...]) -> Any:
@@ -59,32 +67,42 @@ def _at(expr: Any, letters: list[Any], point: tuple[int, ...]) -> Any:
 
 
 def _must_be_even(window: Any, sizes: Sizes) -> None:
+    if not window.free_symbols:
+        return  # a number is rounded once and for all
     if sizes.value(window) % 2:
         raise NotTraced("a window to both sides of an odd width rounds down")
-    if window.free_symbols:
-        sizes.conditions[divides(sympy.Integer(2), window)] = None
+    sizes.conditions[divides(sympy.Integer(2), window)] = None
 
 
 def _marks(kind: str, exprs: dict[str, Any]) -> list[Any]:
     """Where the form of the count changes: lengths, how far a window reaches, the prefix."""
     marks = [exprs["n_queries"], exprs["n_keys"]]
     if "window" in exprs:
-        marks.append(exprs["window"] / 2 + 1 if kind == "bidirectional" else exprs["window"])
+        window = exprs["window"]
+        half = window // 2 if window.is_Integer else window / 2
+        marks.append(half + 1 if kind == "bidirectional" else window)
     if exprs["prefix_len"] != 0:
         marks.append(exprs["prefix_len"])
     return list(dict.fromkeys(marks))
 
 
 def _points(
-    letters: list[Any], exprs: dict[str, Any], marks: list[Any], order: tuple[int, ...]
+    letters: list[Any],
+    exprs: dict[str, Any],
+    marks: list[Any],
+    order: tuple[int, ...],
+    largest: int,
 ) -> Iterator[tuple[int, ...]]:
     """Numbers for the letters for which the marks stand in the same order as at the hints."""
-    for point in itertools.product(range(LARGEST - 2), repeat=len(letters)):
-        # spread, so that neighbours do not make the equations depend on each other
-        numbers = tuple(2 + (7 * n + 5 * i) % (LARGEST - 2) for i, n in enumerate(point))
+    draw = random.Random(str(exprs))
+    seen = set()
+    for _ in range(DRAWS):
+        numbers = tuple(draw.randrange(2, largest) for _ in letters)
         at = dict(zip(letters, map(sympy.Integer, numbers), strict=True))
         values = [mark.xreplace(at) for mark in (*marks, *exprs.values())]
-        if all(value.is_Integer for value in values) and _order(values[: len(marks)]) == order:
+        fits = all(value.is_Integer and value >= 0 for value in values)
+        if numbers not in seen and fits and _order(values[: len(marks)]) == order:
+            seen.add(numbers)
             yield numbers
 
 

@@ -27,7 +27,8 @@ from .count import Amounts, with_kv_len
 from .layers import Place, places, stacks
 from .masks import kept_pairs
 from .sizes import NotTraced, Sizes
-from .source import IN_BYTES, OF_PARAMS, apart
+from .source import IN_BYTES, OF_PARAMS, Built, apart
+from .with_symbols import with_symbols
 
 # Fields that say which blocks are of which kind, not how large one is.
 LAYERS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every")
@@ -146,7 +147,7 @@ class _Run:
         self._places = places(model)
         self._length, self._prefix_len = length, prefix_len
         self.cache = model.new_cache() if model.spec.kind != "encoder" else None
-        with sizes.tracing():
+        with sizes.tracing(), with_symbols(Model):
             self.prefill, _ = self._prefill(length, self.cache)
 
     @cached_property
@@ -155,7 +156,7 @@ class _Run:
         if self.cache is None:
             return None
         shorter = self._model.new_cache()
-        with self._sizes.tracing():
+        with self._sizes.tracing(), with_symbols(Model):
             _, memory = self._prefill(self._length - 1, shorter)
             with self._counter().watching(self._model) as counter, torch.no_grad():
                 self._model(self._input(1), memory_BTD=memory, cache=shorter, absorbed=True)
@@ -226,16 +227,18 @@ class ReferenceSource:
         before = torch.get_default_dtype()
         torch.set_default_dtype(DTYPES[self._dtype])
         try:
-            with sizes.tracing(), torch.device("meta"):
+            with sizes.tracing(), with_symbols(Model), torch.device("meta"):
                 model = Model(self._spec.substituted(**made)).eval()
         finally:
             torch.set_default_dtype(before)
         return ReferenceTrace(sizes, model, self._prefix_len)
 
-    def built(self, change: dict[str, int]) -> nn.Module | None:
+    def built(self, change: dict[str, int]) -> Built | None:
         """The module built with other numbers; None where no model has them."""
         try:
-            return build(self._spec.replace(**change), dtype=self._dtype)
+            spec = self._spec.replace(**change)
+            numbers = {n: v for n, v in spec.to_dict().items() if type(v) is int}
+            return Built(module=build(spec, dtype=self._dtype), numbers=numbers)
         except SpecError:
             return None
 

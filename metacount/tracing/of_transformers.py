@@ -15,10 +15,10 @@ from ..measure.foreign import measure_foreign_params
 from ..measure.foreign_forward import ForeignRun, kind_of, measure_foreign_forward
 from ..measure.foreign_roles import Roles
 from ..spec import SpecError, Workload
-from .build import as_asked, layer_fields, size_values, traced_module, with_fields
+from .build import layer_fields, size_values, traced_module, whole_fields, with_fields
 from .count import Amounts, TracedRun, traced_forward, traced_params
 from .sizes import NotTraced, Sizes
-from .source import OF_PARAMS, apart
+from .source import OF_PARAMS, Built, apart
 from .with_symbols import with_symbols
 
 HEADS = {"num_key_value_heads": "num_attention_heads", "num_kv_heads": "num_attention_heads"}
@@ -121,15 +121,14 @@ class TransformersSource:
         module, _, _ = traced_module(self._config, sizes, dtype=self._dtype, **way)
         return TransformersTrace(sizes, module)
 
-    def built(self, change: dict[str, int]) -> nn.Module | None:
-        """The module built with other numbers; None where it cannot be, or puts them right."""
+    def built(self, change: dict[str, int]) -> Built | None:
+        """The module built with other numbers, and all that its config then has."""
         if not change:
-            return self._own
+            return Built(module=self._own, numbers=whole_fields(self._config))
         other = with_fields(self._config, change)
         try:
-            return (
-                build_transformers(other, dtype=self._dtype)[0] if as_asked(other, change) else None
-            )
+            module, _ = build_transformers(other, dtype=self._dtype)
+            return Built(module=module, numbers=whole_fields(other))
         except SpecError:
             return None
 

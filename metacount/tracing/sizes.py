@@ -27,6 +27,10 @@ class NotTraced(RuntimeError):
     """What the code does with a size has no closed form here; the message says what it is."""
 
 
+class WrongHint(NotTraced):
+    """Another number behind S may do where this one did not."""
+
+
 def symbol(name: str) -> Any:
     """The SymPy symbol of one size: a positive whole number."""
     return sympy.Symbol(name, integer=True, positive=True)
@@ -158,6 +162,8 @@ class Sizes:
             return self._remainder(*args)
         if kind in ("Max", "Min"):
             return self._extreme(kind, args)
+        if isinstance(raw, sympy.Not):
+            return sympy.to_nnf(sympy.Not(args[0]))
         if isinstance(raw, sympy.Add | sympy.Mul | sympy.Pow | sympy.Rel | sympy.And | sympy.Or):
             return raw.func(*args)
         raise NotTraced(f"{kind} of sizes: {str(raw)[:80]}")

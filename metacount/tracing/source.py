@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ..frozen import frozen
 from ..spec import Workload
 from .count import Amounts
 from .sizes import Sizes
@@ -15,6 +16,14 @@ QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
               "decode_matmul_flops", "kv_cache_bytes", "state_bytes")  # fmt: skip
 OF_PARAMS = frozenset(["params", "active_params"])
 IN_BYTES = frozenset(["kv_cache_bytes", "state_bytes"])
+
+
+@frozen
+class Built:
+    """A module, and the whole numbers of its config: more than the asked ones may be others."""
+
+    module: nn.Module
+    numbers: dict[str, int]
 
 
 class Trace(Protocol):
@@ -55,8 +64,8 @@ class Source(Protocol):
         """The model built with symbols, in one of the ways."""
         ...
 
-    def built(self, change: dict[str, int]) -> nn.Module | None:
-        """The model built with other numbers; None where it cannot be, or puts them right."""
+    def built(self, change: dict[str, int]) -> Built | None:
+        """The model built with other numbers; None where it cannot be."""
         ...
 
     def measured(

@@ -13,6 +13,7 @@ import torch
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 ROPE = "transformers.modeling_rope_utils"
+OURS = "metacount.modules."
 
 
 class _Whole(type):
@@ -70,18 +71,22 @@ class _RopeMath(_Math):
 def with_symbols(chosen: type) -> Iterator[None]:
     """Inside, `int(a / b)`, `isinstance(a, int)`, `math.sqrt(a)` in a class's files take symbols.
 
+    These files are those of transformers' models, or of our reference modules.
+
     So do the fields of strict configs. A tied head's bias is not stretched to the vocabulary's
     length, which is its own: that asks for numbers.
     """
     files = {c.__module__ for c in chosen.__mro__ if ".models." in c.__module__}
+    own = {name for name in sys.modules if name.startswith(OURS)}
+    files |= own if chosen.__module__ in own else {ROPE}
     with ExitStack() as undone:
-        for name in (*files, ROPE):
+        for name in sorted(files):
             space = vars(sys.modules[name])
             undone.enter_context(_put(space, "int", _TracedInt))
             if space.get("math") is math:
                 made = (_RopeMath if name == ROPE else _Math)("math")
                 undone.enter_context(_put(space, "math", made))
-        strict = vars(sys.modules["huggingface_hub.dataclasses"])
+        strict = vars(sys.modules.get("huggingface_hub.dataclasses", sys))
         plain = strict.get("_validate_simple_type")
         if plain is not None:
             undone.enter_context(_put(strict, "_validate_simple_type", _or_symbol(plain)))

@@ -138,19 +138,22 @@ def _numbers(form: CodeForm) -> str:
 def code_form_latex(name: str, form: CodeForm) -> str:
     """The roles and their sum as one `aligned` environment, fields in upright type."""
     known = {
-        s: rf"\mathrm{{{s.name}}}".replace("_", r"\_")
+        s: _upright(s.name)
         for expr in form.by_role.values()
         for s in expr.free_symbols
         if s.name not in RUN_MEANINGS
     }
-    quantity = form.quantity.replace("_", r"\_")
     lines = [f"% {name}: {form.quantity}, {form.how}; {form.source}", r"\begin{aligned}"]
     for role, expr in form.by_role.items():
         shown = latex(readable(expr), symbol_names=known)
-        lines.append(rf"\mathrm{{{role}}} &= {shown} \\")
-    parts = " + ".join(rf"\mathrm{{{role}}}" for role in form.by_role)
-    lines.append(rf"\mathrm{{{quantity}}} &= {parts or 0}")
+        lines.append(rf"{_upright(role)} &= {shown} \\")
+    parts = " + ".join(map(_upright, form.by_role))
+    lines.append(rf"{_upright(form.quantity)} &= {parts or 0}")
     return "\n".join([*lines, r"\end{aligned}"]) + "\n"
+
+
+def _upright(name: str) -> str:
+    return rf"\mathrm{{{name}}}".replace("_", r"\_")
 
 
 def code_form_python(name: str, form: CodeForm) -> str:
@@ -161,7 +164,7 @@ def code_form_python(name: str, form: CodeForm) -> str:
     lines = [*head, f'    """{meaning(form.quantity)}: {plain}."""']
     names = []
     for role, expr in form.by_role.items():
-        names.append(role.replace("-", "_"))
+        names.append(re.sub(r"\W", "_", role))
         text = NAMES.sub(lambda found: _argument(found[0]), whole_python(expr))
         lines += [
             f"    {names[-1]} = (",

@@ -73,6 +73,17 @@ def test_fused_experts_are_priced_where_torchs_counter_says_nothing() -> None:
     assert "aten._grouped_mm" not in run.prefill.by_operator
 
 
+def test_modules_that_are_made_while_the_model_runs_count_for_their_holder() -> None:
+    config = {"model_type": "big_bird", "vocab_size": 101, "hidden_size": 12,
+              "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 17,
+              "architectures": ["BigBirdForCausalLM"]}  # fmt: skip
+    module, _ = build_transformers(config)
+    # too short for sparse blocks: BigBird puts full attention in place when it first runs
+    first, second = (measure_foreign_forward(module, RUN).prefill.by_role for _ in range(2))
+    assert first == second
+    assert first["attention"] == 2 * 2 * B * (S * 4 * 12 * 12 + S * S * 2 * 12)
+
+
 def test_experts_in_a_loop_get_every_choice_once() -> None:
     config = {"model_type": "switch_transformers", "d_model": 13, "d_kv": 5, "d_ff": 17,
               "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "num_experts": 7,

@@ -1,0 +1,324 @@
+"""Closed forms read off our reference modules: written out by hand in a spec's own fields."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import sympy
+from miniatures import miniature
+
+from metacount.catalog import entry
+from metacount.spec import ModelSpec, Workload
+from metacount.tracing.code_form import CodeForm
+from metacount.tracing.domain import in_words
+from metacount.tracing.forms import NotTraced, Tracer
+
+RUN = Workload(seq_len=48, source_len=37)
+
+
+def letters(names: str) -> Any:
+    return sympy.symbols(names, integer=True, positive=True)
+
+
+# sequences, tokens, an encoder's tokens, tokens that one token sees
+B, S, Se, T = letters("B S S_e T")
+d, N, V, m = letters("d_model n_layers vocab_size d_ff")
+h, g, a = letters("n_heads n_kv_heads head_dim")
+E, k, f = letters("n_experts top_k d_ff_expert")
+first, Ne, W = letters("n_dense_layers n_encoder_layers window")
+q, c, nope, rope, v = letters("q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim "
+                              "v_head_dim")  # fmt: skip
+
+
+@cache
+def small(name: str) -> ModelSpec:
+    """The structure of a model of the catalog, at small sizes; few layers are built sooner."""
+    spec: ModelSpec = miniature(entry(name).spec())
+    return spec if spec.n_dense_layers else spec.replace(n_layers=2)
+
+
+@cache
+def tracer(name: str, split: str = "role") -> Tracer:
+    spec = small(name)
+    run = RUN if spec.has_encoder else Workload(seq_len=48)
+    return Tracer(spec, run, split=split)
+
+
+@cache
+def form(name: str, quantity: str, split: str = "role") -> CodeForm:
+    return tracer(name, split).form(quantity)
+
+
+def same(found: Any, expected: Any) -> bool:
+    return bool(sympy.expand(found - expected) == 0)
+
+
+def said(found: CodeForm) -> list[str]:
+    return [in_words(condition, str) for condition in found.domain]
+
+
+# q and o, k and v; scores and values over as many pairs
+MATRICES = 2 * d * h * a + 2 * d * g * a
+GATED = 3 * d * m
+# the pairs of S tokens that do not look ahead
+CAUSAL = S * (S + 1) / 2
+# of one block of MLA: down and up for queries, down for keys and values with the rotary key, up, o
+MLA = d * q + q * h * (nope + rope) + d * (c + rope) + c * h * (nope + v) + h * v * d
+
+# model -> quantity -> (by role, what it comes to at the miniature's sizes)
+BY_HAND: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
+    # d 13, N 2, V 101, m 17, h = g = 6, a 10; B 1, S 48
+    "llama-7b": {
+        "params": (
+            {"embedding": V * d, "head": V * d, "attention": N * MATRICES, "ffn": N * GATED,
+             "norm": (2 * N + 1) * d},
+            2 * 1313 + 2 * (3120 + 663) + 5 * 13,
+        ),
+        "active_params": (
+            {"embedding": V * d, "head": V * d, "attention": N * MATRICES, "ffn": N * GATED,
+             "norm": (2 * N + 1) * d},
+            2 * 1313 + 2 * (3120 + 663) + 5 * 13,
+        ),
+        "matmul_flops": (
+            {"head": 2 * B * S * d * V,
+             "attention": N * (2 * B * S * MATRICES + 4 * B * S**2 * h * a),
+             "ffn": 2 * B * S * N * GATED},
+            96 * 1313 + 2 * (96 * 3120 + 4 * 2304 * 60 + 96 * 663),
+        ),
+        "causal_matmul_flops": (
+            {"head": 2 * B * S * d * V,
+             "attention": N * (2 * B * S * MATRICES + 4 * B * CAUSAL * h * a),
+             "ffn": 2 * B * S * N * GATED},
+            96 * 1313 + 2 * (96 * 3120 + 4 * 1176 * 60 + 96 * 663),
+        ),
+        "decode_matmul_flops": (
+            {"head": 2 * B * d * V,
+             "attention": N * (2 * B * MATRICES + 4 * B * T * h * a),
+             "ffn": 2 * B * N * GATED},
+            2 * 1313 + 2 * (2 * 3120 + 4 * 48 * 60 + 2 * 663),
+        ),
+        # keys and values, 2 bytes each
+        "kv_cache_bytes": ({"self-attention": 2 * 2 * B * S * N * g * a}, 4 * 48 * 2 * 60),
+    },
+    # d 13, N 2, V 101, f 29, E 7, k 3, h 6, g 2, a 10
+    "mixtral-8x7b": {
+        "matmul_flops": (
+            {"head": 2 * B * S * d * V,
+             "attention": N * (2 * B * S * MATRICES + 4 * B * S**2 * h * a),
+             # the router scores every expert, k of them run
+             "moe": 2 * B * S * N * (d * E + k * 3 * d * f)},
+            96 * 1313 + 2 * (96 * 2080 + 4 * 2304 * 60 + 96 * (91 + 3 * 1131)),
+        ),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity"),
+    [(name, quantity) for name, forms in BY_HAND.items() for quantity in forms],
+)
+def test_as_written_by_hand(name: str, quantity: str) -> None:
+    by_role, value = BY_HAND[name][quantity]
+    found = form(name, quantity)
+    assert set(found.by_role) == set(by_role)
+    for role, expected in by_role.items():
+        assert same(found.by_role[role], expected), role
+    assert same(found.total, sum(by_role.values()))
+    assert found.value == value
+    assert found.how == "traced"
+    assert found.confirmed >= 3
+    assert found.untried == ()
+    assert not any(isinstance(condition, sympy.Eq) for condition in found.domain)
+
+
+def test_the_parameters_of_a_paper() -> None:
+    found = Tracer(entry("llama-7b").spec(), Workload(seq_len=48)).form("params")
+    assert same(found.total, 2 * V * d + N * (MATRICES + GATED + 2 * d) + d)
+    assert found.value == 6738415616
+    assert found.numbers == {"d_model": 4096, "n_layers": 32, "vocab_size": 32000, "n_heads": 32,
+                             "n_kv_heads": 32, "head_dim": 128, "d_ff": 11008}  # fmt: skip
+    assert found.source.startswith("metacount's reference modules")
+
+
+def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
+    spec = small("deepseek-v3").replace(n_layers=2, n_dense_layers=0, d_ff=None)
+    found = Tracer(spec, Workload(batch_size=3, seq_len=48)).form("kv_cache_bytes")
+    assert same(found.total, 2 * B * S * N * (c + rope))
+    assert found.value == 2 * 3 * 48 * 2 * (19 + 4)
+    assert (found.how, found.untried) == ("traced", ())
+    assert found.confirmed >= 3
+
+
+def test_mla_and_experts_have_parameters_by_role() -> None:
+    found = form("deepseek-v3", "params")
+    moe_layers = N - first
+    expected = {
+        "embedding": V * d,
+        "head": V * d,
+        "attention": N * MLA,
+        # one more norm at the end; q and the latent have their own
+        "norm": N * (2 * d + q + c) + d,
+        "ffn": first * 3 * d * m,
+        "moe": moe_layers * (d * E + E * 3 * d * f),
+    }
+    shared = 3 * d * letters("d_ff_shared") * letters("n_shared_experts")
+    expected["moe"] += moe_layers * shared
+    assert set(found.by_role) == set(expected)
+    for role, expr in expected.items():
+        assert same(found.by_role[role], expr), role
+    assert (found.how, found.untried) == ("traced", ())
+    assert found.confirmed >= 3
+
+
+def test_only_chosen_experts_are_active() -> None:
+    every, active = (
+        dict(form("deepseek-v3", name).by_role) for name in ("params", "active_params")
+    )
+    assert same(every.pop("moe") - active.pop("moe"), (N - first) * (E - k) * 3 * d * f)
+    assert every == active
+
+
+def test_dense_and_moe_layers_are_counted_by_the_spec() -> None:
+    laws = {
+        (part.where, part.role): part.layers
+        for part in form("deepseek-v3", "params").parts
+        if part.layers is not None
+    }
+    for role in ("attention", "norm", "ffn"):
+        assert laws["decoder.layers[0-1]", role].expr == first
+    for role in ("attention", "norm", "moe"):
+        assert laws["decoder.layers[2-4]", role].expr == N - first
+    assert len(laws) == 6
+    assert {law.count for law in laws.values()} == {2, 3}
+    assert all(law.confirmed >= 5 for law in laws.values())
+
+
+def test_an_encoder_reads_another_number_of_tokens() -> None:
+    # d 13, m 17, h = g = 6, a 5, N 2, 3 layers of the encoder, V 101; S 48, S_e 37
+    found = form("t5-small", "matmul_flops")
+    encoder = 2 * B * Se * (MATRICES + 2 * d * m) + 4 * B * Se**2 * h * a
+    own = 2 * B * S * MATRICES + 4 * B * S**2 * h * a
+    # queries and outputs of the decoder's tokens, keys and values of the encoder's
+    cross = 2 * B * S * 2 * d * h * a + 2 * B * Se * 2 * d * g * a + 4 * B * S * Se * h * a
+    expected = Ne * encoder + N * (own + cross + 2 * B * S * 2 * d * m) + 2 * B * S * d * V
+    assert same(found.total, expected)
+    assert (found.how, found.untried) == ("traced", ())
+    assert found.confirmed >= 3
+    # MATRICES 4·13·30 = 1560, feed-forward 2·13·17 = 442
+    assert found.value == (
+        3 * (74 * 2002 + 4 * 1369 * 30)
+        + 2 * (96 * 2002 + 4 * 2304 * 30 + 96 * 780 + 74 * 780 + 4 * 48 * 37 * 30)
+        + 96 * 1313
+    )
+
+
+def test_an_encoder_leaves_keys_and_values() -> None:
+    found = form("t5-small", "kv_cache_bytes")
+    assert found.by_role == {
+        "self-attention": 4 * B * S * N * g * a,
+        "cross-attention": 4 * B * Se * N * g * a,
+    }
+    assert found.value == 4 * 2 * 30 * (48 + 37)
+
+
+def test_two_stacks_have_two_numbers_of_layers() -> None:
+    counts = {
+        (part.where, part.layers.expr)
+        for part in form("t5-small", "params").parts
+        if part.layers is not None
+    }
+    assert counts == {("encoder.layers[0-2]", Ne), ("decoder.layers[0-1]", N)}
+
+
+@pytest.mark.parametrize("quantity", ["kv_cache_bytes", "decode_matmul_flops"])
+def test_an_encoder_alone_keeps_nothing(quantity: str) -> None:
+    with pytest.raises(NotTraced, match=f"nothing is measured of {quantity}"):
+        form("bert-base", quantity)
+
+
+def test_an_encoder_hides_nothing() -> None:
+    every, causal = (form("bert-base", name) for name in ("matmul_flops", "causal_matmul_flops"))
+    assert every.by_role == causal.by_role
+    # the pooler looks at one token of each sequence
+    assert every.by_role["other"] == 2 * B * d**2
+    assert (causal.how, causal.untried) == ("traced", ())
+    assert causal.confirmed >= 3
+
+
+@cache
+def windowed(window: int) -> Tracer:
+    return Tracer(small("llama-7b").replace(window=window), Workload(seq_len=31))
+
+
+def test_before_the_window_is_reached() -> None:
+    found = windowed(64).form("causal_matmul_flops")
+    assert "S + 1 ≤ window" in said(found)
+    pairs = found.by_role["attention"] - 2 * B * S * N * MATRICES
+    assert same(pairs, 4 * B * N * h * a * CAUSAL)
+    cache_bytes = windowed(64).form("kv_cache_bytes")
+    assert "S + 1 ≤ window" in said(cache_bytes)
+    assert same(cache_bytes.total, 4 * B * S * N * g * a)
+
+
+def test_after_the_window_is_reached() -> None:
+    found = windowed(12).form("causal_matmul_flops")
+    assert "S ≥ window" in said(found)
+    pairs = found.by_role["attention"] - 2 * B * S * N * MATRICES
+    assert same(pairs, 4 * B * N * h * a * (W * S - W * (W - 1) / 2))
+    cache_bytes = windowed(12).form("kv_cache_bytes")
+    assert "S ≥ window" in said(cache_bytes)
+    # the next token fills the window
+    assert same(cache_bytes.total, 4 * B * (W - 1) * N * g * a)
+
+
+def test_layers_with_a_window_and_without_are_told_apart() -> None:
+    spec = small("llama-7b").replace(window=12, window_pattern="LLG", n_layers=6)
+    found = Tracer(spec, Workload(seq_len=20)).form("kv_cache_bytes")
+    whole = sympy.floor(N / 3)
+    assert same(found.total, 4 * B * g * a * (whole * S + (N - whole) * (W - 1)))
+    assert [part.where for part in found.parts] == [
+        "decoder.layers[0-1, 3-4]", "decoder.layers[2, 5]"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("quantity", ["matmul_flops", "causal_matmul_flops"])
+def test_operators_come_to_what_roles_come_to(quantity: str) -> None:
+    roles, operators = form("llama-7b", quantity), form("llama-7b", quantity, "operator")
+    assert set(operators.by_role) == {"aten.mm", "aten.bmm"}
+    assert same(operators.total, roles.total)
+    # products with weights, and of tokens with tokens
+    pairs = S**2 if quantity == "matmul_flops" else CAUSAL
+    assert same(operators.by_role["aten.bmm"], 4 * B * N * h * a * pairs)
+    assert operators.value == roles.value
+    assert (operators.split, roles.split) == ("operator", "role")
+    assert operators.confirmed >= 3
+
+
+def test_parameters_and_caches_have_no_operators() -> None:
+    found = form("llama-7b", "params", "operator")
+    assert found.split == "role"
+    assert found.by_role == form("llama-7b", "params").by_role
+
+
+def test_a_cache_of_one_byte_is_half_as_large() -> None:
+    half = Tracer(small("llama-7b"), Workload(seq_len=48, dtype="fp8")).form("kv_cache_bytes")
+    assert same(2 * half.total, form("llama-7b", "kv_cache_bytes").total)
+    assert same(half.total, 2 * B * S * N * g * a)
+    assert half.value == 2 * 48 * 2 * 60
+    assert (half.how, half.untried) == ("traced", ())
+
+
+def test_what_no_module_of_ours_has() -> None:
+    with pytest.raises(NotTraced, match="nothing is measured of state_bytes"):
+        form("llama-7b", "state_bytes")
+
+
+def test_a_prefix_looks_ahead() -> None:
+    spec = small("llama-7b").replace(kind="prefix-decoder")
+    found = Tracer(spec, Workload(seq_len=48, prefix_len=7)).form("causal_matmul_flops")
+    pairs = found.by_role["attention"] - 2 * B * S * N * MATRICES
+    # 1 + 2 + … + 6 pairs whose key comes later
+    assert same(pairs, 4 * B * N * h * a * (CAUSAL + 21))
+    assert "S ≥ 7" in said(found)

@@ -1,0 +1,167 @@
+"""`int` and `math` that take symbols, in a class's files and only while it is traced."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2LMHeadModel, LlamaForCausalLM
+
+from metacount.tracing.sizes import Sizes, symbol
+from metacount.tracing.with_symbols import ROPE, with_symbols
+
+MODULE = "transformers.models.gpt2.modeling_gpt2"
+X = symbol("x")
+
+
+def files() -> dict[str, dict[str, Any]]:
+    return {name: vars(sys.modules[name]) for name in (MODULE, ROPE)}
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Puts the modules' own names back, should a test find them changed."""
+    before = {name: dict(space) for name, space in files().items()}
+    yield
+    for name, space in files().items():
+        for added in set(space) - set(before[name]):
+            del space[added]
+        space.update(before[name])
+
+
+def evaluated(code: str, sizes: Sizes, *, hint: int = 12, module: str = MODULE) -> Any:
+    """A line of code as if it stood in a module, with a size x."""
+    x = sizes.new("x", hint)
+    with with_symbols(GPT2LMHeadModel):
+        return eval(code, vars(sys.modules[module]), {"x": x})
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("module", [MODULE, ROPE])
+def test_a_symbol_is_a_whole_number(module: str) -> None:
+    sizes = Sizes()
+    assert evaluated("isinstance(x, int)", sizes, module=module) is True
+    assert evaluated("isinstance(5, int) and isinstance(True, int)", Sizes(), module=module) is True
+    assert evaluated("isinstance(5.0, int) or isinstance(x / 2, int)", Sizes(), module=module) is (
+        False
+    )
+    assert sizes.constants == {}
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_symbol_stays_one_when_it_is_cut() -> None:
+    sizes = Sizes()
+    found = evaluated("int(x * 3 / 2)", sizes)
+    assert isinstance(found, torch.SymInt)
+    assert sizes.expr(found) == 3 * X / 2
+    assert sizes.constants == {}
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_symbol_stays_one_when_it_is_whole() -> None:
+    sizes = Sizes()
+    assert sizes.expr(evaluated("int(x)", sizes)) == X
+    assert sizes.constants == {}
+
+
+def test_without_it_a_size_becomes_a_number() -> None:
+    sizes = Sizes()
+    assert int(sizes.new("x", 12)) == 12
+    assert sizes.constants == {X: 12}
+    asked = Sizes()
+    assert type(int(asked.new("x", 12) / 2)) is int
+    assert asked.env.guards != []
+
+
+@pytest.mark.usefixtures("restored")
+def test_numbers_are_cut_as_ever() -> None:
+    assert evaluated("(int(3.9), int('21'), int('f', 16), int(), int(-1.5))", Sizes()) == (
+        3, 21, 15, 0, -1,
+    )  # fmt: skip
+
+
+# code -> what it comes to at x = 64
+ROOTS = {"math.sqrt(x)": 8.0, "math.log2(x)": 6.0, "math.log(x, 2)": math.log(64, 2),
+         "math.log(x)": math.log(64), "math.log(100, x)": math.log(100, 64),
+         "math.sqrt(x / 4)": 4.0}  # fmt: skip
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("code", ROOTS)
+def test_a_root_is_a_number_and_the_symbol_stays_one(code: str) -> None:
+    sizes = Sizes()
+    found = evaluated(code, sizes, hint=64)
+    assert type(found) is float
+    assert found == ROOTS[code]
+    assert sizes.constants == {}
+    assert sizes.env.guards == []  # nothing was asked
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_rest_of_math_is_as_it_was() -> None:
+    found = evaluated("(math.pi, math.floor(2.5), math.prod((3, 5)), math.sqrt(9))", Sizes())
+    assert found == (math.pi, 2, 15, 3.0)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("code", ["math.floor(x / 10)", "math.ceil(x / 10 - 1)"])
+def test_rotary_tables_round_a_number(code: str) -> None:
+    sizes = Sizes()
+    # 12 / 10 and 2 / 10
+    assert evaluated(code, sizes, module=ROPE) == 1
+    assert sizes.constants == {}
+    assert sizes.env.guards == []
+
+
+def test_a_module_without_math_gets_none() -> None:
+    space = vars(sys.modules[LlamaForCausalLM.__module__])
+    assert "math" not in space
+    with with_symbols(LlamaForCausalLM):
+        assert space["int"] is not int
+        assert "math" not in space
+    assert not {"int", "math"} & set(space)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("failing", [False, True])
+def test_everything_is_as_before(failing: bool) -> None:
+    before = {name: dict(space) for name, space in files().items()}
+    stretch = GPT2LMHeadModel._adjust_bias
+
+    def inside() -> None:
+        with with_symbols(GPT2LMHeadModel):
+            for name, space in files().items():
+                assert space["int"] is not int, name
+                assert space["math"] is not math, name
+            assert GPT2LMHeadModel._adjust_bias is not stretch
+            if failing:
+                raise ZeroDivisionError("of somebody's code")
+
+    if failing:
+        with pytest.raises(ZeroDivisionError, match="of somebody's code"):
+            inside()
+    else:
+        inside()
+    for name, space in files().items():
+        assert set(space) == set(before[name])
+        assert all(space[key] is value for key, value in before[name].items())
+    assert GPT2LMHeadModel._adjust_bias is stretch
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_name_of_the_module_s_own_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[MODULE], "int", float, raising=False)
+    with with_symbols(GPT2LMHeadModel):
+        assert vars(sys.modules[MODULE])["int"] is not float
+    assert vars(sys.modules[MODULE])["int"] is float
+
+
+@pytest.mark.usefixtures("restored")
+def test_other_modules_keep_theirs() -> None:
+    with with_symbols(GPT2LMHeadModel):
+        assert "int" not in vars(sys.modules["transformers.modeling_utils"])
+        assert "int" not in globals()
