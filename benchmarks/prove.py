@@ -50,7 +50,7 @@ def proved_of_catalog(name: str) -> dict[str, Any]:
 
 def _record(name: str, spec: ModelSpec, model: Any) -> dict[str, Any]:
     logging.disable(logging.CRITICAL)
-    found = prove(model, fitted(spec, Workload(seq_len=128)))
+    found = prove(model, fitted(spec, Workload(seq_len=64)))
     problems = {proof.quantity: proof.problem or _fixed(proof) for proof in found}
     return {
         "name": name,

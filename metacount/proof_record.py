@@ -62,8 +62,10 @@ class Proven:
             said.append(f"{names}: equal to the code of {self.model_type} in transformers "
                         f"{self.transformers}")  # fmt: skip
         if self.by_reference:
-            same = set(self.by_reference) == set(self.quantities)
-            names = "the same" if same else ", ".join(self.by_reference)
+            names = ", ".join(self.by_reference)
+            if said and self.quantities.keys() <= self.by_reference.keys():
+                more = [name for name in self.by_reference if name not in self.quantities]
+                names = ", ".join(["the same", *more])
             said.append(f"{names}: equal to our reference modules")
         return "for all sizes, " + "; ".join(said) + "; `verify --all-sizes` shows it anew"
 

@@ -70,7 +70,8 @@ def tried_elsewhere(
                                        evaluate=False)  # fmt: skip
             confirmed = 0
     # a size that the form leaves out may be one that it should have
-    missed = sorted((sizes | layers | run) - changed_once - set(stuck))
+    pinned = {c.lhs.name for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer}
+    missed = sorted((sizes | layers | run) - changed_once - set(stuck) - pinned)
     for name in list(missed):
         for change in _alone(form, name):
             if not _inside(form, stuck, change):

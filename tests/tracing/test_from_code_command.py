@@ -98,12 +98,17 @@ def test_verify_for_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_code_that_differs_from_the_textbook_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     # transformers' sparsemixer chooses two experts, whatever num_experts_per_tok says
     text = run(capsys, "verify", "type:phimoe", "--all-sizes", "--seq", "64", code=1)
-    assert "matmul_flops    differs: moe" in text
+    assert "matmul_flops         differs: moe" in text
     assert "(num_experts_per_tok - 2)" in text
 
 
 def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     proof = json.loads(run(capsys, "count", "llama-7b", "--json"))["proof"]
-    assert proof["quantities"] == ["params", "active_params", "matmul_flops", "kv_cache_bytes"]
-    assert "proven" in run(capsys, "count", "llama-7b")
-    assert json.loads(run(capsys, "count", "transformer-base", "--json"))["proof"] is None
+    of_code = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
+    assert proof["quantities"] == of_code
+    assert set(proof["reference"]["quantities"]) == {*of_code, "causal_matmul_flops"}
+    assert "proven     for all sizes, params, active_params" in run(capsys, "count", "llama-7b")
+    # no type of transformers' is the original Transformer; our modules are
+    proof = json.loads(run(capsys, "count", "transformer-base", "--json"))["proof"]
+    assert (proof["model_type"], proof["quantities"]) == (None, [])
+    assert "causal_matmul_flops" in proof["reference"]["quantities"]

@@ -9,12 +9,14 @@ import pytest
 import sympy
 
 from metacount.catalog import entry
+from metacount.figures import fitted
 from metacount.proof_record import proven, structure
-from metacount.proofs import PROVEN, Named, differences, prove, textbook_forms
+from metacount.proofs import PROVEN, Named, differences, prove, spec_forms, textbook_forms
 from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
 
-RUN = Workload(seq_len=128)
+RUN = Workload(seq_len=64)
+CAUSAL = "causal_matmul_flops"
 TYPES = ("llama", "mixtral", "gpt_oss", "t5")
 
 
@@ -81,8 +83,36 @@ def test_the_record_covers_a_model_by_its_structure() -> None:
     found = proven(entry("llama-7b").spec())
     assert found is not None
     assert set(PROVEN) <= set(found.quantities)
-    # no code of transformers has the structure of the original Transformer here
-    assert proven(entry("transformer-base").spec()) is None
+    # no code of transformers has the structure of the original Transformer here; our modules have
+    original = proven(entry("transformer-base").spec())
+    assert original is not None
+    assert (original.quantities, set(original.by_reference)) == ({}, {*PROVEN, CAUSAL})
+    assert "our reference modules" in str(original)
+    assert "transformers" not in str(original)
+    assert proven(entry("llama-7b").spec().replace(qk_norm="l2")) is None
+
+
+@pytest.mark.parametrize("model", ["llama-7b", "mixtral-8x7b", "bert-base"])
+def test_the_textbook_is_what_our_modules_do(model: str) -> None:
+    spec = entry(model).spec().replace(n_layers=2)
+    proofs = prove(spec, fitted(spec, RUN))
+    names = {proof.quantity for proof in proofs if proof.proven}
+    decodes = {"decode_matmul_flops", "kv_cache_bytes"} if spec.kind == "decoder" else set()
+    assert names == {"params", "active_params", "matmul_flops", CAUSAL} | decodes
+    assert len(proofs) == len(names)
+
+
+def test_a_wrong_causal_formula_is_refuted() -> None:
+    spec = entry("llama-7b").spec().replace(n_layers=2)
+    tracer = Tracer(spec, RUN)
+    sizes = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
+    right = spec_forms(spec, sizes, RUN)[CAUSAL]
+    code = tracer.form(CAUSAL)
+    assert differences(right, code) == {}
+    # half of all pairs, as is often said: short by S/2 pairs on the diagonal
+    B, S, N, h, a = sympy.symbols("B S n_layers n_heads head_dim", integer=True, positive=True)
+    halved = {**right, "attention": right["attention"] - 2 * B * S * N * h * a}
+    assert differences(halved, code) == {"attention": -2 * B * S * N * h * a}
 
 
 def test_sizes_are_no_structure() -> None:

@@ -168,7 +168,9 @@ def test_mla_and_experts_have_parameters_by_role() -> None:
     assert set(found.by_role) == set(expected)
     for role, expr in expected.items():
         assert same(found.by_role[role], expr), role
-    assert (found.how, found.untried) == ("traced", ())
+    assert found.how == "traced"
+    # in so small a model no other number of groups goes with the others
+    assert set(found.untried) <= {"n_groups"}
     assert found.confirmed >= 3
 
 
