@@ -6,9 +6,8 @@ on the model itself, built and run with plain numbers; so at other sizes, and ot
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import sympy
@@ -25,6 +24,7 @@ from .interpolate import FARTHEST, interpolated
 from .layers import Law, Layout, Stack, law, layout
 from .of_reference import ReferenceSource
 from .of_transformers import TransformersSource
+from .parts import counting, parts_of, totals
 from .sizes import NotTraced, Sizes, WrongHint, symbol
 from .source import IN_BYTES, OF_PARAMS, QUANTITIES, Source, Trace
 
@@ -91,7 +91,7 @@ class Tracer:
                     amounts, notes = trace.amounts(quantity, seq_len, self._by_operator(quantity))
                     amounts = {key: expr * scale for key, expr in amounts.items()}
                     _check_free(trace.sizes)
-                    if not self._agrees(_totals(amounts), measured):
+                    if not self._agrees(totals(amounts), measured):
                         raise FormDiffers("at the model's sizes the form gives another number")
                     if not in_domain(conditions(trace.sizes), self._numbers, self._numbers):
                         raise FormDiffers("the form is of sizes on another side of a limit")
@@ -130,7 +130,7 @@ class Tracer:
 
     def _traced_form(self, quantity: str, found: _Found) -> CodeForm:
         trace, notes = found.trace, found.notes
-        parts = tuple(self._parts(found.amounts, trace.sizes))
+        parts = tuple(parts_of(found.amounts, partial(self._law, trace.sizes)))
         form = self._made(quantity, parts, trace, notes)
         if not self._laws_hold(form):
             parts = tuple(map(without_law, parts))
@@ -140,7 +140,7 @@ class Tracer:
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
         names = set(self.source.sizes()) if trace.in_sizes else set()
         tried = tried_elsewhere(
-            form, names, _counting(form.parts), self._run_letters(quantity),
+            form, names, counting(form.parts), self._run_letters(quantity),
             lambda change: self._measured_at(quantity, change),
         )  # fmt: skip
         return self._made(quantity, parts, trace, notes, tried)
@@ -151,7 +151,7 @@ class Tracer:
     ) -> CodeForm:  # fmt: skip
         by_role = summed(parts)
         used = set().union(*(e.free_symbols for e in by_role.values())) if by_role else set()
-        counting = {symbol(name) for name in _counting(parts)}
+        letters = {symbol(name) for name in counting(parts)}
         return CodeForm(
             quantity=quantity,
             parts=parts,
@@ -159,7 +159,7 @@ class Tracer:
             numbers={s.name: n for s, n in self._numbers.items() if s in used},
             value=sum(int(self._value(expr)) for expr in by_role.values()),
             domain=(
-                *(c for c in conditions(trace.sizes) if not c.free_symbols & counting),
+                *(c for c in conditions(trace.sizes) if not c.free_symbols & letters),
                 *self._numbers_of_layers(parts),
                 *(tried.stuck if tried else ()),
             ),
@@ -185,7 +185,7 @@ class Tracer:
 
     def _laws_hold(self, form: CodeForm) -> bool:
         """Whether the whole form is measured, too, on models with other numbers of layers."""
-        names = sorted(_counting(form.parts))
+        names = sorted(counting(form.parts))
         fields = {name: self._numbers[symbol(name)] for name in names}
         for name in names:
             for other in (fields[name] + 1, max(fields[name] - 1, 1)):
@@ -294,32 +294,7 @@ class Tracer:
             raise NotTraced(f"no module keeps its state in {self.workload.dtype}")
         return sympy.Rational(DTYPE_BYTES[self.workload.dtype], DTYPE_BYTES["bf16"])
 
-    def _parts(self, amounts: Amounts, sizes: Sizes) -> Iterator[CodePart]:
-        """Layers with equal expressions together, each with the law of how many there are."""
-        outside: dict[str, Any] = {}
-        layers: dict[Stack, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
-        for (role, place), expr in amounts.items():
-            if place is None:
-                outside[role] = sympy.expand(outside.get(role, 0) + expr)
-            else:
-                now = layers[place.stack][place.index]
-                now[role] = sympy.expand(now.get(role, 0) + expr)
-        for role, expr in outside.items():
-            if expr != 0:
-                yield CodePart(role=role, expr=expr, layers=None, where="")
-        for stack, found in layers.items():
-            kinds: dict[Any, set[int]] = defaultdict(set)
-            for index, exprs in found.items():
-                kinds[tuple(sorted((r, e) for r, e in exprs.items() if e != 0))].add(index)
-            for kind, indices in kinds.items():
-                if not kind:
-                    continue
-                number = self._law(stack, frozenset(indices), sizes)
-                for role, expr in kind:
-                    yield CodePart(role=role, expr=expr, layers=number,
-                                   where=f"{stack.path}[{_ranges(indices)}]")  # fmt: skip
-
-    def _law(self, stack: Stack, indices: frozenset[int], sizes: Sizes) -> Law:
+    def _law(self, sizes: Sizes, stack: Stack, indices: frozenset[int]) -> Law:
         return law(stack, indices, self.source.layer_fields(sizes.constants), self._layout_at)
 
     def _layout_at(self, change: dict[str, int]) -> Layout | None:
@@ -356,36 +331,9 @@ def _check_free(sizes: Sizes) -> None:
             raise NotTraced(f"the code needs the number {letter} = {number}")
 
 
-def _counting(parts: tuple[CodePart, ...]) -> set[str]:
-    """Names of the fields that say how many layers there are."""
-    return {s.name for part in parts if part.layers for s in part.layers.expr.free_symbols}
-
-
-def _totals(amounts: Amounts) -> dict[str, Any]:
-    found: dict[str, Any] = defaultdict(lambda: sympy.Integer(0))
-    for (role, _), expr in amounts.items():
-        found[role] += expr
-    return {role: sympy.expand(expr) for role, expr in found.items()}
-
-
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split())[:120]
     return text if isinstance(error, NotTraced) else f"{type(error).__name__}: {text}"
-
-
-def _ranges(indices: set[int]) -> str:
-    """Indices as ranges, ends included.
-
-    >>> _ranges({0, 1, 2, 5})
-    '0-2, 5'
-    """
-    runs: list[list[int]] = []
-    for i in sorted(indices):
-        if runs and runs[-1][1] == i - 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 __all__ = ["QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]

@@ -1,0 +1,67 @@
+"""Amounts by role and layer, as a form shows them: layers with equal expressions together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sympy
+
+from .code_form import CodePart
+from .count import Amounts
+from .layers import Law, Stack
+
+
+def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:
+    """What is outside of layers, then each kind of layer with the law of how many there are."""
+    outside: dict[str, Any] = {}
+    layers: dict[Stack, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for (role, place), expr in amounts.items():
+        if place is None:
+            outside[role] = sympy.expand(outside.get(role, 0) + expr)
+        else:
+            now = layers[place.stack][place.index]
+            now[role] = sympy.expand(now.get(role, 0) + expr)
+    for role, expr in outside.items():
+        if expr != 0:
+            yield CodePart(role=role, expr=expr, layers=None, where="")
+    for stack, found in layers.items():
+        kinds: dict[Any, set[int]] = defaultdict(set)
+        for index, exprs in found.items():
+            kinds[tuple(sorted((r, e) for r, e in exprs.items() if e != 0))].add(index)
+        for kind, indices in kinds.items():
+            if not kind:
+                continue
+            number = law(stack, frozenset(indices))
+            for role, expr in kind:
+                yield CodePart(role=role, expr=expr, layers=number,
+                               where=f"{stack.path}[{_ranges(indices)}]")  # fmt: skip
+
+
+def totals(amounts: Amounts) -> dict[str, Any]:
+    """The sum over layers, by role."""
+    found: dict[str, Any] = defaultdict(lambda: sympy.Integer(0))
+    for (role, _), expr in amounts.items():
+        found[role] += expr
+    return {role: sympy.expand(expr) for role, expr in found.items()}
+
+
+def counting(parts: tuple[CodePart, ...]) -> set[str]:
+    """Names of the fields that say how many layers there are."""
+    return {s.name for part in parts if part.layers for s in part.layers.expr.free_symbols}
+
+
+def _ranges(indices: set[int]) -> str:
+    """Indices as ranges, ends included.
+
+    >>> _ranges({0, 1, 2, 5})
+    '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for i in sorted(indices):
+        if runs and runs[-1][1] == i - 1:
+            runs[-1][1] = i
+        else:
+            runs.append([i, i])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
