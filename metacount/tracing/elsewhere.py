@@ -42,8 +42,7 @@ def tried_elsewhere(
 ) -> Elsewhere:
     """Try the form with other numbers for letters: of sizes, of layers and of the run.
 
-    Raises `FormDiffers` where it is wrong for other numbers of sequences or tokens, or wrong
-    without a size to blame.
+    Raises `FormDiffers` where it is wrong for other numbers of sequences or tokens.
     """
     draw = random.Random(f"{form.quantity} {sorted(sizes)}")
     stuck: dict[str, Any] = {}
@@ -65,15 +64,14 @@ def tried_elsewhere(
             confirmed += 1
             changed_once |= moved
         else:
-            for name in _to_blame(form, change, stuck, measure):
-                stuck[name] = sympy.Eq(symbol(name), form.every_number[symbol(name)],
-                                       evaluate=False)  # fmt: skip
+            stuck |= {name: _as_it_is(form, name)
+                      for name in _to_blame(form, change, stuck, measure)}  # fmt: skip
             confirmed = 0
     # a size that the form leaves out may be one that it should have
     pinned = {c.lhs.name for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer}
     missed = sorted((sizes | layers | run) - changed_once - set(stuck) - pinned)
     for name in list(missed):
-        for change in _alone(form, name):
+        for change in _alone(form, name, layers):
             if not _inside(form, stuck, change):
                 continue
             right, moved = _right(form, change, stuck, measure)
@@ -82,14 +80,18 @@ def tried_elsewhere(
             if right:
                 confirmed += 1
             else:
-                stuck[name] = sympy.Eq(symbol(name), form.every_number[symbol(name)],
-                                       evaluate=False)  # fmt: skip
+                stuck[name] = _as_it_is(form, name)
             missed.remove(name)
             break
     if set(stuck) & set(RUN):
         wrong = ", ".join(sorted(set(stuck) & set(RUN)))
         raise FormDiffers(f"{form.quantity}: wrong for another {wrong}")
     return Elsewhere(confirmed=confirmed, stuck=tuple(stuck.values()), untried=tuple(missed))
+
+
+def _as_it_is(form: CodeForm, name: str) -> Any:
+    letter = symbol(name)
+    return sympy.Eq(letter, form.every_number[letter], evaluate=False)
 
 
 def _drawn(
@@ -129,10 +131,11 @@ def _others(value: int, draw: random.Random) -> list[int]:
     return found + ([value // 2] if value % 2 == 0 and value > 4 else [])
 
 
-def _alone(form: CodeForm, name: str) -> list[dict[str, int]]:
+def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:
     value = form.every_number[symbol(name)]
-    others = (value * 2, value * 3, value + 1, value // 2)
-    return [_completed(form, {name: other}) for other in others if other > 1]
+    # a model of few layers is built quickly
+    others = [6, 7, value + 1] if name in layers else [value * 2, value * 3, value + 1, value // 2]
+    return [_completed(form, {name: n}) for n in others if n > 1 and n != value]
 
 
 def _at(expr: Any, form: CodeForm, change: dict[str, int]) -> Any:
