@@ -47,7 +47,7 @@ class _Traffic(TorchDispatchMode):
     """Adds up the bytes of every operator's tensors, and follows which storages are alive."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's is not annotated
+        TorchDispatchMode.__init__(self)
         self.bytes = self.held = self.alive = self.peak = 0
         self._known: set[int] = set()
 

@@ -43,7 +43,7 @@ class _Softmaxes(TorchDispatchMode):
     """Counts softmaxes by the class of the module that runs them."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        TorchDispatchMode.__init__(self)
         self.found: dict[str, int] = {}
         self.running: list[str] = []
         for module in model.modules():

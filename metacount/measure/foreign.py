@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .foreign_roles import Roles, role_name, text_config
+from .foreign_roles import Roles, role_name, text_config, told
 from .roles import BUFFERS, ROLES
 
 WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
@@ -118,11 +118,7 @@ def _lone_token_table(model: Any) -> int:
 
 
 def _asked(module: Any, question: str) -> Any:
-    """What a model answers about itself; None where it does not know."""
-    try:
-        return getattr(module, question)() if hasattr(module, "config") else None
-    except (AttributeError, NotImplementedError, TypeError, ValueError, KeyError):
-        return None
+    return told(module, question) if hasattr(module, "config") else None
 
 
 def _text_params(model: Any) -> int:

@@ -127,10 +127,10 @@ class ForeignCounter(TorchDispatchMode):
     """
 
     def __init__(self, roles: Roles, *, last_position: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's is not annotated
+        TorchDispatchMode.__init__(self)
         self.roles = roles
         self.ordinary = Ordinary(last_position)
-        self.ops: Counter[tuple[str, str, bool]] = Counter()
+        self.ops: Counter[tuple[Any, ...]] = Counter()
         self._path: list[nn.Module] = []
 
     @classmethod

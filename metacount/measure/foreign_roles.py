@@ -190,6 +190,18 @@ def _family(model: nn.Module) -> tuple[str, ...]:
     return tuple(sorted((name for name in found if len(name) > 1), key=len, reverse=True))
 
 
+def told(model: Any, question: str) -> Any:
+    """What a model of transformers answers about itself; None where it has no answer.
+
+    Its base class raises `NotImplementedError` for embeddings it does not find; a class that looks
+    for them itself fails in whatever way its missing part makes it.
+    """
+    try:
+        return getattr(model, question)()
+    except (AttributeError, NotImplementedError, TypeError, ValueError, KeyError):
+        return None
+
+
 def _special(model: nn.Module) -> dict[int, str]:
     """What transformers says itself: the token tables and the output head."""
     found: dict[int, str] = {}
@@ -200,10 +212,7 @@ def _special(model: nn.Module) -> dict[int, str]:
             ("get_input_embeddings", "embedding"),
             ("get_output_embeddings", "head"),
         ):
-            try:
-                answer = getattr(module, asked)()
-            except (AttributeError, NotImplementedError, TypeError, ValueError, KeyError):
-                continue
+            answer = told(module, asked)
             if isinstance(answer, nn.Module) and (
                 role == "head" or isinstance(answer, nn.Embedding)
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,22 +72,25 @@ def configs_of(config: Any) -> list[tuple[Any, str]]:
 
 def size_values(source: Any) -> dict[str, int]:
     """The sizes of a config that a trace makes symbols of, by their full names."""
-    _, config, _ = chosen_class(source)
-    return {
-        prefix + name: value
-        for owner, prefix in configs_of(config)
-        for name, value in size_fields(owner).items()
-    }
+    return _by_full_name(source, size_fields)
 
 
 def whole_fields(source: Any) -> dict[str, int]:
     """Every whole number of a config, as its class has read it, by full name."""
+    return _by_full_name(source, _whole)
+
+
+def _whole(config: Any) -> dict[str, int]:
+    return {name: value for name, value in vars(config).items() if type(value) is int}
+
+
+def _by_full_name(source: Any, fields: Callable[[Any], dict[str, int]]) -> dict[str, int]:
+    """Fields of a config and of those inside it."""
     _, config, _ = chosen_class(source)
     return {
         prefix + name: value
         for owner, prefix in configs_of(config)
-        for name, value in vars(owner).items()
-        if type(value) is int
+        for name, value in fields(owner).items()
     }
 
 

@@ -77,11 +77,11 @@ class _Counter(ForeignCounter):
         place = next(
             (self.places[id(m)] for m in reversed(self._path) if id(m) in self.places), None
         )
-        self.ops[role, str(packet), rotary, place] += flops  # type: ignore[index]
+        self.ops[role, str(packet), rotary, place] += flops
         routed = self.roles.routed.get(id(args[1])) if len(args) > 1 and role == "moe" else None
         if routed is not None and packet is torch.ops.aten.bmm:
             chosen, n_experts = routed
-            self.ops[*IDLE, place] += flops - flops // n_experts * chosen  # type: ignore[index]
+            self.ops[*IDLE, place] += flops - flops // n_experts * chosen
 
     def replay(self, cost: Counter[Any], layer: nn.Module) -> None:
         """Charge this layer with what the one like it cost."""
@@ -136,10 +136,11 @@ def traced_forward(
         seq_len=sizes.new("S", seq_len),
         encoder_len=sizes.new("S_e", source_len),
     )
+    config: Any = model.config
     first: Exception | None = None
     # batched products of experts first: the grouped one makes a number of how many there are
     for way in ("batched_mm", "", "float32"):
-        before = getattr(model.config, "_experts_implementation", None)
+        before = getattr(config, "_experts_implementation", None)
         try:
             with run_as(model, way), sizes.tracing():
                 return _run(model, run, roles, sizes, decode, time.monotonic() + seconds)
@@ -148,7 +149,7 @@ def traced_forward(
         except Exception as error:  # somebody else's code: the first reason is given
             first = first or error
         finally:
-            model.config._experts_implementation = before  # type: ignore[union-attr]
+            config._experts_implementation = before
     assert first is not None
     raise first
 
@@ -189,7 +190,7 @@ def _run(
 def _flops(counter: ForeignCounter, sizes: Sizes) -> TracedFlops:
     by_role: Amounts = defaultdict(lambda: 0)
     by_operator: Amounts = defaultdict(lambda: 0)
-    for (role, operator, rotary, place), flops in counter.ops.items():  # type: ignore[misc]
+    for (role, operator, rotary, place), flops in counter.ops.items():
         if rotary:
             continue
         amount = sizes.expr(flops)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ import sympy
 
 from metacount.catalog import entry
 from metacount.figures import fitted
-from metacount.proof_record import proven, structure
+from metacount.proof_record import FILE, proven, structure
 from metacount.proofs import PROVEN, Named, differences, prove, spec_forms, textbook_forms
 from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
 
+ROOT = Path(__file__).parents[2]
 RUN = Workload(seq_len=64)
 CAUSAL = "causal_matmul_flops"
 TYPES = ("llama", "mixtral", "gpt_oss", "t5")
@@ -113,6 +116,20 @@ def test_a_wrong_causal_formula_is_refuted() -> None:
     B, S, N, h, a = sympy.symbols("B S n_layers n_heads head_dim", integer=True, positive=True)
     halved = {**right, "attention": right["attention"] - 2 * B * S * N * h * a}
     assert differences(halved, code) == {"attention": -2 * B * S * N * h * a}
+
+
+def test_the_readme_says_how_many_are_recorded() -> None:
+    record = json.loads(Path(FILE).read_text("utf-8"))
+    counts = [
+        (sum(len(found["quantities"]) for found in record[part].values()), len(record[part]))
+        for part in ("structures", "reference")
+    ]
+    (of_code, structures), (of_modules, ours) = counts
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert (
+        f"{of_code} formulas of {structures} structures equal transformers' code, {of_modules} of "
+        f"{ours} our modules"
+    ) in text
 
 
 def test_sizes_are_no_structure() -> None:
