@@ -4,7 +4,7 @@ python benchmarks/forms.py [TYPE…] [--kind causal-LM] [--flops] [--configs 3] 
 
 A form of the parameters must give what `numel()` gives at the type's default sizes and at random
 valid sizes that were not used to find it; with --flops, a form of the FLOPs is read too. Each type
-runs in a process of its own, two at a time. Exit code 1 when fewer than 95 % of them have a form.
+runs in a process of its own, one on each core. Exit code 1 when fewer than 95 % of them have a form.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import sys
 import time
@@ -98,20 +99,35 @@ def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[st
         row["builds"] = True
         tracer = Tracer(source_of(kind, model_type), Workload(seq_len=48))
         form = tracer.form("params")
-        row["params"] = form.how
+        row["params"], row["params_fixed"] = form.how, fixed(form)
         row["params_s"] = round(time.monotonic() - start, 1)
         row["confirmed_at"] = held_out(kind, model_type, form, configs)
-        if flops:
-            start = time.monotonic()
-            running = source_of(kind, model_type, runs=True)
-            if running != source_of(kind, model_type):
-                tracer = Tracer(running, Workload(seq_len=48))
-            found = tracer.form("matmul_flops")
-            row["matmul_flops"], row["flops_confirmed_at"] = found.how, found.confirmed
-            row["flops_s"] = round(time.monotonic() - start, 1)
     except Exception as error:  # somebody else's code: whatever it raised is the reason
         row["problem"] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    if not flops or not row["builds"]:
+        return row
+    start = time.monotonic()
+    try:
+        running = source_of(kind, model_type, runs=True)
+        if running != source_of(kind, model_type):
+            tracer = Tracer(running, Workload(seq_len=48))
+        found = tracer.form("matmul_flops")
+        row["matmul_flops"], row["flops_confirmed_at"] = found.how, found.confirmed
+        row["flops_fixed"] = fixed(found)
+        if found.how != "traced":
+            row["flops_not_traced"] = found.notes[0]
+    except Exception as error:
+        row["flops_problem"] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    row["flops_s"] = round(time.monotonic() - start, 1)
     return row
+
+
+def fixed(form: Any) -> dict[str, int]:
+    """Sizes for one number of which the form holds."""
+    import sympy
+
+    return {str(c.lhs): int(c.rhs) for c in form.domain
+            if isinstance(c, sympy.Eq) and c.rhs.is_Integer}  # fmt: skip
 
 
 def _child(queue: Any, *asked: Any) -> None:
@@ -154,7 +170,7 @@ def main() -> int:
     import_module("metacount.tracing.forms")  # once, for all the processes that are forked
 
     types = args.types or list(model_types(args.kind))
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         rows = []
         for row in pool.map(lambda t: one(args.kind, t, args.configs, args.flops), types):
             rows.append(row)

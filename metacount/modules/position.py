@@ -63,7 +63,10 @@ def alibi_bias(n_heads: int, queries: Tensor, keys: Tensor) -> Tensor:
 
     Looking ahead (an encoder) costs as much as looking back.
     """
-    slopes = torch.tensor(alibi_slopes(n_heads), device=queries.device, dtype=torch.float64)
+    if queries.is_meta:  # any number of heads, a symbol too: no slope has a value
+        slopes = queries.new_empty(n_heads, dtype=torch.float64)
+    else:
+        slopes = torch.tensor(alibi_slopes(n_heads), device=queries.device, dtype=torch.float64)
     distance_ST = (keys[None, :] - queries[:, None]).abs()
     return -slopes[:, None, None] * distance_ST
 

@@ -125,7 +125,18 @@ def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
             owner[part] = dict(owner.get(part) or {})
             owner = owner[part]
         owner[last] = value
-    return config
+    return {**config, **_layers_spelled_out(source, values)}
+
+
+def _layers_spelled_out(source: Any, values: dict[str, int]) -> dict[str, Any]:
+    """GPT-Neo's `attention_types`, [[kinds, repetitions], …], for another number of layers."""
+    _, config, _ = chosen_class(source)
+    match getattr(config, "attention_types", None):
+        case [[[*kinds], int()]] if kinds and "num_layers" in values:
+            times, rest = divmod(values["num_layers"], len(kinds))
+            told = [[kinds, times], [kinds[:rest], 1]]
+            return {"attention_types": [one for one in told if one[0] and one[1]]}
+    return {}
 
 
 def _inner(source: Any) -> str:

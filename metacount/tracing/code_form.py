@@ -30,7 +30,8 @@ class CodeForm:
     B, S, S_e (T for decode). `numbers` are the model's own, `value` what the form gives for
     them, which was measured too. `domain` are the conditions that the code put on sizes. `how` is
     "traced", "traced in B and S" or "interpolated in B and S". `confirmed` is at how many other
-    sizes the form was measured too; `untried` are sizes that had to stay as they are.
+    sizes the form was measured too; `untried` are sizes that had to stay as they are. `solved_for`
+    has sizes that the code makes numbers, with those at which the form was read.
     """
 
     quantity: str
@@ -46,6 +47,7 @@ class CodeForm:
     split: str = "role"
     confirmed: int = 0
     untried: tuple[str, ...] = ()
+    solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def total(self) -> Any:

@@ -10,6 +10,9 @@ import sympy
 from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
 
 
+TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}
+
+
 def conditions(sizes: Sizes) -> tuple[Any, ...]:
     """Relations between sizes, in SymPy, each true at the hints and not true of all sizes from 3.
 
@@ -82,8 +85,14 @@ def _exact_here(condition: Any, sizes: Sizes) -> bool:
 
 
 def _minimal(exact: list[Any]) -> list[Any]:
-    """Without those that say that a size divides a multiple of itself."""
-    return [c for c in exact if not sympy.cancel(c.args[1] / c.args[0]).is_integer]
+    """Without those that follow from others, or say that a size divides a multiple of itself."""
+    kept = list(exact)
+    for condition in exact:
+        rest = [c for c in kept if c is not condition]
+        quotient = (condition.args[1] / condition.args[0]).subs(_quotients(rest))
+        if sympy.cancel(quotient).is_integer:
+            kept = rest
+    return kept
 
 
 def _quotients(exact: list[Any]) -> dict[Any, Any]:
@@ -145,12 +154,13 @@ def _tidy(relation: Any) -> Any:
     above = sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0]
     factors = sympy.factor_list(above)
     rest = [base for base, _ in factors[1] if len(base.as_ordered_terms()) > 1]
-    if len(rest) != 1 or (factors[0] < 0 and not isinstance(relation, sympy.Eq | sympy.Ne)):
+    if len(rest) != 1:
         return relation
+    kind = relation.func if factors[0] > 0 else TURNED.get(relation.func, relation.func)
     terms = rest[0].as_ordered_terms()
     left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
     right = sympy.expand(left - rest[0])
-    return relation.func(left, right, evaluate=False)
+    return kind(left, right, evaluate=False)
 
 
 def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, int]) -> bool:

@@ -101,7 +101,8 @@ def _drawn(
     change: dict[str, int] = {}
     for name in free:
         value = form.every_number[symbol(name)]
-        if draw.random() >= share:
+        # a model of few layers is built quickly
+        if draw.random() >= (1 - (1 - share) ** 3 if name in layers else share):
             continue
         if name in layers:
             change[name] = draw.randint(*LAYERS)
@@ -133,7 +134,6 @@ def _others(value: int, draw: random.Random) -> list[int]:
 
 def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:
     value = form.every_number[symbol(name)]
-    # a model of few layers is built quickly
     others = [6, 7, value + 1] if name in layers else [value * 2, value * 3, value + 1, value // 2]
     return [_completed(form, {name: n}) for n in others if n > 1 and n != value]
 

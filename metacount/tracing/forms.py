@@ -19,12 +19,13 @@ from ..spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from .count import Amounts, TooSlow
 from .domain import conditions, in_domain
-from .elsewhere import tried_elsewhere
+from .elsewhere import Elsewhere, tried_elsewhere
+from .freed import Reading, freed
 from .interpolate import FARTHEST, interpolated
 from .layers import Law, Layout, Stack, law, layout
 from .of_reference import ReferenceSource
 from .of_transformers import TransformersSource
-from .parts import counting, parts_of, totals
+from .parts import counting, limits, moved, parts_of, totals
 from .sizes import NotTraced, Sizes, WrongHint, symbol
 from .source import IN_BYTES, OF_PARAMS, QUANTITIES, Source, Trace
 
@@ -36,6 +37,7 @@ class _Found:
     trace: Any
     amounts: Amounts
     notes: tuple[str, ...]
+    domain: tuple[Any, ...]
 
 
 class Tracer:
@@ -46,15 +48,21 @@ class Tracer:
     """
 
     def __init__(
-        self, model: ModelSpec | str | dict[str, Any], workload: Workload, *, split: str = "role"
+        self,
+        model: ModelSpec | str | dict[str, Any] | Source,
+        workload: Workload,
+        *,
+        split: str = "role",
     ) -> None:
         # no module runs in types of one byte; their cache is counted from that in bf16
         dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
-        self.source: Source = (
-            ReferenceSource(model, dtype, workload.prefix_len)
-            if isinstance(model, ModelSpec)
-            else TransformersSource(model, DTYPES[dtype])
-        )
+        self.source: Source
+        if isinstance(model, ModelSpec):
+            self.source = ReferenceSource(model, dtype, workload.prefix_len)
+        elif isinstance(model, str | dict):
+            self.source = TransformersSource(model, DTYPES[dtype])
+        else:
+            self.source = model
         self.workload, self.split = workload, split
         self._ways = tuple(self.source.ways())
         self._built: list[Trace | Exception] = []
@@ -93,8 +101,7 @@ class Tracer:
                     _check_free(trace.sizes)
                     if not self._agrees(totals(amounts), measured):
                         raise FormDiffers("at the model's sizes the form gives another number")
-                    if not in_domain(conditions(trace.sizes), self._numbers, self._numbers):
-                        raise FormDiffers("the form is of sizes on another side of a limit")
+                    domain = self._with_here(conditions(trace.sizes))
                 except WrongHint as error:
                     self._failures.append(error)
                     continue
@@ -102,9 +109,30 @@ class Tracer:
                     raise
                 except Exception as error:
                     self._failures.append(error)
+                    if seq_len > self.workload.seq_len:
+                        continue  # perhaps more tokens than there are positions
                     break
-                return _Found(trace=trace, amounts=amounts, notes=notes)
+                return _Found(trace=trace, amounts=amounts, notes=notes, domain=domain)
         raise self._failures[0]
+
+    def _with_here(self, asked: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Conditions widened by the model's own sizes, where the form has been measured.
+
+        That two sizes differ, or one is below the other, which are equal there, is not asked.
+        """
+        kept = []
+        for condition in asked:
+            here = isinstance(condition, sympy.Rel) and (
+                self._value(condition.lhs) == self._value(condition.rhs))  # fmt: skip
+            if here and isinstance(condition, sympy.Ne):
+                continue
+            if here and isinstance(condition, sympy.Gt | sympy.Lt):
+                wider = sympy.Ge if isinstance(condition, sympy.Gt) else sympy.Le
+                condition = wider(condition.lhs, condition.rhs, evaluate=False)
+            kept.append(condition)
+        if not in_domain(tuple(kept), self._numbers, self._numbers):
+            raise FormDiffers("the form is of sizes on another side of a limit")
+        return tuple(kept)
 
     def _traces(self) -> Iterator[Trace]:
         """The model built with symbols, in one way after the other; built once each."""
@@ -123,35 +151,58 @@ class Tracer:
     def _hints_of_seq(self) -> tuple[int, ...]:
         """Numbers behind S: primes beside the asked one, so that it falls together with no size."""
         asked = self.workload.seq_len
-        return (sympy.nextprime(max(asked, 31)), sympy.prevprime(max(asked, 31)), max(asked, 5))
+        return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
     def _by_operator(self, quantity: str) -> bool:
         return self.split == "operator" and quantity not in (*OF_PARAMS, *IN_BYTES)
 
     def _traced_form(self, quantity: str, found: _Found) -> CodeForm:
         trace, notes = found.trace, found.notes
-        parts = tuple(parts_of(found.amounts, partial(self._law, trace.sizes)))
-        form = self._made(quantity, parts, trace, notes)
+        names = set(self.source.sizes()) if trace.in_sizes else set()
+        here = freed(
+            self._reading(found), names, self._numbers, lambda change: self._read(quantity, change)
+        )
+        form = self._made(quantity, here, trace, notes)
         if not self._laws_hold(form):
-            parts = tuple(map(without_law, parts))
+            here = Reading(
+                parts=tuple(map(without_law, here.parts)),
+                domain=here.domain,
+                solved_for=here.solved_for,
+            )
             notes += ("layers are counted in numbers: with others, the code does something else",)
-            form = self._made(quantity, parts, trace, notes)
+            form = self._made(quantity, here, trace, notes)
         if not self._agrees(form.by_role, self._measured(quantity)):
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
-        names = set(self.source.sizes()) if trace.in_sizes else set()
         tried = tried_elsewhere(
-            form, names, counting(form.parts), self._run_letters(quantity),
+            form, names, counting(form.parts) | moved(form.parts), self._run_letters(quantity),
             lambda change: self._measured_at(quantity, change),
         )  # fmt: skip
-        return self._made(quantity, parts, trace, notes, tried)
+        return self._made(quantity, here, trace, notes, tried)
+
+    def _reading(self, found: _Found) -> Reading:
+        parts = tuple(parts_of(found.amounts, partial(self._law, found.trace.sizes)))
+        return Reading(parts=parts, domain=found.domain, solved_for=())
+
+    def _read(self, quantity: str, change: dict[str, int]) -> Reading | None:
+        """The form where some sizes have other numbers, which then is right there; None if none."""
+        source = self.source.other(change)
+        if source is None or not change.items() <= source.sizes().items():
+            return None
+        tracer = Tracer(source, self.workload, split=self.split)
+        try:
+            return tracer._reading(tracer._first(quantity))
+        except Exception:  # somebody else's code, at sizes that its config let through
+            return None
 
     def _made(
-        self, quantity: str, parts: tuple[CodePart, ...], trace: Trace, notes: tuple[str, ...],
-        tried: Any = None,
+        self, quantity: str, reading: Reading, trace: Trace, notes: tuple[str, ...],
+        tried: Elsewhere | None = None,
     ) -> CodeForm:  # fmt: skip
+        parts = reading.parts
         by_role = summed(parts)
         used = set().union(*(e.free_symbols for e in by_role.values())) if by_role else set()
         letters = {symbol(name) for name in counting(parts)}
+        free = {symbol(name) for name in moved(parts)}  # no layer is of another kind for them
         return CodeForm(
             quantity=quantity,
             parts=parts,
@@ -159,8 +210,10 @@ class Tracer:
             numbers={s.name: n for s, n in self._numbers.items() if s in used},
             value=sum(int(self._value(expr)) for expr in by_role.values()),
             domain=(
-                *(c for c in conditions(trace.sizes) if not c.free_symbols & letters),
+                *(c for c in reading.domain if not c.free_symbols & letters
+                  and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)),
                 *self._numbers_of_layers(parts),
+                *limits(parts),
                 *(tried.stuck if tried else ()),
             ),
             how="traced" if trace.in_sizes else "traced in B and S",
@@ -170,6 +223,7 @@ class Tracer:
             split="operator" if self._by_operator(quantity) else "role",
             confirmed=tried.confirmed if tried else 0,
             untried=tried.untried if tried else (),
+            solved_for=reading.solved_for,
         )
 
     def _run_letters(self, quantity: str) -> set[str]:

@@ -80,11 +80,13 @@ class Law:
     """How many layers of a kind there are: `expr` in fields of the config where one was found.
 
     `confirmed` is at how many other numbers of layers it was tried; 0 where it is only the count.
+    `moved` are the fields that had other values there.
     """
 
     expr: Any
     count: int
     confirmed: int
+    moved: frozenset[str] = frozenset()
 
 
 # path of a list of layers -> what can be told of each of them
@@ -123,7 +125,8 @@ def law(
         moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
         for expr in (sympy.Integer(count), *_candidates(sorted(moved))):
             if all(_value(expr, at) == found for at, found in seen):
-                return Law(expr=expr, count=count, confirmed=len(seen) - 1)
+                tried = len(seen) - 1
+                return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
     return Law(expr=sympy.Integer(count), count=count, confirmed=0)
 
 

@@ -43,7 +43,8 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
     if sees.kind == "bidirectional" and "window" in exprs:
         _must_be_even(exprs["window"], sizes)
     marks = _marks(sees.kind, exprs)
-    whole = (exprs["n_keys"] / exprs["window"]) if sees.chunked else sympy.Integer(1)
+    chunked = sees.chunked and "window" in exprs
+    whole = (exprs["n_keys"] / exprs["window"]) if chunked else sympy.Integer(1)
     for kept_marks, fits in ([], False), (marks, False), (marks, True):
         if fits and not sizes.value(whole).is_integer:
             continue

@@ -242,6 +242,14 @@ class ReferenceSource:
         except SpecError:
             return None
 
+    def other(self, change: dict[str, int]) -> ReferenceSource | None:
+        """The spec with other numbers for some sizes; None where no model has them."""
+        try:
+            spec = self._spec.replace(**change)
+        except SpecError:
+            return None
+        return ReferenceSource(spec, self._dtype, self._prefix_len)
+
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
     ) -> dict[str, int] | None:

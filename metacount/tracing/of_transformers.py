@@ -132,6 +132,13 @@ class TransformersSource:
         except SpecError:
             return None
 
+    def other(self, change: dict[str, int]) -> TransformersSource | None:
+        """The config with other numbers for some sizes; None where no model has them."""
+        try:
+            return TransformersSource(with_fields(self._config, change), self._dtype)
+        except SpecError:
+            return None
+
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
     ) -> dict[str, int] | None:

@@ -52,6 +52,22 @@ def counting(parts: tuple[CodePart, ...]) -> set[str]:
     return {s.name for part in parts if part.layers for s in part.layers.expr.free_symbols}
 
 
+def moved(parts: tuple[CodePart, ...]) -> set[str]:
+    """Names of the fields for other values of which every law of layers was seen to hold."""
+    laws = [part.layers.moved for part in parts if part.layers]
+    return set(frozenset.intersection(*laws)) if laws else set()
+
+
+def limits(parts: tuple[CodePart, ...]) -> tuple[Any, ...]:
+    """That no kind has fewer than 0 layers: a ≥ b where there are a - b of them."""
+    found: dict[Any, None] = {}
+    for law in {part.layers for part in parts if part.layers}:
+        pair = sorted(law.expr.as_coefficients_dict().items(), key=lambda term: term[1])
+        if [c for _, c in pair] == [-1, 1] and all(x.is_Symbol for x, _ in pair):
+            found[sympy.Ge(pair[1][0], pair[0][0])] = None
+    return tuple(found)
+
+
 def _ranges(indices: set[int]) -> str:
     """Indices as ranges, ends included.
 

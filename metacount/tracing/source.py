@@ -68,6 +68,10 @@ class Source(Protocol):
         """The model built with other numbers; None where it cannot be."""
         ...
 
+    def other(self, change: dict[str, int]) -> Source | None:
+        """The same with other numbers for some sizes; None where no model has them."""
+        ...
+
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
     ) -> dict[str, int] | None:

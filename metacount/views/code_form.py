@@ -64,6 +64,10 @@ def code_form_text(name: str, form: CodeForm) -> str:
         lines += _part(f"{'total':<{label}}", form.total, form, width)
     lines += ["", *_layers(form, width)]
     lines += _domain(form, width)
+    for letter, at in form.solved_for:
+        numbers = f"{', '.join(map(str, at[:-1]))} and {at[-1]}"
+        text = f"{letter} is a number to the code: read at {numbers}, and solved for"
+        lines += paragraph("solved", text, width)
     for note in form.notes:
         lines += paragraph("note  ", note, width)
     lines += paragraph("how   ", f"{form.how}; {form.source}", width)
@@ -208,6 +212,7 @@ def code_form_data(model: str, name: str, form: CodeForm) -> dict[str, Any]:
         "how": form.how,
         "confirmed_at": form.confirmed,
         "untried": list(form.untried),
+        "solved_for": {letter: list(at) for letter, at in form.solved_for},
         "notes": list(form.notes),
         "source": form.source,
     }

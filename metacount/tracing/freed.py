@@ -1,0 +1,137 @@
+"""Sizes that code makes numbers of, as letters again: the form is read at several numbers of one.
+
+Slopes of ALiBi ask how many heads there are, a list of experts how many to make. Every coefficient
+of the other letters is then a polynomial in such a size, solved for exactly from some readings;
+others must confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sympy
+
+from ..frozen import frozen
+from .code_form import CodePart
+from .sizes import divides
+
+POINTS = 3  # readings that make a polynomial of degree 2
+HELD_OUT = 2  # readings that must confirm it
+MOST = 2  # sizes that are freed in one form: the readings multiply
+
+
+@frozen
+class Reading:
+    """A form's parts and its domain, where some sizes are numbers."""
+
+    parts: tuple[CodePart, ...]
+    domain: tuple[Any, ...]
+    solved_for: tuple[tuple[str, tuple[int, ...]], ...]  # freed sizes, and the numbers they had
+
+
+# The form read where some sizes have other numbers; None where it cannot be.
+Read = Callable[[dict[str, int]], Reading | None]
+
+
+def freed(here: Reading, names: set[str], numbers: dict[Any, int], read: Read) -> Reading:
+    """The same form with the sizes of `names` that its domain has numbers for as letters.
+
+    `numbers` are those of all letters. A size stays a number where the forms read elsewhere are
+    of another shape.
+    """
+    fixed = [c.lhs for c in here.domain if _is_fixed(c) and c.lhs.name in names]
+    if not fixed or len(fixed) > MOST:
+        return here
+    letter = fixed[0]
+    rest = {other.name for other in fixed[1:]}
+
+    def without(change: dict[str, int]) -> Reading | None:
+        found = read(change)
+        # another size that is a number here, too, is freed at every reading
+        return found and freed(found, rest, {**numbers, letter: change[letter.name]},
+                               lambda more: read({**change, **more}))  # fmt: skip
+
+    own = freed(here, rest, numbers, read) if rest else here
+    readings = [(numbers[letter], own)]
+    for change in _changes(letter, numbers, here.domain):
+        found = without(change)
+        if found is not None and _generalized(found, letter, change[letter.name]) == _generalized(
+            own, letter, numbers[letter]
+        ):
+            readings.append((change[letter.name], found))
+        if len(readings) == POINTS + HELD_OUT:
+            return _solved(letter, readings) or here
+    return here
+
+
+def _is_fixed(condition: Any) -> bool:
+    return isinstance(condition, sympy.Eq) and condition.lhs.is_Symbol and condition.rhs.is_Integer
+
+
+def _changes(
+    letter: Any, numbers: dict[Any, int], domain: tuple[Any, ...]
+) -> Iterator[dict[str, int]]:
+    """Other numbers for a size, and what it must divide along with it."""
+    own = numbers[letter]
+    along = {c.args[1] for c in domain
+             if isinstance(c, divides) and c.args[0] == own and c.args[1].is_Symbol}  # fmt: skip
+    others = [2 * own, 3 * own, own // 2 if own % 2 == 0 else 5 * own, 4 * own, own + 1, own + 2,
+              6 * own]  # fmt: skip
+    for number in others:
+        if number > 4:  # smaller ones stand in forms for themselves
+            yield {letter.name: number, **{x.name: numbers[x] // own * number for x in along}}
+
+
+def _generalized(reading: Reading, letter: Any, number: int) -> Any:
+    """What readings must have in common: parts, laws, and the domain with the letter put back.
+
+    What is asked of the letter alone may differ: each reading is of its own number.
+    """
+    back = {sympy.Integer(number): letter}
+    return (
+        [(p.role, p.where, p.layers and p.layers.expr) for p in reading.parts],
+        {c.xreplace(back) for c in _of_others(reading.domain, letter)},
+    )
+
+
+def _of_others(domain: tuple[Any, ...], letter: Any) -> list[Any]:
+    return [c for c in domain if c.free_symbols != {letter}]
+
+
+def _solved(letter: Any, readings: list[tuple[int, Reading]]) -> Reading | None:
+    number, own = readings[0]
+    exprs = []
+    for parts in zip(*(reading.parts for _, reading in readings), strict=True):
+        expr = _polynomial(letter, [(n, p.expr) for (n, _), p in zip(readings, parts, strict=True)])
+        if expr is None:
+            return None
+        exprs.append(expr)
+    return Reading(
+        parts=tuple(
+            CodePart(role=p.role, expr=expr, layers=p.layers, where=p.where)
+            for p, expr in zip(own.parts, exprs, strict=True)
+        ),
+        domain=tuple(c.xreplace({sympy.Integer(number): letter})
+                     for c in _of_others(own.domain, letter)),
+        solved_for=(*own.solved_for, (letter.name, tuple(sorted(n for n, _ in readings)))),
+    )
+
+
+def _polynomial(letter: Any, readings: list[tuple[int, Any]]) -> Any:
+    """The expression whose coefficients are polynomials of degree 2 at most; None if none is."""
+    terms = [(n, sympy.expand(expr.subs(letter, n)).as_coefficients_dict()) for n, expr in readings]
+    found = sympy.Integer(0)
+    for term in {term: None for _, one in terms for term in one}:
+        seen = [(n, one[term]) for n, one in terms]
+        for below in (sympy.Integer(1), letter):  # a width over a number of heads
+            solved = sympy.interpolate(
+                [(n, c * (1 if below == 1 else n)) for n, c in seen[:POINTS]], letter
+            )
+            coefficient = solved / below
+            if all(coefficient.subs(letter, n) == c for n, c in seen[POINTS:]):
+                found += coefficient * term
+                break
+        else:
+            return None
+    return sympy.expand(found)
