@@ -234,11 +234,11 @@ def _reduced(expr: Any) -> Any:
 
 
 def _cases(expr: Any) -> Any:
-    """`expr` for every remainder of the counts that it takes floors of: floor(N/2), N = 2·q + r."""
+    """`expr` for every remainder of the counts that it rounds parts of: floor(N/2), N = 2·q + r."""
     periods: dict[Any, int] = {}
-    for floor in expr.atoms(sympy.floor):
-        below = sympy.together(floor.args[0]).as_numer_denom()[1]
-        letters = floor.free_symbols
+    for rounded in expr.atoms(sympy.floor, sympy.ceiling):
+        below = sympy.together(rounded.args[0]).as_numer_denom()[1]
+        letters = rounded.free_symbols
         if below.is_Integer and len(letters) == 1:
             (letter,) = letters
             periods[letter] = sympy.ilcm(periods.get(letter, 1), int(below))

@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .foreign_roles import Roles, role_name
 from .operators import flops_of
@@ -80,16 +80,20 @@ class Ordinary:
         A list one longer than the experts has a last place for no expert, which nothing chooses.
         """
         if asked.dim() == 1 and n_experts and asked.shape[0] - n_experts in (0, 1):
-            hit = n_experts
-            self._experts, self._turn = hit, 0
+            self._experts, self._turn = self.hit(n_experts), 0
             self.assumed.add("assumed tokens spread evenly over experts")
-            # real numbers: the code makes names and places of them
-            return torch.arange(hit, device="cpu")[:, None]
+            with _disable_current_modes():
+                # real numbers: the code makes names and places of them
+                return torch.arange(self._experts, device="cpu")[:, None]
         if asked.dim() != 2 or not self._experts:
             raise NeedsData(f"the code asks which of {tuple(asked.shape)} values are not zero")
         share = self._share(asked.numel(), self._experts)[self._turn % self._experts]
         self._turn += 1
         return torch.empty(share, 2, dtype=torch.long, device="meta")
+
+    def hit(self, n_experts: int) -> int:
+        """How many experts of a list tokens choose."""
+        return n_experts
 
     def sizes(self, asked: Tensor) -> list[int]:
         """The numbers of tokens per expert, as a list."""
@@ -100,7 +104,7 @@ class Ordinary:
 
     @staticmethod
     def _share(choices: int, experts: int) -> list[int]:
-        each, rest = divmod(choices, experts)
+        each, rest = choices // experts, choices % experts
         return [each + (i < rest) for i in range(experts)]
 
 
@@ -184,8 +188,8 @@ class ForeignCounter(TorchDispatchMode):
         for module in reversed(self._path[-3:]):
             for name in ("total_experts", "num_experts", "moe_num_experts"):
                 value = getattr(module, name, None)
-                if isinstance(value, int):
-                    return value
+                if isinstance(value, int | torch.SymInt):
+                    return value  # type: ignore[return-value]
         return None
 
     @contextmanager

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..frozen import frozen
 from ..measure.fold import folded
 from ..measure.foreign import routing
-from ..measure.foreign_flops import IDLE, ForeignCounter
+from ..measure.foreign_flops import IDLE, ForeignCounter, Ordinary
 from ..measure.foreign_forward import Runner, kind_of, measure_cache
 from ..measure.foreign_forward import changed as run_as
 from ..measure.foreign_roles import Roles, role_name
@@ -49,6 +51,14 @@ def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts
     return dict(every), None if unknown else dict(active)
 
 
+class _OneExpert(Ordinary):
+    """All tokens choose one expert of a list: what experts do is linear in the tokens they get."""
+
+    def hit(self, n_experts: int) -> int:
+        """One, however many there are."""
+        return 1
+
+
 class _Counter(ForeignCounter):
     """Charges each layer for itself; keys are (role, operator, rotary, layer)."""
 
@@ -63,9 +73,15 @@ class _Counter(ForeignCounter):
         self.left -= 1
         if self.left < 0 or time.monotonic() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
-        # two operators whose shapes torch works out with numbers alone
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
+            with _disable_current_modes():  # numbers of experts: the code makes names of them
+                return func(*args, **(kwargs or {}))
+        # operators whose shapes torch works out with numbers alone
         if func is torch.ops.aten.polar.default:
             return torch.empty_like(args[0], dtype=args[0].dtype.to_complex())
+        if func is torch.ops.aten.constant_pad_nd.default:
+            return args[0].new_empty(_padded(args[0].shape, args[1]))
         if func is torch.ops.aten.baddbmm.default:
             out = torch.bmm(args[1], args[2]) + args[0]
             self._charge(func.overloadpacket, args, flops_of(func, args, out))
@@ -88,6 +104,14 @@ class _Counter(ForeignCounter):
         place = self.places.get(id(layer))
         for (*key, ran), flops in cost.items():
             self.ops[*key, ran if ran is None else place] += flops
+
+
+def _padded(shape: Any, pads: Any) -> list[Any]:
+    """A shape with what is added in front of and behind each dimension, the last one first."""
+    padded = list(shape)
+    for i in range(len(pads) // 2):
+        padded[-1 - i] = padded[-1 - i] + pads[2 * i] + pads[2 * i + 1]
+    return padded
 
 
 @frozen
@@ -163,19 +187,26 @@ def _run(
 
     def counter(*args: Any, **kwargs: Any) -> ForeignCounter:
         made = _Counter(*args, **kwargs)
+        made.ordinary = _OneExpert(kwargs["last_position"])
         made.places, made.deadline = where, deadline
         return made
 
     with folded(model) as folding:
         runner = Runner(model, workload, roles, kind, folding)
         runner.counter = counter
-        prefill, cache = runner.forward(workload.seq_len)
+        try:
+            prefill, cache = runner.forward(workload.seq_len)
+        except (AttributeError, IndexError, ValueError, TypeError) as error:
+            if kind == "encoder":
+                raise
+            runner.no_cache = f"it fails with a cache: {type(error).__name__}"
+            prefill, cache = runner.forward(workload.seq_len)
         assumed = set(prefill.ordinary.assumed)
         decode = None
-        if and_decode and kind != "encoder" and cache is not None:
+        generates = kind != "encoder" and cache is not None and not runner.no_cache
+        if and_decode and generates:
             _, shorter = runner.forward(workload.seq_len - 1)
             decode, _ = runner.forward(1, cache=shorter)
-    generates = kind != "encoder" and cache is not None
     kept = _cached(cache, model, sizes) if generates else (None, None)
     return TracedRun(
         kind=kind,

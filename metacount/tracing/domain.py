@@ -10,6 +10,7 @@ import sympy
 from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
 
 
+LARGEST = 2**60
 TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}
 
 
@@ -39,10 +40,12 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
     for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
             continue
+        if any(number > LARGEST for number in relation.atoms(sympy.Integer)):
+            continue  # the widest that a machine can count
         if not sizes.holds(relation):
             continue
         if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
-            tidy = _tidy(relation)
+            tidy = _one_chunk(_tidy(relation))
             if tidy.reversed not in kept:
                 kept[tidy] = None
     return (*_strongest(list(kept)), *not_read)
@@ -108,8 +111,11 @@ def _quotients(exact: list[Any]) -> dict[Any, Any]:
 
 def _always(relation: Any, quotients: dict[Any, Any]) -> bool:
     """Whether a relation can be shown of all sizes from 3; False where nothing is shown."""
+    # a number of chunks is 1 or more
+    counts = {n: sympy.Dummy("n", integer=True, positive=True) + 1 - SMALLEST
+              for n in relation.atoms(sympy.ceiling)}  # fmt: skip
     try:
-        difference = sympy.together((relation.lhs - relation.rhs).subs(quotients))
+        difference = sympy.together((relation.lhs - relation.rhs).xreplace(counts).subs(quotients))
         above, below = difference.as_numer_denom()
         if isinstance(relation, sympy.Eq):
             return bool(sympy.expand(above) == 0)
@@ -154,13 +160,22 @@ def _tidy(relation: Any) -> Any:
     above = sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0]
     factors = sympy.factor_list(above)
     rest = [base for base, _ in factors[1] if len(base.as_ordered_terms()) > 1]
-    if len(rest) != 1:
+    if len(rest) != 1 or not all(base.is_positive for base, _ in factors[1] if base not in rest):
         return relation
     kind = relation.func if factors[0] > 0 else TURNED.get(relation.func, relation.func)
     terms = rest[0].as_ordered_terms()
     left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
     right = sympy.expand(left - rest[0])
     return kind(left, right, evaluate=False)
+
+
+def _one_chunk(relation: Any) -> Any:
+    """⌈S/c⌉ = 1 as S ≤ c."""
+    if isinstance(relation, sympy.Eq) and isinstance(relation.lhs, sympy.ceiling):
+        above, below = relation.lhs.args[0].as_numer_denom()
+        if relation.rhs == 1:
+            return sympy.Le(above, below, evaluate=False)
+    return relation
 
 
 def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, int]) -> bool:

@@ -68,7 +68,8 @@ def tried_elsewhere(
                       for name in _to_blame(form, change, stuck, measure)}  # fmt: skip
             confirmed = 0
     # a size that the form leaves out may be one that it should have
-    pinned = {c.lhs.name for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer}
+    fixed = [c for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
+    pinned = {c.lhs.name for c in fixed if c.lhs.is_Symbol}
     missed = sorted((sizes | layers | run) - changed_once - set(stuck) - pinned)
     for name in list(missed):
         for change in _alone(form, name, layers):

@@ -85,7 +85,10 @@ class Tracer:
         except Exception as error:
             if quantity in OF_PARAMS:
                 raise NotTraced(_line(error)) from error
-            return self._interpolated(quantity, error)
+            try:
+                return self._interpolated(quantity, error)
+            except Exception as other:
+                raise NotTraced(f"{_line(other)}; not traced: {_line(error)}") from error
 
     def _first(self, quantity: str) -> _Found:
         """The first way in which the quantity is traced and comes to what is measured."""
@@ -127,6 +130,8 @@ class Tracer:
             if here and isinstance(condition, sympy.Ne):
                 continue
             if here and isinstance(condition, sympy.Gt | sympy.Lt):
+                if not _rounded(condition.lhs - condition.rhs):
+                    continue  # x is never above itself rounded up
                 wider = sympy.Ge if isinstance(condition, sympy.Gt) else sympy.Le
                 condition = wider(condition.lhs, condition.rhs, evaluate=False)
             kept.append(condition)
@@ -383,6 +388,11 @@ def _check_free(sizes: Sizes) -> None:
     for letter, number in sizes.constants.items():
         if letter.name in ("B", "S", "S_e"):
             raise NotTraced(f"the code needs the number {letter} = {number}")
+
+
+def _rounded(expr: Any) -> Any:
+    """An expression, nothing in it rounded up."""
+    return sympy.expand(expr.replace(sympy.ceiling, lambda inner: inner))
 
 
 def _line(error: Exception) -> str:

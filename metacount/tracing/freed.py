@@ -56,10 +56,9 @@ def freed(here: Reading, names: set[str], numbers: dict[Any, int], read: Read) -
     readings = [(numbers[letter], own)]
     for change in _changes(letter, numbers, here.domain):
         found = without(change)
-        if found is not None and _generalized(found, letter, change[letter.name]) == _generalized(
-            own, letter, numbers[letter]
-        ):
-            readings.append((change[letter.name], found))
+        more = [*readings, (change[letter.name], found)]
+        if found is not None and _shape(found) == _shape(own) and _common(letter, more) is not None:
+            readings = more
         if len(readings) == POINTS + HELD_OUT:
             return _solved(letter, readings) or here
     return here
@@ -83,24 +82,29 @@ def _changes(
             yield {letter.name: number, **{x.name: numbers[x] // own * number for x in along}}
 
 
-def _generalized(reading: Reading, letter: Any, number: int) -> Any:
-    """What readings must have in common: parts, laws, and the domain with the letter put back.
+def _shape(reading: Reading) -> Any:
+    """What readings must have in common: roles, layers, and how many there are of them."""
+    return [(p.role, p.where, p.layers and p.layers.expr) for p in reading.parts]
+
+
+def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | None:
+    """The conditions of all readings, with the letter for its number where they differ in that.
 
     What is asked of the letter alone may differ: each reading is of its own number.
     """
-    back = {sympy.Integer(number): letter}
-    return (
-        [(p.role, p.where, p.layers and p.layers.expr) for p in reading.parts],
-        {c.xreplace(back) for c in _of_others(reading.domain, letter)},
-    )
-
-
-def _of_others(domain: tuple[Any, ...], letter: Any) -> list[Any]:
-    return [c for c in domain if c.free_symbols != {letter}]
+    ways = [
+        [(c, c.xreplace({sympy.Integer(number): letter}))
+         for c in reading.domain if c.free_symbols != {letter}]
+        for number, reading in readings
+    ]  # fmt: skip
+    shared = set.intersection(*({way for pair in found for way in pair} for found in ways))
+    if not all(shared & set(pair) for found in ways for pair in found):
+        return None
+    return [next(way for way in pair if way in shared) for pair in ways[0]]
 
 
 def _solved(letter: Any, readings: list[tuple[int, Reading]]) -> Reading | None:
-    number, own = readings[0]
+    own = readings[0][1]
     exprs = []
     for parts in zip(*(reading.parts for _, reading in readings), strict=True):
         expr = _polynomial(letter, [(n, p.expr) for (n, _), p in zip(readings, parts, strict=True)])
@@ -112,8 +116,7 @@ def _solved(letter: Any, readings: list[tuple[int, Reading]]) -> Reading | None:
             CodePart(role=p.role, expr=expr, layers=p.layers, where=p.where)
             for p, expr in zip(own.parts, exprs, strict=True)
         ),
-        domain=tuple(c.xreplace({sympy.Integer(number): letter})
-                     for c in _of_others(own.domain, letter)),
+        domain=tuple(_common(letter, readings) or ()),
         solved_for=(*own.solved_for, (letter.name, tuple(sorted(n for n, _ in readings)))),
     )
 

@@ -9,12 +9,13 @@ import sympy
 from torch import nn
 
 from ..frozen import frozen
+from ..huggingface.limits import LAYER_COUNTS
 from ..measure.fold import LAYER_NUMBERS, PLAIN
 from .sizes import symbol
 
 # Other numbers of layers to try a law at: small, and of different remainders.
-TRIED = (4, 5, 6, 7, 8, 9, 11, 12, 13, 16)
-TRIES_KEPT = 5
+TRIED = (4, 5, 6, 7, 8, 13, 9, 11)
+TRIES_KEPT = 6
 
 
 @frozen
@@ -69,6 +70,7 @@ def described(layer: nn.Module) -> Any:
                 if isinstance(value, PLAIN)
                 and not isinstance(value, float)
                 and n not in LAYER_NUMBERS
+                and n not in LAYER_COUNTS
             ),
         )
         for path, module in layer.named_modules()
@@ -158,14 +160,20 @@ def _candidates(fields: list[str]) -> Iterator[Any]:
     yield from (a - b for a, b in pairs)
     yield from (sympy.floor(a / b) for a, b in pairs)
     yield from (a - sympy.floor(a / b) for a, b in pairs)
-    yield from (-sympy.floor(-a / b) for a, b in pairs)
+    yield from (sympy.ceiling(a / b) for a, b in pairs)
     yield from (a + b for a, b in pairs)
     for c in range(1, 4):
         yield from (a - c for a in names)
     for c in range(2, 9):
-        yield from (-sympy.floor(-a / c) for a in names)
-        yield from (sympy.floor(a / c) for a in names)
-        yield from (a - sympy.floor(a / c) for a in names)
+        # every c-th layer, from the first or the c-th, and the others
+        for count in (sympy.ceiling, sympy.floor):
+            yield from (count(a / c) for a in names)
+            yield from (a - count(a / c) for a in names)
+    for more in (0, 1, -1):
+        # the same from another layer, and one at either end that is different
+        for c, begin in ((c, b) for c in range(2, 9) for b in range(1 - c, c)):
+            yield from (sympy.floor((a + begin) / c) + more for a in names)
+            yield from (a - sympy.floor((a + begin) / c) - more for a in names)
 
 
 def _value(expr: Any, at: dict[str, int]) -> int:

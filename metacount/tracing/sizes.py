@@ -193,7 +193,13 @@ class Sizes:
         if self.value(above) % self.value(below) == 0:
             self.conditions[divides(below, above)] = None
             return sympy.Integer(0)
-        return sympy.Mod(above, below)
+        if not above.free_symbols:
+            return sympy.Mod(above, below)
+        whole = sympy.floor(sympy.expand(above / below)).replace(
+            lambda e: isinstance(e, sympy.floor) and e.args[0].could_extract_minus_sign(),
+            lambda e: -sympy.ceiling(-e.args[0]),
+        )
+        return sympy.expand(above - below * whole)
 
     def _extreme(self, kind: str, args: list[Any]) -> Any:
         best = (max if kind == "Max" else min)(args, key=self.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from sympy import floor, latex, symbols
+from sympy import ceiling, floor, latex, symbols
 
 from metacount import units
 from metacount.closed_form import readable
@@ -33,22 +33,27 @@ def meaning(quantity: str) -> str:
 
 
 def in_fields(expr: Any) -> str:
-    """An expression in the names of fields; a rounded-down quotient as Python writes it.
+    """An expression in the names of fields; a rounded-down quotient as Python writes it, one that
+    is rounded up between brackets.
 
     >>> import sympy
     >>> n = sympy.Symbol("num_layers", integer=True, positive=True)
     >>> in_fields(n * 2 - sympy.floor(n / 4))
     '-(num_layers//4) + 2·num_layers'
+    >>> in_fields(n * sympy.ceiling(n / 4))
+    '⌈num_layers/4⌉·num_layers'
     """
-    floors = {}
-    for i, found in enumerate(expr.atoms(floor)):
+    rounded = {}
+    for i, found in enumerate(expr.atoms(floor, ceiling)):
         above, below = found.args[0].as_numer_denom()
         shown = in_letters(above)
         shown = shown if above.is_Symbol else f"({shown})"
-        floors[f"FLOOR{i}X"] = f"({shown}//{in_letters(below)})"
-        expr = expr.subs(found, symbols(f"FLOOR{i}X", integer=True, positive=True))
+        divided = [shown, in_letters(below)]
+        up = isinstance(found, ceiling)
+        rounded[f"ROUNDED{i}X"] = f"⌈{'/'.join(divided)}⌉" if up else f"({'//'.join(divided)})"
+        expr = expr.subs(found, symbols(f"ROUNDED{i}X", integer=True, positive=True))
     text = in_letters(expr)
-    for name, shown in floors.items():
+    for name, shown in rounded.items():
         text = text.replace(name, shown)
     return text
 
