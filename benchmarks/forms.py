@@ -4,7 +4,8 @@ python benchmarks/forms.py [TYPE…] [--kind causal-LM] [--flops] [--configs 3] 
 
 A form of the parameters must give what `numel()` gives at the type's default sizes and at random
 valid sizes that were not used to find it; with --flops, a form of the FLOPs is read too. Each type
-runs in a process of its own, one on each core. Exit code 1 when fewer than 95 % of them have a form.
+runs in a process of its own, one on each core. Exit code 1 when fewer than
+95 % of them have a form.
 """
 
 from __future__ import annotations

@@ -21,9 +21,21 @@ NO_SIZES = frozenset(
      "encoder_no_repeat_ngram_size"]
 )  # fmt: skip
 
+# Those that say which layers are of another kind.
+LAYER_PATTERNS = frozenset(
+    ["first_k_dense_replace", "decoder_sparse_step", "encoder_sparse_step", "moe_layer_interval",
+     "moe_layer_freq", "interleave_moe_layer_step", "expert_layer_period", "expert_layer_offset",
+     "attn_layer_period", "attn_layer_offset", "full_attention_interval", "layer_group_size",
+     "global_attn_every_n_layers", "no_rope_layer_interval", "cross_layer_interval",
+     "cross_attention_frequency", "sliding_window_pattern", "num_kv_shared_layers"]
+)  # fmt: skip
+
+# With a period of 1 all layers are of one kind: there is no pattern.
+_EVERY = {name: 1 for name in LAYER_PATTERNS if name != "first_k_dense_replace"}
+
 
 def size_fields(config: Any, skipped: frozenset[str] = frozenset()) -> dict[str, int]:
-    """The fields of a config that may be symbols: whole numbers from 2 that count no layer."""
+    """The fields of a config that may be symbols: whole numbers from 2, none of layers."""
     return {
         name: value
         for name, value in vars(config).items()
@@ -33,6 +45,7 @@ def size_fields(config: Any, skipped: frozenset[str] = frozenset()) -> dict[str,
         and not name.endswith("_id")
         and name not in NO_SIZES
         and name not in LAYER_COUNTS
+        and name not in LAYER_PATTERNS
         and name not in skipped
     }
 
@@ -96,13 +109,15 @@ def _by_full_name(source: Any, fields: Callable[[Any], dict[str, int]]) -> dict[
 
 def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
     """Numbers of a config that may say how many layers there are of a kind: its counts of layers,
-    and what code compared with a layer's number and so made constant."""
+    which of them are of another kind, and what code made constant, perhaps for that."""
     _, config, _ = chosen_class(source)
     found = {
         prefix + name: value
         for owner, prefix in configs_of(config)
         for name, value in vars(owner).items()
-        if name in LAYER_COUNTS and type(value) is int and value > 0
+        if name in LAYER_COUNTS | LAYER_PATTERNS
+        and type(value) is int
+        and value > _EVERY.get(name, 0)
     }
     return {**found, **{letter.name: number for letter, number in constants.items()}}
 

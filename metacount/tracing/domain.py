@@ -9,7 +9,6 @@ import sympy
 
 from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
 
-
 LARGEST = 2**60
 TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}
 

@@ -71,6 +71,13 @@ def tried_elsewhere(
     fixed = [c for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
     pinned = {c.lhs.name for c in fixed if c.lhs.is_Symbol}
     missed = sorted((sizes | layers | run) - changed_once - set(stuck) - pinned)
+    doubled = {name: 2 * form.every_number[symbol(name)] for name in missed if name not in layers}
+    together = _completed(form, {**_few(form, layers), **doubled})
+    if len(missed) > 1 and _inside(form, stuck, together):
+        right, moved = _right(form, together, stuck, measure)
+        if right:
+            confirmed += 1
+            missed = sorted(set(missed) - moved)
     for name in list(missed):
         for change in _alone(form, name, layers):
             if not _inside(form, stuck, change):
@@ -131,6 +138,11 @@ def _completed(form: CodeForm, change: dict[str, int]) -> dict[str, int]:
 def _others(value: int, draw: random.Random) -> list[int]:
     found = [value * 2, value * 3, value + 2 * draw.randint(1, 9)]
     return found + ([value // 2] if value % 2 == 0 and value > 4 else [])
+
+
+def _few(form: CodeForm, layers: set[str]) -> dict[str, int]:
+    """Few layers where there are many: such a model is built and run quickly."""
+    return {name: 7 for name in layers if form.every_number[symbol(name)] > 12}
 
 
 def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:

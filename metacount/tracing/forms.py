@@ -15,6 +15,7 @@ from torch import nn
 
 from ..build import DTYPES
 from ..frozen import frozen
+from ..huggingface.limits import LAYER_COUNTS
 from ..spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from .count import Amounts, TooSlow
@@ -179,7 +180,7 @@ class Tracer:
         if not self._agrees(form.by_role, self._measured(quantity)):
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
         tried = tried_elsewhere(
-            form, names, counting(form.parts) | moved(form.parts), self._run_letters(quantity),
+            form, names, self._letters_of_layers(form), self._run_letters(quantity),
             lambda change: self._measured_at(quantity, change),
         )  # fmt: skip
         return self._made(quantity, here, trace, notes, tried)
@@ -215,8 +216,12 @@ class Tracer:
             numbers={s.name: n for s, n in self._numbers.items() if s in used},
             value=sum(int(self._value(expr)) for expr in by_role.values()),
             domain=(
-                *(c for c in reading.domain if not c.free_symbols & letters
-                  and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)),
+                *(
+                    c
+                    for c in reading.domain
+                    if not c.free_symbols & letters
+                    and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)
+                ),
                 *self._numbers_of_layers(parts),
                 *limits(parts),
                 *(tried.stuck if tried else ()),
@@ -230,6 +235,11 @@ class Tracer:
             untried=tried.untried if tried else (),
             solved_for=reading.solved_for,
         )
+
+    def _letters_of_layers(self, form: CodeForm) -> set[str]:
+        """Numbers of layers that the form has or may have, and of those of another kind."""
+        patterns = set(self.source.layer_fields({})) - LAYER_COUNTS
+        return counting(form.parts) | moved(form.parts) | patterns
 
     def _run_letters(self, quantity: str) -> set[str]:
         if quantity in OF_PARAMS:
@@ -247,7 +257,8 @@ class Tracer:
         names = sorted(counting(form.parts))
         fields = {name: self._numbers[symbol(name)] for name in names}
         for name in names:
-            for other in (fields[name] + 1, max(fields[name] - 1, 1)):
+            near = (fields[name] + 1, max(fields[name] - 1, 1))
+            for other in (9, 8) if fields[name] > 12 else near:
                 found = None
                 if other != fields[name]:
                     found = self._measured_at(form.quantity, {**fields, name: other})

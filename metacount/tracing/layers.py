@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import sympy
@@ -125,7 +126,7 @@ def law(
                 seen.append(({**fields, **change}, found))
     if len(seen) > 2:
         moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
-        for expr in (sympy.Integer(count), *_candidates(sorted(moved))):
+        for expr in chain([sympy.Integer(count)], _candidates(sorted(moved))):
             if all(_value(expr, at) == found for at, found in seen):
                 tried = len(seen) - 1
                 return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
@@ -160,6 +161,7 @@ def _candidates(fields: list[str]) -> Iterator[Any]:
     yield from (a - b for a, b in pairs)
     yield from (sympy.floor(a / b) for a, b in pairs)
     yield from (a - sympy.floor(a / b) for a, b in pairs)
+    yield from (a - sympy.ceiling(a / b) for a, b in pairs)
     yield from (sympy.ceiling(a / b) for a, b in pairs)
     yield from (a + b for a, b in pairs)
     for c in range(1, 4):
@@ -171,10 +173,11 @@ def _candidates(fields: list[str]) -> Iterator[Any]:
             yield from (a - count(a / c) for a in names)
     for more in (0, 1, -1):
         # the same from another layer, and one at either end that is different
-        for c, begin in ((c, b) for c in range(2, 9) for b in range(1 - c, c)):
-            yield from (sympy.floor((a + begin) / c) + more for a in names)
-            yield from (a - sympy.floor((a + begin) / c) - more for a in names)
+        for c in range(2, 9):
+            for begin in range(1 - c, c):
+                yield from (sympy.floor((a + begin) / c) + more for a in names)
+                yield from (a - sympy.floor((a + begin) / c) - more for a in names)
 
 
 def _value(expr: Any, at: dict[str, int]) -> int:
-    return int(expr.subs({symbol(name): value for name, value in at.items()}))
+    return int(expr.xreplace({symbol(name): sympy.Integer(n) for name, n in at.items()}).doit())
