@@ -25,17 +25,27 @@ from sympy import Eq
 from metacount.catalog import entries, entry
 from metacount.figures import fitted
 from metacount.huggingface.config import mapped_types, spec_from_config
+from metacount.huggingface.families import family_of
 from metacount.huggingface.model import running_config
 from metacount.proof_record import structure
 from metacount.proofs import Proof, prove
 from metacount.spec import ModelSpec, SpecError, Workload
+from metacount.tracing.code_form import CodeForm
 from metacount.tracing.domain import in_words
 from metacount.views.code_form import in_fields
 
 
 def proved(model_type: str) -> dict[str, Any]:
-    """The record of one type's default config, against transformers' code."""
+    """The record of one type's default config, against transformers' code.
+
+    Of its first class that has a spec, where the default one has none (BartForCausalLM).
+    """
     config = running_config(model_type)
+    family = family_of(model_type)
+    assert family is not None  # the type is mapped
+    known = [name for name, end in family.classes.items() if end is not None]
+    if "architectures" not in config and next(iter(family.classes)) not in known:
+        config = {**config, "architectures": known[:1]}
     try:
         return _record(model_type, spec_from_config(config).spec, config)
     except SpecError as error:
@@ -56,7 +66,7 @@ def _record(name: str, spec: ModelSpec, model: Any) -> dict[str, Any]:
         "name": name,
         "structure": structure(spec),
         "proven": {
-            proof.quantity: [in_words(c, in_fields) for c in proof.form.domain]
+            proof.quantity: conditions(proof.form)
             for proof in found
             if proof.proven and proof.form is not None and not _fixed(proof)
         },
@@ -67,6 +77,13 @@ def _record(name: str, spec: ModelSpec, model: Any) -> dict[str, Any]:
             if proof.differences
         },
     }
+
+
+def conditions(form: CodeForm) -> list[str]:
+    """Where a form holds, in words, and how it was had where a letter is a number to the code."""
+    solved = [f"{letter} read at {', '.join(map(str, at))} and solved for"
+              for letter, at in form.solved_for]  # fmt: skip
+    return [in_words(c, in_fields) for c in form.domain] + solved
 
 
 def _fixed(proof: Proof) -> str:

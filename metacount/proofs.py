@@ -24,6 +24,8 @@ from .tracing.forms import Tracer
 from .tracing.sizes import symbol
 
 PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
+# Sizes of two stacks, of which a spec has one.
+TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
 OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 
 
@@ -150,23 +152,31 @@ def _named_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_right(config: dict[str, Any]) -> dict[Any, Any]:
-    """hidden_size as heads times their width, where no other width is taken.
+    """Sizes that the mapping refuses to have other than another one, in that one.
 
-    Either the config's class sets the width itself, or the mapping refuses another.
+    hidden_size as heads times their width, where no other width is taken: either the config's class
+    sets the width itself, or the mapping refuses another. So for a pair of sizes that are equal.
     """
     values = size_values(config)
+    found = {}
     width, heads, d = (values.get(n) for n in ("head_dim", "num_attention_heads", "hidden_size"))
-    if width is None or heads is None or d != heads * width:
-        return {}
-    changed = with_fields(config, {"head_dim": 2 * width})
+    if width and heads and d == heads * width and not _free(config, {"head_dim": 2 * width}):
+        found[symbol("hidden_size")] = symbol("num_attention_heads") * symbol("head_dim")
+    for name, other in TOGETHER.items():
+        value = values.get(name)
+        if value and value == values.get(other) and not _free(config, {name: 2 * value}):
+            found[symbol(name)] = symbol(other)
+    return found
+
+
+def _free(config: dict[str, Any], change: dict[str, int]) -> bool:
+    """Whether a config with other sizes has a spec, and still has them."""
+    changed = with_fields(config, change)
     try:
         spec_from_config(changed)
-        free = size_values(changed).get("head_dim") != width
     except SpecError:
-        free = False
-    return (
-        {} if free else {symbol("hidden_size"): symbol("num_attention_heads") * symbol("head_dim")}
-    )
+        return False
+    return change.items() <= size_values(changed).items()
 
 
 def prove(model: dict[str, Any] | ModelSpec, workload: Workload) -> tuple[Proof, ...]:

@@ -23,7 +23,8 @@ from ..measure.operators import flops_of
 from .layers import Place, Stack, places, stacks
 from .sizes import NotTraced, Sizes, symbol
 
-MAX_OPERATORS = 6000  # of one forward; one layer of each kind runs, of some hundred operators
+MAX_OPERATORS = 3000  # of one forward; one layer of each kind runs, of some hundred operators
+CHECKED = 200  # operators after which it is seen whether B and S are still letters
 
 # (role or part, layer or None) -> expression
 Amounts = dict[tuple[str, Place | None], Any]
@@ -62,6 +63,7 @@ class _OneExpert(Ordinary):
 class _Counter(ForeignCounter):
     """Charges each layer for itself; keys are (role, operator, rotary, layer)."""
 
+    sizes: Sizes
     places: dict[int, Place]
     deadline: float
     left = MAX_OPERATORS
@@ -71,6 +73,8 @@ class _Counter(ForeignCounter):
     ) -> Any:
         """Run the operator, unless it is too late."""
         self.left -= 1
+        if self.left % CHECKED == 0:
+            check_free(self.sizes)  # a loop over tokens would go on for long
         if self.left < 0 or time.monotonic() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
@@ -112,6 +116,13 @@ def _padded(shape: Any, pads: Any) -> list[Any]:
     for i in range(len(pads) // 2):
         padded[-1 - i] = padded[-1 - i] + pads[2 * i] + pads[2 * i + 1]
     return padded
+
+
+def check_free(sizes: Sizes) -> None:
+    """That the code left B and S symbols: else the form is of one number of them alone."""
+    for letter, number in sizes.constants.items():
+        if letter.name in ("B", "S", "S_e"):
+            raise NotTraced(f"the code needs the number {letter} = {number}")
 
 
 @frozen
@@ -188,7 +199,7 @@ def _run(
     def counter(*args: Any, **kwargs: Any) -> ForeignCounter:
         made = _Counter(*args, **kwargs)
         made.ordinary = _OneExpert(kwargs["last_position"])
-        made.places, made.deadline = where, deadline
+        made.places, made.deadline, made.sizes = where, deadline, sizes
         return made
 
     with folded(model) as folding:

@@ -27,8 +27,12 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
         except NotTraced:
             not_read[sizes.unread(guard.expr)] = None
     # what an attempt that was given up asked is not true at the hints of the one that stands
-    exact = [c for c in sizes.conditions if isinstance(c, divides) and _exact_here(c, sizes)]
-    others = [c for c in sizes.conditions if not isinstance(c, divides)]
+    # what was asked before a size became a number is asked of the number
+    known = {letter: sympy.Integer(n) for letter, n in sizes.constants.items()}
+    asked = dict.fromkeys(c.xreplace(known) for c in asked)
+    now = dict.fromkeys(c.xreplace(known) for c in sizes.conditions)
+    exact = [c for c in now if isinstance(c, divides) and _exact_here(c, sizes)]
+    others = [c for c in now if isinstance(c, sympy.Rel)]
     quotients = _quotients(exact)
     kept: dict[Any, None] = dict.fromkeys(_minimal(exact))
     for letter, number in sizes.constants.items():
@@ -47,7 +51,22 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
             tidy = _one_chunk(_tidy(relation))
             if tidy.reversed not in kept:
                 kept[tidy] = None
-    return (*_strongest(list(kept)), *not_read)
+    return (*_without_ends(list(_strongest(list(kept)))), *not_read)
+
+
+def _without_ends(relations: list[Any]) -> Iterator[Any]:
+    """a ≤ b and a ≠ b as a < b."""
+    apart = {frozenset(r.args) for r in relations if isinstance(r, sympy.Ne)}
+    ordered = {frozenset(r.args) for r in relations
+               if isinstance(r, sympy.Le | sympy.Ge | sympy.Lt | sympy.Gt)}  # fmt: skip
+    for relation in relations:
+        pair = frozenset(relation.args)
+        if isinstance(relation, sympy.Ne) and pair in ordered:
+            continue
+        if pair in apart and isinstance(relation, sympy.Le | sympy.Ge):
+            strict = sympy.Lt if isinstance(relation, sympy.Le) else sympy.Gt
+            relation = strict(relation.lhs, relation.rhs, evaluate=False)
+        yield relation
 
 
 def _strongest(relations: list[Any]) -> Iterator[Any]:

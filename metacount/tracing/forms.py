@@ -18,10 +18,10 @@ from ..frozen import frozen
 from ..huggingface.limits import LAYER_COUNTS
 from ..spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
-from .count import Amounts, TooSlow
+from .count import Amounts, TooSlow, check_free
 from .domain import conditions, in_domain
 from .elsewhere import Elsewhere, tried_elsewhere
-from .freed import Reading, freed
+from .freed import Reading, freed, freed_of_layers
 from .interpolate import FARTHEST, interpolated
 from .layers import Law, Layout, Stack, law, layout
 from .of_reference import ReferenceSource
@@ -29,6 +29,8 @@ from .of_transformers import TransformersSource
 from .parts import counting, limits, moved, parts_of, totals
 from .sizes import NotTraced, Sizes, WrongHint, symbol
 from .source import IN_BYTES, OF_PARAMS, QUANTITIES, Source, Trace
+
+FEW = 7  # layers that every kind is among, it is hoped; whether it was is measured
 
 
 @frozen
@@ -81,8 +83,12 @@ class Tracer:
 
     def _form(self, quantity: str) -> CodeForm:
         try:
-            found = self._first(quantity)
-            return self._traced_form(quantity, found)
+            try:
+                found = self._first(quantity)
+                here, notes, in_sizes = self._reading(found), found.notes, found.trace.in_sizes
+            except TooSlow:
+                here, notes, in_sizes = self._of_few_layers(quantity)
+            return self._traced_form(quantity, here, notes, in_sizes)
         except Exception as error:
             if quantity in OF_PARAMS:
                 raise NotTraced(_line(error)) from error
@@ -102,7 +108,7 @@ class Tracer:
                 try:
                     amounts, notes = trace.amounts(quantity, seq_len, self._by_operator(quantity))
                     amounts = {key: expr * scale for key, expr in amounts.items()}
-                    _check_free(trace.sizes)
+                    check_free(trace.sizes)
                     if not self._agrees(totals(amounts), measured):
                         raise FormDiffers("at the model's sizes the form gives another number")
                     domain = self._with_here(conditions(trace.sizes))
@@ -162,37 +168,80 @@ class Tracer:
     def _by_operator(self, quantity: str) -> bool:
         return self.split == "operator" and quantity not in (*OF_PARAMS, *IN_BYTES)
 
-    def _traced_form(self, quantity: str, found: _Found) -> CodeForm:
-        trace, notes = found.trace, found.notes
-        names = set(self.source.sizes()) if trace.in_sizes else set()
-        here = freed(
-            self._reading(found), names, self._numbers, lambda change: self._read(quantity, change)
-        )
-        form = self._made(quantity, here, trace, notes)
-        if not self._laws_hold(form):
+    def _traced_form(
+        self, quantity: str, here: Reading, notes: tuple[str, ...], in_sizes: bool
+    ) -> CodeForm:
+        names = set(self.source.sizes()) if in_sizes else set()
+        read = partial(self._read, quantity)
+        here = freed(here, names, self._numbers, read)
+        form = self._made(quantity, here, in_sizes, notes)
+        holds = self._laws_hold(form)
+        if not holds and len(counted := counting(form.parts)) == 1:
+            (name,) = counted
+            here = freed_of_layers(here, name, self._numbers[symbol(name)], read)
+            form = self._made(quantity, here, in_sizes, notes)
+            holds = self._laws_hold(form)
+        if not holds:
             here = Reading(
                 parts=tuple(map(without_law, here.parts)),
                 domain=here.domain,
                 solved_for=here.solved_for,
             )
             notes += ("layers are counted in numbers: with others, the code does something else",)
-            form = self._made(quantity, here, trace, notes)
+            form = self._made(quantity, here, in_sizes, notes)
         if not self._agrees(form.by_role, self._measured(quantity)):
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
         tried = tried_elsewhere(
             form, names, self._letters_of_layers(form), self._run_letters(quantity),
             lambda change: self._measured_at(quantity, change),
         )  # fmt: skip
-        return self._made(quantity, here, trace, notes, tried)
+        return self._made(quantity, here, in_sizes, notes, tried)
 
     def _reading(self, found: _Found) -> Reading:
         parts = tuple(parts_of(found.amounts, partial(self._law, found.trace.sizes)))
         return Reading(parts=parts, domain=found.domain, solved_for=())
 
+    def _of_few_layers(self, quantity: str) -> tuple[Reading, tuple[str, ...], bool]:
+        """The form read off a model of few layers; laws say how many there are in this one.
+
+        For code whose layers all run, where that takes too long with symbols.
+        """
+        counts = {name: number for name, number in self.source.layer_fields({}).items()
+                  if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW}  # fmt: skip
+        for name in counts:
+            source = self.source.other({name: FEW})
+            if source is None:
+                continue
+            tracer = Tracer(source, self.workload, split=self.split)
+            found = tracer._first(quantity)
+            here = tracer._reading(found)
+            if not self._agrees(summed(here.parts), self._measured(quantity)):
+                here = freed_of_layers(here, name, FEW, partial(self._read, quantity))
+            parts = tuple(self._counted_here(part) for part in here.parts)
+            note = f"read off {FEW} layers: {counts[name]} take too long with symbols for sizes"
+            here = Reading(parts=parts, domain=here.domain, solved_for=here.solved_for)
+            return here, (*found.notes, note), found.trace.in_sizes
+        raise TooSlow("the code takes too long with symbols for sizes")
+
+    def _counted_here(self, part: CodePart) -> CodePart:
+        if part.layers is None:
+            return part
+        counted = Law(
+            expr=part.layers.expr,
+            count=int(self._value(part.layers.expr)),
+            confirmed=part.layers.confirmed,
+            moved=part.layers.moved,
+        )
+        return CodePart(
+            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {FEW}"
+        )
+
     def _read(self, quantity: str, change: dict[str, int]) -> Reading | None:
         """The form where some sizes have other numbers, which then is right there; None if none."""
         source = self.source.other(change)
-        if source is None or not change.items() <= source.sizes().items():
+        if source is None:
+            return None
+        if not change.items() <= {**source.sizes(), **source.layer_fields({})}.items():
             return None
         tracer = Tracer(source, self.workload, split=self.split)
         try:
@@ -201,7 +250,7 @@ class Tracer:
             return None
 
     def _made(
-        self, quantity: str, reading: Reading, trace: Trace, notes: tuple[str, ...],
+        self, quantity: str, reading: Reading, in_sizes: bool, notes: tuple[str, ...],
         tried: Elsewhere | None = None,
     ) -> CodeForm:  # fmt: skip
         parts = reading.parts
@@ -226,7 +275,7 @@ class Tracer:
                 *limits(parts),
                 *(tried.stuck if tried else ()),
             ),
-            how="traced" if trace.in_sizes else "traced in B and S",
+            how="traced" if in_sizes else "traced in B and S",
             source=self.source.described(),
             notes=notes,
             every_number=self._numbers,
@@ -392,13 +441,6 @@ class Tracer:
 
     def _agrees(self, by_role: dict[str, Any], measured: dict[str, Any]) -> bool:
         return agrees(by_role, self._numbers, measured, self.split)
-
-
-def _check_free(sizes: Sizes) -> None:
-    """That the code left B and S symbols: else the form is of one number of them alone."""
-    for letter, number in sizes.constants.items():
-        if letter.name in ("B", "S", "S_e"):
-            raise NotTraced(f"the code needs the number {letter} = {number}")
 
 
 def _rounded(expr: Any) -> Any:

@@ -14,10 +14,10 @@ import sympy
 
 from ..frozen import frozen
 from .code_form import CodePart
-from .sizes import divides
+from .sizes import divides, symbol
 
-POINTS = 3  # readings that make a polynomial of degree 2
-HELD_OUT = 2  # readings that must confirm it
+HELD_OUT = 2  # readings that must confirm a polynomial
+FEW_LAYERS = (6, 7, 8, 9, 5, 13)
 MOST = 2  # sizes that are freed in one form: the readings multiply
 
 
@@ -53,15 +53,35 @@ def freed(here: Reading, names: set[str], numbers: dict[Any, int], read: Read) -
                                lambda more: read({**change, **more}))  # fmt: skip
 
     own = freed(here, rest, numbers, read) if rest else here
-    readings = [(numbers[letter], own)]
-    for change in _changes(letter, numbers, here.domain):
-        found = without(change)
+    changes = _changes(letter, numbers, here.domain)
+    return _from_readings(letter, numbers[letter], own, changes, without, 2) or here
+
+
+def freed_of_layers(here: Reading, name: str, number: int, read: Read) -> Reading:
+    """The same form where what is outside of the layers, too, depends on how many there are."""
+    changes = ({name: n} for n in FEW_LAYERS if n != number)
+    return _from_readings(symbol(name), number, here, changes, read, 1) or here
+
+
+def _from_readings(
+    letter: Any,
+    number: int,
+    own: Reading,
+    changes: Iterator[dict[str, int]],
+    read: Read,
+    degree: int,
+) -> Reading | None:
+    """The form solved for a letter, from as many readings as its degree asks for, and others."""
+    readings = [(number, own)]
+    for change in changes:
+        found = read(change)
+        if found is None or _shape(found) != _shape(own):
+            continue
         more = [*readings, (change[letter.name], found)]
-        if found is not None and _shape(found) == _shape(own) and _common(letter, more) is not None:
-            readings = more
-        if len(readings) == POINTS + HELD_OUT:
-            return _solved(letter, readings) or here
-    return here
+        readings = more if _common(letter, more) is not None else readings
+        if len(readings) == degree + 1 + HELD_OUT:
+            return _solved(letter, readings, degree)
+    return None
 
 
 def _is_fixed(condition: Any) -> bool:
@@ -84,7 +104,7 @@ def _changes(
 
 def _shape(reading: Reading) -> Any:
     """What readings must have in common: roles, layers, and how many there are of them."""
-    return [(p.role, p.where, p.layers and p.layers.expr) for p in reading.parts]
+    return [(p.role, p.layers and p.layers.expr) for p in reading.parts]
 
 
 def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | None:
@@ -103,11 +123,12 @@ def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | Non
     return [next(way for way in pair if way in shared) for pair in ways[0]]
 
 
-def _solved(letter: Any, readings: list[tuple[int, Reading]]) -> Reading | None:
+def _solved(letter: Any, readings: list[tuple[int, Reading]], degree: int) -> Reading | None:
     own = readings[0][1]
     exprs = []
     for parts in zip(*(reading.parts for _, reading in readings), strict=True):
-        expr = _polynomial(letter, [(n, p.expr) for (n, _), p in zip(readings, parts, strict=True)])
+        seen = [(n, p.expr) for (n, _), p in zip(readings, parts, strict=True)]
+        expr = _polynomial(letter, seen, degree)
         if expr is None:
             return None
         exprs.append(expr)
@@ -121,18 +142,18 @@ def _solved(letter: Any, readings: list[tuple[int, Reading]]) -> Reading | None:
     )
 
 
-def _polynomial(letter: Any, readings: list[tuple[int, Any]]) -> Any:
-    """The expression whose coefficients are polynomials of degree 2 at most; None if none is."""
+def _polynomial(letter: Any, readings: list[tuple[int, Any]], degree: int) -> Any:
+    """The expression whose coefficients are polynomials of that degree; None if none is."""
     terms = [(n, sympy.expand(expr.subs(letter, n)).as_coefficients_dict()) for n, expr in readings]
     found = sympy.Integer(0)
     for term in {term: None for _, one in terms for term in one}:
         seen = [(n, one[term]) for n, one in terms]
         for below in (sympy.Integer(1), letter):  # a width over a number of heads
             solved = sympy.interpolate(
-                [(n, c * (1 if below == 1 else n)) for n, c in seen[:POINTS]], letter
+                [(n, c * (1 if below == 1 else n)) for n, c in seen[: degree + 1]], letter
             )
             coefficient = solved / below
-            if all(coefficient.subs(letter, n) == c for n, c in seen[POINTS:]):
+            if all(coefficient.subs(letter, n) == c for n, c in seen[degree + 1 :]):
                 found += coefficient * term
                 break
         else:
