@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -48,10 +48,26 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
         if not sizes.holds(relation):
             continue
         if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
-            tidy = _one_chunk(_tidy(relation))
+            tidy = _in_one_chunk(_tidy(relation))
             if tidy.reversed not in kept:
                 kept[tidy] = None
+    alone = one_chunk(kept)
+    if alone:
+        kept = {r: None for r in (one.xreplace(alone) for one in kept)
+                if not isinstance(r, sympy.Rel) or not _always(r, quotients)}  # fmt: skip
+        kept.pop(sympy.true, None)
     return (*_without_ends(list(_strongest(list(kept)))), *not_read)
+
+
+def one_chunk(domain: Iterable[Any]) -> dict[Any, Any]:
+    """⌈S/c⌉ as 1 for every S ≤ c of a domain."""
+    return {
+        sympy.ceiling(relation.lhs / relation.rhs): sympy.Integer(1)
+        for relation in domain
+        if isinstance(relation, sympy.Le | sympy.Lt)
+        and relation.lhs.is_Symbol
+        and relation.rhs.is_Symbol
+    }
 
 
 def _without_ends(relations: list[Any]) -> Iterator[Any]:
@@ -187,7 +203,7 @@ def _tidy(relation: Any) -> Any:
     return kind(left, right, evaluate=False)
 
 
-def _one_chunk(relation: Any) -> Any:
+def _in_one_chunk(relation: Any) -> Any:
     """⌈S/c⌉ = 1 as S ≤ c."""
     if isinstance(relation, sympy.Eq) and isinstance(relation.lhs, sympy.ceiling):
         above, below = relation.lhs.args[0].as_numer_denom()

@@ -23,11 +23,21 @@ MOST = 2  # sizes that are freed in one form: the readings multiply
 
 @frozen
 class Reading:
-    """A form's parts and its domain, where some sizes are numbers."""
+    """A form's parts and its domain as one trace showed them.
+
+    `solved_for` has sizes that were freed, and the numbers that they had; `in_sizes` is false where
+    only B and S are letters.
+    """
 
     parts: tuple[CodePart, ...]
     domain: tuple[Any, ...]
-    solved_for: tuple[tuple[str, tuple[int, ...]], ...]  # freed sizes, and the numbers they had
+    notes: tuple[str, ...] = ()
+    in_sizes: bool = True
+    solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def but(self, **changes: Any) -> Reading:
+        """The same with other fields."""
+        return Reading(**{**vars(self), **changes})
 
 
 # The form read where some sizes have other numbers; None where it cannot be.
@@ -132,7 +142,7 @@ def _solved(letter: Any, readings: list[tuple[int, Reading]], degree: int) -> Re
         if expr is None:
             return None
         exprs.append(expr)
-    return Reading(
+    return own.but(
         parts=tuple(
             CodePart(role=p.role, expr=expr, layers=p.layers, where=p.where)
             for p, expr in zip(own.parts, exprs, strict=True)

@@ -59,7 +59,7 @@ def test_latex_is_understood_by_a_typesetter(
 
 def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "formula", "type:gpt2", "--from-code")
-    assert "h[0-11]: n_layer = 12 alike, seen so at 5 other numbers of layers; one has" in text
+    assert "h[0-11]: n_layer = 12 alike, seen so at 6 other numbers of layers; one has" in text
     assert "for     sizes from 3, where n_head divides n_embd" in text
     assert "at these sizes 124,439,808, which was measured as well" in text
 

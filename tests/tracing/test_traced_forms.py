@@ -9,6 +9,7 @@ import pytest
 import sympy
 
 from metacount.huggingface.model import build_transformers
+from metacount.measure.foreign_forward import measure_foreign_forward
 from metacount.spec import Workload
 from metacount.tracing.build import size_values, with_fields
 from metacount.tracing.domain import in_words
@@ -139,10 +140,86 @@ def test_a_config_inside_has_its_name_before_its_fields() -> None:
 
 
 def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
-    found = form("mamba2", "state_bytes")
+    found = Tracer({"model_type": "cpmant", "num_hidden_layers": 2}, RUN).form("matmul_flops")
     assert found.how == "interpolated in B and S"
-    assert found.total == found.value * symbol("B")
+    # attention of 32 heads of 128 over every pair: 2 products, 2 FLOPs, 2 layers
+    B, S = letters("B S")
+    assert sympy.Poly(found.total, B, S).coeff_monomial(B * S**2) == 2 * 2 * 2 * 32 * 128
+    assert any("the code needs the number S = " in note for note in found.notes)
     assert any("nothing is known of other lengths" in note for note in found.notes)
+
+
+def test_a_state_has_no_length() -> None:
+    config = {"model_type": "mamba2", "num_hidden_layers": 2}
+    B, N, d, e, n, g, c = letters(
+        "B num_hidden_layers hidden_size expand state_size n_groups conv_kernel"
+    )
+    found = Tracer(config, Workload(seq_len=48)).form("state_bytes")
+    # the convolution's last inputs, x and B and C side by side, in 2 bytes; states in 4
+    assert same(found.total, B * N * (2 * (e * d + 2 * g * n) * c + 4 * e * d * n))
+    assert "S < chunk_size" in [in_words(c, str) for c in found.domain]
+
+
+def test_chunks_are_rounded_up() -> None:
+    config = {"model_type": "mamba2", "num_hidden_layers": 2}
+    found = Tracer(config, Workload(seq_len=300)).form("matmul_flops")
+    S, c = letters("S chunk_size")
+    assert found.how == "traced" and found.total.has(sympy.ceiling(S / c))
+    at = {**found.every_number, S: 700}  # 3 chunks of 256, the last one not full
+    module, _ = build_transformers(config)
+    run = measure_foreign_forward(module, Workload(seq_len=700))
+    value = found.total.xreplace({s: sympy.Integer(at[s]) for s in found.total.free_symbols})
+    assert value.doit() == sum(run.prefill.chosen_by_role.values())
+
+
+def test_layers_that_all_run_are_read_off_few() -> None:
+    B, S, N, V, d, h, a, m = letters("B S n_layer vocab_size d_model n_head d_head d_inner")
+    found = Tracer({"model_type": "xlnet", "n_layer": 16}, Workload(seq_len=20)).form(
+        "matmul_flops"
+    )
+    # q, k, v, o and positions of twice the length; scores by content and by position, values
+    attention = 2 * B * S * d * h * a * (4 + 2) + 2 * B * S**2 * h * a * (1 + 2 + 1)
+    assert same(found.total, N * (attention + 4 * B * S * d * m) + 2 * B * S * d * V)
+    assert any("read off 7 layers: 16 take too long" in note for note in found.notes)
+
+
+def test_a_list_of_experts_is_run_by_one_for_all() -> None:
+    B, S = letters("B S")
+    config = {"model_type": "switch_transformers", "num_layers": 4, "num_decoder_layers": 4,
+              "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2}  # fmt: skip
+    found = Tracer(config, Workload(seq_len=32, source_len=32)).form("matmul_flops")
+    d, m, E = letters("d_model d_ff num_experts")
+    # a router and one expert in each of 2 + 2 sparse layers, of a decoder and an encoder
+    S_e = symbol("S_e")
+    moe = found.by_role["moe"].subs({symbol(n): v for n, v in config.items() if n != "model_type"})
+    moe = moe.subs({symbol("encoder_sparse_step"): 2, symbol("decoder_sparse_step"): 2})
+    assert same(moe, 2 * (2 * B * d * E + 4 * B * d * m) * (S + S_e))
+    assert "num_experts" in dict(found.solved_for)
+
+
+def test_as_many_tokens_as_positions() -> None:
+    config = {"model_type": "gpt_neo", "num_layers": 2,
+              "attention_types": [[["global", "local"], 1]]}  # fmt: skip
+    found = Tracer(config, Workload(seq_len=2048)).form("matmul_flops")
+    B, S, N, V, d = letters("B S num_layers vocab_size hidden_size")
+    assert same(found.total, 2 * B * S * V * d + N * (24 * B * S * d**2 + 4 * B * S**2 * d))
+    assert "S ≤ max_position_embeddings" in [in_words(c, str) for c in found.domain]
+
+
+def test_what_says_which_layers_are_dense_changes_no_cache() -> None:
+    conditions = [in_words(c, str) for c in form("deepseek_v3", "kv_cache_bytes").domain]
+    assert not any("first_k_dense_replace" in said for said in conditions)
+    conditions = [in_words(c, str) for c in form("deepseek_v3", "params").domain]
+    assert "num_hidden_layers ≥ first_k_dense_replace" in conditions
+
+
+def test_a_table_with_a_row_for_each_layer() -> None:
+    config = {"model_type": "gemma4_text", "num_hidden_layers": 14}
+    found = Tracer(config, Workload(seq_len=48)).form("params")
+    V, N, d, p = letters("vocab_size_per_layer_input num_hidden_layers hidden_size "
+                         "hidden_size_per_layer_input")  # fmt: skip
+    assert same(found.by_role["embedding"], V * N * p + symbol("vocab_size") * d)
+    assert "num_hidden_layers" in dict(found.solved_for)
 
 
 def test_interpolation_finds_the_polynomial() -> None:
