@@ -20,6 +20,7 @@ from .huggingface.model import chosen_class
 from .spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
 from .tracing.build import configs_of, layer_fields, size_values, with_fields
 from .tracing.code_form import CodeForm
+from .tracing.domain import is_below
 from .tracing.forms import Tracer
 from .tracing.sizes import symbol
 
@@ -230,6 +231,10 @@ def differences(
             mine = mine.xreplace({least: min(least.args, key=lambda arg: _at(arg, form))})
         theirs = form.by_role.get(role, sympy.Integer(0))
         left = (mine - theirs).subs(ours).subs(known)
+        # no chunk is full where a sequence is shorter than one
+        floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
+        none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
+        left = left.xreplace(none)
         if any(_reduced(case) != 0 for case in _cases(left)):
             found[role] = sympy.factor(_reduced(left))
     return found

@@ -23,7 +23,9 @@ from ..measure.operators import flops_of
 from .layers import Place, Stack, places, stacks
 from .sizes import NotTraced, Sizes, symbol
 
-MAX_OPERATORS = 3000  # of one forward; one layer of each kind runs, of some hundred operators
+aten = torch.ops.aten
+
+MAX_OPERATORS = 2500  # of one forward; one layer of each kind runs, of some hundred operators
 CHECKED = 200  # operators after which it is seen whether B and S are still letters
 
 # (role or part, layer or None) -> expression
@@ -72,6 +74,8 @@ class _Counter(ForeignCounter):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator, unless it is too late."""
+        if func.namespace == "prim":
+            return func(*args, **(kwargs or {}))
         self.left -= 1
         if self.left % CHECKED == 0:
             check_free(self.sizes)  # a loop over tokens would go on for long
@@ -81,16 +85,13 @@ class _Counter(ForeignCounter):
         if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
             with _disable_current_modes():  # numbers of experts: the code makes names of them
                 return func(*args, **(kwargs or {}))
-        # operators whose shapes torch works out with numbers alone
-        if func is torch.ops.aten.polar.default:
-            return torch.empty_like(args[0], dtype=args[0].dtype.to_complex())
-        if func is torch.ops.aten.constant_pad_nd.default:
-            return args[0].new_empty(_padded(args[0].shape, args[1]))
-        if func is torch.ops.aten.baddbmm.default:
-            out = torch.bmm(args[1], args[2]) + args[0]
-            self._charge(func.overloadpacket, args, flops_of(func, args, out))
-            return out
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        made = SHAPED.get(func)
+        if made is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        out = made(*args)
+        if flops := flops_of(func, args, out):
+            self._charge(func.overloadpacket, args, flops)
+        return out
 
     def _charge(self, packet: Any, args: Any, flops: int) -> None:
         role, rotary = self._where()
@@ -99,7 +100,7 @@ class _Counter(ForeignCounter):
         )
         self.ops[role, str(packet), rotary, place] += flops
         routed = self.roles.routed.get(id(args[1])) if len(args) > 1 and role == "moe" else None
-        if routed is not None and packet is torch.ops.aten.bmm:
+        if routed is not None and packet is aten.bmm:
             chosen, n_experts = routed
             self.ops[*IDLE, place] += flops - flops // n_experts * chosen
 
@@ -110,12 +111,27 @@ class _Counter(ForeignCounter):
             self.ops[*key, ran if ran is None else place] += flops
 
 
-def _padded(shape: Any, pads: Any) -> list[Any]:
-    """A shape with what is added in front of and behind each dimension, the last one first."""
-    padded = list(shape)
+def _padded(x: Tensor, pads: Any, *_: Any) -> Tensor:
+    """With what is added in front of and behind each dimension, the last one first."""
+    shape = list(x.shape)
     for i in range(len(pads) // 2):
-        padded[-1 - i] = padded[-1 - i] + pads[2 * i] + pads[2 * i + 1]
-    return padded
+        shape[-1 - i] = shape[-1 - i] + pads[2 * i] + pads[2 * i + 1]
+    return x.new_empty(shape)
+
+
+def _solved(a: Tensor, b: Tensor) -> Tensor:
+    """[.., n, n], [.., n, k] -> [.., n, k]."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return b.new_empty(*batch, *b.shape[-2:])
+
+
+# Operators whose shapes torch works out with numbers alone.
+SHAPED: dict[Any, Any] = {
+    aten.polar.default: lambda x, _: torch.empty_like(x, dtype=x.dtype.to_complex()),
+    aten.baddbmm.default: lambda c, a, b, **_: torch.bmm(a, b) + c,
+    aten.constant_pad_nd.default: _padded,
+    aten.linalg_solve_triangular.default: _solved,
+}
 
 
 def check_free(sizes: Sizes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from .chunks import always, in_one_chunk, known_counts
 from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
 
 LARGEST = 2**60
@@ -48,26 +49,16 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
         if not sizes.holds(relation):
             continue
         if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
-            tidy = _in_one_chunk(_tidy(relation))
-            if tidy.reversed not in kept:
+            tidy = in_one_chunk(_tidy(relation))
+            if tidy.reversed not in kept and not always(tidy):
                 kept[tidy] = None
-    alone = one_chunk(kept)
-    if alone:
-        kept = {r: None for r in (one.xreplace(alone) for one in kept)
-                if not isinstance(r, sympy.Rel) or not _always(r, quotients)}  # fmt: skip
-        kept.pop(sympy.true, None)
+    counts = known_counts(kept)
+    if counts:
+        said = [r if isinstance(r, sympy.Eq) else r.xreplace(counts) for r in kept]
+        kept = dict.fromkeys(_minimal([r for r in said if isinstance(r, divides)]))
+        kept |= dict.fromkeys(r for r in said if isinstance(r, sympy.Rel)
+                              and not _always(r, quotients))  # fmt: skip
     return (*_without_ends(list(_strongest(list(kept)))), *not_read)
-
-
-def one_chunk(domain: Iterable[Any]) -> dict[Any, Any]:
-    """⌈S/c⌉ as 1 for every S ≤ c of a domain."""
-    return {
-        sympy.ceiling(relation.lhs / relation.rhs): sympy.Integer(1)
-        for relation in domain
-        if isinstance(relation, sympy.Le | sympy.Lt)
-        and relation.lhs.is_Symbol
-        and relation.rhs.is_Symbol
-    }
 
 
 def _without_ends(relations: list[Any]) -> Iterator[Any]:
@@ -110,6 +101,12 @@ def _constant_apart(relation: Any) -> tuple[Any, Any] | None:
         return None
     number, form = sympy.expand(difference).as_coeff_Add()
     return number - (1 if isinstance(relation, sympy.Gt | sympy.Lt) else 0), form
+
+
+def is_below(x: Any, y: Any, domain: Iterable[Any]) -> bool:
+    """Whether a domain says, in one of its conditions, that x < y."""
+    asked = filter(None, map(_constant_apart, domain))
+    return any(number <= -1 and sympy.expand(y - x - form) == 0 for number, form in asked)
 
 
 def _plain_pair(relation: Any) -> bool:
@@ -201,15 +198,6 @@ def _tidy(relation: Any) -> Any:
     left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
     right = sympy.expand(left - rest[0])
     return kind(left, right, evaluate=False)
-
-
-def _in_one_chunk(relation: Any) -> Any:
-    """⌈S/c⌉ = 1 as S ≤ c."""
-    if isinstance(relation, sympy.Eq) and isinstance(relation.lhs, sympy.ceiling):
-        above, below = relation.lhs.args[0].as_numer_denom()
-        if relation.rhs == 1:
-            return sympy.Le(above, below, evaluate=False)
-    return relation
 
 
 def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, int]) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 import sympy
 
 from ..huggingface.limits import LAYER_COUNTS
+from .chunks import always, known_counts
 from .code_form import CodePart, FormDiffers, summed
 from .count import TooSlow, check_free
-from .domain import conditions, in_domain, one_chunk
+from .domain import conditions, in_domain
 from .freed import Reading, freed_of_layers
 from .layers import Law, Layout, Stack, law, layout
 from .measured import Measured
@@ -80,7 +81,7 @@ class Readings:
                     if seq_len > self._measured.workload.seq_len:
                         continue  # perhaps more tokens than there are positions
                     break
-                rounded = one_chunk(domain)
+                rounded = known_counts(domain)
                 amounts = {key: sympy.expand(e.xreplace(rounded)) for key, e in amounts.items()}
                 return Reading(
                     parts=tuple(parts_of(amounts, partial(self._law, trace.sizes))),
@@ -102,11 +103,10 @@ class Readings:
             if here and isinstance(condition, sympy.Ne):
                 continue
             if here and isinstance(condition, sympy.Gt | sympy.Lt):
-                if not _rounded(condition.lhs - condition.rhs):
-                    continue  # x is never above itself rounded up
                 wider = sympy.Ge if isinstance(condition, sympy.Gt) else sympy.Le
                 condition = wider(condition.lhs, condition.rhs, evaluate=False)
-            kept.append(condition)
+            if not always(condition):
+                kept.append(condition)
         if not in_domain(tuple(kept), self._measured.numbers, self._measured.numbers):
             raise FormDiffers("the form is of sizes on another side of a limit")
         return tuple(kept)
@@ -172,8 +172,3 @@ class Readings:
             asked = built is not None and change.items() <= built.numbers.items()
             self._layouts[key] = layout(built.module) if built is not None and asked else None
         return self._layouts[key]
-
-
-def _rounded(expr: Any) -> Any:
-    """An expression, nothing in it rounded up."""
-    return sympy.expand(expr.replace(sympy.ceiling, lambda inner: inner))
