@@ -24,8 +24,11 @@ from .of_reference import ReferenceSource
 from .of_transformers import TransformersSource
 from .parts import counting, limits, moved
 from .readings import Readings
-from .sizes import NotTraced, symbol
+from .sizes import NotTraced, divides, symbol
 from .source import OF_PARAMS, QUANTITIES, Source
+
+# Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
+STEPS = (1, 64, 256)
 
 
 class Tracer:
@@ -182,7 +185,7 @@ class Tracer:
             )
             return self._measured.run(quantity, workload) or {}
 
-        by_role = interpolated(at, asked)
+        by_role, step = _by_steps(at, asked)
         if not self._measured.agrees(by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives another number than was measured")
         return CodeForm(
@@ -193,16 +196,37 @@ class Tracer:
             ),
             by_role=by_role,
             **self._in_numbers(by_role),
-            domain=(),
+            domain=tuple(_as_here(letter, number, step) for letter, number in [*asked.items()][1:])
+            if step > 1
+            else (),
             how="interpolated in " + ("B, S and S_e" if self.source.has_encoder else "B and S"),
             source=self.source.described(),
             notes=(
                 f"not traced: {_line(reason)}",
-                f"from plain runs of {run.seq_len} to {run.seq_len + FARTHEST} tokens; "
+                f"from plain runs of {run.seq_len} to {run.seq_len + step * FARTHEST} tokens; "
                 "nothing is known of other lengths",
             ),
             split=self._measured.split_of(quantity),
         )
+
+
+def _by_steps(at: Any, asked: dict[Any, int]) -> tuple[dict[str, Any], int]:
+    """The form through lengths side by side; else through some that are whole chunks apart."""
+    first: NotTraced | None = None
+    for step in STEPS:
+        try:
+            return interpolated(at, asked, step), step
+        except NotTraced as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _as_here(letter: Any, number: int, step: int) -> Any:
+    """That a length leaves the same of a chunk as the asked one."""
+    if number % step == 0:
+        return divides(sympy.Integer(step), letter)
+    return sympy.Eq(sympy.Mod(letter, step), number % step, evaluate=False)
 
 
 def _line(error: Exception) -> str:

@@ -23,19 +23,20 @@ FARTHEST = 14
 
 
 def interpolated(
-    measured: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[Any, int]
+    measured: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[Any, int], step: int = 1
 ) -> dict[str, Any]:
     """Each part as a polynomial of degree 1 in the first letter and 2 in the others together.
 
     `asked` has B and one length or two, with their numbers; `measured` gives the parts of a run at
-    such numbers. Raises `NotTraced` where a run that was held out differs: then no such polynomial
-    is what the code does.
+    such numbers; lengths grow by multiples of `step`. Raises `NotTraced` where a run that was held
+    out differs: then no such polynomial is what the code does.
     """
     letters, base = list(asked), list(asked.values())
     lengths = len(letters) - 1
 
     def at(offsets: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(n + more for n, more in zip(base, offsets, strict=True))
+        batch, *lengths = zip(base, offsets, strict=True)
+        return (sum(batch), *(n + step * more for n, more in lengths))
 
     powers = [p for p in _powers(lengths) if sum(p) <= 2]
     terms = [

@@ -12,9 +12,10 @@ import sympy
 
 from metacount.catalog import entry
 from metacount.figures import fitted
+from metacount.huggingface.config import spec_from_config
 from metacount.proof_record import FILE, proven, structure
 from metacount.proofs import PROVEN, Named, differences, prove, spec_forms, textbook_forms
-from metacount.spec import Workload
+from metacount.spec import SpecError, Workload
 from metacount.tracing.forms import CodeForm, Tracer
 
 ROOT = Path(__file__).parents[2]
@@ -137,3 +138,20 @@ def test_sizes_are_no_structure() -> None:
     assert structure(spec) == structure(spec.replace(d_model=64, n_heads=4, n_kv_heads=4,
                                                      head_dim=16, d_ff=96, n_layers=2))  # fmt: skip
     assert structure(spec) != structure(spec.replace(tie_embeddings=True))
+
+
+def test_no_chunk_is_full_where_a_sequence_is_shorter_than_one() -> None:
+    spec = entry("llama4-scout-text").spec().replace(n_layers=4, vocab_size=97, window=128)
+    (causal,) = (proof for proof in prove(spec, Workload(seq_len=31)) if proof.quantity == CAUSAL)
+    assert causal.proven and causal.form is not None
+    assert "window" in {letter.name for c in causal.form.domain for letter in c.free_symbols}
+
+
+def test_a_spec_has_one_width_where_a_config_has_two() -> None:
+    config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"],
+              "encoder_layers": 2, "decoder_layers": 3}  # fmt: skip
+    (params,) = (p for p in prove(config, RUN) if p.quantity == "params")
+    assert params.proven
+    # the mapping refuses a config in which they differ
+    with pytest.raises(SpecError, match="decoder_ffn_dim"):
+        spec_from_config({**config, "decoder_ffn_dim": 64})

@@ -1,0 +1,85 @@
+"""What is asked of sizes, in the fewest words: chunks, ends, what follows from the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sympy
+
+from metacount.spec import Workload
+from metacount.tracing.chunks import always, in_one_chunk, known_counts
+from metacount.tracing.domain import in_domain, in_words, is_below
+from metacount.tracing.forms import Tracer
+from metacount.tracing.sizes import divides, symbol
+from metacount.views.code_form import in_fields
+from metacount.views.formula import whole_python
+
+S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
+CHUNKS = sympy.ceiling(S / c)
+
+
+@pytest.mark.parametrize(
+    ("relation", "trivial"),
+    [
+        (sympy.Le(S, c * CHUNKS, evaluate=False), True),
+        (sympy.Ge(n * c * CHUNKS, n * S, evaluate=False), True),
+        (sympy.Le(c * CHUNKS, S, evaluate=False), False),  # S is a multiple of c
+        (sympy.Lt(S, c * CHUNKS, evaluate=False), False),  # it is none
+        (sympy.Le(S, w, evaluate=False), False),
+        (sympy.Le(2 * S, c * CHUNKS, evaluate=False), False),
+    ],
+)
+def test_what_rounding_up_says_alone(relation: Any, trivial: bool) -> None:
+    assert always(relation) is trivial
+
+
+def test_one_chunk_is_a_length_that_fits() -> None:
+    one = in_one_chunk(sympy.Eq(CHUNKS, 1, evaluate=False))
+    assert in_words(one, str) == "S ≤ c"
+    two = sympy.Eq(CHUNKS, 2, evaluate=False)
+    assert in_one_chunk(two) == two
+    assert known_counts([one, sympy.Eq(sympy.ceiling(S / 64), 32, evaluate=False)]) == {
+        CHUNKS: 1,
+        sympy.ceiling(S / 64): 32,
+    }
+    assert known_counts([sympy.Le(S + 1, c), divides(c, S)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "below"),
+    [
+        (sympy.Lt(S, w, evaluate=False), True),
+        (sympy.Le(S + 1, w, evaluate=False), True),
+        (sympy.Gt(w, S + 3, evaluate=False), True),
+        (sympy.Le(S, w, evaluate=False), False),
+        (sympy.Ge(S, w, evaluate=False), False),
+        (divides(S, w), False),
+    ],
+)
+def test_what_a_domain_says_of_an_order(asked: Any, below: bool) -> None:
+    assert is_below(S, w, [asked]) is below
+
+
+def test_a_remainder_in_a_domain() -> None:
+    asked = (sympy.Eq(sympy.Mod(S, 64), 2, evaluate=False),)
+    assert in_domain(asked, {S: 130}, {S: 66})
+    assert not in_domain(asked, {S: 131}, {S: 66})
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
+def test_a_number_of_chunks_in_words_and_in_python(length: int) -> None:
+    expr = 3 * S * sympy.ceiling((S + n) / c)
+    assert in_fields(expr) == "3·⌈(S + n)/c⌉·S"
+    value = eval(whole_python(expr), {"S": length, "n": 5, "c": 64})
+    assert value == 3 * length * -(-(length + 5) // 64)
+
+
+def test_equal_sizes_are_not_asked_to_differ() -> None:
+    # the table of positions is cut to S, which is all of it here
+    config = {"model_type": "mpt", "n_layers": 2, "max_seq_len": 64}
+    at_the_end = Tracer(config, Workload(seq_len=64)).form("matmul_flops")
+    before = Tracer(config, Workload(seq_len=48)).form("matmul_flops")
+    assert sympy.expand(at_the_end.total - before.total) == 0
+    assert "S ≤ max_seq_len" in [in_words(one, str) for one in at_the_end.domain]
+    assert "S < max_seq_len" in [in_words(one, str) for one in before.domain]
