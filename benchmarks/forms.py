@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,8 @@ def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, An
     return {**config, "architectures": [model_types(kind)[model_type]]}
 
 
-def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[str, Any]:
-    """The row of one type."""
+def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> Iterator[dict[str, Any]]:
+    """The row of one type, first with what is known of its parameters alone."""
     from metacount.huggingface.model import build_transformers
     from metacount.spec import Workload
     from metacount.tracing.forms import Tracer
@@ -105,8 +106,9 @@ def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[st
         row["confirmed_at"] = held_out(kind, model_type, form, configs)
     except Exception as error:  # somebody else's code: whatever it raised is the reason
         row["problem"] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    yield row
     if not flops or not row["builds"]:
-        return row
+        return
     start = time.monotonic()
     try:
         running = source_of(kind, model_type, runs=True)
@@ -116,11 +118,11 @@ def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> dict[st
         row["matmul_flops"], row["flops_confirmed_at"] = found.how, found.confirmed
         row["flops_fixed"] = fixed(found)
         if found.how != "traced":
-            row["flops_not_traced"] = found.notes[0]
+            row["flops_not_traced"] = "; ".join(found.notes)
     except Exception as error:
         row["flops_problem"] = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     row["flops_s"] = round(time.monotonic() - start, 1)
-    return row
+    yield row
 
 
 def fixed(form: Any) -> dict[str, int]:
@@ -135,7 +137,8 @@ def _child(queue: Any, *asked: Any) -> None:
     import logging
 
     logging.disable(logging.CRITICAL)
-    queue.put(read_forms(*asked))
+    for row in read_forms(*asked):
+        queue.put(row)
 
 
 def one(kind: str, model_type: str, configs: int, flops: bool) -> dict[str, Any]:
@@ -145,12 +148,15 @@ def one(kind: str, model_type: str, configs: int, flops: bool) -> dict[str, Any]
     process = context.Process(target=_child, args=(queue, kind, model_type, configs, flops))
     process.start()
     process.join(SECONDS)
-    if process.is_alive():
+    late = process.is_alive()
+    if late:
         process.kill()
-    if queue.empty():
-        return {"kind": kind, "model_type": model_type, "builds": True,
-                "problem": f"no answer within {SECONDS} s"}  # fmt: skip
-    row: dict[str, Any] = queue.get()
+        process.join()
+    row: dict[str, Any] = {"kind": kind, "model_type": model_type, "builds": True}
+    while not queue.empty():
+        row = queue.get()
+    if late:
+        row["flops_problem" if "params" in row else "problem"] = f"no answer within {SECONDS} s"
     return row
 
 
