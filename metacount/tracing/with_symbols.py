@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
+import numpy
 import torch
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
@@ -67,6 +68,16 @@ class _RopeMath(_Math):
         return math.ceil(_number(x))
 
 
+class _Numpy(ModuleType):
+    """NumPy for code that is traced: roots of sizes are numbers, as in `_Math`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(numpy, name)
+
+    def sqrt(self, x: Any) -> Any:
+        return numpy.sqrt(_number(x))
+
+
 @contextmanager
 def with_symbols(chosen: type) -> Iterator[None]:
     """Inside, `int(a / b)`, `isinstance(a, int)`, `math.sqrt(a)` in a class's files take symbols.
@@ -86,6 +97,8 @@ def with_symbols(chosen: type) -> Iterator[None]:
             if space.get("math") is math:
                 made = (_RopeMath if name == ROPE else _Math)("math")
                 undone.enter_context(_put(space, "math", made))
+            if space.get("np") is numpy:
+                undone.enter_context(_put(space, "np", _Numpy("numpy")))
         strict = vars(sys.modules.get("huggingface_hub.dataclasses", sys))
         plain = strict.get("_validate_simple_type")
         if plain is not None:

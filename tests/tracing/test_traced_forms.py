@@ -197,6 +197,14 @@ def test_a_list_of_experts_is_run_by_one_for_all() -> None:
     assert "num_experts" in dict(found.solved_for)
 
 
+def test_a_root_that_numpy_takes_is_a_number() -> None:
+    B, S, N, V, d, m = letters("B S n_layer vocab_size n_embd dff")
+    found = Tracer({"model_type": "ctrl", "n_layer": 2}, Workload(seq_len=48)).form("matmul_flops")
+    layer = 8 * B * S * d**2 + 4 * B * S**2 * d + 4 * B * S * d * m
+    assert found.how == "traced"
+    assert same(found.total, N * layer + 2 * B * S * d * V)
+
+
 def test_as_many_tokens_as_positions() -> None:
     config = {"model_type": "gpt_neo", "num_layers": 2,
               "attention_types": [[["global", "local"], 1]]}  # fmt: skip
@@ -243,6 +251,16 @@ def test_interpolation_in_two_lengths() -> None:
     }
     with pytest.raises(NotTraced, match="no polynomial in B, S and S_e: a at B = 4, S = 14"):
         interpolated(lambda at: {"a": at[1] * at[1] * at[2]}, {B: 2, S: 9, E: 17})
+
+
+def test_interpolation_over_whole_chunks() -> None:
+    def run(at: tuple[int, ...]) -> dict[str, int]:
+        return {"a": at[0] * (3 * at[1] ** 2 + 64 * 7 * -(-at[1] // 64))}
+
+    B, S = letters("B S")
+    with pytest.raises(NotTraced):
+        interpolated(run, {B: 1, S: 2048})
+    assert interpolated(run, {B: 1, S: 2048}, 64) == {"a": 3 * B * S**2 + 7 * B * S}
 
 
 def test_what_is_no_polynomial_is_not_taken_for_one() -> None:
