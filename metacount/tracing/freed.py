@@ -17,6 +17,7 @@ from .code_form import CodePart
 from .sizes import divides, symbol
 
 HELD_OUT = 2  # readings that must confirm a polynomial
+MISSES = 2  # readings of another shape, or none: then no more are tried
 FEW_LAYERS = (6, 7, 8, 9, 5, 13)
 MOST = 2  # sizes that are freed in one form: the readings multiply
 
@@ -82,13 +83,16 @@ def _from_readings(
     degree: int,
 ) -> Reading | None:
     """The form solved for a letter, from as many readings as its degree asks for, and others."""
-    readings = [(number, own)]
+    readings, misses = [(number, own)], 0
     for change in changes:
         found = read(change)
-        if found is None or _shape(found) != _shape(own):
+        more = [*readings, (change[letter.name], found)] if found else readings
+        if found is None or _shape(found) != _shape(own) or _common(letter, more) is None:
+            misses += 1
+            if misses == MISSES:
+                break
             continue
-        more = [*readings, (change[letter.name], found)]
-        readings = more if _common(letter, more) is not None else readings
+        readings = more
         if len(readings) == degree + 1 + HELD_OUT:
             return _solved(letter, readings, degree)
     return None

@@ -40,8 +40,12 @@ class Readings:
             return self._of_few_layers(quantity)
 
     def elsewhere(self, quantity: str, change: dict[str, int]) -> Reading | None:
-        """The same where some sizes have other numbers; None where nothing can be read."""
-        source = self._source.other(change)
+        """The same where some sizes have other numbers; None where nothing can be read.
+
+        Where there are many layers, few are read: parts and laws are those of all.
+        """
+        few = {name: FEW for name in self._many_layers() if name not in change}
+        source = self._source.other({**change, **few}) or self._source.other(change)
         if source is None:
             return None
         if not change.items() <= {**source.sizes(), **source.layer_fields({})}.items():
@@ -50,6 +54,11 @@ class Readings:
             return self._of(source)._first(quantity)
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
+
+    def _many_layers(self) -> dict[str, int]:
+        fields = self._source.layer_fields({}).items()
+        return {name: number for name, number in fields
+                if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW}  # fmt: skip
 
     def _of(self, source: Any) -> Readings:
         return Readings(Measured(source, self._measured.workload, self._measured.split))
@@ -135,9 +144,7 @@ class Readings:
 
         For code whose layers all run, where that takes too long with symbols.
         """
-        counts = {name: number for name, number in self._source.layer_fields({}).items()
-                  if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW}  # fmt: skip
-        for name, number in counts.items():
+        for name, number in self._many_layers().items():
             source = self._source.other({name: FEW})
             if source is None:
                 continue
