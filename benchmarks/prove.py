@@ -30,7 +30,6 @@ from metacount.huggingface.model import running_config
 from metacount.proof_record import structure
 from metacount.proofs import Proof, prove
 from metacount.spec import ModelSpec, SpecError, Workload
-from metacount.tracing.code_form import CodeForm
 from metacount.tracing.domain import in_words
 from metacount.views.code_form import in_fields
 
@@ -66,7 +65,10 @@ def _record(name: str, spec: ModelSpec, model: Any) -> dict[str, Any]:
         "name": name,
         "structure": structure(spec),
         "proven": {
-            proof.quantity: conditions(proof.form)
+            proof.quantity: [
+                *(in_words(c, in_fields) for c in proof.form.domain),
+                *proof.form.solved,
+            ]
             for proof in found
             if proof.proven and proof.form is not None and not _fixed(proof)
         },
@@ -77,13 +79,6 @@ def _record(name: str, spec: ModelSpec, model: Any) -> dict[str, Any]:
             if proof.differences
         },
     }
-
-
-def conditions(form: CodeForm) -> list[str]:
-    """Where a form holds, in words, and how it was had where a letter is a number to the code."""
-    solved = [f"{letter} read at {', '.join(map(str, at))} and solved for"
-              for letter, at in form.solved_for]  # fmt: skip
-    return [in_words(c, in_fields) for c in form.domain] + solved
 
 
 def _fixed(proof: Proof) -> str:

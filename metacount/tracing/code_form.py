@@ -50,6 +50,14 @@ class CodeForm:
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
+    def solved(self) -> tuple[str, ...]:
+        """Of each letter of `solved_for`, in words."""
+        return tuple(
+            f"{letter} read at {', '.join(map(str, at[:-1]))} and {at[-1]}, and solved for"
+            for letter, at in self.solved_for
+        )
+
+    @property
     def total(self) -> Any:
         """The sum of the roles."""
         return sympy.expand(sum(self.by_role.values(), sympy.Integer(0)))

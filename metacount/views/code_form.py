@@ -69,10 +69,8 @@ def code_form_text(name: str, form: CodeForm) -> str:
         lines += _part(f"{'total':<{label}}", form.total, form, width)
     lines += ["", *_layers(form, width)]
     lines += _domain(form, width)
-    for letter, at in form.solved_for:
-        numbers = f"{', '.join(map(str, at[:-1]))} and {at[-1]}"
-        text = f"{letter} is a number to the code: read at {numbers}, and solved for"
-        lines += paragraph("solved", text, width)
+    for text in form.solved:
+        lines += paragraph("solved", f"{text}: a number to the code", width)
     for note in form.notes:
         lines += paragraph("note  ", note, width)
     lines += paragraph("how   ", f"{form.how}; {form.source}", width)

@@ -41,7 +41,9 @@ def _said(proof: Proof) -> str:
 
 
 def _where(proof: Proof) -> list[str]:
-    return [] if proof.form is None else [in_words(c, in_fields) for c in proof.form.domain]
+    if proof.form is None:
+        return []
+    return [*(in_words(c, in_fields) for c in proof.form.domain), *proof.form.solved]
 
 
 def proofs_data(proofs: Sequence[Proof]) -> list[dict[str, Any]]:
