@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metacount.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -112,3 +115,16 @@ def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     proof = json.loads(run(capsys, "count", "transformer-base", "--json"))["proof"]
     assert (proof["model_type"], proof["quantities"]) == (None, [])
     assert "causal_matmul_flops" in proof["reference"]["quantities"]
+
+
+def test_the_readme_says_how_many_types_have_a_form() -> None:
+    rows = json.loads((ROOT / "benchmarks/results/forms.json").read_text("utf-8"))
+    built = [row for row in rows if row["builds"]]
+    params = [row for row in built if row.get("confirmed_at", 0) == 3]
+    flops = [row["matmul_flops"] for row in built if "matmul_flops" in row]
+    traced = [how for how in flops if how.startswith("traced")]
+    assert (
+        f"Of {len(built)} causal-LM types of transformers that build, {len(params)} have a form of "
+        f"their parameters, confirmed at three other configs, and {len(flops)} one of their FLOPs, "
+        f"{len(traced)} of these traced"
+    ) in " ".join((ROOT / "README.md").read_text("utf-8").split())
