@@ -74,7 +74,7 @@ class Ordinary:
         self.assumed.add("assumed full sequences without padding")
         return self._said[id(asked)][1]
 
-    def nonzero(self, asked: Tensor, n_experts: int | None) -> Tensor:
+    def nonzero(self, asked: Tensor, n_experts: int | torch.SymInt | None) -> Tensor:
         """Indices of what is not zero: all experts of a list, or one expert's share of choices.
 
         A list one longer than the experts has a last place for no expert, which nothing chooses.
@@ -91,9 +91,9 @@ class Ordinary:
         self._turn += 1
         return torch.empty(share, 2, dtype=torch.long, device="meta")
 
-    def hit(self, n_experts: int) -> int:
+    def hit(self, n_experts: int | torch.SymInt) -> int:
         """How many experts of a list tokens choose."""
-        return n_experts
+        return int(n_experts)
 
     def sizes(self, asked: Tensor) -> list[int]:
         """The numbers of tokens per expert, as a list."""
@@ -183,13 +183,13 @@ class ForeignCounter(TorchDispatchMode):
             chosen, n_experts = routed
             self.ops[IDLE] += flops - flops // n_experts * chosen
 
-    def _n_experts(self) -> int | None:
+    def _n_experts(self) -> int | torch.SymInt | None:
         """The number of experts that the running module, or one around it, says it has."""
         for module in reversed(self._path[-3:]):
             for name in ("total_experts", "num_experts", "moe_num_experts"):
                 value = getattr(module, name, None)
                 if isinstance(value, int | torch.SymInt):
-                    return value  # type: ignore[return-value]
+                    return value
         return None
 
     @contextmanager

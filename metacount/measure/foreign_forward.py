@@ -182,14 +182,7 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
     kind = kind_of(model)
     with folded(model, enabled=fold) as folding:
         run = Runner(model, workload, roles, kind, folding)
-        try:
-            prefill, cache = run.forward(workload.seq_len)
-        except (AttributeError, IndexError, ValueError, TypeError) as error:
-            if kind == "encoder":
-                raise
-            # its own cache fails: the forward alone
-            run.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
-            prefill, cache = run.forward(workload.seq_len)
+        prefill, cache = run.prefill()
         assumed = prefill.ordinary.assumed
         nothing = kind == "encoder" or cache is None or run.no_cache
         if nothing:
@@ -238,6 +231,17 @@ class Runner:
         self.no_cache = ""
         self.counter: Callable[..., ForeignCounter] = ForeignCounter
         self.takes_cache = any(name in self._takes for name in CACHES)
+
+    def prefill(self) -> tuple[ForeignCounter, Any]:
+        """A forward over the whole workload; without a cache, and `no_cache` says why, where the
+        model fails with its own."""
+        try:
+            return self.forward(self._workload.seq_len)
+        except (AttributeError, IndexError, ValueError, TypeError) as error:
+            if self._kind == "encoder":
+                raise
+            self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
+            return self.forward(self._workload.seq_len)
 
     def forward(self, length: int, *, cache: Any = None) -> tuple[ForeignCounter, Any]:
         """One forward over `length` tokens, from a cache if there is one; and the cache after."""

@@ -145,9 +145,11 @@ def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
 
 def _layers_spelled_out(source: Any, values: dict[str, int]) -> dict[str, Any]:
     """GPT-Neo's `attention_types`, [[kinds, repetitions], …], for another number of layers."""
+    if "num_layers" not in values:
+        return {}
     _, config, _ = chosen_class(source)
     match getattr(config, "attention_types", None):
-        case [[[*kinds], int()]] if kinds and "num_layers" in values:
+        case [[[*kinds], int()]] if kinds:
             times, rest = divmod(values["num_layers"], len(kinds))
             told = [[kinds, times], [kinds[:rest], 1]]
             return {"attention_types": [one for one in told if one[0] and one[1]]}

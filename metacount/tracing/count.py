@@ -57,7 +57,7 @@ def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts
 class _OneExpert(Ordinary):
     """All tokens choose one expert of a list: what experts do is linear in the tokens they get."""
 
-    def hit(self, n_experts: int) -> int:
+    def hit(self, n_experts: int | torch.SymInt) -> int:
         """One, however many there are."""
         return 1
 
@@ -221,13 +221,7 @@ def _run(
     with folded(model) as folding:
         runner = Runner(model, workload, roles, kind, folding)
         runner.counter = counter
-        try:
-            prefill, cache = runner.forward(workload.seq_len)
-        except (AttributeError, IndexError, ValueError, TypeError) as error:
-            if kind == "encoder":
-                raise
-            runner.no_cache = f"it fails with a cache: {type(error).__name__}"
-            prefill, cache = runner.forward(workload.seq_len)
+        prefill, cache = runner.prefill()
         assumed = set(prefill.ordinary.assumed)
         decode = None
         generates = kind != "encoder" and cache is not None and not runner.no_cache

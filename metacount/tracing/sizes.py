@@ -63,8 +63,9 @@ class Sizes:
         letter = symbol(name)
         self._letters[raw] = letter
         self.hints[letter] = hint
-        made: Any = self.env.create_symintnode(raw, hint=hint, source=source)
-        return made  # type: ignore[no-any-return]
+        made = self.env.create_symintnode(raw, hint=hint, source=source)
+        assert isinstance(made, torch.SymInt)  # `raw` is a symbol
+        return made
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
@@ -75,7 +76,7 @@ class Sizes:
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         # some code copies its config: a copied symbol would belong to another environment
-        copied: dict[Any, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined]
+        copied: dict[Any, Any] = vars(copy)["_deepcopy_dispatch"]
         before = copied.get(torch.SymInt)
         copied[torch.SymInt] = lambda size, _memo: size
         # the bounds of random weights nobody draws: their square roots want a number

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
 from metacount.bench import grid, run
 from metacount.bench.layers import ffn
@@ -28,7 +27,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bench(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
     assert main(["bench", *arguments]) == code
-    return tuple(capsys.readouterr())  # type: ignore[return-value]
+    printed = capsys.readouterr()
+    return printed.out, printed.err
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
