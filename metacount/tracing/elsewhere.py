@@ -15,6 +15,7 @@ import sympy
 from ..frozen import frozen
 from .code_form import CodeForm, FormDiffers, agrees
 from .domain import in_domain
+from .layers import FEW
 from .sizes import symbol
 
 CONFIRMED = 3  # other sizes at which a form is measured
@@ -142,7 +143,7 @@ def _others(value: int, draw: random.Random) -> list[int]:
 
 def _few(form: CodeForm, layers: set[str]) -> dict[str, int]:
     """Few layers where there are many: such a model is built and run quickly."""
-    return {name: 7 for name in layers if form.every_number[symbol(name)] > 12}
+    return {name: FEW for name in layers if form.every_number[symbol(name)] > 2 * FEW}
 
 
 def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:

@@ -17,6 +17,7 @@ from .sizes import symbol
 # Other numbers of layers to try a law at: small, and of different remainders.
 TRIED = (4, 5, 6, 7, 8, 13, 9, 11)
 TRIES_KEPT = 6
+FEW = 7  # layers that every kind is among, it is hoped; whether it was is measured
 
 
 @frozen

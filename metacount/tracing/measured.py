@@ -35,7 +35,7 @@ class Measured:
         return {symbol(name): number for name, number in {**fields, **run}.items()}
 
     def split_of(self, quantity: str) -> str:
-        """ "role", or "operator": parameters and caches have no operators."""
+        """How a quantity is split: parameters and caches have no operators."""
         return "role" if quantity in (*OF_PARAMS, *IN_BYTES) else self.split
 
     def value(self, expr: Any) -> Any:

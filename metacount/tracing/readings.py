@@ -14,13 +14,11 @@ from .code_form import CodePart, FormDiffers, summed
 from .count import TooSlow, check_free
 from .domain import conditions, in_domain
 from .freed import Reading, freed_of_layers
-from .layers import Law, Layout, Stack, law, layout
+from .layers import FEW, Law, Layout, Stack, law, layout
 from .measured import Measured
 from .parts import parts_of, totals
 from .sizes import Sizes, WrongHint
 from .source import OF_PARAMS, Trace
-
-FEW = 7  # layers that every kind is among, it is hoped; whether it was is measured
 
 
 class Readings:

@@ -128,9 +128,9 @@ def _layers(form: CodeForm, width: int) -> list[str]:
 
 
 def _domain(form: CodeForm, width: int) -> list[str]:
-    if form.how.startswith("interpolated"):
-        return []
     said = [in_words(c, in_fields) for c in form.domain]
+    if form.how.startswith("interpolated"):
+        return paragraph("for   ", "lengths where " + "; ".join(said), width) if said else []
     every = f"sizes from {SMALLEST}" + (", where " + "; ".join(said) if said else "")
     return paragraph("for   ", every, width)
 

@@ -40,7 +40,8 @@ class _Python(StrPrinter):  # type: ignore[misc]  # SymPy is not typed
 
     def _print_ceiling(self, expr: Any) -> str:
         above, below = expr.args[0].as_numer_denom()
-        return f"-(-{self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)})"
+        # its own brackets: a minus before a power would be of the power
+        return f"(-(-{self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)}))"
 
     def _print_Min(self, expr: Any) -> str:
         return f"min({', '.join(self._print(arg) for arg in expr.args)})"

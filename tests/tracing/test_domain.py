@@ -71,8 +71,14 @@ def test_a_remainder_in_a_domain() -> None:
 def test_a_number_of_chunks_in_words_and_in_python(length: int) -> None:
     expr = 3 * S * sympy.ceiling((S + n) / c)
     assert in_fields(expr) == "3·⌈(S + n)/c⌉·S"
-    value = eval(whole_python(expr), {"S": length, "n": 5, "c": 64})
-    assert value == 3 * length * -(-(length + 5) // 64)
+    chunks = (length + 5 + 63) // 64
+    at = {"S": length, "n": 5, "c": 64}
+    assert eval(whole_python(expr), at) == 3 * length * chunks
+    # a power of it, and what is taken away from
+    squared = n - 2 * sympy.ceiling((S + n) / c) ** 2
+    assert eval(whole_python(squared), at) == 5 - 2 * chunks * chunks
+    cubed = S * sympy.ceiling((S + n) / c) ** 2
+    assert eval(whole_python(cubed), at) == length * chunks * chunks
 
 
 def test_equal_sizes_are_not_asked_to_differ() -> None:

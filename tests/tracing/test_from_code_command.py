@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sympy import Integer
 
 from metacount.cli import main
+from metacount.spec import Workload
+from metacount.tracing.forms import CodeForm, Tracer
+from metacount.tracing.sizes import divides, symbol
+from metacount.views.code_form import code_form_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,6 +120,14 @@ def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     proof = json.loads(run(capsys, "count", "transformer-base", "--json"))["proof"]
     assert (proof["model_type"], proof["quantities"]) == (None, [])
     assert "causal_matmul_flops" in proof["reference"]["quantities"]
+
+
+def test_a_form_over_whole_chunks_says_of_which_lengths_it_is() -> None:
+    found = Tracer({"model_type": "cpmant", "num_hidden_layers": 1}, Workload(seq_len=48))
+    form = found.form("matmul_flops")
+    assert "lengths where" not in code_form_text("cpmant", form)
+    shown = CodeForm(**{**vars(form), "domain": (divides(Integer(64), symbol("S")),)})
+    assert "for     lengths where 64 divides S" in code_form_text("cpmant", shown)
 
 
 def test_the_readme_says_how_many_types_have_a_form() -> None:
