@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
 from metacount.bench import grid, run
 from metacount.bench.layers import ffn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from bench_layers import DENSE, LATENT, SPARSE, spec
+from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
 from metacount.bench.ceiling import measure_ceiling
 from metacount.bench.device import describe

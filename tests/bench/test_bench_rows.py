@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
 from metacount.bench import results
 from metacount.bench.rows import (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bench_layers import DENSE, spec, tiny_cases
+from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor, nn
 
 from metacount.bench import ceiling, prepare, run

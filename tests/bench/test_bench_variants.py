@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from bench_layers import DENSE, SPARSE, spec, tiny_cases
+from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor
 
 from metacount.bench import reference
