@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..measure.flops import FlopCounter
+from ..measure.reference_flops import ReferenceCounter
 from .layers.case import Inputs, Variant
 
 # Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
@@ -98,7 +98,7 @@ def touched_bytes(tensor: Tensor) -> int:
 
 def observe(variant: Variant, inputs: Inputs) -> Observed:
     """Run the module once, uncompiled, and count. `UncountedOp` for an operator nobody priced."""
-    counter, traffic = FlopCounter(), _Traffic()
+    counter, traffic = ReferenceCounter(), _Traffic()
     with traffic, counter.watching(variant.module):
         variant.module(*inputs)
     report = counter.report()

@@ -13,10 +13,10 @@ from torch import nn
 
 from ..build import DTYPES
 from ..measure.foreign import ForeignParams, measure_foreign_params
-from ..measure.foreign_flops import NeedsData
 from ..measure.foreign_forward import ForeignRun, measure_foreign_forward
 from ..measure.foreign_roles import Roles, text_config
 from ..measure.operators import UncountedOp
+from ..measure.questions import NeedsData
 from ..spec import DTYPE_BYTES, Workload
 from ..units import exact
 from ..witnesses import BREAKDOWNS, QUANTITIES, Witness

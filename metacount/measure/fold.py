@@ -73,16 +73,15 @@ class Folding:
         found = self._replays.get(key)
         if found is not None and number is not None:
             self.replayed += 1
-            out, cost, states, updated = found
-            self.counter.replay(cost, layer)
+            ran, out, cost, states, updated = found
+            self.counter.replay(cost, ran, layer)
             for cache, state in zip(caches, states, strict=True):
                 _put_state(cache, number, state)
             for pair in pairs:
                 pair.is_updated[number] = updated
             return out
-        before = Counter(self.counter.ops)
         others = [_other_states(cache, number) for cache in caches]
-        out = forward(*args, **kwargs)
+        out, cost = self.counter.spent_in(lambda: forward(*args, **kwargs))
         self.ran += 1
         try:
             unchanged = others == [_other_states(cache, number) for cache in caches]
@@ -93,11 +92,9 @@ class Folding:
         if not same:
             self._never.add(type(layer))
             return out
-        cost = Counter(self.counter.ops)
-        cost.subtract(before)
         states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
-        self._replays[key] = (out, +cost, states, updated)
+        self._replays[key] = (layer, out, cost, states, updated)
         return out
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..modules.moe import Experts
-from .roles import BUFFERS, ROLES, UnclaimedTensor, role_of
+from .reference_roles import role_of
+from .roles import BUFFERS, ROLES, UnclaimedTensor
 
 
 @dataclass(frozen=True, kw_only=True)

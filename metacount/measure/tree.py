@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..modules.moe import Experts
-from .roles import role_of
+from .reference_roles import role_of
 
 
 @dataclass(frozen=True, kw_only=True)

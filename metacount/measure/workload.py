@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,8 @@ from torch import Tensor
 from ..modules.cache import Cache
 from ..modules.model import Model
 from ..spec import Workload
-from .flops import FlopCounter, FlopReport
+from .reference_flops import FlopReport, ReferenceCounter
+from .tensors import tensor_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,6 @@ class ForwardReport:
     kv_cache_bytes_per_token: int
 
 
-def tensor_bytes(tensors: Iterable[Tensor]) -> int:
-    """Logical bytes of tensors: values times the size of one."""
-    return sum(t.numel() * t.element_size() for t in tensors)
-
-
 def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     """Run `model` (on meta) over `workload` and measure it.
 
@@ -37,7 +32,7 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     if model.spec.kind == "encoder":
-        with torch.no_grad(), FlopCounter().watching(model) as counter:
+        with torch.no_grad(), ReferenceCounter().watching(model) as counter:
             model(_input(model, batch, seq_len))
         return ForwardReport(
             prefill=counter.report(),
@@ -49,7 +44,7 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     prefill, cache, _ = _fill(model, workload, seq_len)
     _, shorter, memory = _fill(model, workload, seq_len - 1)
     _, single, _ = _fill(model, workload, 1)
-    with torch.no_grad(), FlopCounter().watching(model) as counter:
+    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
         model(_input(model, batch, 1), memory_BTD=memory, cache=shorter, absorbed=True)
     per_token = tensor_bytes(t for layer in single.layers for t in layer.tensors)
     return ForwardReport(
@@ -71,7 +66,7 @@ def _input(model: Model, batch: int, length: int) -> Tensor:
 def _fill(model: Model, workload: Workload, length: int) -> tuple[FlopReport, Cache, Tensor | None]:
     """Prefill `length` tokens into a new cache (none: only the encoder runs)."""
     cache, batch = model.new_cache(), workload.batch_size
-    with torch.no_grad(), FlopCounter().watching(model) as counter:
+    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
         memory = None
         if model.encoder is not None:
             memory = model.encode(_input(model, batch, workload.encoder_len))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +15,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..frozen import frozen
 from ..measure.fold import folded
 from ..measure.foreign import routing
-from ..measure.foreign_flops import IDLE, ForeignCounter, Ordinary
+from ..measure.foreign_flops import IDLE, ForeignCounter
 from ..measure.foreign_forward import Runner, kind_of, measure_cache
 from ..measure.foreign_forward import changed as run_as
 from ..measure.foreign_roles import Roles, role_name
 from ..measure.operators import flops_of
-from .layers import Place, Stack, places, stacks
+from ..measure.questions import Ordinary
+from .layers import Place, Stack, places, places_by_name, stacks
 from .sizes import NotTraced, Sizes, symbol
 
 aten = torch.ops.aten
@@ -63,12 +64,11 @@ class _OneExpert(Ordinary):
 
 
 class _Counter(ForeignCounter):
-    """Charges each layer for itself; keys are (role, operator, rotary, layer)."""
+    """Counts with symbols for sizes, and not for ever."""
 
     sizes: Sizes
-    places: dict[int, Place]
     deadline: float
-    left = MAX_OPERATORS
+    may_run = MAX_OPERATORS  # so many operators more
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -76,10 +76,10 @@ class _Counter(ForeignCounter):
         """Run the operator, unless it is too late."""
         if func.namespace == "prim":
             return func(*args, **(kwargs or {}))
-        self.left -= 1
-        if self.left % CHECKED == 0:
+        self.may_run -= 1
+        if self.may_run % CHECKED == 0:
             check_free(self.sizes)  # a loop over tokens would go on for long
-        if self.left < 0 or time.monotonic() > self.deadline:
+        if self.may_run < 0 or time.monotonic() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
@@ -90,25 +90,8 @@ class _Counter(ForeignCounter):
             return super().__torch_dispatch__(func, types, args, kwargs)
         out = made(*args)
         if flops := flops_of(func, args, out):
-            self._charge(func.overloadpacket, args, flops)
+            self.charge(func.overloadpacket, args, flops)
         return out
-
-    def _charge(self, packet: Any, args: Any, flops: int) -> None:
-        role, rotary = self._where()
-        place = next(
-            (self.places[id(m)] for m in reversed(self._path) if id(m) in self.places), None
-        )
-        self.ops[role, str(packet), rotary, place] += flops
-        routed = self.roles.routed.get(id(args[1])) if len(args) > 1 and role == "moe" else None
-        if routed is not None and packet is aten.bmm:
-            chosen, n_experts = routed
-            self.ops[*IDLE, place] += flops - flops // n_experts * chosen
-
-    def replay(self, cost: Counter[Any], layer: nn.Module) -> None:
-        """Charge this layer with what the one like it cost."""
-        place = self.places.get(id(layer))
-        for (*key, ran), flops in cost.items():
-            self.ops[*key, ran if ran is None else place] += flops
 
 
 def _padded(x: Tensor, pads: Any, *_: Any) -> Tensor:
@@ -210,12 +193,12 @@ def _run(
 ) -> TracedRun:
     roles.routed = routing(model)[0]
     kind = kind_of(model)
-    where = places(model)
+    where = places_by_name(model)
 
     def counter(*args: Any, **kwargs: Any) -> ForeignCounter:
         made = _Counter(*args, **kwargs)
         made.ordinary = _OneExpert(kwargs["last_position"])
-        made.places, made.deadline, made.sizes = where, deadline, sizes
+        made.deadline, made.sizes = deadline, sizes
         return made
 
     with folded(model) as folding:
@@ -231,24 +214,24 @@ def _run(
     kept = _cached(cache, model, sizes) if generates else (None, None)
     return TracedRun(
         kind=kind,
-        prefill=_flops(prefill, sizes),
-        decode=None if decode is None else _of_one_token(_flops(decode, sizes)),
+        prefill=_flops(prefill, sizes, where),
+        decode=None if decode is None else _of_one_token(_flops(decode, sizes, where)),
         cache=kept[0],
         state=kept[1],
         assumed=tuple(sorted(assumed)),
     )
 
 
-def _flops(counter: ForeignCounter, sizes: Sizes) -> TracedFlops:
+def _flops(counter: ForeignCounter, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
     by_role: Amounts = defaultdict(lambda: 0)
     by_operator: Amounts = defaultdict(lambda: 0)
-    for (role, operator, rotary, place), flops in counter.ops.items():
-        if rotary:
-            continue
-        amount = sizes.expr(flops)
-        if operator == IDLE[1]:
+    for charge, flops in counter.charges():
+        amount, operator, place = sizes.expr(flops), charge.operator, where.get(charge.module)
+        if operator == IDLE:
             operator, amount = "aten.bmm", -amount
-        by_role[role, place] += amount
+        elif not counter.counts(charge):
+            continue
+        by_role[charge.role or "other", place] += amount
         by_operator[operator, place] += amount
     return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator))
 

@@ -49,6 +49,12 @@ def places(model: nn.Module) -> dict[int, Place]:
     return found
 
 
+def places_by_name(model: nn.Module) -> dict[str, Place]:
+    """The layer that each module is or belongs to, by the module's full name."""
+    where = places(model)
+    return {name: where[id(m)] for name, m in model.named_modules() if id(m) in where}
+
+
 def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
     """Every outermost list of layers."""
     inside: set[int] = set()

@@ -5,7 +5,7 @@ Textbook formulas share no code with them, so that both can be compared for all 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -14,17 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from ..build import DTYPES, build
-from ..measure.flops import FlopCounter
-from ..measure.foreign_flops import QUESTIONS
 from ..measure.params import active_values, measure_params, owned
-from ..measure.roles import role_of
-from ..measure.workload import measure_forward, tensor_bytes
+from ..measure.reference_flops import ReferenceCounter
+from ..measure.reference_roles import role_of
+from ..measure.tensors import tensor_bytes
+from ..measure.workload import measure_forward
 from ..modules.attention import Visibility
-from ..modules.block import Block
 from ..modules.model import Model
 from ..spec import ModelSpec, SpecError, Workload
 from .count import Amounts, with_kv_len
-from .layers import Place, places, stacks
+from .layers import Place, places, places_by_name, stacks
 from .masks import kept_pairs
 from .sizes import NotTraced, Sizes
 from .source import IN_BYTES, OF_PARAMS, Built, apart
@@ -41,7 +40,7 @@ class ReferenceTrace:
     def __init__(self, sizes: Sizes, model: Model, prefix_len: int) -> None:
         self.sizes, self._model, self._prefix_len = sizes, model, prefix_len
         self.in_sizes = bool(sizes.hints)
-        self._places = places(model)
+        self._places, self._by_name = places(model), places_by_name(model)
         self._runs: dict[int, _Run] = {}
 
     def amounts(
@@ -78,13 +77,14 @@ class ReferenceTrace:
 
     def _flops(self, counter: _Counter, by_operator: bool, *, causal: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
-        for (role, operator, sees, place), flops in counter.charged():
+        for charge, flops in counter.charges():
             amount = self.sizes.expr(flops)
-            if causal and sees is not None:
-                visibility = counter.seen[sees]
+            if causal and charge.detail is not None:
+                visibility = counter.seen[charge.detail]
                 every = self.sizes.expr(visibility.n_queries) * self.sizes.expr(visibility.n_keys)
                 amount = amount / every * kept_pairs(visibility, self.sizes)
-            found[operator if by_operator else role or "other", place] += amount
+            part = charge.operator if by_operator else charge.role or "other"
+            found[part, self._by_name.get(charge.module)] += amount
         return dict(found)
 
     def _cache(self, cache: Any) -> Amounts:
@@ -97,22 +97,13 @@ class ReferenceTrace:
         return found
 
 
-class _Counter(FlopCounter):
-    """Charges each block for itself; visibilities of symbolic sizes stand in `seen`."""
+class _Counter(ReferenceCounter):
+    """Counts with symbols for sizes; visibilities of symbolic sizes stand in `seen`."""
 
-    def __init__(self, sizes: Sizes, where: dict[int, Place]) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self._sizes, self._where = sizes, where
-        self._blocks: list[tuple[Place | None, Counter[Any]]] = []
+        self._sizes = sizes
         self.seen: dict[Any, Visibility] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operator and charge for it, unless it only asks a tensor something."""
-        if func.namespace == "prim" or func._schema.name in QUESTIONS:
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def hashable(self, value: Any) -> Any:
         """The same with expressions for symbols; sizes alone can be compared so."""
@@ -126,16 +117,6 @@ class _Counter(FlopCounter):
             return key
         return value
 
-    def credit(self, block: Block, cost: Counter[Any]) -> None:
-        """Put to the block's own account what it cost, or what one like it did."""
-        self._blocks.append((self._where.get(id(block)), cost))
-
-    def charged(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """((role, operator, visibility, layer or None), FLOPs), one after the other."""
-        for place, cost in ((None, self.ops), *self._blocks):
-            for key, flops in cost.items():
-                yield (*key, place), flops
-
 
 class _Run:
     """One workload of B sequences of S tokens: prefill, one more token, and what is kept."""
@@ -144,7 +125,6 @@ class _Run:
         self._model, self._sizes = model, sizes
         self._batch, length = sizes.new("B", 5), sizes.new("S", seq_len)
         self._source_len = None if model.encoder is None else sizes.new("S_e", 53)
-        self._places = places(model)
         self._length, self._prefix_len = length, prefix_len
         self.cache = model.new_cache() if model.spec.kind != "encoder" else None
         with sizes.tracing(), with_symbols(Model):
@@ -163,7 +143,7 @@ class _Run:
         return counter
 
     def _counter(self) -> _Counter:
-        return _Counter(self._sizes, self._places)
+        return _Counter(self._sizes)
 
     def _prefill(self, length: Any, cache: Any) -> tuple[_Counter, Any]:
         with self._counter().watching(self._model) as counter, torch.no_grad():

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from metacount.huggingface.model import build_transformers, default_config  # noqa: E402
-from metacount.measure.foreign_flops import NeedsData, Ordinary  # noqa: E402
 from metacount.measure.foreign_forward import measure_foreign_forward  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
+from metacount.measure.questions import NeedsData, Ordinary  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
 B, S = 2, 11

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from metacount.measure.flops import FlopCounter
 from metacount.measure.operators import UncountedOp
+from metacount.measure.reference_flops import ReferenceCounter
 
 
 def counted(run: object) -> dict[str, int]:
     """FLOPs by operator of calling `run`."""
-    counter = FlopCounter()
+    counter = ReferenceCounter()
     with torch.no_grad(), counter.watching(nn.Module()):
         run()  # type: ignore[operator]
     return counter.report().by_operator

@@ -13,12 +13,14 @@ from torch import nn
 
 from metacount import catalog
 from metacount.build import build
-from metacount.measure import flops
-from metacount.measure.flops import FlopCounter, kept_pairs
+from metacount.measure import reference_flops
 from metacount.measure.params import measure_params
-from metacount.measure.roles import ROLE_OF, UnclaimedTensor
+from metacount.measure.reference_flops import ReferenceCounter, kept_pairs
+from metacount.measure.reference_roles import ROLE_OF
+from metacount.measure.roles import UnclaimedTensor
+from metacount.measure.tensors import tensor_bytes
 from metacount.measure.tree import Node, module_tree
-from metacount.measure.workload import measure_forward, tensor_bytes
+from metacount.measure.workload import measure_forward
 from metacount.modules.attention import Visibility
 from metacount.spec import Workload
 
@@ -27,13 +29,13 @@ NAMES = ["llama-7b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b", "gemma3-1b", 
          "pangu-alpha-207b", "glm-130b"]  # fmt: skip
 
 
-def real_forward(name: str, seq_len: int) -> tuple[flops.FlopReport, int]:
+def real_forward(name: str, seq_len: int) -> tuple[reference_flops.FlopReport, int]:
     """FLOPs and cache bytes of a real prefill on CPU, every block run."""
     spec = miniature(catalog.entry(name).spec())
     model = build(spec, device="cpu", dtype="fp32", seed=0)
     tokens = torch.randint(0, 101, (2, seq_len))
     cache = None if spec.kind == "encoder" else model.new_cache()
-    with torch.no_grad(), FlopCounter().watching(model) as counter:
+    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
         memory = model.encode(tokens) if spec.has_encoder else None
         model(tokens, memory_BTD=memory, cache=cache)
     return counter.report(), 0 if cache is None else tensor_bytes(cache.tensors())
@@ -67,7 +69,7 @@ def test_folding_identical_blocks_changes_nothing(
 
         return run
 
-    monkeypatch.setattr(flops, "_once", every_time)
+    monkeypatch.setattr(reference_flops, "_once", every_time)
     assert measure_forward(build(spec, dtype="fp32"), workload) == folded
     assert len(ran) >= spec.n_layers
 

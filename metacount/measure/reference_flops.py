@@ -1,28 +1,22 @@
-"""FLOPs of a forward: every operator that runs, priced by its shapes, put to a module's account."""
+"""Counts FLOPs of our own modules: by role and operator, and over the pairs that a mask keeps."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..modules.attention import ScaledDotProduct, Visibility
 from ..modules.block import Block
 from ..modules.cache import LayerCache
 from ..modules.position import RelativeScores
-from .operators import flops_of
-from .quick_meta import without_compiler
-from .roles import ROLES, role_of
+from .counter import Cost, FlopCounter
+from .reference_roles import role_of
+from .roles import ROLES
 
 # Above this many pairs the mask is not laid out to be counted; the answer is then None.
 MAX_PAIRS = 2**30
@@ -51,108 +45,73 @@ class FlopReport:
         return None if self.causal_by_role is None else sum(self.causal_by_role.values())
 
 
-class FlopCounter(TorchDispatchMode):
-    """Counts inside `with counter.watching(model):`. Raises `UncountedOp` rather than guess.
+class ReferenceCounter(FlopCounter):
+    """Counts inside `with counter.watching(model):` what our own modules run.
 
-    `ops` counts FLOPs by (role, operator, visibility); the visibility is that of the attention
-    product being computed, None elsewhere.
+    A charge's detail is the visibility of the attention product being computed, None elsewhere.
     """
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
-        self.ops: Counter[tuple[str | None, str, Visibility | None]] = Counter()
-        self._path: list[nn.Module] = []
+        super().__init__()
         self._visibility: list[Visibility] = []
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import its compiler (a second) to keep it away from this mode; nothing is
-        # compiled here. Torch's own hook for modes that opt out.
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operator, then charge for it."""
-        out = func(*args, **(kwargs or {}))
-        flops = flops_of(func, args, out)
-        if flops:
-            pairwise = self._path and isinstance(self._path[-1], ScaledDotProduct | RelativeScores)
-            sees = self.hashable(self._visibility[-1]) if pairwise else None
-            self.ops[role_of(self._path), str(func.overloadpacket), sees] += flops
-        return out
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+        """The role of the owner, and which pairs an attention product computes."""
+        pairwise = path and isinstance(path[-1], ScaledDotProduct | RelativeScores)
+        return role_of(path), self.hashable(self._visibility[-1]) if pairwise else None
 
     def hashable(self, value: Any) -> Any:
         """What stands for shapes and visibilities in a key: themselves, where sizes are ints."""
         return value
 
-    def credit(self, block: Block, cost: Counter[Any]) -> None:
-        """Put to the account what one block cost."""
-        self.ops += cost
-
-    def spent_in(self, block: Block, run: Callable[[], Tensor]) -> tuple[Tensor, Counter[Any]]:
-        """What a run of a block gives, and what it cost, which is credited."""
-        outside, self.ops = self.ops, Counter()
-        try:
-            out, cost = run(), self.ops
-        finally:
-            self.ops = outside
-        self.credit(block, cost)
-        return out, cost
-
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[Self]:
-        """Count what runs inside, knowing at each operator which module runs it."""
-        handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
+        """Count what runs inside; on meta, blocks that are alike run once."""
         blocks = [m for m in model.modules() if isinstance(m, Block)]
         record: dict[Any, _Replay] = {}
         for block in blocks:
             vars(block)["forward"] = _once(block, self, record)
         try:
-            with without_compiler(), self:
+            with super().watching(model):
                 yield self
         finally:
-            for handle in handles:
-                handle.remove()
             for block in blocks:
                 del vars(block)["forward"]
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._path.append(module)
+    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module's forward begins, perhaps with a visibility."""
+        super().entered(module, args)
         self._visibility += [a for a in args if isinstance(a, Visibility)][:1]
 
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], _out: Any) -> None:
-        self._path.pop()
+    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        """A module's forward ends."""
+        super().left(module, args, out)
         if any(isinstance(a, Visibility) for a in args):
             self._visibility.pop()
 
     def report(self) -> FlopReport:
         """What was counted so far, by role and by operator."""
-        by_role: dict[str, int] = dict.fromkeys(ROLES, 0)
         causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
-        by_operator: Counter[str] = Counter()
-        for (role, operator, sees), flops in self.ops.items():
-            by_role[role or "other"] += flops
-            by_operator[operator] += flops
-            kept = flops if sees is None else _kept(flops, sees)
+        for charge, flops in self.totals().items():
+            kept = flops if charge.detail is None else _kept(flops, charge.detail)
             if kept is None:
                 causal = None
             elif causal is not None:
-                causal[role or "other"] += kept
-        return FlopReport(by_role=by_role, by_operator=dict(by_operator), causal_by_role=causal)
+                causal[charge.role or "other"] += kept
+        return FlopReport(
+            by_role=self.by_role(), by_operator=self.by_operator(), causal_by_role=causal
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Replay:
-    ops: Counter[Any]
+    ran: Block  # whose cost it is
+    cost: Cost
     out: Tensor
     cached: tuple[tuple[tuple[Tensor, ...], int], ...]  # tensors kept, positions added
 
 
-def _once(block: Block, counter: FlopCounter, record: dict[Any, _Replay]) -> Any:
+def _once(block: Block, counter: ReferenceCounter, record: dict[Any, _Replay]) -> Any:
     """The block's forward, run once for each kind of block and shape of input, on meta only.
 
     Two blocks are of one kind when their class says so (`kind`), when their parameters have the
@@ -177,11 +136,11 @@ def _once(block: Block, counter: FlopCounter, record: dict[Any, _Replay]) -> Any
         replay = record.get(key)
         if replay is None:
             lengths = [c.length for c in caches]
-            out, cost = counter.spent_in(block, lambda: forward(block, x_BSD, visibility, **rest))
+            out, cost = counter.spent_in(lambda: forward(block, x_BSD, visibility, **rest))
             cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, lengths, strict=True))
-            record[key] = _Replay(ops=cost, out=out, cached=cached)
+            record[key] = _Replay(ran=block, cost=cost, out=out, cached=cached)
             return out
-        counter.credit(block, replay.ops)
+        counter.replay(replay.cost, replay.ran, block)
         for cache, (tensors, added) in zip(caches, replay.cached, strict=True):
             cache.tensors = tuple(torch.empty_like(t) for t in tensors)
             cache.length += added

@@ -1,0 +1,102 @@
+"""Answers what code asks of data, where meta tensors hold none.
+
+The answer is that of an ordinary run: full sequences without padding, no special tokens, tokens
+spread evenly over experts. A question that has no such answer is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+aten = torch.ops.aten
+
+
+class NeedsData(RuntimeError):
+    """The code asks for a value that depends on data, and no ordinary run answers it."""
+
+
+class Ordinary:
+    """What an ordinary run answers when code asks for a value.
+
+    `any` is False (nothing is padded or special) and `all` is True (the mask is full). Tokens
+    choose experts evenly: of a list of E experts all are hit, each by its share of the choices.
+    The largest of any positions is the last one.
+    """
+
+    def __init__(self, last_position: int) -> None:
+        self._last = last_position
+        self._said: dict[int, tuple[Tensor, Any]] = {}  # holds the tensor: ids are used again
+        self._choices = 0
+        self._experts = self._turn = 0
+        self.assumed: set[str] = set()
+
+    def note(self, func: Any, out: Any) -> None:
+        """Remember what a later question may be about."""
+        packet = func.overloadpacket
+        if packet in (aten.any, aten.all, aten._is_all_true):
+            self._said[id(out)] = (out, packet is not aten.any)
+        elif packet is aten.max and isinstance(out, Tensor) and not out.is_floating_point():
+            self._said[id(out)] = (out, self._last)
+        elif packet is aten.topk:
+            self._choices = out[0].numel()
+
+    def item(self, asked: Tensor) -> Any:
+        """The value of a tensor of one value."""
+        if id(asked) not in self._said:
+            raise NeedsData(f"the code asks for the value of a {asked.dtype} computed from data")
+        self.assumed.add("assumed full sequences without padding")
+        return self._said[id(asked)][1]
+
+    def nonzero(self, asked: Tensor, n_experts: int | torch.SymInt | None) -> Tensor:
+        """Indices of what is not zero: all experts of a list, or one expert's share of choices.
+
+        A list one longer than the experts has a last place for no expert, which nothing chooses.
+        """
+        if asked.dim() == 1 and n_experts and asked.shape[0] - n_experts in (0, 1):
+            self._experts, self._turn = self.hit(n_experts), 0
+            self.assumed.add("assumed tokens spread evenly over experts")
+            with _disable_current_modes():
+                # real numbers: the code makes names and places of them
+                return torch.arange(self._experts, device="cpu")[:, None]
+        if asked.dim() != 2 or not self._experts:
+            raise NeedsData(f"the code asks which of {tuple(asked.shape)} values are not zero")
+        share = self._share(asked.numel(), self._experts)[self._turn % self._experts]
+        self._turn += 1
+        return torch.empty(share, 2, dtype=torch.long, device="meta")
+
+    def hit(self, n_experts: int | torch.SymInt) -> int:
+        """How many experts of a list tokens choose."""
+        return int(n_experts)
+
+    def sizes(self, asked: Tensor) -> list[int]:
+        """The numbers of tokens per expert, as a list."""
+        if asked.dim() != 1 or not self._choices:
+            raise NeedsData(f"the code asks for {tuple(asked.shape)} values computed from data")
+        self.assumed.add("assumed tokens spread evenly over experts")
+        return self._share(self._choices, asked.shape[0])
+
+    @staticmethod
+    def _share(choices: int, experts: int) -> list[int]:
+        each, rest = choices // experts, choices % experts
+        return [each + (i < rest) for i in range(experts)]
+
+
+class ListQuestions(TorchFunctionMode):
+    """Questions that never reach the dispatcher: `tolist` of a tensor without data."""
+
+    def __init__(self, ordinary: Ordinary) -> None:
+        super().__init__()
+        self._ordinary = ordinary
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Answer, or let torch."""
+        if func is Tensor.tolist and args[0].is_meta:
+            return self._ordinary.sizes(args[0])
+        return func(*args, **(kwargs or {}))
