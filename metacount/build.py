@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from .measure.tensors import DTYPES as DTYPES
 from .modules.model import Model
 from .spec import ModelSpec, SpecError
 
 # Every block is really instantiated; this many take about two seconds and 200 MB on meta.
 MAX_BLOCKS = 4096
-
-DTYPES = {
-    "fp64": torch.float64,
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
 
 
 def build(

@@ -9,12 +9,14 @@ import json
 import os
 import stat
 
-from metacount.resolve import CONFIG, MAX_DIGITS, InputError, shown
+from metacount.errors import InputError, shown
+from metacount.rules import MAX_DIGITS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
+CONFIG = "config.json"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
 
 

@@ -8,22 +8,18 @@ from __future__ import annotations
 import os
 
 from metacount import catalog
+from metacount.errors import InputError as InputError
+from metacount.errors import SpecError, nearest
+from metacount.errors import printable as printable
+from metacount.errors import shown as shown
 from metacount.frozen import frozen
-from metacount.spec import CHOICES, ModelSpec, SpecError, nearest
+from metacount.rules import CHOICES, MAX_DIGITS
+from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
-
-MAX_DIGITS = 40  # of a whole number; no size comes near
-MAX_SHOWN = 100  # characters of somebody else's text in a message of ours
-
-CONFIG = "config.json"
-
-
-class InputError(ValueError):
-    """The request or an input is wrong: one line that says where, what and the remedy."""
 
 
 @frozen
@@ -64,24 +60,6 @@ class Model:
     def published(self) -> catalog.CatalogEntry | None:
         """The entry whose published count belongs to this spec; None once sizes were changed."""
         return None if self.changes else self.entry
-
-
-def printable(text: object) -> str:
-    r"""Text on one line, without characters that could steer a terminal.
-
-    >>> printable("a\nb\x1b[31m")
-    'a\\nb\\x1b[31m'
-    """
-    plain = str(text)
-    if plain.isprintable():
-        return plain
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in plain)
-
-
-def shown(text: object) -> str:
-    """Somebody else's text as one printable line, shortened."""
-    plain = printable(str(text)[: MAX_SHOWN + 1])
-    return plain if len(plain) <= MAX_SHOWN else plain[: MAX_SHOWN - 3] + "..."
 
 
 def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
@@ -173,7 +151,7 @@ def _from_repository(repository: str) -> Model | Foreign:
 
 
 def _from_path(argument: str) -> Model | Foreign:
-    from metacount.json_file import read_json
+    from metacount.json_file import CONFIG, read_json
 
     path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
     data = read_json(path)

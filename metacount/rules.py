@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from metacount.errors import SpecError as SpecError
+from metacount.errors import nearest as nearest
+from metacount.errors import shown_name as shown_name
 from metacount.frozen import fields
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
     from metacount.spec import ModelSpec, Workload
 
 # Largest values accepted. A larger one is a typing error, not a model.
@@ -16,6 +17,7 @@ MAX_LAYERS = 100_000
 MAX_EXPERTS = 2**16
 MAX_VOCAB = 2**30
 MAX_TOKENS = 2**40
+MAX_DIGITS = 40  # of a whole number as text; no size comes near
 MAX_TENSOR = 2**62  # torch counts the elements of one tensor in a signed 64-bit integer
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
@@ -74,38 +76,6 @@ MAY_BE_ZERO = ("n_encoder_layers", "n_dense_layers", "n_shared_experts", "n_toke
 NUMBERS = ("embedding_scale", "residual_scale", "logit_scale", "logit_softcap", "attention_scale",
            "attention_softcap", "swish_beta", "routed_scale", "norm_eps", "rope_theta",
            "rope_theta_windowed")  # fmt: skip
-
-
-def _shown(value: object) -> str:
-    """`value` in at most 60 characters of one line, whatever it is."""
-    try:
-        text = " ".join(repr(value).split())
-    except (ValueError, RecursionError):  # an integer of over 4300 digits; a list in itself
-        return "a value too long to print"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def shown_name(key: object) -> str:
-    """`key` bare when it could be a field, else as a value."""
-    plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
-    return str(key) if plain else _shown(key)
-
-
-class SpecError(ValueError):
-    """A size or a choice that no model can have: field, rule, value, remedy, in one line."""
-
-    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
-        self.field, self.rule, self.value, self.remedy = field, rule, value, remedy
-        shown = _shown(value)
-        super().__init__(f"{field} {rule}: got {shown}; {remedy}")
-
-
-def nearest(word: str, known: Any, otherwise: str) -> str:
-    """`did you mean ...` for the known words closest to `word`, or `otherwise`."""
-    import difflib
-
-    close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=0.5)
-    return f"did you mean {', '.join(close)}?" if close else otherwise
 
 
 def check_model(spec: ModelSpec) -> None:

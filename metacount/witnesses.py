@@ -1,4 +1,4 @@
-"""Witnesses side by side: the only file that sees formulas and modules.
+"""Puts witnesses side by side: the formulas, our modules, and what others wrote.
 
 A witness is an independent opinion. Counts are compared with `==`, never with a tolerance.
 """
@@ -12,42 +12,13 @@ from .figures import count, fitted
 from .frozen import frozen
 from .spec import DTYPE_BYTES, ModelSpec, Workload
 from .units import exact
+from .witness import BREAKDOWNS, QUANTITIES
+from .witness import Witness as Witness
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from .huggingface.checkpoint import CheckpointReport
     from .resolve import Source
-
-# What witnesses are asked. Each is one integer, or None where a witness has no opinion.
-QUANTITIES = (
-    "params",
-    "active_params",
-    "active_params_no_embed",
-    "matmul_flops",
-    "causal_matmul_flops",
-    "decode_matmul_flops",
-    "kv_cache_bytes_per_token",
-    "kv_cache_bytes",
-    "cross_kv_cache_bytes",
-)
-
-# The same, role by role; and buffers by name. Compared too, so that no two errors cancel.
-BREAKDOWNS = ("by_role", "active_by_role", "matmul_flops_by_role", "causal_matmul_flops_by_role",
-              "decode_matmul_flops_by_role", "buffers")  # fmt: skip
-
-
-@frozen
-class Witness:
-    """One opinion: `figures` by quantity, `parts` by breakdown, and where they come from."""
-
-    name: str
-    figures: dict[str, int | None]
-    parts: dict[str, dict[str, int] | None]
-    detail: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, every quantity under its own name."""
-        return {"name": self.name, **self.figures, **self.parts, "detail": self.detail}
 
 
 @frozen

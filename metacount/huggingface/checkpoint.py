@@ -28,7 +28,7 @@ from metacount.resolve import InputError, shown
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from metacount.witnesses import Witness
+    from metacount.witness import Witness
 
 __all__ = [
     "CheckpointReport",
@@ -212,7 +212,7 @@ def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) 
 
     Without a comparison there is nothing to tell a buffer from a parameter: params is None.
     """
-    from metacount.witnesses import BREAKDOWNS, QUANTITIES, Witness
+    from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
 
     figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
     figures["params"] = None if comparison is None else comparison.params

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..build import DTYPES
 from ..measure.foreign import ForeignParams, measure_foreign_params
 from ..measure.foreign_forward import ForeignRun, measure_foreign_forward
 from ..measure.foreign_roles import Roles, text_config
 from ..measure.operators import UncountedOp
 from ..measure.questions import NeedsData
+from ..measure.tensors import DTYPES
 from ..spec import DTYPE_BYTES, Workload
 from ..units import exact
-from ..witnesses import BREAKDOWNS, QUANTITIES, Witness
+from ..witness import BREAKDOWNS, QUANTITIES, Witness
 from .classes import ClassChoice, version
 from .model import build_transformers
 

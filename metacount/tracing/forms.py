@@ -12,8 +12,8 @@ from typing import Any
 
 import sympy
 
-from ..build import DTYPES
 from ..huggingface.limits import LAYER_COUNTS
+from ..measure.tensors import DTYPES
 from ..spec import ModelSpec, SpecError, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from .elsewhere import Elsewhere, tried_elsewhere

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 from torch import nn
 
-from ..build import DTYPES
+from ..measure.tensors import DTYPES
 from ..spec import DTYPE_BYTES, Workload
 from .code_form import agrees
 from .sizes import NotTraced, symbol

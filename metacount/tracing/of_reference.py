@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..build import DTYPES, build
+from ..build import build
 from ..measure.params import active_values, measure_params, owned
 from ..measure.reference_flops import ReferenceCounter
 from ..measure.reference_roles import role_of
-from ..measure.tensors import tensor_bytes
+from ..measure.tensors import DTYPES, tensor_bytes
 from ..measure.workload import measure_forward
 from ..modules.attention import Visibility
 from ..modules.model import Model

@@ -16,7 +16,7 @@ DASH = "-"
 
 def verification_text(result: Verification, name: str) -> str:
     """Every quantity with what each witness says, where they come from, and the verdict."""
-    from metacount.witnesses import QUANTITIES
+    from metacount.witness import QUANTITIES
 
     witnesses = result.witnesses
     said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}

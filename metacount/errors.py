@@ -1,0 +1,63 @@
+"""Errors that are one line for the person who asked, and somebody else's text made printable."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_SHOWN = 100  # characters of somebody else's text in a message of ours
+
+
+class InputError(ValueError):
+    """The request or an input is wrong: one line that says where, what and the remedy."""
+
+
+def _shown(value: object) -> str:
+    """`value` in at most 60 characters of one line, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # an integer of over 4300 digits; a list in itself
+        return "a value too long to print"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def shown_name(key: object) -> str:
+    """`key` bare when it could be a field, else as a value."""
+    plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
+    return str(key) if plain else _shown(key)
+
+
+class SpecError(ValueError):
+    """A size or a choice that no model can have: field, rule, value, remedy, in one line."""
+
+    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
+        self.field, self.rule, self.value, self.remedy = field, rule, value, remedy
+        shown = _shown(value)
+        super().__init__(f"{field} {rule}: got {shown}; {remedy}")
+
+
+def nearest(word: str, known: Any, otherwise: str) -> str:
+    """`did you mean ...` for the known words closest to `word`, or `otherwise`."""
+    import difflib
+
+    close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(close)}?" if close else otherwise
+
+
+def printable(text: object) -> str:
+    r"""Text on one line, without characters that could steer a terminal.
+
+    >>> printable("a\nb\x1b[31m")
+    'a\\nb\\x1b[31m'
+    """
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in plain)
+
+
+def shown(text: object) -> str:
+    """Somebody else's text as one printable line, shortened."""
+    plain = printable(str(text)[: MAX_SHOWN + 1])
+    return plain if len(plain) <= MAX_SHOWN else plain[: MAX_SHOWN - 3] + "..."

@@ -1,0 +1,292 @@
+"""The two sides never look at each other: over every import, through however many files.
+
+Formulas know no module; modules know no formula; what others wrote (transformers, checkpoints) is
+measured without either. Only what compares them sees more than one side.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from import_graph import ImportGraph, within
+
+import metacount
+
+PACKAGE = Path(metacount.__file__).parent
+
+# The side of each module: of the longest prefix that stands here.
+SIDES = {
+    # what everybody may use: records, the spec and its rules, data, reading of files
+    "metacount": "ground",
+    "metacount.errors": "ground",
+    "metacount.frozen": "ground",
+    "metacount.units": "ground",
+    "metacount.rules": "ground",
+    "metacount.spec": "ground",
+    "metacount.symbols": "ground",
+    "metacount.catalog": "ground",
+    "metacount.witness": "ground",
+    "metacount.json_file": "ground",
+    "metacount.output_file": "ground",
+    "metacount.resolve": "ground",
+    "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
+    # algebra
+    "metacount.formulas": "formula",
+    "metacount.figures": "formula",
+    "metacount.closed_form": "formula",
+    "metacount.conventions": "formula",
+    "metacount.proof_record": "formula",
+    "metacount.judge": "formula",
+    "metacount.folder": "formula",
+    # the one counter and what it needs, without a module of ours
+    "metacount.measure": "ruler",
+    # our modules
+    "metacount.modules": "module",
+    "metacount.build": "module",
+    "metacount.measure.params": "module",
+    "metacount.measure.reference_flops": "module",
+    "metacount.measure.reference_roles": "module",
+    "metacount.measure.tree": "module",
+    "metacount.measure.workload": "module",
+    "metacount.huggingface.weights": "module",
+    "metacount.huggingface.weight_names": "module",
+    # what others wrote
+    "metacount.huggingface.classes": "others",
+    "metacount.huggingface.model": "others",
+    "metacount.huggingface.witness": "others",
+    "metacount.huggingface.checkpoint": "others",
+    "metacount.huggingface.checkpoint_compare": "others",
+    "metacount.huggingface.checkpoint_conversion": "others",
+    "metacount.huggingface.checkpoint_hub": "others",
+    "metacount.huggingface.checkpoint_names": "others",
+    "metacount.survey": "others",
+    # forms read off code, ours or others'
+    "metacount.tracing": "code",
+    # who compares, and what stands above
+    "metacount.witnesses": "both",
+    "metacount.proofs": "both",
+    "metacount.claims": "both",
+    "metacount.bench": "both",
+    "metacount.options": "both",
+    "metacount.views": "both",
+    "metacount.commands": "both",
+    "metacount.cli": "both",
+    "metacount.__main__": "both",
+}
+MAY_REACH = {
+    "ground": {"ground"},
+    "formula": {"ground", "formula"},
+    "ruler": {"ground", "ruler"},
+    "module": {"ground", "ruler", "module"},
+    "others": {"ground", "ruler", "others"},
+    "code": {"ground", "ruler", "module", "others", "code"},
+    "both": {"ground", "formula", "ruler", "module", "others", "code", "both"},
+}
+# Libraries that a side does without.
+NOT_FOR = {
+    "ground": {"torch", "transformers", "accelerate"},
+    "formula": {"torch", "transformers", "accelerate"},
+}
+# Where a module is loaded by a computed name: what it says, and all that it can load.
+COMPUTED = {
+    "metacount": ["import of importlib.import_module"],  # its table of names
+    "metacount.judge": ["import of importlib.import_module"],  # likewise
+    "metacount.cli": ["import of importlib.import_module"],  # a command's file
+    "metacount.claims": ["import of importlib.import_module"],  # a judge's file
+    "metacount.huggingface.families": ["import of importlib.import_module"],
+    # transformers' own modules, by the names that its tables give
+    "metacount.huggingface.classes": ["import of importlib.import_module"],
+    "metacount.symbols": ["import of importlib.import_module"],  # sympy, late
+    "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
+    "metacount.judge.child": ["import of importlib.util", "sys.modules"],  # somebody's file
+    "metacount.measure.quick_meta": ["sys.modules"],  # whether torch's compiler is loaded
+    "metacount.tracing.with_symbols": ["sys.modules"],  # which modules hold a name to replace
+}
+LOADS = {
+    "metacount.cli": ("metacount.commands",),
+    "metacount.claims": ("metacount.claims",),
+    "metacount.huggingface.families": ("metacount.huggingface.families",),
+}
+
+
+def side_of(name: str) -> str | None:
+    """The side of a module; None for one that stands in no row."""
+    rows = [row for row in SIDES if within(name, row) and (row != "metacount" or name == row)]
+    return SIDES[max(rows, key=len)] if rows else None
+
+
+def breaches(package: Path) -> list[str]:
+    """What crosses the wall, one line each."""
+    graph = ImportGraph(package, LOADS)
+    found = []
+    for name in graph.files:
+        side = side_of(name)
+        if side is None:
+            found.append(f"{name} has no side")
+            continue
+        for other in sorted(graph.reached(name)):
+            if side_of(other) not in MAY_REACH[side]:
+                found.append(f"{name} ({side}) reaches {' -> '.join(graph.path(name, other)[1:])}")
+        for library in sorted({other.partition(".")[0] for other in graph.external[name]}):
+            if library in NOT_FOR.get(side, ()):
+                found.append(f"{name} ({side}) imports {library}")
+        if set(graph.computed[name]) - set(COMPUTED.get(name, ())):
+            found.append(f"{name} loads by a computed name: {', '.join(graph.computed[name])}")
+    return found
+
+
+def test_no_import_crosses_the_wall() -> None:
+    assert breaches(PACKAGE) == []
+
+
+def test_no_circle_of_imports() -> None:
+    assert ImportGraph(PACKAGE, LOADS).circles() == []
+
+
+def test_every_row_is_of_a_module_that_is_there() -> None:
+    graph = ImportGraph(PACKAGE, LOADS)
+    assert [row for row in (*SIDES, *COMPUTED, *LOADS) if row not in graph.files] == []
+    for name, said in COMPUTED.items():
+        assert set(graph.computed[name]) == set(said), name
+
+
+def planted(tmp_path: Path, **files: str) -> list[str]:
+    """The breaches of a small package: some innocent modules, and the given ones."""
+    innocent = {
+        "__init__": "_HOMES = {'count': 'figures', 'verify': 'witnesses', 'ModelSpec': 'spec'}\n",
+        "spec": "", "errors": "", "units": "", "figures": "from metacount.formulas import ffn\n",
+        "witnesses": "from metacount import figures\nfrom metacount.modules import ffn\n",
+        "formulas/__init__": "", "formulas/ffn": "", "modules/__init__": "import torch\n",
+        "modules/ffn": "from metacount import spec\n",
+        "huggingface/__init__": "", "huggingface/witness": "import transformers\n",
+        "judge/__init__": "_HOMES = {'check': 'verdict'}\n", "judge/verdict": "",
+        "measure/__init__": "", "measure/counter": "import torch\n",
+    }  # fmt: skip
+    for name, text in {**innocent, **files}.items():
+        file = tmp_path / "metacount" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return breaches(tmp_path / "metacount")
+
+
+def test_the_innocent_package_has_no_breach(tmp_path: Path) -> None:
+    guard = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+    fine = guard + "    from metacount.formulas import ffn\n"
+    plain = "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from ..modules import ffn\n"
+    found = planted(tmp_path, **{"modules/ffn": fine, "formulas/ffn": plain})
+    assert found == []
+
+
+IN_MODULES = [
+    "from metacount.formulas import ffn",
+    "from ..formulas import ffn",
+    "import metacount.formulas.ffn as algebra",
+    "from metacount.formulas import *",
+    "def late():\n    from metacount.formulas.ffn import glu_params",
+    "try:\n    from metacount.formulas import ffn\nexcept ImportError:\n    pass",
+    # through a public name, which is loaded late
+    "from metacount import count",
+    "from metacount import *",
+    "import metacount\nmetacount.count",
+    "import metacount as m\nm.count(1)",
+    "from metacount.judge import check",
+    # only the exact guard, on the constant, keeps an import from running
+    "TYPE_CHECKING = False\nif not TYPE_CHECKING:\n    from metacount.formulas import ffn",
+    "TYPE_CHECKING = True\nif TYPE_CHECKING:\n    from metacount.formulas import ffn",
+    "TYPE_CHECKING = False\nTYPE_CHECKING = 1\nif TYPE_CHECKING:\n"
+    "    from metacount.formulas import ffn",
+    "TYPE_CHECKING = False\nif TYPE_CHECKING or True:\n    from metacount.formulas import ffn",
+    "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    pass\nelse:\n"
+    "    from metacount.formulas import ffn",
+    "import typing\nif typing.TYPE_CHECKING:\n    from metacount.formulas import ffn",
+    "from metacount.spec import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+    "    from metacount.formulas import ffn",
+    "TYPE_CHECKING = False\nwhile TYPE_CHECKING:\n    from metacount.formulas import ffn",
+    # computed names
+    "from importlib import import_module\nimport_module('metacount.formulas.ffn')",
+    "from importlib import import_module as load\nload('metacount.' + 'formulas')",
+    "import importlib as lib\nlib.import_module('metacount.formulas')",
+    "__import__('metacount.formulas.ffn')",
+    "import builtins\nbuiltins.__import__('metacount.formulas')",
+    "__builtins__['__import__']('metacount.formulas')",
+    "import sys\nsys.modules['metacount.formulas.ffn']",
+    "import sys as system\nsystem.modules['metacount.formulas.ffn']",
+    "from sys import modules\nmodules['metacount.formulas.ffn']",
+    "exec('import metacount.formulas.ffn')",
+    "import pkgutil\npkgutil.resolve_name('metacount.formulas.ffn')",
+    "import runpy\nrunpy.run_module('metacount.formulas.ffn')",
+    "import metacount\ngetattr(metacount, 'co' + 'unt')",
+    "import metacount\nvars(metacount)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", IN_MODULES)
+def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
+    found = planted(tmp_path, **{"modules/ffn": text + "\n"})
+    assert [line for line in found if line.startswith("metacount.modules.ffn ")], found
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        # through files that nobody suspects
+        ({"units": "from metacount.figures import count\n",
+          "modules/ffn": "import metacount.units\n"},
+         "metacount.modules.ffn (module) reaches metacount.units -> metacount.figures"),
+        ({"measure/counter": "from metacount.modules import ffn\n",
+          "huggingface/witness": "from ..measure import counter\n"},
+         "metacount.huggingface.witness (others) reaches metacount.measure.counter -> "
+         "metacount.modules"),
+        # through what a package does when it is imported
+        ({"judge/__init__": "from metacount.modules import ffn\n",
+          "judge/verdict": "", "figures": "from metacount.judge import verdict\n"},
+         "metacount.figures (formula) reaches metacount.judge -> metacount.modules"),
+        ({"formulas/ffn": "from metacount.modules import ffn\n"},
+         "metacount.formulas.ffn (formula) reaches metacount.modules"),
+        ({"formulas/ffn": "def f():\n    import torch.nn\n"},
+         "metacount.formulas.ffn (formula) imports torch"),
+        ({"spec": "import torch\n"}, "metacount.spec (ground) imports torch"),
+        ({"huggingface/witness": "from metacount import verify\n"},
+         "metacount.huggingface.witness (others) reaches metacount.witnesses"),
+        ({"new_file": ""}, "metacount.new_file has no side"),
+    ],
+)  # fmt: skip
+def test_a_breach_through_others_is_found(tmp_path: Path, files: dict[str, str], line: str) -> None:
+    assert line in planted(tmp_path, **files)
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    planted(tmp_path, units="from metacount import errors\n",
+            errors="def f():\n    from metacount.units import exact\n")  # fmt: skip
+    assert ImportGraph(tmp_path / "metacount").circles() == [
+        ["metacount.errors", "metacount.units"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "must_not_load"),
+    [
+        (
+            "metacount.huggingface.witness",
+            ("formulas", "figures", "closed_form", "modules", "build"),
+        ),
+        ("metacount.huggingface.checkpoint", ("formulas", "figures", "modules", "build")),
+        ("metacount.tracing.of_transformers", ("formulas", "figures", "modules", "build")),
+        ("metacount.build", ("formulas", "figures", "closed_form")),
+        ("metacount.measure.workload", ("formulas", "figures", "closed_form")),
+        ("metacount.judge.verdict", ("modules", "build", "measure", "tracing")),
+    ],
+)
+def test_a_fresh_interpreter_loads_one_side(module: str, must_not_load: tuple[str, ...]) -> None:
+    program = f"import json, sys, {module}\nprint(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = json.loads(ran.stdout)
+    assert module in loaded
+    assert [name for name in loaded
+            if any(within(name, f"metacount.{part}") for part in must_not_load)] == []  # fmt: skip
