@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from typing import Any
 
-    from metacount.spec import Workload
+    from metacount.spec import Request, Workload
 
 ENDING = ".json"
 FILES_AT_ONCE = 200  # that a process takes, of which each is a fifth of a millisecond
@@ -118,7 +118,7 @@ def list_folder(folder: str) -> Listing:
 
 
 def count_folder(
-    listing: Listing, workload: Workload, *, settings: Sequence[str] = (), jobs: int | None = None
+    listing: Listing, workload: Workload | Request, *, settings: Sequence[str] = (), jobs: int | None = None
 ) -> Iterator[list[Outcome]]:
     """Count in `jobs` processes (None: one for each usable core); parts of the outcomes, in order.
 
@@ -175,7 +175,9 @@ def _ignore_interrupt() -> None:
 class _Job:
     """Counts the files of one part; is sent to the processes, so it holds plain data only."""
 
-    def __init__(self, listing: Listing, workload: Workload, settings: tuple[str, ...]) -> None:
+    def __init__(
+        self, listing: Listing, workload: Workload | Request, settings: tuple[str, ...]
+    ) -> None:
         self.folder, self.unreadable = listing.folder, listing.unreadable
         self.workload, self.settings = workload, settings
 

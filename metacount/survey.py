@@ -196,14 +196,10 @@ def _line(error: Exception) -> str:
 def _serve(connection: Any) -> None:
     """A worker: (kind, type, flops) in, rows out."""
     import gc
-    import logging
-    import warnings
 
     import torch
 
     torch.set_num_threads(1)
-    logging.getLogger("transformers").setLevel(logging.CRITICAL)
-    warnings.simplefilter("ignore")
     gc.disable()
     done = 0
     while True:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metacount.commands import EXIT_DISAGREE, json_text, prepare_for_torch
-from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, workload_of
-from metacount.resolve import Foreign, InputError, Model, find_any, shown
+from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
+from metacount.resolve import InputError, Model, find_any, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from metacount.commands import Result
     from metacount.proofs import Proof
-    from metacount.spec import Workload
+    from metacount.spec import Request
     from metacount.witnesses import Verification
 
 
@@ -37,26 +37,28 @@ def run(args: argparse.Namespace) -> Result:
 
     if args.all == bool(args.model):
         raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")
-    workload = workload_of(args)
+    request = request_of(args)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
     from metacount.figures import fitted
 
     for model in models:
         if isinstance(model, Model):
-            fitted(model.spec, workload)  # what cannot run is said before the first slow step
+            fitted(model.spec, request)  # what cannot run is said before the first slow step
         elif args.all_sizes:
             raise InputError(
                 f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
                 "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
             )
     prepare_for_torch()
-    done = _with_progress(lambda model: _verified(model, workload), models, "verifying")
+    from metacount.witnesses import verify_model
+
+    done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
     proofs: list[tuple[Proof, ...]] = []
     if args.all_sizes:
         formulas = [model for model in models if isinstance(model, Model)]
-        proofs = _with_progress(lambda model: _proved(model, workload), formulas, "proving")
+        proofs = _with_progress(lambda model: _proved(model, request), formulas, "proving")
         if any(proof.differences for found in proofs for proof in found):
             code = EXIT_DISAGREE
     if args.json:
@@ -82,12 +84,12 @@ def run(args: argparse.Namespace) -> Result:
     return text, code
 
 
-def _proved(model: Model, workload: Workload) -> tuple[Proof, ...]:
+def _proved(model: Model, request: Request) -> tuple[Proof, ...]:
     from metacount.figures import fitted
     from metacount.proofs import prove
 
     read: Any = model.spec if model.source is None else model.source.config
-    return prove(read, fitted(model.spec, workload))
+    return prove(read, fitted(model.spec, request))
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:
@@ -105,23 +107,3 @@ def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) 
             done.append(run(item))
             bar.advance(task)
     return done
-
-
-def _verified(model: Model | Foreign, workload: Workload) -> Verification:
-    from metacount.witnesses import verify
-
-    if isinstance(model, Foreign):
-        why = f"no formula and no reference module: {model.problem}"
-        return verify(model.id, None, workload, source=model.source, notes=(why,))
-    notes = model.notes
-    if model.changes:
-        changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
-        notes += (f"changed {changed}: nothing published, no config and no checkpoint is of this",)
-    return verify(
-        model.id,
-        model.spec,
-        workload,
-        entry=model.published,
-        source=model.source,
-        notes=notes,
-    )

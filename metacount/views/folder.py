@@ -7,7 +7,7 @@ import sys
 
 from metacount import units
 from metacount.resolve import shown
-from metacount.spec import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES, SEQ_LEN
 from metacount.views.layout import columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from metacount.folder import Listing, Outcome
-    from metacount.spec import Workload
+    from metacount.spec import Request
 
 SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters
 MOST_REASONS = 20  # shown; the JSON has each file's own
@@ -29,10 +29,10 @@ class FolderView:
     """Takes the outcomes as they come, and knows at the end what became of all."""
 
     def __init__(
-        self, listing: Listing, workload: Workload, counted: Iterator[list[Outcome]]
+        self, listing: Listing, request: Request, counted: Iterator[list[Outcome]]
     ) -> None:
-        self.listing, self.workload, self.counted = listing, workload, counted
-        self.n_counted = 0
+        self.listing, self.request, self.counted = listing, request, counted
+        self.n_counted = self.n_shorter = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.in_text = False
 
@@ -98,17 +98,18 @@ class FolderView:
             for outcome in part:
                 if outcome.error is None:
                     self.n_counted += 1
+                    self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
                 else:
                     same = self.refused.setdefault(_kind(outcome.error), [])
                     same.append((outcome.path, outcome.error))
             yield part
 
     def _sums(self) -> list[str]:
-        run, width = self.workload, columns()
+        run, width = self.request, columns()
         total = self.n_counted + self.n_refused
         counted = (
             f"{units.exact(self.n_counted)} of {_number(total, 'file')}: batch {run.batch_size}, "
-            f"seq {run.seq_len}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
+            f"{self._length()}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
         )
         lines = paragraph("counted", counted, width)
         lines += self._reasons()
@@ -121,6 +122,12 @@ class FolderView:
         lines += paragraph("passed ", "; ".join(passed), width)
         note = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
         return lines + paragraph("figures", note, width)
+
+    def _length(self) -> str:
+        if self.request.seq_len is not None:
+            return f"seq {self.request.seq_len}"
+        fewer = f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
+        return f"seq {SEQ_LEN}{fewer if self.n_shorter else ''}"
 
     def _reasons(self) -> list[str]:
         """The most frequent first, each with the first of its files."""

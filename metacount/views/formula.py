@@ -11,6 +11,7 @@ from sympy.printing.str import StrPrinter
 
 from metacount import units
 from metacount.closed_form import readable
+from metacount.figures import ALL_POSITIONS
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table, wrapped
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def formula_text(model: Model, form: ClosedForm) -> str:
     if len(form.parts) > 1:
         total = in_letters(readable(sum(form.parts.values())))
         lines += _part(f"{'total':<{label}}", total, form, form.total, width)
-    return "\n".join([*lines, "", *_legend(form, width)]) + "\n"
+    return "\n".join([*lines, "", *_legend(model, form, width)]) + "\n"
 
 
 def _part(label: str, letters: str, form: ClosedForm, value: int, width: int) -> list[str]:
@@ -113,11 +114,13 @@ def _with_numbers(letters: str, form: ClosedForm) -> str:
     return LETTERS.sub(lambda name: str(form.numbers.get(name[0], name[0])), letters)
 
 
-def _legend(form: ClosedForm, width: int) -> list[str]:
-    rows = [
-        (term.letter, term.name, units.exact(form.numbers[term.letter]), term.meaning)
-        for term in form.terms
-    ]
+def _legend(model: Model, form: ClosedForm, width: int) -> list[str]:
+    everything = {"seq_len": model.spec.longest}
+    rows = []
+    for term in form.terms:
+        n = form.numbers[term.letter]
+        said = f" ({ALL_POSITIONS})" if n == everything.get(term.name) else ""
+        rows.append((term.letter, term.name, units.exact(n), term.meaning + said))
     return noted_table(("letter", "name", "here", "meaning"), rows, "<<>", width) if rows else []
 
 
