@@ -168,7 +168,12 @@ def _find(argument: str) -> Model | Foreign:
     if name.startswith("type:"):
         model_type = argument[len("type:") :]
         return _from_hugging_face(
-            {"model_type": model_type}, argument, name=argument, source_of={}, path=argument
+            {"model_type": model_type},
+            argument,
+            name=argument,
+            source_of={},
+            path=argument,
+            is_default=True,
         )
     if os.path.lexists(argument) or not _is_repository(argument):
         looks_like_path = os.sep in argument or name.endswith(".json")
@@ -239,7 +244,13 @@ def _from_data(
 
 
 def _from_hugging_face(
-    data: dict[str, Any], where: str, *, name: str, source_of: dict[str, str], path: str
+    data: dict[str, Any],
+    where: str,
+    *,
+    name: str,
+    source_of: dict[str, str],
+    path: str,
+    is_default: bool = False,
 ) -> Model | Foreign:
     from metacount.huggingface.config import Unmapped, UnmappedType, spec_from_config
 
@@ -252,7 +263,7 @@ def _from_hugging_face(
     except Unmapped as error:
         return Foreign(id=shown(path), name=shown(name), source=source, problem=printable(error))
     except SpecError as error:
-        if len(data) == 1:
+        if is_default:
             # a type's own default is nobody's mistake: transformers may still build it
             problem = f"its default config makes no spec: {printable(error)}"
             return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)

@@ -245,12 +245,13 @@ figures  kv/token in bytes (KiB = 2^10) over all layers; --json has every figure
 
 WIDE = """\
 model                                               params   active_params    kv/token  matmul_flops
-...sation/and-of-its-model-too/config.json     124,439,808     124,439,808   72.00 KiB    1.98 TFLOP
+...sation/and-of-its-model-too/config.json     124,439,808     124,439,808   72.00 KiB     875 GFLOP
 moe.json                                    46,702,792,704  12,879,925,248  256.00 KiB     163 TFLOP
 org/llama/config.json                        6,476,328,960   6,476,328,960    1.00 MiB    86.2 TFLOP
 tiny.json                                            7,202           7,202       192 B    3.70 GFLOP
 
-counted  4 of 4 files: batch 3, seq 2048, fp32 (4 bytes per value)
+counted  4 of 4 files: batch 3, seq 2048 (in 1 file with fewer positions, all of them), fp32 (4
+         bytes per value)
 passed   3 files of tokenizers and the like, which describe no model
 figures  kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each
 """

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _judgement(
-    formula: str, model: Model, quantity: str, workload: Workload, timeout: float
+    formula: str, model: Model, quantity: str, request: Request, timeout: float
 ) -> Judgement:
     from metacount.figures import fitted
     from metacount.judge import check

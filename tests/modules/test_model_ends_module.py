@@ -62,7 +62,7 @@ def test_body_only_takes_hidden_states(kind: str) -> None:
     body = randomised(Model(small(ROPE, kind=kind, vocab_size=None)))
     whole = randomised(Model(small(ROPE, kind=kind)))
     whole.last_stack.load_state_dict(body.last_stack.state_dict())
-    assert [name for name, _ in body.named_children()] == ["decoder"]
+    assert [name for name, _ in body.named_children()] == [kind.removeprefix("prefix-")]
     x = tokens()
     out = body(whole.embed_tokens(x))
     assert (out.logits_BSV, out.pooled_BD) == (None, None)
