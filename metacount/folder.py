@@ -9,6 +9,7 @@ import os
 
 from metacount.frozen import frozen
 from metacount.resolve import Foreign, InputError, find_in_file, printable, shown
+from metacount.shielded import shielded
 from metacount.spec import SpecError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -138,7 +139,7 @@ def count_folder(
     from multiprocessing import get_context
 
     # spawned, not forked: whoever calls this may have threads, which a fork would leave half-way
-    executor = ProcessPoolExecutor(n_processes, get_context("spawn"), _ignore_interrupt)
+    executor = ProcessPoolExecutor(n_processes, get_context("spawn"))
     try:
         yield from _in_order(executor, job, parts, WAITING * n_processes)
     except BrokenProcessPool:
@@ -157,19 +158,13 @@ def usable_cores() -> int:
 def _in_order(
     executor: Executor, job: _Job, parts: Sequence[Sequence[str]], ahead: int
 ) -> Iterator[list[Outcome]]:
-    waiting = [executor.submit(job, part) for part in parts[:ahead]]
+    with shielded():  # the first ones start the processes
+        waiting = [executor.submit(job, part) for part in parts[:ahead]]
     for part in parts[ahead:]:
         yield waiting.pop(0).result()
         waiting.append(executor.submit(job, part))
     while waiting:
         yield waiting.pop(0).result()
-
-
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches every process of the terminal; only the first one has something to say."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Job:

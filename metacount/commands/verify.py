@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from metacount.commands import EXIT_DISAGREE, json_text, prepare_for_torch
+from contextlib import suppress
+
+from metacount.commands import (
+    EXIT_DISAGREE,
+    EXIT_INTERRUPTED,
+    interrupted,
+    json_text,
+    prepare_for_torch,
+)
 from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
 from metacount.resolve import InputError, Model, find_any, shown
 
@@ -55,33 +63,38 @@ def run(args: argparse.Namespace) -> Result:
 
     done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
+    said = interrupted(len(done), len(models), "models") if len(done) < len(models) else ""
     proofs: list[tuple[Proof, ...]] = []
-    if args.all_sizes:
+    if args.all_sizes and not said:
         formulas = [model for model in models if isinstance(model, Model)]
         proofs = _with_progress(lambda model: _proved(model, request), formulas, "proving")
         if any(proof.differences for found in proofs for proof in found):
             code = EXIT_DISAGREE
+        if len(proofs) < len(models):
+            said = interrupted(len(proofs), len(models), "models' proofs")
+    code = EXIT_INTERRUPTED if said else code
     if args.json:
         data = [result.to_dict() for result in done]
         if proofs:
             from metacount.views.proofs import proofs_data
 
-            data = [
-                {**one, "all_sizes": proofs_data(p)} for one, p in zip(data, proofs, strict=True)
-            ]
-        return json_text(data if len(data) > 1 else data[0]), code
+            for one, p in zip(data, proofs, strict=False):  # fewer, where it was interrupted
+                one["all_sizes"] = proofs_data(p)
+        return json_text(data if len(models) > 1 else data[0]), code
     from metacount.views.verify import verification_text, verifications_text
 
+    if not done:
+        return "", code
     text = (
-        verification_text(done[0], models[0].name) if len(done) == 1 else verifications_text(done)
+        verification_text(done[0], models[0].name) if len(models) == 1 else verifications_text(done)
     )
     if proofs:
         from metacount.views.proofs import proofs_text
 
         text += "".join(
-            "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=True)
+            "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=False)
         )
-    return text, code
+    return text + (f"\n{said}\n" if said else ""), code
 
 
 def _proved(model: Model, request: Request) -> tuple[Proof, ...]:
@@ -93,16 +106,19 @@ def _proved(model: Model, request: Request) -> tuple[Proof, ...]:
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:
-    """`run` of each item, with a bar on stderr when there are several."""
+    """`run` of each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
     if len(items) == 1:
         return [run(items[0])]
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    done: list[Any] = []
+    with (
+        suppress(KeyboardInterrupt),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task(doing, total=len(items))
-        done = []
         for item in items:
             done.append(run(item))
             bar.advance(task)

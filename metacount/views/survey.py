@@ -14,8 +14,13 @@ DASH = "-"
 HEADS = ("type", "kind", "class", "params", "active", "prefill", "decode", "kv cache", "state", "")
 
 
-def survey_text(rows: Sequence[SurveyRow]) -> str:
-    """One line per type, then every note on what falls short, then the sums."""
+def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
+    """One line per type, then every note on what falls short, then the sums.
+
+    `interrupted` says how far it came, where it did not come to the end.
+    """
+    if not rows:
+        return ""
     body = [_cells(row) for row in rows]
     parts = [table(HEADS, body, "<<<>>>>>><")]
     short = [row for row in rows if row.shortfall]
@@ -32,6 +37,8 @@ def survey_text(rows: Sequence[SurveyRow]) -> str:
         "multiply-add; each class is built from its default config, on the meta device"
     )
     parts.append(paragraph("figures", note, columns()))
+    if interrupted:
+        parts.append([bold(interrupted)])
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -87,7 +94,10 @@ def progress_bar() -> Iterator[Callable[[int, int, SurveyRow], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(
+        *shown, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("starting", total=None)
 
         def update(done: int, total: int, row: SurveyRow) -> None:
