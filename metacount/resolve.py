@@ -129,8 +129,19 @@ def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
 
 def _with_spec(model: Model | Foreign) -> Model:
     if isinstance(model, Foreign):
-        raise InputError(f"{model.name} has no spec, so there is no formula: {model.problem}")
+        raise InputError(
+            f"{model.name} has no spec, so there is no formula: {model.problem}; {remedy(model)}"
+        )
     return model
+
+
+def remedy(model: Foreign) -> str:
+    """What can be asked of a model that only transformers knows."""
+    argument = model.id if " " not in model.id else "MODEL"
+    return (
+        f"`metacount count {argument}` measures it, "
+        f"`metacount formula {argument} --from-code` reads a form off its code"
+    )
 
 
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | Foreign:
@@ -148,7 +159,9 @@ def _changed(model: Model | Foreign, settings: Sequence[str]) -> Model | Foreign
     if not changes:
         return model
     if isinstance(model, Foreign):
-        raise InputError(f"--set needs a model that has a spec: {model.problem}")
+        raise InputError(
+            f"--set needs a model that has a spec: {model.problem}; change its config.json instead"
+        )
     # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,

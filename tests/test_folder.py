@@ -344,11 +344,19 @@ def test_the_bar_is_on_the_terminal_and_the_lines_are_in_the_file(tmp_path: Path
     assert [line["params"] for line in lines(out.read_text())] == [TINY_PARAMS] * 3
 
 
+class _Dies:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, _: object) -> None:
+        os.abort()
+
+
 def test_a_dead_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(2 * FILES_AT_ONCE):
         write(tmp_path / f"{i}.json", TINY)
 
-    monkeypatch.setattr(folder, "_ignore_interrupt", os.abort)
+    monkeypatch.setattr(folder, "_Job", _Dies)
     parts = count_folder(list_folder(str(tmp_path)), Workload(), jobs=2)
     with pytest.raises(InputError, match="a process that counted has died"):
         next(parts)

@@ -11,7 +11,7 @@ from metacount.options import (
     add_workload,
     request_of,
 )
-from metacount.resolve import Foreign, InputError, Model, Source, find_any, parse_settings
+from metacount.resolve import Foreign, InputError, Model, Source, find_any, parse_settings, remedy
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def _count_conventions(
     data, texts = [], []
     for model in found:
         if isinstance(model, Foreign):
-            raise InputError(f"--conventions: {model.name} has no formula: {model.problem}")
+            raise InputError(
+                f"--conventions: {model.name} has no formula: {model.problem}; {remedy(model)}"
+            )
         run = fitted(model.spec, request)
         if as_json:
             data.append(conventions_data(model, run))

@@ -136,7 +136,7 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
             units.flops,
             f"{forward}, attention over the pairs that the mask keeps",
         ),
-        ("macs", result.macs, units.short, "half of matmul_flops"),
+        ("macs", result.macs, units.macs, "half of matmul_flops"),
         (
             "decode_matmul_flops",
             result.decode_matmul_flops,
