@@ -119,7 +119,11 @@ def list_folder(folder: str) -> Listing:
 
 
 def count_folder(
-    listing: Listing, workload: Workload | Request, *, settings: Sequence[str] = (), jobs: int | None = None
+    listing: Listing,
+    workload: Workload | Request,
+    *,
+    settings: Sequence[str] = (),
+    jobs: int | None = None,
 ) -> Iterator[list[Outcome]]:
     """Count in `jobs` processes (None: one for each usable core); parts of the outcomes, in order.
 

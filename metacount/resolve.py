@@ -86,7 +86,9 @@ def shown(text: object) -> str:
 
 if TYPE_CHECKING:
     # A model as the Python API takes it; an object with `to_dict` is a config of transformers.
-    Given: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | Model | Foreign | Any
+    Given: TypeAlias = (
+        str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | Model | Foreign | Any
+    )
 
 
 def model_of(given: Given) -> Model:
@@ -248,7 +250,9 @@ def _from_data(
     data = dict(data)
     name = data.pop("name", stem)
     if not isinstance(name, str) or not name:
-        raise InputError(f"{shown(where)}: name must be text: got {shown(repr(name))}; leave it out")
+        raise InputError(
+            f"{shown(where)}: name must be text: got {shown(repr(name))}; leave it out"
+        )
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:

@@ -28,8 +28,12 @@ def interrupted(done: int, total: int, things: str) -> str:
 def json_text(data: object) -> str:
     """`data` as the JSON that a command prints."""
     import json
+    import sys
 
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    # where stdout knows no ×, its escape must be JSON's own: Python's would be no JSON
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    plain = not encoding.lower().startswith("utf")
+    return json.dumps(data, indent=2, ensure_ascii=plain) + "\n"
 
 
 def prepare_for_torch() -> None:

@@ -78,9 +78,7 @@ def _count_folder(args: argparse.Namespace, request: Request) -> Result:
     return (view.json_lines() if args.json else view.text()), view.closing
 
 
-def _count_conventions(
-    found: Sequence[Model | Foreign], request: Request, as_json: bool
-) -> Result:
+def _count_conventions(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
     """One model's FLOPs under every convention."""
     from metacount.figures import fitted
     from metacount.views.conventions import conventions_data, conventions_text

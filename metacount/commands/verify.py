@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from metacount.commands import Result
     from metacount.proofs import Proof
     from metacount.spec import Request
-    from metacount.witnesses import Verification
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from metacount.judge.trials import random_cases, shrunk
 from metacount.judge.truth import Truth, count_of
 from metacount.judge.vocabulary import NAMES, Vocabulary, numbers_of
 from metacount.resolve import InputError, Model, model_of, shown
-from metacount.spec import ModelSpec, Request, Workload, nearest
+from metacount.spec import Request, Workload, nearest
 
 if TYPE_CHECKING:
     from metacount.judge.trials import Case

@@ -38,7 +38,7 @@ def count_text(model: Model, result: Count) -> str:
         _roles(result),
         _buffers(result, width),
         [
-            bold(_workload_line(model.spec, result)),
+            *map(bold, wrapped(_workload_line(model.spec, result), width)),
             *noted_table((), _figure_rows(model.spec, result), "<>", width),
         ],
         _notes(model, result, width),
