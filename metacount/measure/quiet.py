@@ -14,12 +14,14 @@ def quiet() -> Iterator[None]:
     Advice on speed, training and deprecation is meant. Whatever stands in the way of a count is an
     exception, and reaches the caller.
     """
+    from logging import CRITICAL
+
     from transformers.utils import logging
 
     # asking transformers, not its logger: the first answer sets the logger up, and a level that
     # was read before that and put back later would undo it
     level = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
