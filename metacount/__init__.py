@@ -1,7 +1,7 @@
 """metacount counts large language models exactly, and proves the formulas behind the numbers.
 
     >>> import metacount
-    >>> metacount.count(metacount.find_model("llama-7b").spec, metacount.Workload()).params
+    >>> metacount.count("llama-7b").params
     6738415616
 
 Each name is loaded when it is first used, so that `import metacount` costs next to nothing.
@@ -13,13 +13,14 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.api import count, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.claims import judge_claim
-    from metacount.figures import Count, count
+    from metacount.figures import Count
     from metacount.judge import Judgement, check
     from metacount.resolve import InputError, Model, find_model
-    from metacount.spec import ModelSpec, SpecError, Workload
-    from metacount.witnesses import Verification, Witness, verify
+    from metacount.spec import ModelSpec, Request, SpecError, Workload
+    from metacount.witnesses import Verification, Witness
 
 # Where each public name lives. No name is also a module's: importing that would hide it.
 _HOMES = {
@@ -30,16 +31,17 @@ _HOMES = {
     "ids": "catalog",
     "Verification": "witnesses",
     "Witness": "witnesses",
-    "verify": "witnesses",
+    "verify": "api",
     "Judgement": "judge",
     "check": "judge",
     "judge_claim": "claims",
     "Count": "figures",
-    "count": "figures",
+    "count": "api",
     "InputError": "resolve",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",
+    "Request": "spec",
     "SpecError": "spec",
     "Workload": "spec",
 }
@@ -51,6 +53,7 @@ __all__ = [
     "Judgement",
     "Model",
     "ModelSpec",
+    "Request",
     "SpecError",
     "Verification",
     "Witness",

@@ -3,7 +3,7 @@
 Every command returns its text (whole, or in pieces as they come) and its exit code; only `main`
 writes.
 Exit codes: 0 fine, 1 witnesses disagree or a formula is refuted, 2 the request or an input is
-wrong.
+wrong, 130 interrupted by Ctrl-C: what was finished by then is printed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 
 from metacount import __version__
+from metacount.commands import EXIT_INTERRUPTED
 from metacount.resolve import InputError, printable
 from metacount.spec import SpecError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import NoReturn
 
-EXIT_WRONG_INPUT, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
+EXIT_WRONG_INPUT, EXIT_BROKEN_PIPE = 2, 141
 
 LONGEST_MESSAGE = 500  # characters of argparse's messages, which repeat what was typed
 
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"metacount: error: {printable(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     except KeyboardInterrupt:
+        print("metacount: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SystemExit as done:  # argparse has printed the help or the version
         return _write("") or int(done.code or 0)

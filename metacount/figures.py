@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from metacount.formulas import model
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Request, SpecError, Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
     from metacount.resolve import Model
+
+
+ALL_POSITIONS = "all its positions"
+
+
+def length_shown(spec: ModelSpec, n: int) -> str:
+    """A length as a screen shows it.
+
+    >>> from metacount.catalog import entry
+    >>> length_shown(entry("gpt2").spec(), 1024), length_shown(entry("gpt2").spec(), 7)
+    ('1024 (all its positions)', '7')
+    """
+    return f"{n} ({ALL_POSITIONS})" if n == spec.longest else str(n)
 
 
 @frozen
@@ -61,11 +74,18 @@ class Count:
         }
 
 
-def fitted(spec: ModelSpec, workload: Workload) -> Workload:
+def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
     """The workload as `spec` runs it: `source_len` is a number for an encoder-decoder, else None.
 
-    A length that the model has no use for is an error, not ignored.
+    A length that was left open is the default, or what the model can run if that is less. One that
+    the model has no use for is an error, not ignored.
+
+    >>> from metacount.catalog import entry
+    >>> fitted(entry("bert-base").spec(), Request()).seq_len
+    512
     """
+    if isinstance(workload, Request):
+        workload = workload.within(spec.longest)
     if workload.source_len is not None and not spec.has_encoder:
         raise SpecError(
             "source_len",
@@ -89,7 +109,20 @@ def fitted(spec: ModelSpec, workload: Workload) -> Workload:
     )
 
 
-def count(spec: ModelSpec, workload: Workload) -> Count:
+def said_of_length(spec: ModelSpec, workload: Workload | Request) -> str:
+    """Why fewer tokens are run than the default, in words; empty where nothing is to be said.
+
+    >>> from metacount.catalog import entry
+    >>> said_of_length(entry("bert-base").spec(), Request())
+    'seq_len 512: all its positions'
+    """
+    if not isinstance(workload, Request) or workload.seq_len is not None:
+        return ""
+    n = fitted(spec, workload).seq_len
+    return f"seq_len {n}: {ALL_POSITIONS}" if n == spec.longest else ""
+
+
+def count(spec: ModelSpec, workload: Workload | Request) -> Count:
     """Count `spec` running `workload`.
 
     >>> from metacount.catalog import entry
@@ -167,9 +200,9 @@ def count_data(model: Model, result: Count) -> dict[str, Any]:
 def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
     said = []
     longest = max(run.seq_len, run.source_len or 0)
-    if spec.n_positions is not None and longest > spec.n_positions:
+    if spec.longest is not None and longest > spec.longest:
         said.append(
-            f"the model has {spec.n_positions} learned positions and cannot run {longest}; "
+            f"the model has {spec.longest} learned positions and cannot run {longest}; "
             "the counts go on as if it could"
         )
     if spec.window_kind == "chunked" and spec.window is not None and run.seq_len > spec.window:

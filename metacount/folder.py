@@ -9,6 +9,7 @@ import os
 
 from metacount.frozen import frozen
 from metacount.resolve import Foreign, InputError, find_in_file, printable, shown
+from metacount.shielded import shielded
 from metacount.spec import SpecError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from typing import Any
 
-    from metacount.spec import Workload
+    from metacount.spec import Request, Workload
 
 ENDING = ".json"
 FILES_AT_ONCE = 200  # that a process takes, of which each is a fifth of a millisecond
@@ -118,7 +119,11 @@ def list_folder(folder: str) -> Listing:
 
 
 def count_folder(
-    listing: Listing, workload: Workload, *, settings: Sequence[str] = (), jobs: int | None = None
+    listing: Listing,
+    workload: Workload | Request,
+    *,
+    settings: Sequence[str] = (),
+    jobs: int | None = None,
 ) -> Iterator[list[Outcome]]:
     """Count in `jobs` processes (None: one for each usable core); parts of the outcomes, in order.
 
@@ -138,7 +143,7 @@ def count_folder(
     from multiprocessing import get_context
 
     # spawned, not forked: whoever calls this may have threads, which a fork would leave half-way
-    executor = ProcessPoolExecutor(n_processes, get_context("spawn"), _ignore_interrupt)
+    executor = ProcessPoolExecutor(n_processes, get_context("spawn"))
     try:
         yield from _in_order(executor, job, parts, WAITING * n_processes)
     except BrokenProcessPool:
@@ -157,7 +162,8 @@ def usable_cores() -> int:
 def _in_order(
     executor: Executor, job: _Job, parts: Sequence[Sequence[str]], ahead: int
 ) -> Iterator[list[Outcome]]:
-    waiting = [executor.submit(job, part) for part in parts[:ahead]]
+    with shielded():  # the first ones start the processes
+        waiting = [executor.submit(job, part) for part in parts[:ahead]]
     for part in parts[ahead:]:
         yield waiting.pop(0).result()
         waiting.append(executor.submit(job, part))
@@ -165,17 +171,12 @@ def _in_order(
         yield waiting.pop(0).result()
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches every process of the terminal; only the first one has something to say."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class _Job:
     """Counts the files of one part; is sent to the processes, so it holds plain data only."""
 
-    def __init__(self, listing: Listing, workload: Workload, settings: tuple[str, ...]) -> None:
+    def __init__(
+        self, listing: Listing, workload: Workload | Request, settings: tuple[str, ...]
+    ) -> None:
         self.folder, self.unreadable = listing.folder, listing.unreadable
         self.workload, self.settings = workload, settings
 

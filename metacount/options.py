@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from metacount.resolve import InputError, shown
-from metacount.spec import DTYPE_BYTES, Workload, nearest
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request, nearest
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
-    default = Workload()
+    default = Request()
     parser.add_argument(
         "--batch",
         type=_whole_number,
@@ -69,9 +69,9 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seq",
         type=_whole_number,
-        default=default.seq_len,
         metavar="N",
-        help=f"tokens of each sequence (default {default.seq_len})",
+        help=f"tokens of each sequence (default {SEQ_LEN}, or all that the model has positions "
+        "for, if these are fewer)",
     )
     parser.add_argument(
         "--dtype",
@@ -114,8 +114,9 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def workload_of(args: argparse.Namespace) -> Workload:
-    return Workload(
+def request_of(args: argparse.Namespace) -> Request:
+    """What the options ask to be run; the model decides what they leave open."""
+    return Request(
         batch_size=args.batch,
         seq_len=args.seq,
         dtype=args.dtype,

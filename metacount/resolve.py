@@ -18,8 +18,8 @@ from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
+    from typing import Any, TypeAlias
 
 
 @frozen
@@ -62,16 +62,66 @@ class Model:
         return None if self.changes else self.entry
 
 
+if TYPE_CHECKING:
+    # A model as the Python API takes it; an object with `to_dict` is a config of transformers.
+    Given: TypeAlias = (
+        str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | Model | Foreign | Any
+    )
+
+
+def model_of(given: Given) -> Model:
+    """The model that a caller gives: what MODEL is, a config or spec as a dict, a spec, a `Model`.
+
+    >>> model_of({"model_type": "llama", "num_hidden_layers": 2}).spec.n_layers
+    2
+    """
+    return _with_spec(any_of(given))
+
+
+def any_of(given: Given) -> Model | Foreign:
+    """The same; one that only transformers knows is a `Foreign`."""
+    if isinstance(given, Model | Foreign):
+        return given
+    if isinstance(given, ModelSpec):
+        return Model(id="the model", name="the model", spec=given, entry=None, changes={})
+    if isinstance(given, str):
+        return find_any(given)
+    if isinstance(given, os.PathLike):
+        return _from_path(os.fspath(given))
+    data = given.to_dict() if hasattr(given, "to_dict") else given
+    if not isinstance(data, dict):
+        raise InputError(
+            "a model is a name, a path, a config as a dict, or a ModelSpec: "
+            f"got {shown(repr(given))}"
+        )
+    said = "the config"
+    return _from_data(data, said, name=said, stem=said, source_of={})
+
+
 def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
     """The model that MODEL names, with the sizes of every `--set FIELD=VALUE` put in.
 
     >>> find_model("llama-7b", ["n_layers=2"]).spec.n_layers
     2
     """
-    model = find_any(argument, settings)
+    return _with_spec(find_any(argument, settings))
+
+
+def _with_spec(model: Model | Foreign) -> Model:
     if isinstance(model, Foreign):
-        raise InputError(f"{model.name} has no spec, so there is no formula: {model.problem}")
+        raise InputError(
+            f"{model.name} has no spec, so there is no formula: {model.problem}; {remedy(model)}"
+        )
     return model
+
+
+def remedy(model: Foreign) -> str:
+    """What can be asked of a model that only transformers knows."""
+    argument = model.id if " " not in model.id else "MODEL"
+    return (
+        f"`metacount count {argument}` measures it, "
+        f"`metacount formula {argument} --from-code` reads a form off its code"
+    )
 
 
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | Foreign:
@@ -89,7 +139,9 @@ def _changed(model: Model | Foreign, settings: Sequence[str]) -> Model | Foreign
     if not changes:
         return model
     if isinstance(model, Foreign):
-        raise InputError(f"--set needs a model that has a spec: {model.problem}")
+        raise InputError(
+            f"--set needs a model that has a spec: {model.problem}; change its config.json instead"
+        )
     # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,
@@ -109,7 +161,12 @@ def _find(argument: str) -> Model | Foreign:
     if name.startswith("type:"):
         model_type = argument[len("type:") :]
         return _from_hugging_face(
-            {"model_type": model_type}, argument, name=argument, source_of={}, path=argument
+            {"model_type": model_type},
+            argument,
+            name=argument,
+            source_of={},
+            path=argument,
+            is_default=True,
         )
     if os.path.lexists(argument) or not _is_repository(argument):
         looks_like_path = os.sep in argument or name.endswith(".json")
@@ -154,27 +211,41 @@ def _from_path(argument: str) -> Model | Foreign:
     from metacount.json_file import CONFIG, read_json
 
     path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
-    data = read_json(path)
-    if "model_type" in data or "architectures" in data:
-        folder = os.path.dirname(os.path.abspath(path))
-        name = os.path.basename(folder) if os.path.basename(path) == CONFIG else path
-        return _from_hugging_face(data, path, name=name, source_of={"folder": folder}, path=path)
-    data = dict(data)
+    folder = os.path.dirname(os.path.abspath(path))
+    name = os.path.basename(folder) if os.path.basename(path) == CONFIG else path
     stem = os.path.basename(os.path.abspath(path)).removesuffix(".json")
     if path != argument:
         stem = os.path.basename(os.path.abspath(argument))
+    return _from_data(read_json(path), path, name=name, stem=stem, source_of={"folder": folder})
+
+
+def _from_data(
+    data: dict[str, Any], where: str, *, name: str, stem: str, source_of: dict[str, str]
+) -> Model | Foreign:
+    """The model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
+    if "model_type" in data or "architectures" in data:
+        return _from_hugging_face(data, where, name=name, source_of=source_of, path=where)
+    data = dict(data)
     name = data.pop("name", stem)
     if not isinstance(name, str) or not name:
-        raise InputError(f"{shown(path)}: name must be text: got {shown(repr(name))}; leave it out")
+        raise InputError(
+            f"{shown(where)}: name must be text: got {shown(repr(name))}; leave it out"
+        )
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:
-        raise InputError(f"{shown(path)}: {printable(error)}") from None
+        raise InputError(f"{shown(where)}: {printable(error)}") from None
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
 
 
 def _from_hugging_face(
-    data: dict[str, Any], where: str, *, name: str, source_of: dict[str, str], path: str
+    data: dict[str, Any],
+    where: str,
+    *,
+    name: str,
+    source_of: dict[str, str],
+    path: str,
+    is_default: bool = False,
 ) -> Model | Foreign:
     from metacount.huggingface.config import Unmapped, UnmappedType, spec_from_config
 
@@ -187,7 +258,7 @@ def _from_hugging_face(
     except Unmapped as error:
         return Foreign(id=shown(path), name=shown(name), source=source, problem=printable(error))
     except SpecError as error:
-        if not source_of:
+        if is_default:
             # a type's own default is nobody's mistake: transformers may still build it
             problem = f"its default config makes no spec: {printable(error)}"
             return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)

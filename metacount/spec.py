@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+SEQ_LEN = 2048  # tokens of a sequence, where nobody says and the model can run them
+
+
 @frozen
 class ModelSpec:
     """A transformer language model: sizes and structure, nothing measured.
@@ -156,6 +159,11 @@ class ModelSpec:
         return self.kind == "encoder-decoder"
 
     @property
+    def longest(self) -> int | None:
+        """Tokens that its table of positions has room for; None where nothing limits them."""
+        return None if self.n_positions is None else self.n_positions - self.position_offset
+
+    @property
     def is_moe(self) -> bool:
         """True when at least the spec names experts."""
         return self.n_experts is not None
@@ -186,7 +194,7 @@ class Workload:
     """
 
     batch_size: int = 1
-    seq_len: int = 2048
+    seq_len: int = SEQ_LEN
     dtype: str = "bf16"
     source_len: int | None = None
     prefix_len: int = 0
@@ -202,3 +210,36 @@ class Workload:
     def encoder_len(self) -> int:
         """Tokens that an encoder-decoder's encoder reads."""
         return self.seq_len if self.source_len is None else self.source_len
+
+
+@frozen
+class Request:
+    """What somebody asks to be run: a `Workload` whose length may be left to the model."""
+
+    batch_size: int = 1
+    seq_len: int | None = None
+    dtype: str = "bf16"
+    source_len: int | None = None
+    prefix_len: int = 0
+
+    def __post_init__(self) -> None:
+        self.within(None)
+
+    def within(self, longest: int | None) -> Workload:
+        """The workload for a model that can run `longest` tokens (None: any number).
+
+        A length that was asked for stays, whatever the model can run.
+
+        >>> Request().within(512).seq_len, Request().within(8192).seq_len
+        (512, 2048)
+        >>> Request(seq_len=600).within(512).seq_len
+        600
+        """
+        n = min(SEQ_LEN, longest or SEQ_LEN) if self.seq_len is None else self.seq_len
+        return Workload(
+            batch_size=self.batch_size,
+            seq_len=n,
+            dtype=self.dtype,
+            source_len=self.source_len,
+            prefix_len=self.prefix_len,
+        )

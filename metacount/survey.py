@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
+from .shielded import shielded
 from .spec import Workload
 
 MAX_PROCESSES = 2
@@ -196,18 +197,17 @@ def _line(error: Exception) -> str:
 def _serve(connection: Any) -> None:
     """A worker: (kind, type, flops) in, rows out."""
     import gc
-    import logging
-    import warnings
 
     import torch
 
     torch.set_num_threads(1)
-    logging.getLogger("transformers").setLevel(logging.CRITICAL)
-    warnings.simplefilter("ignore")
     gc.disable()
     done = 0
     while True:
-        job = connection.recv()
+        try:
+            job = connection.recv()
+        except EOFError:  # who asked has gone
+            return
         if job is None:
             return
         kind, model_type, flops = job
@@ -229,7 +229,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self.process.start()
+        with shielded():
+            self.process.start()
         theirs.close()
         self.job: tuple[str, str] | None = None
         self.since = 0.0
@@ -254,13 +255,14 @@ def survey(
 ) -> list[SurveyRow]:
     """Measure every (kind, model type), in the order given; by default all of `survey_types()`.
 
-    `progress(done, total, row)` is called after each type.
+    `progress(done, total, row)` is called after each type, so that what was measured is not lost
+    when the rest is interrupted.
     """
     jobs = survey_types() if types is None else list(types)
     rows: dict[tuple[str, str], SurveyRow] = {}
     waiting = list(reversed(dict.fromkeys(jobs)))
     total = len(waiting)
-    workers = [_Worker() for _ in range(max(1, min(processes, MAX_PROCESSES, total)))]
+    workers: list[_Worker] = []
 
     def done(worker: _Worker, row: SurveyRow) -> None:
         assert worker.job is not None
@@ -270,6 +272,8 @@ def survey(
             progress(len(rows), total, row)
 
     try:
+        for _ in range(max(1, min(processes, MAX_PROCESSES, total))):
+            workers.append(_Worker())
         while len(rows) < total:
             for worker in workers:
                 if worker.job is None and waiting:

@@ -10,6 +10,7 @@ import operator
 
 COUNT_UNITS = ("", "K", "M", "B", "T")
 FLOP_UNITS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP", "YFLOP")
+MAC_UNITS = tuple(unit.replace("FLOP", "MAC") for unit in FLOP_UNITS)
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 FEWEST_DIGITS = 3  # significant digits of a shortened count: 6.74B, 67.4B, 674B
@@ -55,6 +56,15 @@ def flops(n: int) -> str:
     return _scaled(operator.index(n), FLOP_UNITS, " ")
 
 
+def macs(n: int) -> str:
+    """Multiply-adds to three significant digits, with FLOPs' prefixes.
+
+    >>> macs(512), macs(251_256_176_640), macs(5_259_000_000_000_000)
+    ('512 MAC', '251 GMAC', '5.26 PMAC')
+    """
+    return _scaled(operator.index(n), MAC_UNITS, " ")
+
+
 def gib(n_bytes: int) -> str:
     """Bytes in binary units with two decimals: a KiB is 2^10, a MiB 2^20, a GiB 2^30, a TiB 2^40.
 
@@ -76,14 +86,24 @@ def gib(n_bytes: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole in percent, one decimal.
+    """A part of a whole in percent, one decimal; nothing is 0 % and all is 100 %, and no other.
 
     >>> share(2, 3), share(0, 7), share(7, 7), share(0, 0)
-    ('66.7 %', '0.0 %', '100.0 %', 'n/a')
+    ('66.7 %', '0 %', '100 %', 'n/a')
+    >>> share(1, 10_000), share(9_999, 10_000)
+    ('<0.1 %', '>99.9 %')
     """
+    part, whole = operator.index(part), operator.index(whole)
     if whole == 0:
         return "n/a"
-    return _percent(operator.index(part), operator.index(whole), 1)
+    if part in (0, whole):
+        return "100 %" if part else "0 %"
+    text = _percent(part, whole, 1)
+    if text == "0.0 %":
+        return "<0.1 %" if part > 0 else ">-0.1 %"
+    if text == "100.0 %":
+        return ">99.9 %" if part < whole else ">100 %"
+    return text
 
 
 def relative(difference: int, whole: int) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from .catalog import CatalogEntry, compare_published
-from .figures import count, fitted
+from .figures import count, fitted, said_of_length
 from .frozen import frozen
-from .spec import DTYPE_BYTES, ModelSpec, Workload
+from .resolve import Foreign
+from .spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from .units import exact
 from .witness import BREAKDOWNS, QUANTITIES
 from .witness import Witness as Witness
@@ -18,7 +19,7 @@ from .witness import Witness as Witness
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from .huggingface.checkpoint import CheckpointReport
-    from .resolve import Source
+    from .resolve import Model, Source
 
 
 @frozen
@@ -166,6 +167,22 @@ def _spread(name: str, said: list[tuple[str, int | None]]) -> list[str]:
     ]
 
 
+def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Workload, str]:
+    """The workload as transformers' module of a config runs it, and what is to be said of it.
+
+    A length that was left open is the default, or what the config has positions for.
+    """
+    if isinstance(workload, Workload):
+        return workload, ""
+    if workload.seq_len is not None:
+        return workload.within(None), ""
+    from .huggingface.positions import longest_of
+
+    longest, key = longest_of(source.config) or (SEQ_LEN, "")
+    said = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
+    return workload.within(longest), said
+
+
 def outside_witnesses(
     source: Source, workload: Workload
 ) -> tuple[tuple[Witness, ...], tuple[str, ...]]:
@@ -216,7 +233,7 @@ def _checkpoint(source: Source) -> CheckpointReport | None:
 def verify(
     name: str,
     spec: ModelSpec | None,
-    workload: Workload,
+    workload: Workload | Request,
     *,
     entry: CatalogEntry | None = None,
     source: Source | None = None,
@@ -233,11 +250,16 @@ def verify(
     witnesses: list[Witness] = []
     lines: tuple[str, ...] = ()
     if spec is not None:
-        witnesses = [formula_witness(spec, workload), reference_witness(spec, workload)]
-        workload = fitted(spec, workload)
-        notes = (*notes, *count(spec, workload).warnings)
+        run, said = fitted(spec, workload), said_of_length(spec, workload)
+        witnesses = [formula_witness(spec, run), reference_witness(spec, run)]
+        notes = (*notes, *([said] if said else []), *count(spec, run).warnings)
+    elif source is not None:
+        run, said = fitted_outside(source, workload)
+        notes = (*notes, *([said] if said else []))
+    else:
+        raise ValueError("a model is a spec or a source: got neither")
     if source is not None:
-        theirs, lines = outside_witnesses(source, workload)
+        theirs, lines = outside_witnesses(source, run)
         witnesses += theirs
     if entry is not None:
         formula = witnesses[0]
@@ -247,8 +269,27 @@ def verify(
         witnesses += [published] if published is not None else []
     return Verification(
         model=name,
-        workload=workload,
+        workload=run,
         witnesses=tuple(witnesses),
         differences=(*differences(tuple(witnesses)), *lines),
+        notes=notes,
+    )
+
+
+def verify_model(model: Model | Foreign, workload: Workload | Request) -> Verification:
+    """Put the witnesses of a model that was looked up side by side, with what is to be said."""
+    if isinstance(model, Foreign):
+        why = f"no formula and no reference module: {model.problem}"
+        return verify(model.id, None, workload, source=model.source, notes=(why,))
+    notes = model.notes
+    if model.changes:
+        changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
+        notes += (f"changed {changed}: nothing published, no config and no checkpoint is of this",)
+    return verify(
+        model.id,
+        model.spec,
+        workload,
+        entry=model.published,
+        source=model.source,
         notes=notes,
     )

@@ -184,6 +184,14 @@ def test_a_terminal_without_unicode_is_no_crash(encoding: str) -> None:
         assert "6,738,415,616" in done.stdout
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_json_is_json_wherever_it_is_written(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = script("formula", "gpt2", "--json", env=environment, encoding="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "·" in json.loads(done.stdout)["parts"]["ffn"]["letters"]
+
+
 def test_an_odd_width_is_no_crash(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,12 +245,13 @@ figures  kv/token in bytes (KiB = 2^10) over all layers; --json has every figure
 
 WIDE = """\
 model                                               params   active_params    kv/token  matmul_flops
-...sation/and-of-its-model-too/config.json     124,439,808     124,439,808   72.00 KiB    1.98 TFLOP
+...sation/and-of-its-model-too/config.json     124,439,808     124,439,808   72.00 KiB     875 GFLOP
 moe.json                                    46,702,792,704  12,879,925,248  256.00 KiB     163 TFLOP
 org/llama/config.json                        6,476,328,960   6,476,328,960    1.00 MiB    86.2 TFLOP
 tiny.json                                            7,202           7,202       192 B    3.70 GFLOP
 
-counted  4 of 4 files: batch 3, seq 2048, fp32 (4 bytes per value)
+counted  4 of 4 files: batch 3, seq 2048 (in 1 file with fewer positions, all of them), fp32 (4
+         bytes per value)
 passed   3 files of tokenizers and the like, which describe no model
 figures  kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each
 """
@@ -343,11 +344,19 @@ def test_the_bar_is_on_the_terminal_and_the_lines_are_in_the_file(tmp_path: Path
     assert [line["params"] for line in lines(out.read_text())] == [TINY_PARAMS] * 3
 
 
+class _Dies:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, _: object) -> None:
+        os.abort()
+
+
 def test_a_dead_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(2 * FILES_AT_ONCE):
         write(tmp_path / f"{i}.json", TINY)
 
-    monkeypatch.setattr(folder, "_ignore_interrupt", os.abort)
+    monkeypatch.setattr(folder, "_Job", _Dies)
     parts = count_folder(list_folder(str(tmp_path)), Workload(), jobs=2)
     with pytest.raises(InputError, match="a process that counted has died"):
         next(parts)

@@ -50,10 +50,14 @@ def test_gib(n: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("part", "whole", "text"),
     [
-        (1, 2000, "0.0 %"),  # 0.05 goes to the even neighbour
+        (1, 2000, "<0.1 %"),  # 0.05 goes to the even neighbour, which would be nothing
         (3, 2000, "0.2 %"),  # 0.15 too
         (-1, 3, "-33.3 %"),
-        (-1, 10**6, "0.0 %"),  # no minus zero
+        (-1, 10**6, ">-0.1 %"),
+        (10**6 - 1, 10**6, ">99.9 %"),
+        (10**6 + 1, 10**6, ">100 %"),
+        (10**6, 10**6, "100 %"),
+        (0, 10**6, "0 %"),
         (4_328_521_728, 6_738_415_616, "64.2 %"),
         (1, 0, "n/a"),
     ],
@@ -153,5 +157,7 @@ def test_bytes_are_within_half_a_hundredth_of_their_unit(n: int) -> None:
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=8))
 def test_shares_add_up(parts: list[int]) -> None:
-    tenths = [int(units.share(p, sum(parts)).removesuffix(" %").replace(".", "")) for p in parts]
+    shown = [units.share(p, sum(parts)).removesuffix(" %") for p in parts]
+    rounded = {"<0.1": "0.0", ">99.9": "100.0", "100": "100.0"}
+    tenths = [int(rounded.get(text, text).replace(".", "")) for text in shown]
     assert abs(sum(tenths) - 1000) * 2 <= len(parts)

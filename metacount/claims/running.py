@@ -136,7 +136,7 @@ def block_norms(claim: Claim) -> Finding:
     placement, formula = claim.options["placement"], claim.options["stated"]
     spec = small("llama-7b", n_kv_heads=3, head_dim=8, d_ff=16, norm="layernorm", norm_bias=True,
                  norm_placement=placement)  # fmt: skip
-    block = build(spec, device="cpu", dtype="fp64", seed=0).decoder.blocks[0]
+    block = build(spec, device="cpu", dtype="fp64", seed=0).last_stack.blocks[0]
     x, sees = normal(1, 5, spec.d_model), Visibility(n_queries=5, n_keys=5)
     alpha = (2 * spec.n_layers) ** 0.25
     norms = _norms(block)

@@ -13,13 +13,27 @@ if TYPE_CHECKING:
     Result = tuple[str | Iterable[str], int | Callable[[], int]]
 
 EXIT_DISAGREE = 1
+EXIT_INTERRUPTED = 130  # what a shell says of a process that Ctrl-C ended
+
+
+def interrupted(done: int, total: int, things: str) -> str:
+    """Say on stderr how far a command came before Ctrl-C; returns the sentence for its text."""
+    import sys
+
+    said = f"interrupted after {done} of {total} {things}"
+    print(f"metacount: {said}", file=sys.stderr)
+    return said
 
 
 def json_text(data: object) -> str:
     """`data` as the JSON that a command prints."""
     import json
+    import sys
 
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    # where stdout knows no ×, its escape must be JSON's own: Python's would be no JSON
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    plain = not encoding.lower().startswith("utf")
+    return json.dumps(data, indent=2, ensure_ascii=plain) + "\n"
 
 
 def prepare_for_torch() -> None:

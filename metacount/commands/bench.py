@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from metacount.commands import EXIT_DISAGREE, json_text
+from metacount.commands import EXIT_DISAGREE, EXIT_INTERRUPTED, interrupted, json_text
 from metacount.options import add_json
 from metacount.resolve import InputError, shown
 
@@ -119,16 +119,26 @@ def run(args: argparse.Namespace) -> Result:
     )
     date = datetime.now(UTC).isoformat(timespec="seconds")
 
+    kept: list[Report] = []  # the report so far, once for each case
+
     def keep(report: Report, rows: list[Row]) -> None:
+        kept.append(report)
         # case by case, so that an interrupted run has not measured in vain
         if file is not None:
             results.append(file, results.lines_of(rows, report.ceilings, report.environment, date))
 
-    with _progress() as progress:
-        report = run_cases(cases, plan, progress=progress, keep=keep)
+    code = 0
+    try:
+        with _progress() as progress:
+            report = run_cases(cases, plan, progress=progress, keep=keep)
+    except KeyboardInterrupt:
+        if not kept:
+            raise
+        report, code = kept[-1], EXIT_INTERRUPTED
+        interrupted(len(kept), len(cases), "cases")
     if file is not None:
         print(f"metacount: {len(report.rows)} rows appended to {shown(file)}", file=sys.stderr)
-    code = EXIT_DISAGREE if report.failed else 0
+    code = code or (EXIT_DISAGREE if report.failed else 0)
     if args.json:
         lines = results.lines_of(report.rows, report.ceilings, report.environment, date)
         return json_text(lines), code

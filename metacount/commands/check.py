@@ -11,7 +11,7 @@ from metacount.options import (
     add_quantity,
     add_workload,
     check_quantity,
-    workload_of,
+    request_of,
 )
 from metacount.resolve import InputError, find_model, shown
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metacount.commands import Result
     from metacount.judge import Judgement
     from metacount.resolve import Model
-    from metacount.spec import Workload
+    from metacount.spec import Request
 
 EXIT_REFUTED = 1
 FILE = re.compile(r"(?P<path>.+\.py):(?P<function>[^\W\d]\w*)")
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Result:
 
     check_quantity(args.quantity, QUANTITIES)
     model = find_model(args.model, args.settings)
-    judgement = _judgement(args.formula, model, args.quantity, workload_of(args), args.timeout)
+    judgement = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
     code = 0 if judgement.holds else EXIT_REFUTED
     if args.json:
         return json_text(judgement.to_dict()), code
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _judgement(
-    formula: str, model: Model, quantity: str, workload: Workload, timeout: float
+    formula: str, model: Model, quantity: str, request: Request, timeout: float
 ) -> Judgement:
     from metacount.figures import fitted
     from metacount.judge import check
@@ -89,8 +89,8 @@ def _judgement(
     if file is not None:
         from metacount.judge.function import judged_file
 
-        case = (model.spec, fitted(model.spec, workload))
+        case = (model.spec, fitted(model.spec, request))
         return judged_file(file["path"], file["function"], model, case, quantity, timeout=timeout)
     if formula.strip().endswith(".py"):
         raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
-    return check(formula, model, quantity=quantity, workload=workload)
+    return check(formula, model, quantity=quantity, workload=request)

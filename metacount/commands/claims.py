@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from metacount.commands import json_text
+from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
 from metacount.options import add_json
 from metacount.resolve import InputError, shown
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
+    from metacount.claims.finding import Verdict
     from metacount.commands import Result
 
 
@@ -44,15 +45,22 @@ def run(args: argparse.Namespace) -> Result:
         prepare_for_torch()
         some = f"{running} statements are" if running > 1 else "1 statement is"
         print(f"metacount: {some} judged by running modules", file=sys.stderr)
-    verdicts = [judge_claim(claim) for claim in chosen]
+    verdicts: list[Verdict] = []
+    code, said = 0, ""
+    try:
+        for claim in chosen:
+            verdicts.append(judge_claim(claim))
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")
     verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
     if args.json:
-        return json_text([verdict.to_dict() for verdict in verdicts]), 0
+        return json_text([verdict.to_dict() for verdict in verdicts]), code
     from metacount.views.claims import verdict_text, verdicts_text
 
+    last = f"\n{said}\n" if said and verdicts else ""
     if args.ids:
-        return "\n".join(verdict_text(verdict) for verdict in verdicts), 0
-    return verdicts_text(verdicts), 0
+        return "\n".join(verdict_text(verdict) for verdict in verdicts) + last, code
+    return (verdicts_text(verdicts) if verdicts or not said else "") + last, code
 
 
 def _one_of(what: str, name: str | None, known: Iterable[str], otherwise: str) -> None:

@@ -9,9 +9,9 @@ from metacount.options import (
     add_json,
     add_settings,
     add_workload,
-    workload_of,
+    request_of,
 )
-from metacount.resolve import Foreign, InputError, Model, Source, find_any, parse_settings
+from metacount.resolve import Foreign, InputError, Model, Source, find_any, parse_settings, remedy
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.commands import Result
-    from metacount.spec import Workload
+    from metacount.spec import Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,22 +40,22 @@ def run(args: argparse.Namespace) -> Result:
     from metacount.figures import count, count_data
 
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
-    workload = workload_of(args)
+    request = request_of(args)
     if args.folder is not None and args.conventions:
         raise InputError("--conventions takes MODEL, not --folder; leave one of them out")
     if args.folder is not None:
-        return _count_folder(args, workload)
+        return _count_folder(args, request)
     if args.jobs is not None:
         raise InputError("--jobs belongs to --folder; leave it out")
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     found = [find_any(argument, args.settings) for argument in args.model]
     if args.conventions:
-        return _count_conventions(found, workload, args.json)
+        return _count_conventions(found, request, args.json)
     if any(isinstance(model, Foreign) for model in found):
-        return _count_measured(found, workload, args.json)
+        return _count_measured(found, request, args.json)
     models = [model for model in found if isinstance(model, Model)]
-    results = [count(model.spec, workload) for model in models]
+    results = [count(model.spec, request) for model in models]
     if args.json:
         data = [count_data(model, result) for model, result in zip(models, results, strict=True)]
         return json_text(data if len(data) > 1 else data[0]), 0
@@ -66,21 +66,19 @@ def run(args: argparse.Namespace) -> Result:
     return comparison_text(models, results), 0
 
 
-def _count_folder(args: argparse.Namespace, workload: Workload) -> Result:
+def _count_folder(args: argparse.Namespace, request: Request) -> Result:
     if args.model:
         raise InputError("--folder takes the place of MODEL; give one of them")
     from metacount.folder import count_folder, list_folder
     from metacount.views.folder import FolderView
 
     listing = list_folder(args.folder)
-    counted = count_folder(listing, workload, settings=args.settings, jobs=args.jobs)
-    view = FolderView(listing, workload, counted)
+    counted = count_folder(listing, request, settings=args.settings, jobs=args.jobs)
+    view = FolderView(listing, request, counted)
     return (view.json_lines() if args.json else view.text()), view.closing
 
 
-def _count_conventions(
-    found: Sequence[Model | Foreign], workload: Workload, as_json: bool
-) -> Result:
+def _count_conventions(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
     """One model's FLOPs under every convention."""
     from metacount.figures import fitted
     from metacount.views.conventions import conventions_data, conventions_text
@@ -88,8 +86,10 @@ def _count_conventions(
     data, texts = [], []
     for model in found:
         if isinstance(model, Foreign):
-            raise InputError(f"--conventions: {model.name} has no formula: {model.problem}")
-        run = fitted(model.spec, workload)
+            raise InputError(
+                f"--conventions: {model.name} has no formula: {model.problem}; {remedy(model)}"
+            )
+        run = fitted(model.spec, request)
         if as_json:
             data.append(conventions_data(model, run))
         else:
@@ -97,24 +97,27 @@ def _count_conventions(
     return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0
 
 
-def _count_measured(found: Sequence[Model | Foreign], workload: Workload, as_json: bool) -> Result:
+def _count_measured(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
     """Models among which at least one has no formula: that one is measured with transformers."""
     from metacount.figures import count, count_data
 
     prepare_for_torch()
     from metacount.views.foreign import foreign_data, foreign_text
     from metacount.views.table import count_text
-    from metacount.witnesses import outside_witnesses
+    from metacount.witnesses import fitted_outside, outside_witnesses
 
     data: list[dict[str, Any]] = []
     texts: list[str] = []
     for model in found:
         if isinstance(model, Model):
-            result = count(model.spec, workload)
+            result = count(model.spec, request)
             data.append(count_data(model, result))
             texts.append(count_text(model, result))
             continue
-        (said, *_), _ = outside_witnesses(Source(config=model.source.config), workload)
-        data.append(foreign_data(model, said, workload))
-        texts.append(foreign_text(model, said, workload))
+        source = Source(config=model.source.config)
+        workload, why = fitted_outside(source, request)
+        (said, *_), _ = outside_witnesses(source, workload)
+        notes = [why] if why else []
+        data.append(foreign_data(model, said, workload, notes))
+        texts.append(foreign_text(model, said, workload, notes))
     return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0

@@ -8,7 +8,7 @@ from metacount.options import (
     add_quantity,
     add_workload,
     check_quantity,
-    workload_of,
+    request_of,
 )
 from metacount.resolve import Foreign, InputError, find_any, find_model, shown
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> Result:
     model = find_model(args.model, args.settings)
     from metacount.figures import fitted
 
-    workload = fitted(model.spec, workload_of(args))
+    workload = fitted(model.spec, request_of(args))
     from metacount.views import formula
 
     form = closed_form(model.spec, workload, args.quantity)
@@ -82,11 +82,14 @@ def _from_code(args: argparse.Namespace) -> Result:
     if args.by == "operator" and not args.quantity.endswith("flops"):
         raise InputError(f"--by operator splits FLOPs: {args.quantity} have no operator; leave "
                          "it out")  # fmt: skip
-    workload = workload_of(args)
-    if not isinstance(model, Foreign):
+    if isinstance(model, Foreign):
+        from metacount.witnesses import fitted_outside
+
+        workload, _ = fitted_outside(model.source, request_of(args))
+    else:
         from metacount.figures import fitted
 
-        workload = fitted(model.spec, workload)
+        workload = fitted(model.spec, request_of(args))
     read: Any = None if model.source is None else model.source.config
     if not isinstance(model, Foreign) and (read is None or args.quantity == CAUSAL):
         read = model.spec

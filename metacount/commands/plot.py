@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> Result:
 
 def _parameters(args: argparse.Namespace) -> tuple[Any, str]:
     from metacount.figures import count
-    from metacount.spec import Workload
+    from metacount.spec import Request
 
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     models = [find_model(name, args.settings) for name in args.model]
-    rows = [(model.name, count(model.spec, Workload()).by_role) for model in models]
+    rows = [(model.name, count(model.spec, Request()).by_role) for model in models]
     from metacount.views.plot import parameters_figure
 
     return parameters_figure(rows), f"parameters of {', '.join(model.id for model in models)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.commands import json_text
+from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
 from metacount.options import add_json
 from metacount.resolve import InputError, shown
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
     from metacount.commands import Result
+    from metacount.survey import SurveyRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,17 @@ def run(args: argparse.Namespace) -> Result:
 
             close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
             raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")
-    with progress_bar() as progress:
-        rows = survey(jobs, flops=not args.params_only, progress=progress)
-    return (json_text(survey_data(rows)) if args.json else survey_text(rows)), 0
+    found: dict[tuple[str, str], SurveyRow] = {}
+    code, said = 0, ""
+    try:
+        with progress_bar() as bar:
+
+            def progress(done: int, total: int, row: SurveyRow) -> None:
+                found[row.kind, row.model_type] = row
+                bar(done, total, row)
+
+            survey(jobs, flops=not args.params_only, progress=progress)
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
+    rows = [found[job] for job in jobs if job in found]
+    return (json_text(survey_data(rows)) if args.json else survey_text(rows, said)), code

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from metacount.commands import EXIT_DISAGREE, json_text, prepare_for_torch
-from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, workload_of
-from metacount.resolve import Foreign, InputError, Model, find_any, shown
+from contextlib import suppress
+
+from metacount.commands import (
+    EXIT_DISAGREE,
+    EXIT_INTERRUPTED,
+    interrupted,
+    json_text,
+    prepare_for_torch,
+)
+from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
+from metacount.resolve import InputError, Model, find_any, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -14,8 +22,7 @@ if TYPE_CHECKING:
 
     from metacount.commands import Result
     from metacount.proofs import Proof
-    from metacount.spec import Workload
-    from metacount.witnesses import Verification
+    from metacount.spec import Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,91 +44,81 @@ def run(args: argparse.Namespace) -> Result:
 
     if args.all == bool(args.model):
         raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")
-    workload = workload_of(args)
+    request = request_of(args)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
     from metacount.figures import fitted
 
     for model in models:
         if isinstance(model, Model):
-            fitted(model.spec, workload)  # what cannot run is said before the first slow step
+            fitted(model.spec, request)  # what cannot run is said before the first slow step
         elif args.all_sizes:
             raise InputError(
                 f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
                 "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
             )
     prepare_for_torch()
-    done = _with_progress(lambda model: _verified(model, workload), models, "verifying")
+    from metacount.witnesses import verify_model
+
+    done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
+    said = interrupted(len(done), len(models), "models") if len(done) < len(models) else ""
     proofs: list[tuple[Proof, ...]] = []
-    if args.all_sizes:
+    if args.all_sizes and not said:
         formulas = [model for model in models if isinstance(model, Model)]
-        proofs = _with_progress(lambda model: _proved(model, workload), formulas, "proving")
+        proofs = _with_progress(lambda model: _proved(model, request), formulas, "proving")
         if any(proof.differences for found in proofs for proof in found):
             code = EXIT_DISAGREE
+        if len(proofs) < len(models):
+            said = interrupted(len(proofs), len(models), "models' proofs")
+    code = EXIT_INTERRUPTED if said else code
     if args.json:
         data = [result.to_dict() for result in done]
         if proofs:
             from metacount.views.proofs import proofs_data
 
-            data = [
-                {**one, "all_sizes": proofs_data(p)} for one, p in zip(data, proofs, strict=True)
-            ]
-        return json_text(data if len(data) > 1 else data[0]), code
+            for one, p in zip(data, proofs, strict=False):  # fewer, where it was interrupted
+                one["all_sizes"] = proofs_data(p)
+        return json_text(data if len(models) > 1 else data[0]), code
     from metacount.views.verify import verification_text, verifications_text
 
+    if not done:
+        return "", code
     text = (
-        verification_text(done[0], models[0].name) if len(done) == 1 else verifications_text(done)
+        verification_text(done[0], models[0].name) if len(models) == 1 else verifications_text(done)
     )
     if proofs:
         from metacount.views.proofs import proofs_text
 
         text += "".join(
-            "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=True)
+            "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=False)
         )
-    return text, code
+    return text + (f"\n{said}\n" if said else ""), code
 
 
-def _proved(model: Model, workload: Workload) -> tuple[Proof, ...]:
+def _proved(model: Model, request: Request) -> tuple[Proof, ...]:
     from metacount.figures import fitted
     from metacount.proofs import prove
 
     read: Any = model.spec if model.source is None else model.source.config
-    return prove(read, fitted(model.spec, workload))
+    return prove(read, fitted(model.spec, request))
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:
-    """`run` of each item, with a bar on stderr when there are several."""
+    """`run` of each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
     if len(items) == 1:
         return [run(items[0])]
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    done: list[Any] = []
+    with (
+        suppress(KeyboardInterrupt),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task(doing, total=len(items))
-        done = []
         for item in items:
             done.append(run(item))
             bar.advance(task)
     return done
-
-
-def _verified(model: Model | Foreign, workload: Workload) -> Verification:
-    from metacount.witnesses import verify
-
-    if isinstance(model, Foreign):
-        why = f"no formula and no reference module: {model.problem}"
-        return verify(model.id, None, workload, source=model.source, notes=(why,))
-    notes = model.notes
-    if model.changes:
-        changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
-        notes += (f"changed {changed}: nothing published, no config and no checkpoint is of this",)
-    return verify(
-        model.id,
-        model.spec,
-        workload,
-        entry=model.published,
-        source=model.source,
-        notes=notes,
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..measure.quiet import quiet
 from ..spec import SpecError
 from .classes import MAPPINGS, ClassChoice, choose_class, config_class, model_types, version
 from .limits import checked_config
@@ -177,18 +177,12 @@ def _bounded() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nobody's advice on training or speed; and no collection while many objects are made."""
-    import logging
-
-    logger = logging.getLogger("transformers")
-    level, collects = logger.level, gc.isenabled()
-    logger.setLevel(logging.CRITICAL)
+    collects = gc.isenabled()
     gc.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             yield
     finally:
-        logger.setLevel(level)
         if collects:
             gc.enable()
 

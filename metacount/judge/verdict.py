@@ -18,21 +18,22 @@ from metacount.judge.text import parse
 from metacount.judge.trials import random_cases, shrunk
 from metacount.judge.truth import Truth, count_of
 from metacount.judge.vocabulary import NAMES, Vocabulary, numbers_of
-from metacount.resolve import InputError, Model, find_model, shown
-from metacount.spec import ModelSpec, Workload, nearest
+from metacount.resolve import InputError, Model, model_of, shown
+from metacount.spec import Request, Workload, nearest
 
 if TYPE_CHECKING:
     from metacount.judge.trials import Case
+    from metacount.resolve import Given
 
 TRIALS = 200  # other sizes, where letters do not decide
 
 
 def check(
     formula: Any,
-    model: str | Model | ModelSpec,
+    model: Given,
     *,
     quantity: str = "params",
-    workload: Workload | None = None,
+    workload: Workload | Request | None = None,
 ) -> Judgement:
     """Judge `formula`, a text, a SymPy expression or a function, as a count of `model`.
 
@@ -43,11 +44,11 @@ def check(
     >>> check("V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d + V*d", "llama-7b").verdict
     'equal'
     """
-    found = _model(model)
+    found = model_of(model)
     if quantity not in QUANTITIES:
         known = nearest(quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
         raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
-    case = (found.spec, fitted(found.spec, workload or Workload()))
+    case = (found.spec, fitted(found.spec, workload or Request()))
     if isinstance(formula, str):
         words = vocabulary(found, case, quantity)
         expr, notes = parse(formula, words.meanings)
@@ -64,14 +65,6 @@ def check(
     raise InputError(
         f"a formula is a text, a SymPy expression or a function: got {shown(repr(formula))}"
     )
-
-
-def _model(model: str | Model | ModelSpec) -> Model:
-    if isinstance(model, Model):
-        return model
-    if isinstance(model, ModelSpec):
-        return Model(id="the model", name="the model", spec=model, entry=None, changes={})
-    return find_model(model)
 
 
 def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:

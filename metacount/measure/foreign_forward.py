@@ -18,6 +18,7 @@ from .foreign import routing
 from .foreign_flops import ForeignCounter
 from .foreign_roles import Roles
 from .questions import NeedsData
+from .quiet import quiet
 from .tensors import tensor_bytes
 
 # Under which name an output returns its cache, and takes it back.
@@ -249,7 +250,7 @@ class Runner:
         seen = 0 if cache is None else self._workload.seq_len - length
         counter = self.counter(self._roles, last_position=seen + length - 1)
         given = self._inputs(length, seen, cache)
-        with counter.watching(self._model), self._folding.counting(counter):
+        with quiet(), counter.watching(self._model), self._folding.counting(counter):
             out = self._model(**given)
         self._memory = getattr(out, "encoder_last_hidden_state", self._memory)
         for name in CACHES:

@@ -68,7 +68,7 @@ def _fill(model: Model, workload: Workload, length: int) -> tuple[FlopReport, Ca
     cache, batch = model.new_cache(), workload.batch_size
     with torch.no_grad(), ReferenceCounter().watching(model) as counter:
         memory = None
-        if model.encoder is not None:
+        if model.spec.has_encoder:
             memory = model.encode(_input(model, batch, workload.encoder_len))
         if length or memory is not None:
             model(

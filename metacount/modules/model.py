@@ -190,17 +190,17 @@ class Model(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.embed_tokens = self.embed_types = self.encoder = self.lm_head = self.pooler = None
-        self.head_transform = None
+        self.embed_tokens = self.embed_types = self.lm_head = self.pooler = None
+        self.encoder = self.decoder = self.head_transform = None
         width = spec.d_embedding or spec.d_model
         if spec.vocab_size is not None:
             self.embed_tokens = TokenEmbedding(spec.vocab_size, width)
         if spec.n_token_types:
             self.embed_types = TypeTable(spec.n_token_types, width)
-        if spec.has_encoder:
+        if spec.has_encoder or spec.kind == "encoder":
             self.encoder = Stack(spec, is_encoder=True)
-        # an encoder-only model has one stack too; it goes by the same name
-        self.decoder = Stack(spec, is_encoder=spec.kind == "encoder")
+        if spec.kind != "encoder":
+            self.decoder = Stack(spec, is_encoder=False)
         if spec.pooler:
             self.pooler = Pooler(spec.d_model)
         if spec.has_head and self.embed_tokens is not None:
@@ -210,14 +210,21 @@ class Model(nn.Module):
             if spec.tie_embeddings:
                 self.lm_head.weight = self.embed_tokens.weight
 
+    @property
+    def last_stack(self) -> Stack:
+        """The stack that the head reads: the decoder, or the only one that an encoder has."""
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        return stack
+
     def new_cache(self) -> Cache:
         """An empty cache; a windowed layer keeps what the next token can still see."""
-        keeps = [None if b.window is None else b.window - 1 for b in self.decoder.blocks]
-        return Cache(keeps, cross=self.encoder is not None)
+        keeps = [None if b.window is None else b.window - 1 for b in self.last_stack.blocks]
+        return Cache(keeps, cross=self.spec.has_encoder)
 
     def encode(self, source: Tensor) -> Tensor:
         """Source tokens [B, S] (or hidden states [B, S, D] without a vocabulary) -> [B, S, D]."""
-        if self.encoder is None:
+        if self.encoder is None or self.decoder is None:
             raise ValueError(f"kind {self.spec.kind} has no encoder to read a source")
         return self.encoder(self._embed(source, None))
 
@@ -236,7 +243,7 @@ class Model(nn.Module):
         `memory_BTD` is what `encode` gave (encoder-decoder only). With a cache, `tokens` continue
         what it holds; a prefix must all be in the first forward. `absorbed` chooses MLA's form.
         """
-        if (memory_BTD is None) == (self.encoder is not None):
+        if (memory_BTD is None) == self.spec.has_encoder:
             raise ValueError("memory_BTD is for an encoder-decoder, which cannot do without it")
         past = 0 if cache is None else cache.length
         if prefix_len > (past or tokens.shape[1]):
@@ -244,7 +251,7 @@ class Model(nn.Module):
                 f"prefix_len must be at most the {past or tokens.shape[1]} tokens of the first "
                 f"forward: got {prefix_len}; its first tokens see all of it"
             )
-        hidden_BSD = self.decoder(
+        hidden_BSD = self.last_stack(
             self._embed(tokens, token_types),
             cache=cache,
             source_BTD=memory_BTD,

@@ -89,7 +89,8 @@ class ReferenceTrace:
 
     def _cache(self, cache: Any) -> Amounts:
         found: Amounts = {}
-        stack, _ = next((s, m) for s, m in stacks(self._model) if m is self._model.decoder.layers)
+        layers = self._model.last_stack.layers
+        stack, _ = next((s, m) for s, m in stacks(self._model) if m is layers)
         for name, layers in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
             for index, layer in enumerate(layers):
                 place = Place(stack=stack, index=index)
@@ -124,7 +125,7 @@ class _Run:
     def __init__(self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int) -> None:
         self._model, self._sizes = model, sizes
         self._batch, length = sizes.new("B", 5), sizes.new("S", seq_len)
-        self._source_len = None if model.encoder is None else sizes.new("S_e", 53)
+        self._source_len = sizes.new("S_e", 53) if model.spec.has_encoder else None
         self._length, self._prefix_len = length, prefix_len
         self.cache = model.new_cache() if model.spec.kind != "encoder" else None
         with sizes.tracing(), with_symbols(Model):
@@ -148,7 +149,7 @@ class _Run:
     def _prefill(self, length: Any, cache: Any) -> tuple[_Counter, Any]:
         with self._counter().watching(self._model) as counter, torch.no_grad():
             memory = None
-            if self._model.encoder is not None:
+            if self._model.spec.has_encoder:
                 memory = self._model.encode(self._input(self._source_len))
             self._model(self._input(length), memory_BTD=memory, cache=cache,
                         prefix_len=self._prefix_len)  # fmt: skip

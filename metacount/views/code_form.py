@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from sympy import ceiling, floor, latex, symbols
@@ -11,8 +12,15 @@ from metacount import units
 from metacount.closed_form import readable
 from metacount.tracing.domain import in_words
 from metacount.tracing.sizes import SMALLEST
-from metacount.views.formula import MEANINGS, broken, in_letters, whole_python
-from metacount.views.layout import bold, columns, dim, paragraph, wrapped
+from metacount.views.formula import (
+    MEANINGS,
+    broken,
+    free_name,
+    in_letters,
+    upright,
+    whole_python,
+)
+from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:
     from metacount.tracing.code_form import CodeForm
@@ -128,11 +136,15 @@ def _layers(form: CodeForm, width: int) -> list[str]:
 
 
 def _domain(form: CodeForm, width: int) -> list[str]:
-    said = [in_words(c, in_fields) for c in form.domain]
+    return paragraph("for   ", _holds_for(form), width)
+
+
+def _holds_for(form: CodeForm) -> str:
+    """The sizes and lengths that a form is of, in words."""
+    said = "; ".join(in_words(c, in_fields) for c in form.domain)
     if form.how.startswith("interpolated"):
-        return paragraph("for   ", "lengths where " + "; ".join(said), width) if said else []
-    every = f"sizes from {SMALLEST}" + (", where " + "; ".join(said) if said else "")
-    return paragraph("for   ", every, width)
+        return f"lengths where {said}" if said else ""
+    return f"sizes from {SMALLEST}" + (f", where {said}" if said else "")
 
 
 def _numbers(form: CodeForm) -> str:
@@ -145,22 +157,21 @@ def _numbers(form: CodeForm) -> str:
 def code_form_latex(name: str, form: CodeForm) -> str:
     """The roles and their sum as one `aligned` environment, fields in upright type."""
     known = {
-        s: _upright(s.name)
+        s: upright(s.name)
         for expr in form.by_role.values()
         for s in expr.free_symbols
         if s.name not in RUN_MEANINGS
     }
-    lines = [f"% {name}: {form.quantity}, {form.how}; {form.source}", r"\begin{aligned}"]
+    lines = [f"% {name}: {form.quantity}, {form.how}; {form.source}"]
+    if domain := _holds_for(form):
+        lines.append(f"% for {domain}")
+    lines.append(r"\begin{aligned}")
     for role, expr in form.by_role.items():
-        shown = latex(readable(expr), symbol_names=known)
-        lines.append(rf"{_upright(role)} &= {shown} \\")
-    parts = " + ".join(map(_upright, form.by_role))
-    lines.append(rf"{_upright(form.quantity)} &= {parts or 0}")
+        shown = latex(readable(expr), symbol_names=known, mul_symbol="dot")
+        lines.append(rf"{upright(role)} &= {shown} \\")
+    parts = " + ".join(map(upright, form.by_role))
+    lines.append(rf"{upright(form.quantity)} &= {parts or 0}")
     return "\n".join([*lines, r"\end{aligned}"]) + "\n"
-
-
-def _upright(name: str) -> str:
-    return rf"\mathrm{{{name}}}".replace("_", r"\_")
 
 
 def code_form_python(name: str, form: CodeForm) -> str:
@@ -169,9 +180,12 @@ def code_form_python(name: str, form: CodeForm) -> str:
     head = [f"def {form.quantity}(", *(["    *,", *arguments] if arguments else []), "):"]
     plain = name.replace("\\", "/").replace('"', "'")
     lines = [*head, f'    """{meaning(form.quantity)}: {plain}."""']
+    if domain := _holds_for(form):
+        lines += [f"    # {line}" for line in wrapped(f"for {domain}", WIDEST_TEXT - 6)]
+    taken = {_argument(n) for n in form.numbers}
     names = []
     for role, expr in form.by_role.items():
-        names.append(re.sub(r"\W", "_", role))
+        names.append(free_name(re.sub(r"\W", "_", role), taken))
         text = NAMES.sub(lambda found: _argument(found[0]), whole_python(expr))
         lines += [
             f"    {names[-1]} = (",
@@ -182,7 +196,8 @@ def code_form_python(name: str, form: CodeForm) -> str:
 
 
 def _argument(name: str) -> str:
-    return name.replace(".", "__")
+    plain = name.replace(".", "__")
+    return f"{plain}_" if iskeyword(plain) else plain
 
 
 def code_form_data(model: str, name: str, form: CodeForm) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from metacount import units
 from metacount.conventions import amounts, conventions
+from metacount.figures import length_shown
 from metacount.views.layout import bold, columns, dim, paragraph, table, width_of, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -26,7 +27,8 @@ def conventions_text(model: Model, workload: Workload) -> str:
     a = amounts(model.spec, workload)
     found = conventions(model.spec, workload)
     lines = [bold(model.name) + (f"  ({model.id})" if model.name != model.id else "")]
-    lines.append(f"batch_size {workload.batch_size}, seq_len {workload.seq_len}")
+    length = length_shown(model.spec, workload.seq_len)
+    lines.append(f"batch_size {workload.batch_size}, seq_len {length}")
     lines += ["", *_legend(a, width)]
     if model.spec.tie_embeddings:
         said = "the head multiplies with the table of E, so P - E leaves its product out"

@@ -6,8 +6,9 @@ import re
 import sys
 
 from metacount import units
+from metacount.commands import EXIT_INTERRUPTED, interrupted
 from metacount.resolve import shown
-from metacount.spec import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES, SEQ_LEN
 from metacount.views.layout import columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from metacount.folder import Listing, Outcome
-    from metacount.spec import Workload
+    from metacount.spec import Request
 
 SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters
 MOST_REASONS = 20  # shown; the JSON has each file's own
@@ -29,12 +30,12 @@ class FolderView:
     """Takes the outcomes as they come, and knows at the end what became of all."""
 
     def __init__(
-        self, listing: Listing, workload: Workload, counted: Iterator[list[Outcome]]
+        self, listing: Listing, request: Request, counted: Iterator[list[Outcome]]
     ) -> None:
-        self.listing, self.workload, self.counted = listing, workload, counted
-        self.n_counted = 0
+        self.listing, self.request, self.counted = listing, request, counted
+        self.n_counted = self.n_shorter = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
-        self.in_text = False
+        self.in_text = self.interrupted = False
 
     def json_lines(self) -> Iterator[str]:
         """One object a line, in the order of the paths; a refused file has `error` alone."""
@@ -42,43 +43,42 @@ class FolderView:
 
         encode = json.JSONEncoder(separators=(",", ":")).encode
         # a bar among lines of JSON on the same terminal would be neither
-        for part in self._outcomes(bar=sys.stdout is None or not sys.stdout.isatty()):
-            yield "".join(
-                encode(
-                    {"model": outcome.path, "error": outcome.error}
-                    if outcome.error is not None
-                    else {**outcome.data, "model": outcome.path}
+        try:
+            for part in self._parts(bar=sys.stdout is None or not sys.stdout.isatty()):
+                lines = "".join(
+                    encode(
+                        {"model": outcome.path, "error": outcome.error}
+                        if outcome.error is not None
+                        else {**outcome.data, "model": outcome.path}
+                    )
+                    + "\n"
+                    for outcome in part
                 )
-                + "\n"
-                for outcome in part
-            )
+                self._book(part)
+                yield lines
+        except KeyboardInterrupt:
+            self.interrupted = True  # what was counted stands there already
 
     def text(self) -> Iterator[str]:
         """A table of what was counted, then how many were refused and why."""
         self.in_text = True
         rows: list[tuple[str, ...]] = []
-        routed = False
-        for part in self._outcomes(bar=True):
-            for outcome in part:
-                if outcome.error is None:
-                    data = outcome.data
-                    routed = routed or data["active_params"] != data["params"]
-                    rows.append(
-                        (
-                            shown(outcome.path),
-                            units.exact(data["params"]),
-                            units.exact(data["active_params"]),
-                            units.gib(data["kv_cache_bytes_per_token"]),
-                            units.flops(data["matmul_flops"]),
-                        )
-                    )
+        try:
+            for part in self._parts(bar=True):
+                rows += [_row(outcome) for outcome in part if outcome.error is None]
+                self._book(part)
+        except KeyboardInterrupt:
+            self.interrupted = True
         if rows:
-            yield "\n".join(_fitted(rows, routed)) + "\n\n"
+            yield "\n".join(_fitted(rows)) + "\n\n"
         yield "\n".join(self._sums()) + "\n"
 
     def closing(self) -> int:
         """The exit code; what was refused is said on stderr too."""
         n_refused = self.n_refused
+        if self.interrupted:
+            interrupted(n_refused + self.n_counted, len(self.listing.paths), "files")
+            return EXIT_INTERRUPTED
         if not n_refused:
             return 0
         if not self.in_text:
@@ -92,25 +92,30 @@ class FolderView:
         """Files that were not counted."""
         return sum(map(len, self.refused.values()))
 
-    def _outcomes(self, *, bar: bool) -> Iterator[list[Outcome]]:
-        parts = _with_bar(self.counted, len(self.listing.paths)) if bar else self.counted
-        for part in parts:
-            for outcome in part:
-                if outcome.error is None:
-                    self.n_counted += 1
-                else:
-                    same = self.refused.setdefault(_kind(outcome.error), [])
-                    same.append((outcome.path, outcome.error))
-            yield part
+    def _parts(self, *, bar: bool) -> Iterator[list[Outcome]]:
+        return _with_bar(self.counted, len(self.listing.paths)) if bar else self.counted
+
+    def _book(self, part: list[Outcome]) -> None:
+        """Count what is ready to be shown: an interrupt leaves the two alike."""
+        for outcome in part:
+            if outcome.error is None:
+                self.n_counted += 1
+                self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
+            else:
+                same = self.refused.setdefault(_kind(outcome.error), [])
+                same.append((outcome.path, outcome.error))
 
     def _sums(self) -> list[str]:
-        run, width = self.workload, columns()
+        run, width = self.request, columns()
         total = self.n_counted + self.n_refused
         counted = (
             f"{units.exact(self.n_counted)} of {_number(total, 'file')}: batch {run.batch_size}, "
-            f"seq {run.seq_len}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
+            f"{self._length()}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
         )
         lines = paragraph("counted", counted, width)
+        if self.interrupted:
+            left = units.exact(len(self.listing.paths) - total)
+            lines += paragraph("stopped", f"by an interrupt, with {left} files to go", width)
         lines += self._reasons()
         passed = []
         if self.listing.companions:
@@ -121,6 +126,12 @@ class FolderView:
         lines += paragraph("passed ", "; ".join(passed), width)
         note = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
         return lines + paragraph("figures", note, width)
+
+    def _length(self) -> str:
+        if self.request.seq_len is not None:
+            return f"seq {self.request.seq_len}"
+        fewer = f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
+        return f"seq {SEQ_LEN}{fewer if self.n_shorter else ''}"
 
     def _reasons(self) -> list[str]:
         """The most frequent first, each with the first of its files."""
@@ -150,8 +161,20 @@ def _number(n: int, thing: str) -> str:
     return f"{units.exact(n)} {thing}{'' if n == 1 else 's'}"
 
 
-def _fitted(rows: list[tuple[str, ...]], routed: bool) -> list[str]:
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    data = outcome.data
+    return (
+        shown(outcome.path),
+        units.exact(data["params"]),
+        units.exact(data["active_params"]),
+        units.gib(data["kv_cache_bytes_per_token"]),
+        units.flops(data["matmul_flops"]),
+    )
+
+
+def _fitted(rows: list[tuple[str, ...]]) -> list[str]:
     """The table; paths are shortened and the last columns left out where the width asks for it."""
+    routed = any(row[1] != row[2] for row in rows)
     kept = [i for i in range(len(HEADS)) if routed or HEADS[i] != "active_params"]
     while True:
         heads = [HEADS[i] for i in kept]

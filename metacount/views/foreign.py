@@ -8,6 +8,7 @@ from metacount.views.layout import bold, columns, paragraph, table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from metacount.resolve import Foreign
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 DASH = "-"
 
 
-def foreign_data(model: Foreign, said: Witness, workload: Workload) -> dict[str, Any]:
+def foreign_data(
+    model: Foreign, said: Witness, workload: Workload, notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """As plain data, under the names that `count` gives every model; null: not measured."""
     params, flops = said.figures["params"], said.figures["matmul_flops"]
     return {
@@ -35,10 +38,13 @@ def foreign_data(model: Foreign, said: Witness, workload: Workload) -> dict[str,
         "detail": said.detail,
         "warnings": [f"no formula: {model.problem}"],
         "inferred": [],
+        "notes": list(notes),
     }
 
 
-def foreign_text(model: Foreign, said: Witness, workload: Workload) -> str:
+def foreign_text(
+    model: Foreign, said: Witness, workload: Workload, notes: Sequence[str] = ()
+) -> str:
     """Parameters by role, every figure that was measured, and where they come from."""
     data = foreign_data(model, said, workload)
     total, by_role = data["params"], data["by_role"]
@@ -62,6 +68,7 @@ def foreign_text(model: Foreign, said: Witness, workload: Workload) -> str:
         [bold(run), *table(("", ""), figures, "<>")],
         [
             *paragraph("warning", f"no formula: {model.problem}", width),
+            *(line for note in notes for line in paragraph("note   ", note, width)),
             *paragraph("counted", f"by {said.detail}", width),
         ],
     ]

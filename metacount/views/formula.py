@@ -11,9 +11,12 @@ from sympy.printing.str import StrPrinter
 
 from metacount import units
 from metacount.closed_form import readable
+from metacount.figures import ALL_POSITIONS
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table, wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from metacount.closed_form import ClosedForm
     from metacount.resolve import Model
 
@@ -57,7 +60,7 @@ def formula_text(model: Model, form: ClosedForm) -> str:
     if len(form.parts) > 1:
         total = in_letters(readable(sum(form.parts.values())))
         lines += _part(f"{'total':<{label}}", total, form, form.total, width)
-    return "\n".join([*lines, "", *_legend(form, width)]) + "\n"
+    return "\n".join([*lines, "", *_legend(model, form, width)]) + "\n"
 
 
 def _part(label: str, letters: str, form: ClosedForm, value: int, width: int) -> list[str]:
@@ -113,26 +116,37 @@ def _with_numbers(letters: str, form: ClosedForm) -> str:
     return LETTERS.sub(lambda name: str(form.numbers.get(name[0], name[0])), letters)
 
 
-def _legend(form: ClosedForm, width: int) -> list[str]:
-    rows = [
-        (term.letter, term.name, units.exact(form.numbers[term.letter]), term.meaning)
-        for term in form.terms
-    ]
+def _legend(model: Model, form: ClosedForm, width: int) -> list[str]:
+    everything = {"seq_len": model.spec.longest}
+    rows = []
+    for term in form.terms:
+        n = form.numbers[term.letter]
+        said = f" ({ALL_POSITIONS})" if n == everything.get(term.name) else ""
+        rows.append((term.letter, term.name, units.exact(n), term.meaning + said))
     return noted_table(("letter", "name", "here", "meaning"), rows, "<<>", width) if rows else []
 
 
 def latex_text(model: Model, form: ClosedForm) -> str:
     """The parts and their sum as one `aligned` environment, with the legend as comments."""
-    quantity = form.quantity.replace("_", r"\_")
     lines = [f"% {model.name}: {form.quantity}"]
     for term in form.terms:
         lines.append(f"% {term.letter} = {form.numbers[term.letter]}: {term.name}, {term.meaning}")
     lines.append(r"\begin{aligned}")
     for part, expr in form.parts.items():
-        lines.append(rf"\mathrm{{{part}}} &= {latex(expr)} = {_grouped(form.values[part])} \\")
-    parts = " + ".join(rf"\mathrm{{{part}}}" for part in form.parts)
-    lines.append(rf"\mathrm{{{quantity}}} &= {parts or 0} = {_grouped(form.total)}")
+        lines.append(rf"{upright(part)} &= {latex(expr)} = {_grouped(form.values[part])} \\")
+    parts = " + ".join(map(upright, form.parts))
+    lines.append(rf"{upright(form.quantity)} &= {parts or 0} = {_grouped(form.total)}")
     return "\n".join([*lines, r"\end{aligned}"]) + "\n"
+
+
+def upright(name: str) -> str:
+    r"""A name of several letters in LaTeX; a hyphen would be a minus in mathematics.
+
+    >>> upright("hidden_size"), upright("self-attention")
+    ('\\mathrm{hidden\\_size}', '\\text{self-attention}')
+    """
+    plain = name.replace("_", r"\_")
+    return rf"\text{{{plain}}}" if "-" in name else rf"\mathrm{{{plain}}}"
 
 
 def _grouped(value: int) -> str:
@@ -150,9 +164,20 @@ def python_text(model: Model, form: ClosedForm) -> str:
     lines.append(f'    """{meaning[0].upper()}{meaning[1:]}: {_plain(model.name)}."""')
     names = []
     for part, expr in form.parts.items():
-        names.append(part.replace("-", "_"))
+        names.append(free_name(part.replace("-", "_"), {t.name for t in form.terms}))
         lines += _assignment(names[-1], in_python(expr, form))
     return "\n".join([*lines, f"    return {' + '.join(names) or 0}"]) + "\n"
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """A name for a part that is no argument's: assigning it would change what the rest reads.
+
+    >>> free_name("norm", {"d"}), free_name("norm", {"norm"})
+    ('norm', 'norm_')
+    """
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _assignment(name: str, value: str) -> list[str]:

@@ -116,5 +116,5 @@ def _model_data(entry: CatalogEntry, params: int | None) -> dict[str, Any]:
         "not_expressible": entry.not_expressible,
         "inferred": list(entry.inferred),
         "source": list(entry.source),
-        "spec": entry.sizes,
+        "spec": None if entry.sizes is None else dict(entry.sizes),
     }

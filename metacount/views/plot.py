@@ -34,7 +34,8 @@ def parameters_figure(models: Sequence[tuple[str, dict[str, int]]]) -> Figure:
         percent.barh(places, shares, left=starts, color=colour, height=0.66)
         for place, start, share in zip(places, starts, shares, strict=True):
             if share >= 100 * LEAST_LABELLED:
-                percent.text(start + share / 2, place, f"{share:.0f} %", ha="center", va="center",
+                said = ">99 %" if 99.5 <= share < 100 else f"{share:.0f} %"
+                percent.text(start + share / 2, place, said, ha="center", va="center",
                              fontsize=8, color="white" if colour in DARK else "black")  # fmt: skip
         lefts = [x + v for x, v in zip(lefts, values, strict=True)]
     for place, total in zip(places, totals, strict=True):

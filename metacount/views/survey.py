@@ -8,16 +8,30 @@ from typing import Any
 
 from metacount import units
 from metacount.survey import SURVEYED, SurveyRow
-from metacount.views.layout import bold, columns, paragraph, table
+from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 DASH = "-"
 HEADS = ("type", "kind", "class", "params", "active", "prefill", "decode", "kv cache", "state", "")
 
+ALIGN = "<<<>>>>>><"
+LEFT_OUT = tuple(map(HEADS.index, ("class", "state", "decode", "kv cache", "active", "prefill")))
 
-def survey_text(rows: Sequence[SurveyRow]) -> str:
-    """One line per type, then every note on what falls short, then the sums."""
+
+def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
+    """One line per type, then every note on what falls short, then the sums.
+
+    `interrupted` says how far it came, where it did not come to the end.
+    """
+    if not rows:
+        return ""
     body = [_cells(row) for row in rows]
-    parts = [table(HEADS, body, "<<<>>>>>><")]
+    kept = _fitting(body)
+    shown = [[row[i] for i in kept] for row in body]
+    parts = [table([HEADS[i] for i in kept], shown, "".join(ALIGN[i] for i in kept))]
+    left = [head for i, head in enumerate(HEADS) if i not in kept]
+    if left:
+        said = f"with more width, or --json: {', '.join(left)}"
+        parts.append(paragraph("columns", said, columns()))
     short = [row for row in rows if row.shortfall]
     if short:
         lines = [bold(f"{len(short)} of {len(rows)} fall short")]
@@ -32,7 +46,20 @@ def survey_text(rows: Sequence[SurveyRow]) -> str:
         "multiply-add; each class is built from its default config, on the meta device"
     )
     parts.append(paragraph("figures", note, columns()))
+    if interrupted:
+        parts.append([bold(interrupted)])
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _fitting(body: Sequence[Sequence[str]]) -> list[int]:
+    """The columns that fit the width; what is left out first can be done without best."""
+    kept = list(range(len(HEADS)))
+    for gone in LEFT_OUT:
+        heads, rows = [HEADS[i] for i in kept], [[row[i] for i in kept] for row in body]
+        if width_of(heads, rows) <= columns():
+            break
+        kept.remove(gone)
+    return kept
 
 
 def _cells(row: SurveyRow) -> tuple[str, ...]:
@@ -87,7 +114,8 @@ def progress_bar() -> Iterator[Callable[[int, int, SurveyRow], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=None)
 
         def update(done: int, total: int, row: SurveyRow) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.catalog import compare_published
+from metacount.figures import length_shown
 from metacount.proof_record import proven
 from metacount.spec import DTYPE_BYTES
 from metacount.views.layout import (
@@ -37,7 +38,7 @@ def count_text(model: Model, result: Count) -> str:
         _roles(result),
         _buffers(result, width),
         [
-            bold(_workload_line(result)),
+            *map(bold, wrapped(_workload_line(model.spec, result), width)),
             *noted_table((), _figure_rows(model.spec, result), "<>", width),
         ],
         _notes(model, result, width),
@@ -99,9 +100,9 @@ def _buffers(result: Count, width: int) -> list[str]:
     return noted_table((), rows, "<>", width) if rows else []
 
 
-def _workload_line(result: Count) -> str:
+def _workload_line(spec: ModelSpec, result: Count) -> str:
     run = result.workload
-    parts = [f"batch {run.batch_size}", f"seq {run.seq_len}"]
+    parts = [f"batch {run.batch_size}", f"seq {length_shown(spec, run.seq_len)}"]
     if run.source_len is not None:
         parts.append(f"source {run.source_len}")
     if run.prefix_len:
@@ -135,7 +136,7 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
             units.flops,
             f"{forward}, attention over the pairs that the mask keeps",
         ),
-        ("macs", result.macs, units.short, "half of matmul_flops"),
+        ("macs", result.macs, units.macs, "half of matmul_flops"),
         (
             "decode_matmul_flops",
             result.decode_matmul_flops,
@@ -210,7 +211,7 @@ def comparison_text(models: Sequence[Model], results: Sequence[Count]) -> str:
             blocks[-1] = block
         else:
             blocks.append([i])
-    texts = [bold(_workload_line(results[0]))]
+    texts = [bold(_common_line(models, results))]
     for block in blocks:
         heads, rows = _side_by_side(models, labels, cells, block)
         texts.append("\n".join(table(heads, rows, "<" + ">" * len(block))))
@@ -226,6 +227,17 @@ def comparison_text(models: Sequence[Model], results: Sequence[Count]) -> str:
     return "\n\n".join([*texts, "\n".join(lines)]) + "\n"
 
 
+def _common_line(models: Sequence[Model], results: Sequence[Count]) -> str:
+    """The workload, as far as it is common to all models."""
+    lines = {_workload_line(m.spec, r) for m, r in zip(models, results, strict=True)}
+    if len(lines) == 1:
+        return lines.pop()
+    run = results[0].workload
+    same = len({result.workload.seq_len for result in results}) == 1
+    parts = [f"batch {run.batch_size}", *([f"seq {run.seq_len}"] if same else [])]
+    return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
+
+
 def _comparison_labels(results: Sequence[Count]) -> list[str]:
     roles = [r for r in results[0].by_role if any(result.by_role[r] for result in results)]
     keys = [
@@ -238,7 +250,9 @@ def _comparison_labels(results: Sequence[Count]) -> list[str]:
         "kv_cache_bytes_per_token",
         "kv_cache_bytes",
     ]
-    return ["kind", "n_layers", "d_model", "", *roles, "params", "", *keys]
+    lengths = {result.workload.seq_len for result in results}
+    run = ["seq_len"] if len(lengths) > 1 else []
+    return ["kind", "n_layers", "d_model", "", *roles, "params", "", *run, *keys]
 
 
 def _comparison_cells(model: Model, result: Count, labels: Sequence[str]) -> list[str]:
@@ -250,6 +264,8 @@ def _comparison_cells(model: Model, result: Count, labels: Sequence[str]) -> lis
             if label == "n_layers" and model.spec.has_encoder:
                 text = f"{model.spec.n_encoder_layers} + {text}"
             cells.append(text)
+        elif label == "seq_len":
+            cells.append(str(result.workload.seq_len))
         elif not label:
             cells.append("")
         else:

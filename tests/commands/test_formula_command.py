@@ -42,7 +42,7 @@ VARIED = ("llama-7b", "deepseek-v3", "mixtral-8x7b", "gemma3-27b-text", "llama4-
 def test_formulas_come_to_the_count(
     capsys: pytest.CaptureFixture[str], name: str, quantity: str
 ) -> None:
-    arguments = ("formula", name, "--quantity", quantity)
+    arguments = ("formula", name, "--quantity", quantity, "--seq", "2048")
     if quantity == "decode_matmul_flops" and find_model(name).spec.kind == "encoder":
         assert "has no decode step" in refused(capsys, *arguments)
         return

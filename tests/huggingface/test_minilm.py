@@ -78,7 +78,7 @@ def test_one_weight_less_or_changed_is_seen(folder: str) -> None:
     found = loaded(config, weights | {name: changed})(ids).hidden_BSD
     assert (found - right).abs().max() > TOLERANCE
     fewer = {key: value for key, value in weights.items() if key != name}
-    with pytest.raises(WeightsError, match=r"decoder\.layers\.3\.self_attn\.v_proj\.weight of"):
+    with pytest.raises(WeightsError, match=r"encoder\.layers\.3\.self_attn\.v_proj\.weight of"):
         loaded(config, fewer)
     moved = weights["embeddings.position_ids"] + 1
     with pytest.raises(WeightsError, match="position_ids holds other positions"):

@@ -143,7 +143,7 @@ def model_rows(
         memory = stack_rows(model.encoder, spec, x, encoder=True)
     x = embedded(model, spec, tokens, types or zeros[: len(tokens)])
     return stack_rows(
-        model.decoder,
+        model.last_stack,
         spec,
         x,
         encoder=spec.kind == "encoder",

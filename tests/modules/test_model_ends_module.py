@@ -61,8 +61,8 @@ def test_scales_and_caps_by_hand() -> None:
 def test_body_only_takes_hidden_states(kind: str) -> None:
     body = randomised(Model(small(ROPE, kind=kind, vocab_size=None)))
     whole = randomised(Model(small(ROPE, kind=kind)))
-    whole.decoder.load_state_dict(body.decoder.state_dict())
-    assert [name for name, _ in body.named_children()] == ["decoder"]
+    whole.last_stack.load_state_dict(body.last_stack.state_dict())
+    assert [name for name, _ in body.named_children()] == [kind.removeprefix("prefix-")]
     x = tokens()
     out = body(whole.embed_tokens(x))
     assert (out.logits_BSV, out.pooled_BD) == (None, None)
@@ -88,11 +88,11 @@ def test_tensors_outside_of_the_blocks() -> None:
     assert shapes(small(BERT, head_bias=True, final_norm=True)) == {
         "embed_tokens.weight": (101, 13),
         "embed_types.weight": (3, 13),
-        "decoder.embed_positions.weight": (23, 13),
-        "decoder.embed_norm.weight": (13,),
-        "decoder.embed_norm.bias": (13,),
-        "decoder.norm.weight": (13,),
-        "decoder.norm.bias": (13,),
+        "encoder.embed_positions.weight": (23, 13),
+        "encoder.embed_norm.weight": (13,),
+        "encoder.embed_norm.bias": (13,),
+        "encoder.norm.weight": (13,),
+        "encoder.norm.bias": (13,),
         "pooler.dense.weight": (13, 13),
         "pooler.dense.bias": (13,),
         "lm_head.weight": (101, 13),
@@ -104,11 +104,11 @@ def test_tensors_outside_of_the_blocks() -> None:
     )  # fmt: skip
     assert shapes(electra) == {
         "embed_tokens.weight": (101, 11),
-        "decoder.embed_positions.weight": (23, 11),
-        "decoder.embed_norm.weight": (11,),
-        "decoder.embed_norm.bias": (11,),
-        "decoder.embed_proj.weight": (13, 11),
-        "decoder.embed_proj.bias": (13,),
+        "encoder.embed_positions.weight": (23, 11),
+        "encoder.embed_norm.weight": (11,),
+        "encoder.embed_norm.bias": (11,),
+        "encoder.embed_proj.weight": (13, 11),
+        "encoder.embed_proj.bias": (13,),
         "head_transform.dense.weight": (11, 13),
         "head_transform.dense.bias": (11,),
         "head_transform.norm.weight": (11,),

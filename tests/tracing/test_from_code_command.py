@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,51 @@ def test_python_output_runs_and_comes_to_the_count(capsys: pytest.CaptureFixture
     assert namespace["params"]() == 46702792704
     # 4 layers: 28 fewer, of 1,451,270,144 = attention 41,943,040 + moe 1,409,318,912 + norm 8,192
     assert namespace["params"](num_hidden_layers=4) == 46702792704 - 28 * 1451270144
+
+
+# names of several parts, of parts of a config, rounded quotients, recurrent state, an encoder too
+EXPORTED = [
+    ("type:mamba2", "--quantity", "state_bytes"),
+    ("type:qwen3_moe", "--quantity", "active_params"),
+    ("type:t5", "--quantity", "params"),
+    ("type:gpt2", "--quantity", "matmul_flops", "--by", "operator", "--seq", "64"),
+    ("bert-base", "--quantity", "params"),
+]
+
+
+@pytest.mark.parametrize("arguments", EXPORTED)
+def test_python_of_any_model_runs_and_comes_to_the_count(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    data = json.loads(run(capsys, "formula", *arguments, "--from-code", "--json"))
+    namespace: dict[str, Any] = {}
+    text = run(capsys, "formula", *arguments, "--from-code", "--python")
+    exec(text, namespace)
+    assert namespace[data["quantity"]]() == data["total"]
+    said = " ".join(line.strip().removeprefix("# ") for line in text.splitlines())
+    for condition in data["domain"]:
+        assert condition in said
+
+
+@pytest.mark.parametrize("arguments", EXPORTED)
+def test_latex_of_any_model_keeps_names_apart(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    from matplotlib.mathtext import MathTextParser
+
+    data = json.loads(run(capsys, "formula", *arguments, "--from-code", "--json"))
+    lines = run(capsys, "formula", *arguments, "--from-code", "--latex").splitlines()
+    for condition in data["domain"]:
+        assert any(line.startswith("%") and condition in line for line in lines)
+    body = [line for line in lines if not line.startswith(("%", r"\begin", r"\end"))]
+    parser = MathTextParser("path")
+    for line in body:
+        parser.parse(f"${line.removesuffix(chr(92) * 2).replace('&=', '=')}$")
+        # a name of several letters has a sign on both sides, where a factor could stand
+        bare = re.sub(r"\\(mathrm|text)\{[^{}]*\}(\^\{\d+\})?", "N", line)
+        assert not re.search(r"[\w)}] *N|N *[\w({]|N *\\(left|frac|lceil|lfloor)", bare), bare
+        # a hyphen in mathematics is a minus
+        assert "-" not in "".join(re.findall(r"\\mathrm\{([^{}]*)\}", line))
 
 
 def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) -> None:

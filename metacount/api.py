@@ -1,0 +1,46 @@
+"""The Python API's questions about one model, in whatever form it is given."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.figures import Count
+    from metacount.resolve import Given
+    from metacount.spec import Request, Workload
+    from metacount.witnesses import Verification
+
+
+def count(model: Given, workload: Workload | Request | None = None) -> Count:
+    """Count a model: what MODEL is on the command line, a config as a dict, or a spec.
+
+    Without a workload one sequence is run, of 2,048 tokens or of all the positions there are.
+
+    >>> count("llama-7b").params
+    6738415616
+    >>> count({"model_type": "gpt2", "n_layer": 24, "n_embd": 1024, "n_head": 16}).params
+    354823168
+    >>> count("bert-base").workload.seq_len
+    512
+    """
+    from metacount.figures import count
+    from metacount.resolve import model_of
+    from metacount.spec import Request
+
+    return count(model_of(model).spec, workload or Request())
+
+
+def verify(model: Given, workload: Workload | Request | None = None) -> Verification:
+    """Put every witness of a model's counts side by side; the forms of a model are `count`'s.
+
+    A model that only transformers knows has one witness.
+
+    >>> from metacount.spec import Workload
+    >>> found = verify("llama-7b", Workload(seq_len=16))
+    >>> found.agree, [witness.name for witness in found.witnesses]
+    (True, ['formula', 'reference', 'published'])
+    """
+    from metacount.resolve import any_of
+    from metacount.spec import Request
+    from metacount.witnesses import verify_model
+
+    return verify_model(any_of(model), workload or Request())

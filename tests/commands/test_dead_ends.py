@@ -1,0 +1,46 @@
+"""What has no formula of ours says what can be asked instead, and that works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from metacount.cli import main
+from tests.command_line import refused
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("formula", "type:mamba2"),
+        ("formula", "type:mamba2", "--quantity", "matmul_flops", "--latex"),
+        ("check", "12*n_layers*d_model**2", "type:mamba2"),
+        ("count", "type:mamba2", "--conventions"),
+    ],
+)
+def test_a_model_without_a_formula_names_what_works(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    error = refused(capsys, *arguments)
+    assert "`metacount formula type:mamba2 --from-code`" in error
+    assert "`metacount count type:mamba2`" in error
+
+
+def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "formula", "type:mamba")
+    commands = re.findall(r"`metacount ([^`]*)`", error)
+    assert len(commands) == 2
+    for command in commands:
+        assert main(shlex.split(command)) == 0
+        out, err = capsys.readouterr()
+        assert out
+        assert err == ""
+
+
+def test_a_model_of_all_sizes_names_what_works(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "verify", "type:mamba2", "--all-sizes")
+    assert "type:NAME of a mapped type" in error
+    error = refused(capsys, "count", "type:mamba2", "--set", "n_layers=2")
+    assert "change its config.json instead" in error

@@ -1,0 +1,265 @@
+"""Ctrl-C, sent to the whole process group as a terminal does: what was finished is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TIMEOUT = 120
+
+
+def started(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "metacount", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
+    )
+
+
+def stopped(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it wrote after Ctrl-C; nobody of its group is left."""
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 130, err
+    until = time.monotonic() + 10
+    while group(process.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert group(process.pid) == []
+    return out, err
+
+
+def group(leader: int) -> list[int]:
+    """Processes of a group, without those that ended and wait to be asked."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            state, _, its_group = (
+                Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:3]
+            )
+        except OSError:
+            continue
+        if int(its_group) == leader and state != "Z":
+            found.append(int(name))
+    return found
+
+
+pytestmark = pytest.mark.skipif(
+    not os.path.isdir("/proc/self"), reason="needs /proc to see whether processes are left"
+)
+
+
+def wait_for(condition, what: str) -> None:  # type: ignore[no-untyped-def]
+    until = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+# A survey of quick types and then a type that never ends: what was finished is known.
+SLOW_SURVEY = """
+import sys, time
+from metacount import survey
+
+def measure(kind, model_type, *, flops=True, workload=None):
+    if model_type == "mamba":
+        open(sys.argv[1], "w").close()
+        time.sleep(600)
+    return survey.SurveyRow(model_type=model_type, kind=kind, class_name="X", params=7)
+
+survey.measure_type = measure
+survey.MAX_PROCESSES = 1
+if __name__ == "__main__":
+    from metacount.cli import main
+    sys.argv = [sys.argv[0], sys.argv[1]]
+    sys.exit(main(["survey", "llama", "gpt2", "mamba", "opt", "--kind", "causal-LM", *FLAGS]))
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_survey_keeps_its_finished_rows(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    script, reached = tmp_path / "slow.py", tmp_path / "reached"
+    script.write_text(SLOW_SURVEY.replace("*FLAGS", "".join(f"{flag!r}, " for flag in flags)))
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(reached)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    wait_for(reached.exists, "the survey never came to the third type")
+    out, err = stopped(process)
+    assert err == "metacount: interrupted after 2 of 4 types\n"
+    if flags:
+        assert [row["model_type"] for row in json.loads(out)] == ["gpt2", "llama"]
+    else:
+        assert [line.split()[0] for line in out.splitlines()[1:3]] == ["gpt2", "llama"]
+        assert out.endswith("\ninterrupted after 2 of 4 types\n")
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.2, 3.0])
+def test_a_survey_ends_quietly_whenever_it_is_interrupted(seconds: float) -> None:
+    process = started("survey", "--params-only", "--json")
+    time.sleep(seconds)  # while Python, torch, or the workers start
+    out, err = stopped(process)
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+    assert err.startswith("metacount: interrupted")
+    assert not out or isinstance(json.loads(out), list)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    script, reached = tmp_path / "slow.py", tmp_path / "reached"
+    script.write_text(
+        "import sys, time\n"
+        "from metacount import witnesses\n"
+        "real = witnesses.verify_model\n"
+        "def slow(model, workload):\n"
+        "    if model.id == 'bert-base':\n"
+        "        open(sys.argv[1], 'w').close()\n"
+        "        time.sleep(600)\n"
+        "    return real(model, workload)\n"
+        "witnesses.verify_model = slow\n"
+        "from metacount.cli import main\n"
+        f"sys.exit(main(['verify', 'gpt2', 'bert-base', 'llama-7b', '--seq', '8', *{flags!r}]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(reached)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    wait_for(reached.exists, "the second model was never reached")
+    out, err = stopped(process)
+    assert err == "metacount: interrupted after 1 of 3 models\n"
+    if flags:
+        assert [one["model"] for one in json.loads(out)] == ["gpt2"]
+    else:
+        assert "1 of 1 models agree" in out
+        assert out.endswith("\ninterrupted after 1 of 3 models\n")
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_folder_keeps_what_was_counted(tmp_path: Path, flags: tuple[str, ...], jobs: str) -> None:
+    folder, written = tmp_path / "configs", tmp_path / "written"
+    folder.mkdir()
+    n = 30_000 if not flags else 10_000
+    (folder / "0.json").write_text('{"model_type": "llama"}')
+    for i in range(1, n):
+        (folder / f"{i:05}.json").symlink_to("0.json")
+    with open(written, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "metacount", "count", "--folder", str(folder), "--jobs", jobs,
+             *flags],
+            stdout=file, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
+        )  # fmt: skip
+    if flags:
+        wait_for(lambda: written.stat().st_size > 0, "nothing was ever written")
+    else:
+        time.sleep(4)
+    _, err = stopped(process)
+    out = written.read_text()
+    said = re.fullmatch(rf"metacount: interrupted after (\d+) of {n} files\n", err)
+    assert said, err
+    done = int(said[1])
+    assert 0 <= done < n
+    if flags:
+        assert len([json.loads(line) for line in out.splitlines()]) == done
+    else:
+        assert f"counted  {done:,} of {done:,} files" in out
+        assert f"stopped  by an interrupt, with {n - done:,} files to go" in out
+        assert len([line for line in out.splitlines() if "6,738,415,616" in line]) == done
+
+
+def test_claims_keep_what_was_judged(tmp_path: Path) -> None:
+    script, reached = tmp_path / "slow.py", tmp_path / "reached"
+    script.write_text(
+        "import sys, time\n"
+        "from metacount import claims\n"
+        "real, n = claims.judge_claim, 0\n"
+        "def slow(claim):\n"
+        "    global n\n"
+        "    n += 1\n"
+        "    if n == 3:\n"
+        "        open(sys.argv[1], 'w').close()\n"
+        "        time.sleep(600)\n"
+        "    return real(claim)\n"
+        "claims.judge_claim = slow\n"
+        "from metacount.cli import main\n"
+        "sys.exit(main(['claims', '--topic', 'ffn', '--json']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(reached)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    wait_for(reached.exists, "the third statement was never reached")
+    out, err = stopped(process)
+    assert len(json.loads(out)) == 2
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("metacount: interrupted after 2 of ")
+
+
+def test_a_benchmark_keeps_its_finished_cases() -> None:
+    process = started(
+        "bench", "norm", "--device", "cpu", "--tokens", "1", "2", "--model", "qwen3-0.6b",
+        "--no-compile", "--state", "hot", "--json", "--seconds", "1000", "--rounds", "1000",
+    )  # fmt: skip
+    time.sleep(8)
+    out, err = stopped(process)
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("metacount: interrupted")
+    assert not out or isinstance(json.loads(out), list)
+
+
+def test_a_file_that_is_judged_is_ended_with_the_command(tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import os, time\n"
+        "def params(d_model):\n"
+        f"    open({str(reached)!r}, 'w').write(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+    )
+    process = started("check", f"{file}:params", "gpt2", "--timeout", "600")
+    wait_for(lambda: reached.exists() and reached.read_text(), "the function was never called")
+    out, err = stopped(process)
+    assert (out, err) == ("", "metacount: interrupted\n")
+    child = int(reached.read_text())
+    wait_for(lambda: not os.path.exists(f"/proc/{child}"), "the child was left behind")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "arguments"),
+    [
+        (5.0, ("formula", "type:deepseek_v3", "--from-code")),
+        (4.0, ("verify", "deepseek-v3", "--all-sizes")),
+        (3.0, ("verify", "--all", "--json")),
+    ],
+)
+def test_other_long_commands_end_quietly(seconds: float, arguments: tuple[str, ...]) -> None:
+    process = started(*arguments)
+    time.sleep(seconds)
+    _, err = stopped(process)
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("metacount: interrupted")

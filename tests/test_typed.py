@@ -1,0 +1,76 @@
+"""A user's type checker sees the types of the Python API, as an installed wheel shows them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import metacount
+
+PACKAGE = Path(metacount.__file__).parent
+
+PROGRAM = """\
+import metacount
+reveal_type(metacount.count("llama-7b"))
+reveal_type(metacount.count("llama-7b").params)
+reveal_type(metacount.verify("llama-7b").agree)
+reveal_type(metacount.check("d", "llama-7b").verdict)
+reveal_type(metacount.entry("llama-7b").spec())
+metacount.count("llama-7b", seq=3)
+"""
+REVEALED = ["metacount.figures.Count", "int", "bool", "str", "metacount.spec.ModelSpec"]
+
+
+def test_the_mark_is_in_the_package_and_the_package_in_the_wheel() -> None:
+    assert (PACKAGE / "py.typed").read_bytes() == b""
+    data = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    # hatchling takes every file of these folders that git does not ignore
+    assert data["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["metacount"]}
+
+
+@pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling is not installed here")
+def test_the_wheel_holds_the_mark(tmp_path: Path) -> None:
+    from zipfile import ZipFile
+
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=PACKAGE.parent, check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "metacount/py.typed" in ZipFile(wheel).namelist()
+
+
+@pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed here")
+def test_a_user_s_mypy_sees_the_types(tmp_path: Path) -> None:
+    # as installed: found on the path, not among mypy's own sources, where no mark is asked for
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "metacount").symlink_to(PACKAGE)
+    (tmp_path / "user.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-c",
+         "import sys\n"
+         "from mypy import modulefinder\n"
+         "real = modulefinder.get_search_dirs\n"
+         f"modulefinder.get_search_dirs = lambda e: ([], [{str(site)!r}])\n"
+         "from mypy import build\n"
+         "build.get_search_dirs = modulefinder.get_search_dirs\n"
+         "from mypy.main import main\n"
+         "main(args=['--strict', '--config-file=', '--cache-dir', sys.argv[1], 'user.py'])",
+         str(tmp_path / "cache")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+        env={k: v for k, v in os.environ.items() if k not in ("MYPYPATH", "PYTHONPATH")},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    found = [
+        line.partition('Revealed type is "')[2].rstrip('"') for line in lines if "Revealed" in line
+    ]
+    assert [name.removeprefix("builtins.") for name in found] == REVEALED, done.stdout + done.stderr
+    assert 'Unexpected keyword argument "seq"' in done.stdout
+    assert "py.typed" not in done.stdout
