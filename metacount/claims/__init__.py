@@ -1,17 +1,19 @@
 """Well-known statements about transformers, each judged by computing it.
 
 `data/` holds the statements, one file per topic. Nothing there says which of them are right: every
-claim names a judge, and the judge computes. `counted`, `compared` and `spread` judge numbers by
-the formulas, `algebra` and `whole` judge formulas for all sizes, `routing`, `gates`, `norms` and
-`running` run the reference modules. The verdicts:
+claim names a judge, and the judge computes. `counted`, `compared`, `sizes` and `spread` judge
+numbers by the formulas, `algebra` and `whole` judge formulas for all sizes, `routing`, `gates`,
+`norms` and `running` run the reference modules. The verdicts:
 
 right        it holds; a rounded number holds when the exact one rounds to it
 conditional  it holds in some of the cases that it is said of, and not in others
 wrong        the number, the formula or a part of the statement is not so
 
-A sentence that explains a verdict stands in the data with the conditions under which it is true, and
-is printed only where they were computed to hold; so are its numbers. A formula that is about so many d² is judged by the matrices, which alone grow with d²; biases and
-norms are left out, and the condition says so.
+A sentence that explains a verdict stands in the data with the conditions under which it is true,
+and is printed only where they were computed to hold; so are its numbers.
+
+A formula that is about so many d² is judged by the matrices, which alone grow with d²; biases and
+norms are left out, and the explanation says so.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ JUDGES = {
     "counts": "counted",
     "shares": "counted",
     "readings": "counted",
-    "fields": "compared",
+    "fields": "sizes",
     "catalog_shares": "spread",
     "same_top_k": "spread",
     "same_part": "compared",
@@ -42,11 +44,11 @@ JUDGES = {
     "sum_and_rest": "compared",
     "tied_head": "compared",
     "plain_ffn": "compared",
-    "two_stacks": "compared",
+    "two_stacks": "sizes",
     "token_cost": "compared",
     "expert_shares": "spread",
     "part_formula": "algebra",
-    "dense_flops": "algebra",
+    "dense_flops": "compared",
     "whole_formula": "whole",
     "single_expert": "routing",
     "unselected_gradient": "routing",

@@ -19,7 +19,7 @@ from metacount.claims import parts
 from metacount.claims.counted import number
 from metacount.claims.facts import computed
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import computation, letters, percent, spec_of, value
+from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction])
 
 def spec_name(claim: Claim) -> str:
     """The name of the claim's model."""
-    assert claim.model is not None
-    return catalog.entry(claim.model).name
+    return parts.model_of(claim).name
 
 
 def compared(truth: Number, said: Number) -> tuple[Number, str]:
@@ -273,35 +272,3 @@ def _told(in_catalog: dict[str, Fraction]) -> list[str]:
         told = ", ".join(f"{name} {_off(in_catalog[name])}" for name in others)
         lines.append(f"stated less exact, of exact: {told}")
     return lines
-
-
-def dense_flops(claim: Claim) -> Finding:
-    """An MoE layer with one expert per token takes the FLOPs of a dense layer of that width."""
-    from metacount.formulas.ffn import ffn_matmul_flops
-    from metacount.views.formula import in_letters
-
-    spec = spec_of(claim)
-    moe = value(spec, "moe_flops")
-    d, m = spec.d_model, spec.d_ff_expert
-    dense_ = int(ffn_matmul_flops(1, d, m, gated=spec.gated))
-    truth = letters(spec, "moe_flops").subs(symbols.sympy_symbols(["top_k"])["top_k"], spec.top_k)
-    named = symbols.sympy_symbols(["d_model", "d_ff_expert"])
-    said = ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
-    difference, verdict = compared(truth, said)
-    more = exact(moe - dense_)
-    return Finding(
-        verdict=verdict,
-        says=f"{exact(moe)} FLOPs per token against {exact(dense_)} at d = {d}, m = {m}: "
-        f"{more} more, or {percent(Fraction(moe - dense_, dense_), 3)}.",
-        correct=in_letters(truth),
-        computation=(
-            f"MoE, k = {spec.top_k}: {in_letters(truth)} = "
-            f"{parts.in_numbers(in_letters(truth), spec)} = {exact(moe)}",
-            f"dense: {in_letters(said)} = {parts.in_numbers(in_letters(said), spec)}"
-            f" = {exact(dense_)}",
-            f"difference: {in_letters(difference)} = "
-            f"{parts.in_numbers(in_letters(difference), spec)} = {more}",
-        ),
-        values={"dense": dense_, "more": moe - dense_},
-        witness="formula",
-    )

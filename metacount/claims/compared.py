@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
-from metacount import catalog
+from metacount import catalog, symbols
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import computation, spec_of, value, without_biases
+from metacount.claims.parts import (
+    computation,
+    in_numbers,
+    letters,
+    model_of,
+    percent,
+    spec_of,
+    value,
+    without_biases,
+)
 from metacount.formulas import ffn
 from metacount.formulas import model as formulas
 from metacount.spec import SpecError
@@ -60,6 +68,8 @@ def gated_width(claim: Claim) -> Finding:
     Options: `d_model`, `multiple_of`, `within` (how near "about" is).
     """
     d, multiple = claim.options["d_model"], claim.options["multiple_of"]
+    if min(d, multiple) < 1:
+        raise ValueError(f"widths are positive: got {d} and {multiple}")
     within = labels.parse(claim.options["within"])
     width = ffn.gated_d_ff(d, multiple_of=multiple)
     gated, plain = ffn.glu_params(d, width), ffn.plain_params(d, 4 * d)
@@ -70,12 +80,11 @@ def gated_width(claim: Claim) -> Finding:
     label = labels.parse(claim.claimed)
     near = abs(Fraction(gated - plain, plain)) <= within.value
     thirds = f"{float(Fraction(8 * d, 3)):,.2f}"
-    more = relative(gated - plain, plain)
     return Finding(
         verdict=RIGHT if label.holds(width) and near else WRONG,
         says=f"8/3·{d} = {thirds}, up to the next multiple of {multiple} it is {exact(width)}"
         + (". " if label.holds(width) else f", not {claim.claimed}. ")
-        + f"Its parameters are {more} of 8·d² apart, which is {'' if near else 'not '}within "
+        + f"That is {relative(gated - plain, plain)} beside 8·d², {'' if near else 'not '}within "
         f"{within.text}.",
         correct=exact(width),
         computation=(
@@ -151,10 +160,18 @@ def tied_head(claim: Claim) -> Finding:
     )  # fmt: skip
 
 
+FFN_KINDS = {
+    ("gated",): "the one with a gate",
+    ("plain",): "the one without",
+    ("gated", "plain"): "both",
+    (): "neither",
+}
+
+
 def plain_ffn(claim: Claim) -> Finding:
     """The activation is GELU and the FFN is plain, two matrices: the published count decides."""
     spec = spec_of(claim)
-    published = catalog.entry(str(claim.model)).published.params
+    published = model_of(claim).published.params
     counts = {
         "gated": formulas.params(spec.replace(gated=True)),
         "plain": formulas.params(spec.replace(gated=False)),
@@ -163,8 +180,11 @@ def plain_ffn(claim: Claim) -> Finding:
     fits = [name for name, n in counts.items() if n == published]
     # without a published count the sizes in the catalog are all there is
     is_plain = "plain" in fits if published is not None else not spec.gated
-    known = "no exact count is published" if published is None else (
-        f"the published count, {exact(published)}, is that of {' and '.join(fits) or 'neither'}")
+    known = (
+        "no exact count is published"
+        if published is None
+        else (f"the published count, {exact(published)}, is {FFN_KINDS[tuple(fits)]}")
+    )
     return Finding(
         verdict=RIGHT if gelu and is_plain else WRONG,
         says=f"With a gate the model has {exact(counts['gated'])} parameters, without one "
@@ -178,58 +198,6 @@ def plain_ffn(claim: Claim) -> Finding:
         ),
         values={"gelu": gelu, "gate": "gated" in fits},
         witness="formula; catalog (published count)",
-    )  # fmt: skip
-
-
-def two_stacks(claim: Claim) -> Finding:
-    """The fields hold, and `n_layers` is said of a model that may have two stacks of them."""
-    spec = spec_of(claim)
-    different = [name for name, said in claim.claimed.items() if getattr(spec, name) != said]
-    both = value(spec, "params")
-    n = spec.n_layers
-    shown = f"{spec.n_encoder_layers} + {n}"
-    half = spec.replace(n_layers=n - n // 2, n_encoder_layers=n // 2) if spec.has_encoder else spec
-    verdict = WRONG if different else CONDITIONAL if spec.has_encoder else RIGHT
-    entry = catalog.entry(str(claim.model))
-    values: dict[str, Any] = {"half": value(half, "params"), "published": entry.published.params}
-    return Finding(
-        verdict=verdict,
-        says="All of it holds"
-        + (f", but that its {n} layers are {shown} blocks." if spec.has_encoder else ".")
-        if not different
-        else f"Not so: {', '.join(f'{name} is {getattr(spec, name)}' for name in different)}.",
-        correct=", ".join(f"{name} {getattr(spec, name)}" for name in claim.claimed)
-        + (f", n_encoder_layers {spec.n_encoder_layers}" if spec.has_encoder else ""),
-        computation=(
-            *(f"{name}: {getattr(spec, name)}, stated {said}" for name, said in
-              claim.claimed.items()),
-            f"{shown} blocks: {exact(both)}",
-            f"{n} blocks in all: {exact(values['half'])}",
-            f"published: {values['published'] and exact(values['published'])}",
-        ),
-        values=values,
-        witness="formula; catalog (published count)",
-        condition=f"{n} layers means {spec.n_encoder_layers} in the encoder and {n} in the "
-        "decoder; the rest holds as it stands",
-    )  # fmt: skip
-
-
-def fields(claim: Claim) -> Finding:
-    """Sizes of a model, exactly."""
-    spec = spec_of(claim)
-    found = {name: getattr(spec, name) for name in claim.claimed}
-    different = {name: said for name, said in claim.claimed.items() if found[name] != said}
-    lines = [f"{name}: {found[name]}, stated {said}" for name, said in claim.claimed.items()]
-    if spec.is_moe:
-        lines.append(f"n_shared_experts: {spec.n_shared_experts}")
-    return Finding(
-        verdict=WRONG if different else RIGHT,
-        says="It is so." if not different else "In fact "
-        + ", ".join(f"{name} is {found[name]}" for name in different) + ".",
-        correct=", ".join(f"{name} {size}" for name, size in found.items()),
-        computation=tuple(lines),
-        values={},
-        witness="catalog",
     )  # fmt: skip
 
 
@@ -289,3 +257,34 @@ def token_cost(claim: Claim) -> Finding:
         values={},
         witness="formula",
     )  # fmt: skip
+
+
+def dense_flops(claim: Claim) -> Finding:
+    """An MoE layer with one expert per token takes the FLOPs of a dense layer of that width."""
+    from metacount.claims.algebra import compared
+    from metacount.views.formula import in_letters
+
+    spec = spec_of(claim)
+    moe = value(spec, "moe_flops")
+    d, m = spec.d_model, spec.d_ff_expert
+    dense_ = int(ffn.ffn_matmul_flops(1, d, m, gated=spec.gated))
+    truth = letters(spec, "moe_flops").subs(symbols.sympy_symbols(["top_k"])["top_k"], spec.top_k)
+    named = symbols.sympy_symbols(["d_model", "d_ff_expert"])
+    said = ffn.ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
+    difference, verdict = compared(truth, said)
+    more = exact(moe - dense_)
+    return Finding(
+        verdict=verdict,
+        says=f"{exact(moe)} FLOPs per token against {exact(dense_)} at d = {d}, m = {m}: "
+        f"{more} more, or {percent(Fraction(moe - dense_, dense_), 3)}.",
+        correct=in_letters(truth),
+        computation=(
+            f"MoE, k = {spec.top_k}: {in_letters(truth)} = "
+            f"{in_numbers(in_letters(truth), spec)} = {exact(moe)}",
+            f"dense: {in_letters(said)} = {in_numbers(in_letters(said), spec)} = {exact(dense_)}",
+            f"difference: {in_letters(difference)} = "
+            f"{in_numbers(in_letters(difference), spec)} = {more}",
+        ),
+        values={"dense": dense_, "more": moe - dense_},
+        witness="formula",
+    )

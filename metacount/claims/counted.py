@@ -5,11 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from metacount import catalog
 from metacount.claims import labels
 from metacount.claims.facts import computed, named
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import computation, percent, spec_of, value, words
+from metacount.claims.parts import computation, model_of, percent, spec_of, value, words
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def count(claim: Claim) -> Finding:
         values["missing_explains"] = label.value + values["missing"] == found
     published = _published(claim) if part == "params" else []
     if options.get("checkpoint"):
-        stored = catalog.entry(str(claim.model)).stored_checkpoint
+        stored = model_of(claim).stored_checkpoint
         values["stored_values"] = stored.total if stored else None
         if stored is None:
             published.append("how many values the checkpoint stores was not published")
@@ -95,8 +94,7 @@ def count(claim: Claim) -> Finding:
 
 
 def _published(claim: Claim) -> list[str]:
-    assert claim.model is not None
-    published = catalog.entry(claim.model).published
+    published = model_of(claim).published
     if published.params is None:
         return []
     return [f"published: {exact(published.params)}, {published.params_source}"]

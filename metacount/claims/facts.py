@@ -1,7 +1,7 @@
 """Sentences that stand only where what they say was computed: conditions and numbers in the data.
 
-A sentence of the data has conditions beside it; it is printed when all of them hold for the claim as
-it is judged now. Between braces stands what is computed when it is printed. Both are made of
+A sentence of the data has conditions beside it; it is printed when all of them hold for the claim
+as it is judged now. Between braces stands what is computed when it is printed. Both are made of
 
     d_model, n_experts          sizes and fields of the claim's model
     norms(), ffn("llama-7b")    a part of it, or of another model; a size of another model
@@ -78,7 +78,7 @@ class Known:
 
     def __init__(self, claim: Claim, values: dict[str, Any]) -> None:
         self.claim = claim
-        self.values = {}
+        self.values: dict[str, Any] = {}
         if claim.model is not None:
             self.values |= spec_of(claim).to_dict()
             self.values["name"] = catalog.entry(claim.model).name

@@ -1,4 +1,4 @@
-"""Claims about the order of a gate: the routers of the catalog run, and the order in plain torch."""
+"""Claims about the order of a gate: routers of the catalog, run, against plain torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def gate_order(claim: Claim) -> Finding:
     chose and weighed is compared with the stated order, written out here.
     """
     stated = ORDERS[claim.options["order"]]
-    follow, others, lines = [], [], []
+    follow: list[str] = []
+    others: list[str] = []
+    lines = []
     for entry, spec in models():
         # a router that another one stands in for says nothing about the model
         if not spec.is_moe or any(text.startswith("router:") for text in entry.inferred):
@@ -32,8 +34,10 @@ def gate_order(claim: Claim) -> Finding:
         routing = router(x_ND)
         chosen_Nk, weights_Nk = stated(router.proj(x_ND), int(spec.top_k or 0))
         same = torch.equal(routing.chosen_Nk.sort(-1).values, chosen_Nk.sort(-1).values)
-        theirs, said = (_spread(chosen, w, int(spec.n_experts or 0)) for chosen, w in
-                        ((routing.chosen_Nk, routing.weights_Nk), (chosen_Nk, weights_Nk)))
+        theirs, said = (
+            _spread(chosen, w, int(spec.n_experts or 0))
+            for chosen, w in ((routing.chosen_Nk, routing.weights_Nk), (chosen_Nk, weights_Nk))
+        )
         off = unequal(theirs.detach(), said.detach())
         holds = same and off < ROUNDING
         (follow if holds else others).append(entry.id)

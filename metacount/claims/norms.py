@@ -32,11 +32,12 @@ def rmsnorm_divisor(claim: Claim) -> Finding:
     fits = [name for name in made if off[name] < ROUNDING]
     stated = claim.options["of"]
     lengths = {name: float(output.norm()) for name, output in made.items()}
+    found = " and ".join(f"the {name}" for name in fits) or "neither"
     return Finding(
         verdict=RIGHT if stated in fits else WRONG,
-        says=f"The module's output is that with the {' and the '.join(fits) or 'neither'}: a norm "
-        f"of {float(y.norm()):.3f} for d = {d}; with the mean it is {lengths['mean']:.3f}, with the "
-        f"sum {lengths['sum']:.3f}.",
+        says=f"The module's output is that with {found}: "
+        f"a norm of {float(y.norm()):.3f} for d = {d}; with the mean it is {lengths['mean']:.3f}, "
+        f"with the sum {lengths['sum']:.3f}.",
         correct=f"x / sqrt({fits[0]} of squares + eps)" if fits else "something else",
         computation=(
             f"d = {d}, eps = {eps:g}, weight 1, float64, seed 0",
@@ -74,8 +75,8 @@ def layernorm_roles(claim: Claim) -> Finding:
     told = {way: f"multiplies by its {way[0]} and adds its {way[1]}" for way in ways}
     return Finding(
         verdict=RIGHT if stated in fits else WRONG,
-        says=f"The module {told[fits[0]] if fits else 'does something else'}; the stated formula is "
-        f"off by {off[stated]:.2g} of the largest value.",
+        says=f"The module {told[fits[0]] if fits else 'does something else'}; the stated formula "
+        f"is off by {off[stated]:.2g} of the largest value.",
         correct=told[fits[0]] if fits else "something else",
         computation=(
             f"d = {d}, eps = {eps:g}, float64; weight and bias drawn at random",

@@ -6,6 +6,8 @@ but for rounding, a relative difference of at most 1e-12, and the difference is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -88,10 +90,10 @@ def single_expert(claim: Claim) -> Finding:
             f"{'yes' if unweighted else 'no'}; largest gradient of the router {learns:.3g}, with "
             f"the balancing loss {balanced:.3g}"
         )
-        learned = f"{'exactly 0' if learns == 0 else f'up to {learns:.0e}'}"
+        learned = f"up to {learns:.3g}" if taught else f"rounding, {learns:.0e}"
         told.append(
             f"{name}: {'unweighted' if unweighted else 'weighted'}, the router's gradient is "
-            f"{f'up to {learns:.3g}' if taught else f'{learned}, none but rounding'}"
+            f"{learned if learns else 'exactly 0'}"
         )
         values[f"{scoring}_unweighted"] = unweighted
         values[f"{scoring}_learns"] = taught
@@ -149,7 +151,9 @@ def unselected_gradient(claim: Claim) -> Finding:
     )  # fmt: skip
 
 
-def _moved(experts: Experts, unused: list[int], kind: type[Optimizer], **options: float) -> float:
+def _moved(
+    experts: Experts, unused: list[int], kind: Callable[..., Optimizer], **options: float
+) -> float:
     """How far a step with the gradients that are there moves the experts that have none.
 
     With momentum, a step in which every value had a gradient of 1 comes before.

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from metacount import catalog
 from metacount.build import build
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.routing import ROUNDING, largest, unequal
+from metacount.claims.routing import ROUNDING, largest
 from metacount.measure.params import measure_params
 from metacount.modules import apply_rope
 from metacount.modules.ffn import activate
@@ -98,7 +98,7 @@ def softmax_places(claim: Claim) -> Finding:
         values={"in_router": any("Router" in line for line in lines),
                 "at_output": any("ScaledDotProduct" not in line for line in lines)},
         witness=WITNESS,
-        condition=f"the model is {' or '.join(yes)}, or another without a softmax in its router",
+        condition=f"no other part of the model runs one, as in {'; '.join(yes)}",
     )  # fmt: skip
 
 

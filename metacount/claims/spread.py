@@ -7,7 +7,7 @@ from fractions import Fraction
 from metacount import catalog
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import models, percent, spec_of, value
+from metacount.claims.parts import model_of, models, percent, spec_of, value
 from metacount.formulas.model import params_by_role
 from metacount.units import exact, short
 
@@ -94,7 +94,7 @@ def expert_shares(claim: Claim) -> Finding:
     least = labels.parse(claim.claimed["total, over"])
     about = labels.parse(claim.claimed["active, about"])
     models = {
-        catalog.entry(str(claim.model)).name: spec,
+        model_of(claim).name: spec,
         claim.options["also_name"]: spec.replace(**claim.options["also_set"]),
     }
     holds, told, lines = [], [], []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metacount import catalog
 from metacount.claims.counted import apart, number
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
+from metacount.claims.parts import model_of
 from metacount.units import exact, signed
 
 VERDICTS = {
@@ -20,9 +20,9 @@ def whole_formula(claim: Claim) -> Finding:
     from metacount.judge import check
     from metacount.views.formula import in_letters
 
-    assert claim.model is not None
-    judged = check(claim.options["formula"], claim.model, quantity=claim.options["quantity"])
-    name = catalog.entry(claim.model).name
+    entry = model_of(claim)
+    judged = check(claim.options["formula"], entry.id, quantity=claim.options["quantity"])
+    name = entry.name
     says = {
         "equal": "Equal for all sizes of such models.",
         "equal_where_tried": f"Equal at the sizes of {name} and at {judged.tried} others.",
