@@ -161,7 +161,7 @@ def test_the_routers_of_transformers_take_the_orders_that_ours_were_found_to_tak
         router = kind(config)
         with torch.no_grad():
             router.weight.copy_(values(8, D, seed=22))
-            logits, weights, chosen = router(x_ND)
+            _, weights, chosen = router(x_ND)
         largest = (x_ND @ router.weight.detach().T).topk(2)
         assert torch.equal(chosen, largest.indices)
         # softmax over the two chosen: order b
