@@ -34,9 +34,9 @@ switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large 
 textbook-block transformer-base transformer-big yi-34b yulan-12b
 """)  # fmt: skip
 
-# Measured by others: numel() of the class in transformers 5.23 on the meta device, or plain algebra
-# where transformers has no such class. Mixtures of experts: total, active, active without the
-# token table.
+# Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in
+# transformers 5.23 on the meta device, or plain algebra where transformers has no such class.
+# Mixtures of experts: total, active, active without the token table.
 MEASURED: dict[str, int | tuple[int, int, int]] = {
     "baichuan2-13b": 13_896_668_160, "bert-base": 109_482_240, "bloom-176b": 176_247_271_424,
     "chinchilla-70b": 70_057_992_192, "deepseek-67b": 67_425_001_472,
