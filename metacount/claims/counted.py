@@ -66,7 +66,6 @@ def count(claim: Claim) -> Finding:
     if "because" in options:
         reason = all(computed(text, named(claim)) is True for text in options["because"])
         values["reason_holds"] = reason
-        lines += [f"{text}: {computed(text, named(claim))}" for text in options["because"]]
         holds = holds and reason
     if "missing" in options:
         values["missing"] = value(spec, options["missing"])

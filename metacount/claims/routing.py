@@ -125,8 +125,8 @@ def unselected_gradient(claim: Claim) -> Finding:
     router_row = largest(gradient(router.proj.weight)[unused])
     moved = {
         "AdamW with weight decay": _moved(experts, unused, torch.optim.AdamW, weight_decay=0.1),
-        "SGD without": _moved(experts, unused, torch.optim.SGD),
-        "SGD with momentum, after a step in which all had a gradient":
+        "plain SGD": _moved(experts, unused, torch.optim.SGD),
+        "SGD with momentum, after a step in which every value had a gradient,":
             _moved(experts, unused, torch.optim.SGD, momentum=0.9),
     }  # fmt: skip
     decay, plain, momentum = moved.values()
