@@ -48,17 +48,17 @@ HOFFMANN = Source(
 )
 THUMB = Source(who="a rule of thumb for inference", where="", read=False)
 TRAINER = Source(
-    who="Trainer.floating_point_ops of transformers, a tied head left out too",
-    where="5.23.0, trainer.py:4232",
+    who="Trainer.floating_point_ops, a tied head left out too",
+    where="transformers 5.23.0, trainer.py:4232",
 )
 FLOP_COUNTER = Source(
     who="torch's FlopCounterMode, over attention written out or a fused kernel of CUDA; "
     "matmul_flops here",
-    where="2.13, torch/utils/flop_counter.py:313",
+    where="torch 2.13, torch/utils/flop_counter.py:313",
 )
 FLOP_COUNTER_BACKWARD = Source(
     who="torch's FlopCounterMode over a fused attention and its backward",
-    where="2.13, torch/utils/flop_counter.py:505",
+    where="torch 2.13, torch/utils/flop_counter.py:505",
 )
 OURS = Source(who="causal_matmul_flops here", where="formulas/model.py")
 OURS_TIMES_3 = Source(who="three times causal_matmul_flops here", where="formulas/model.py")

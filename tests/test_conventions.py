@@ -276,7 +276,9 @@ def test_what_was_not_looked_up_is_marked() -> None:
         assert source.read or source.where or "no source" in source.told()
         if source.read and source not in (by.OURS, by.OURS_TIMES_3):
             # a commit, a version or a paper's section, and the line
-            assert re.search(r"[0-9a-f]{7}, .*:\d+|^\d.*:\d+|arXiv:\d{4}\.\d{5}, \w+", source.where)
+            assert re.search(
+                r"[0-9a-f]{7}, .*:\d+|^\w+ \d.*:\d+|arXiv:\d{4}\.\d{5}, \w+", source.where
+            )
 
 
 def test_torch_counts_five_products_in_a_fused_backward() -> None:

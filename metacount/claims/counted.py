@@ -44,7 +44,7 @@ def apart(said: int | Fraction, count: int) -> str:
     >>> apart(7, 10), apart(1010, 10)
     ('3 too few', '1,000 too many')
     """
-    return f"{number(abs(said - count))} too {'few' if said < count else 'many'}"
+    return f"{number(abs(Fraction(said) - count))} too {'few' if said < count else 'many'}"
 
 
 def count(claim: Claim) -> Finding:

@@ -91,8 +91,8 @@ def expert_shares(claim: Claim) -> Finding:
     About means: rounded to the digits of the claim.
     """
     spec = spec_of(claim)
-    least = labels.parse(claim.claimed["total, over"])
-    about = labels.parse(claim.claimed["active, about"])
+    least = labels.parse(claim.claimed["total"].removeprefix("over "))
+    about = labels.parse(claim.claimed["active"].removeprefix("about "))
     models = {
         model_of(claim).name: spec,
         claim.options["also_name"]: spec.replace(**claim.options["also_set"]),
