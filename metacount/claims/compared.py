@@ -133,31 +133,44 @@ def sum_and_rest(claim: Claim) -> Finding:
 
 def tied_head(claim: Claim) -> Finding:
     """The head shares the embedding, and biases and norms bring the model from one number to
-    another. Claimed: `without` them, `with` them."""
+    another; the published count decides about the head. Claimed: `without` them, `with` them."""
     spec = spec_of(claim)
     less, more = (labels.parse(claim.claimed[name]) for name in ("without", "with"))
-    total, head = value(spec, "params"), value(spec, "head")
+    tied, untied = (
+        formulas.params(spec.replace(tie_embeddings=shared)) for shared in (True, False)
+    )
+    published = model_of(claim).published.params
+    # without a published count the catalog's field is all there is
+    shares = spec.tie_embeddings if published is None else published == tied
+    total = tied if shares else untied
     norms = formulas.params_by_role(spec)["norm"]
-    biases = total - formulas.params(without_biases(spec))
+    biases = value(spec, "params") - formulas.params(without_biases(spec))
     small = total - norms - biases
-    shares = head == 0
     holds = shares and less.holds(small) and more.holds(total)
+    known = "no exact count is published" if published is None else (
+        f"the published count is {exact(published)}")  # fmt: skip
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"The head has {exact(head)} parameters of its own; without norms and biases the "
-        f"model has {exact(small)}, or {less.rounded(small)}; with them {exact(total)}, or "
-        f"{more.rounded(total)}.",
+        says=f"With the embedding as its head the model has {exact(tied)} parameters, with a head "
+        f"of its own {exact(untied)}; {known}. Without norms and biases that is {exact(small)}, or "
+        f"{less.rounded(small)}; with them {more.rounded(total)}.",
         correct=exact(total),
         computation=(
-            f"without a head of its own: {exact(total - head)}, or {less.rounded(total - head)}",
-            f"head: {computation(spec, 'head')}",
-            f"sum: {exact(total - head)} + {exact(head)} = {exact(total)}",
+            f"without a head of its own: {exact(tied)}, or {less.rounded(tied)}",
+            f"head: {computation(spec.replace(tie_embeddings=False), 'head')}",
+            f"sum: {exact(tied)} + {exact(untied - tied)} = {exact(untied)}",
             f"norms {exact(norms)}, biases {exact(biases)}",
+            known,
         ),
-        values={"norms": norms, "biases": biases, "less": less.text, "more": more.text,
-                "head_is_the_step": not shares and less.holds(total - head) and more.holds(total)},
-        witness="formula; catalog (the head of the released model)",
-    )  # fmt: skip
+        values={
+            "norms": norms,
+            "biases": biases,
+            "less": less.text,
+            "more": more.text,
+            "head_is_the_step": not shares and less.holds(tied) and more.holds(untied),
+        },
+        witness="formula; catalog (published count)",
+    )
 
 
 FFN_KINDS = {

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from changed_claims import changed
 
 from metacount.claims import TOPICS, claims, find_claim, labels
 from metacount.cli import main
@@ -137,3 +138,15 @@ def test_rounding_goes_by_the_printed_digits() -> None:
     for text in ("", "M", "7 apples", "about 7B", "1.2.3M"):
         with pytest.raises(ValueError, match="a claimed number is"):
             labels.parse(text)
+
+
+def test_a_claim_that_cannot_be_judged_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import metacount.claims
+
+    broken = changed("mixtral-total", claimed="46 apples")
+    monkeypatch.setattr(metacount.claims, "claims", lambda: (broken,))
+    said = refused(capsys, "mixtral-total")
+    assert said.count("\n") == 1 and "Traceback" not in said
+    assert "mixtral-total" in said and "46 apples" in said
