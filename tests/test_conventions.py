@@ -268,6 +268,13 @@ def test_the_rows_that_differ_only_with_wide_heads() -> None:
     assert found["6·P + 3·D"] == 1024 * (6 * 596_049_920 + 12 * 28 * 16 * 64 * 1024)
 
 
+def test_a_width_that_the_heads_do_not_divide_has_no_row_of_d_over_h() -> None:
+    # GLM-4.5: 5120 / 96
+    users = {s for c in conventions(entry("glm-4.5").spec(), Workload()) for s in c.sources}
+    assert not {by.NANOGPT, by.TORCHTITAN_LLAMA} & users
+    assert {by.TORCHTITAN, by.LINGUA, by.LLM_C} <= users
+
+
 def test_what_was_not_looked_up_is_marked() -> None:
     sources = [value for value in vars(by).values() if isinstance(value, by.Source)]
     assert {s for s in sources if not s.read} == {by.PALM, by.THUMB, by.PROFILER_TIMES_3}
