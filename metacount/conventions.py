@@ -1,21 +1,21 @@
 """One workload under the conventions that people count FLOPs by, each with who uses it.
 
-None of them is wrong: they leave different things out, count different passes, and take a masked
-product whole, halved or exactly. Values are exact; the sources say where each is written down.
+They leave different things out, count different passes, and take a masked product whole, halved or
+exactly. Values are exact; `convention_sources` says where each formula is written.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.formulas import ends, model, stack
+from metacount import convention_sources as by
+from metacount.formulas import ends, model, moe, stack
 from metacount.frozen import frozen
 from metacount.resolve import InputError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.convention_sources import Source
     from metacount.spec import ModelSpec, Workload
 
 FORWARD, TRAINING, RECOMPUTED = (
@@ -29,19 +29,48 @@ FORWARD, TRAINING, RECOMPUTED = (
 class Amounts:
     """What the conventions are made of, for one workload.
 
-    `params` and `looked_up` are per token; all else are FLOPs of one forward over the workload:
-    products with weights, the head's among them, and products between positions - all pairs, and
-    exactly those that the mask keeps.
+    `params`, `stored`, `looked_up`, `token_table` and `positions` are parameters; all else are
+    FLOPs of one forward over the workload: products with weights, the head's, the blocks' and the
+    routers' among them, and products between positions - all pairs, the same if the heads
+    together were as wide as the model, and exactly those that the mask keeps.
     """
 
     tokens: int
     params: int
+    stored: int
     looked_up: int
+    token_table: int
+    positions: int
     weights: int
     head: int
+    blocks: int
+    routers: int
     pairs: int
+    square_pairs: int
     kept_pairs: int
     causal: bool
+
+    def letters(self) -> dict[str, int]:
+        """The amounts of the whole workload under the letters of the formulas."""
+        n = self.tokens
+        return {
+            "P": n * self.params,
+            "Q": n * self.stored,
+            "E": n * self.looked_up,
+            "T": n * self.token_table,
+            "L": n * self.positions,
+            "W": self.weights,
+            "H": self.head,
+            "B": self.blocks,
+            "R": self.routers,
+            "A": self.pairs,
+            "D": self.square_pairs,
+            "C": self.kept_pairs,
+        }
+
+
+# a letter that stands for the same amount as another one is written as the other
+SAME = (("Q", "P"), ("T", "E"), ("D", "A"))
 
 
 @frozen
@@ -56,7 +85,12 @@ class Convention:
     formula: str
     value: int
     unit: str
-    users: str
+    sources: tuple[Source, ...]
+
+    @property
+    def users(self) -> str:
+        """Everybody who counts so, and where it is written."""
+        return "; ".join(source.told() for source in self.sources)
 
     def per_token(self, tokens: int) -> Fraction:
         """The value of one token, exact."""
@@ -87,104 +121,170 @@ def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
     own_ends = ends.end_flops(spec, n_tokens=n_tokens)
     pooler = ends.pooler_flops(spec, batch_size=batch_size)
     weights = sum(sum(part.values()) for part in (blocks, own_ends, pooler))
-    active = model.active_params_by_role(spec)
+    token_table = int(ends.token_table_params(spec))
+    positions = _position_rows(spec)
     return Amounts(
         tokens=n_tokens,
-        params=sum(active.values()),
-        looked_up=_looked_up(spec),
+        params=sum(model.active_params_by_role(spec).values()),
+        stored=int(model.params(spec)),
+        looked_up=token_table + spec.n_token_types * int(ends.table_width(spec)) + positions,
+        token_table=token_table,
+        positions=positions,
         weights=weights,
         head=own_ends["head"],
+        blocks=sum(blocks.values()),
+        routers=2 * n_tokens * _router_weights(spec),
         pairs=full - weights,
+        # 2 FLOPs, scores and values, d columns for each of S positions in every block
+        square_pairs=4 * n_tokens * seq_len * spec.n_layers * spec.d_model,
         kept_pairs=causal - weights,
         causal=spec.kind != "encoder",
     )  # fmt: skip
 
 
-def _looked_up(spec: ModelSpec) -> int:
-    """Parameters of the tables before the blocks: tokens, token types, learned positions."""
-    rows = spec.n_token_types
+def _position_rows(spec: ModelSpec) -> int:
+    """Parameters of the tables with a row for each position: embeddings, and PanGu's queries."""
+    rows = int(spec.n_query_positions * spec.d_model)
     if spec.position == "learned" and spec.n_positions is not None:
-        rows += spec.n_positions
-    return int(ends.token_table_params(spec) + rows * ends.table_width(spec))
+        rows += int(spec.n_positions * ends.table_width(spec))
+    return rows
+
+
+def _router_weights(spec: ModelSpec) -> int:
+    """Weights that score experts, of all layers: the router, and the gate of shared experts."""
+    if spec.n_experts is None:
+        return 0
+    rows = spec.n_experts + spec.shared_expert_gate
+    return int(stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows))
 
 
 def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:
     """Every convention that has a meaning for the model: an encoder has no causal mask.
 
+    Conventions that come to the same amounts with this model stand in one row.
+
     >>> from metacount.catalog import entry
     >>> from metacount.spec import Workload
     >>> llama = conventions(entry("llama3-8b").spec(), Workload(seq_len=8192))
-    >>> [int(c.per_token(8192)) for c in llama if c.formula in ("6·(P - E)", "4·(W + A)")]
-    [45029548032, 77217136640]
+    >>> [int(c.per_token(8192)) for c in llama if c.formula in ("3·B", "8·P + 4·A")]
+    [41875931136, 81421959168]
     """
     a = amounts(spec, workload)
-    return tuple(
-        Convention(passes=passes, says=says, formula=formula, value=_whole(value),
-                   unit="MAC" if formula.endswith("/ 2") else "FLOP", users=users)
-        for passes, says, formula, value, users, needs_mask in _table(a)
-        if a.causal or not needs_mask
-    )  # fmt: skip
+    rows: dict[tuple[str, str], Convention] = {}
+    whole_heads = spec.d_model % spec.n_heads == 0
+    for passes, says, formula, needs_mask, sources in _table(spec):
+        if needs_mask and not a.causal:
+            continue
+        if not whole_heads and {by.TORCHTITAN_LLAMA, by.NANOGPT} & {*sources}:
+            continue  # they take d // h, and nanoGPT refuses such a model
+        written = _written(formula, a)
+        row = rows.get((passes, written))
+        rows[passes, written] = Convention(
+            passes=passes,
+            says=row.says if row else says,
+            formula=written,
+            value=_value(formula, a),
+            unit="MAC" if says.startswith("multiply-adds") else "FLOP",
+            sources=(*(row.sources if row else ()), *sources),
+        )
+    return tuple(rows.values())
 
 
-def _whole(value: Fraction | int) -> int:
-    exact = Fraction(value)
-    if exact.denominator != 1:
+def _value(formula: str, a: Amounts) -> int:
+    amount = a.letters()
+    exact = sum(Fraction(times) * amount[letter] for letter, times in FORMULAS[formula].items())
+    if Fraction(exact).denominator != 1:
         raise AssertionError(f"{exact} is no whole number of FLOPs")
     return int(exact)
 
 
-def _table(a: Amounts) -> list[tuple[str, str, str, Any, str, bool]]:
-    """Passes, words, formula, value, users, and whether only a causal mask gives it a meaning."""
-    n, half = a.tokens, Fraction(1, 2)
-    p, used = n * a.params, n * (a.params - a.looked_up)
-    w, full, kept, head = a.weights, a.pairs, a.kept_pairs, a.head
-    fused = Fraction(7, 2)  # 1 forward + 2.5 backward: five products for two, scores once more
+def _written(formula: str, a: Amounts) -> str:
+    """The formula in as few letters as this model needs."""
+    amount = a.letters()
+    for letter, other in SAME:
+        if amount[letter] == amount[other]:
+            formula = formula.replace(letter, other)
+    for letter in "LR":
+        if not amount[letter]:
+            formula = formula.replace(f" - {letter}", "")
+    return formula.replace("(P)", "P").replace("(Q)", "Q")
+
+
+# a formula as it is printed, and how often each amount is in it
+FORMULAS: dict[str, dict[str, int | str]] = {
+    "B": {"B": 1},
+    "B + A/2": {"B": 1, "A": "1/2"},
+    "2·P": {"P": 2},
+    "W + A": {"W": 1, "A": 1},
+    "W + A/2": {"W": 1, "A": "1/2"},
+    "W + C": {"W": 1, "C": 1},
+    "(W + A)/2": {"W": "1/2", "A": "1/2"},
+    "3·B": {"B": 3},
+    "6·(Q - E)": {"Q": 6, "E": -6},
+    "6·P": {"P": 6},
+    "3·(W + C)": {"W": 3, "C": 3},
+    "3·(W - R + A/2)": {"W": 3, "R": -3, "A": "3/2"},
+    "6·(Q - T) + 3.5·D/2": {"Q": 6, "T": -6, "D": "7/4"},
+    "3·W + 3.5·A/2": {"W": 3, "A": "7/4"},
+    "6·Q + 3·D/2": {"Q": 6, "D": "3/2"},
+    "3·(W + A)": {"W": 3, "A": 3},
+    "6·P + 3·A": {"P": 6, "A": 3},
+    "6·P + 3·D": {"P": 6, "D": 3},
+    "6·(P - E) + 3·A": {"P": 6, "E": -6, "A": 3},
+    "6·(P - E) + 3·D": {"P": 6, "E": -6, "D": 3},
+    "6·(Q - L) + 3·D": {"Q": 6, "L": -6, "D": 3},
+    "3·W + 3.5·A": {"W": 3, "A": "7/2"},
+    "3·(W + A)/2": {"W": "3/2", "A": "3/2"},
+    "3·W + 4·A": {"W": 3, "A": 4},
+    "3·W + 6·A": {"W": 3, "A": 6},
+    "3·W + B + 4·A": {"W": 3, "B": 1, "A": 4},
+    "8·P + 4·D": {"P": 8, "D": 4},
+}
+
+
+def _table(spec: ModelSpec) -> list[tuple[str, str, str, bool, tuple[Source, ...]]]:
+    """Passes, words, formula, whether only a causal mask gives it a meaning, and its users."""
+    # torchtitan leaves a tied table in: the head multiplies with it
+    tables = "6 per parameter" if spec.tie_embeddings else "tables left out"
+    titan = "6·P" if spec.tie_embeddings else "6·(P - E)"
     return [
-        (FORWARD, "2 per parameter, tables left out", "2·(P - E)", 2 * used,
-         "Kaplan et al. 2020 (arXiv:2001.08361, sec. 2.1) without its context term", False),
-        (FORWARD, "2 per parameter", "2·P", 2 * p,
-         "the rule of thumb for inference", False),
-        (FORWARD, "products, attention in full", "W + A", w + full,
-         "torch's FlopCounterMode; matmul_flops here", False),
-        (FORWARD, "products, attention halved", "W + A/2", w + half * full,
-         "FlashAttention's benchmark, of its own part", True),
-        (FORWARD, "products, attention as masked", "W + C", w + kept,
-         "causal_matmul_flops here", True),
-        (FORWARD, "multiply-adds, attention in full", "(W + A) / 2", half * (w + full),
-         "fvcore's FlopCountAnalysis (and calls it flop), MACs of DeepSpeed's profiler", False),
-        (TRAINING, "6 per parameter, tables left out", "6·(P - E)", 6 * used,
-         "Kaplan et al. 2020, C = 6·N", False),
-        (TRAINING, "6 per parameter", "6·P", 6 * p,
-         "Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556), C = 6·N·D", False),
-        (TRAINING, "products, attention as masked", "3·(W + C)", 3 * (w + kept),
-         "three times causal_matmul_flops here", True),
-        (TRAINING, "products, attention halved", "3·(W + A/2)", 3 * (w + half * full),
-         "Megatron-LM today (num_floating_point_operations in training.py)", True),
-        (TRAINING, "tables left out, halved, fused backward", "6·(P - E) + 3.5·A/2",
-         6 * used + fused * half * full,
-         "Meta's lingua and BLT (get_num_flop_per_token)", True),
-        (TRAINING, "products, halved, fused backward", "3·W + 3.5·A/2",
-         3 * w + fused * half * full,
-         "FlashAttention's benchmark (2.5× backward), with the products around it", True),
-        (TRAINING, "6 per parameter, attention halved", "6·P + 3·A/2", 6 * p + 3 * half * full,
-         "llm.c (gpt2_estimate_mfu): 6·N + 6·L·C·T", True),
-        (TRAINING, "products, attention in full", "3·(W + A)", 3 * (w + full),
-         "model FLOPs of Korthikanti et al. 2022 (arXiv:2205.05198)", False),
-        (TRAINING, "tables left out, attention in full", "6·(P - E) + 3·A", 6 * used + 3 * full,
-         "torchtitan: 6·(N - embedding) + 12·l·h·q·t", False),
-        (TRAINING, "products, in full, fused backward", "3·W + 3.5·A", 3 * w + fused * full,
-         "torch's FlopCounterMode over a fused attention and its backward", False),
-        (TRAINING, "6 per parameter, attention in full", "6·P + 3·A", 6 * p + 3 * full,
-         "PaLM (arXiv:2204.02311, app. B): 6·N + 12·L·H·Q·T; "
-         "nanoGPT, less its position table", False),
-        (TRAINING, "multiply-adds, attention in full", "3·(W + A) / 2", 3 * half * (w + full),
-         "three times a profiler's MACs", False),
-        (RECOMPUTED, "attention's products once more", "3·W + 4·A", 3 * w + 4 * full,
-         "selective recomputation (Korthikanti et al. 2022, sec. 5)", False),
-        (RECOMPUTED, "the blocks once more, not the head", "4·(W - H + A) + 3·H",
-         4 * (w - head + full) + 3 * head,
-         "Megatron-LM (Narayanan et al. 2021, arXiv:2104.04473): "
-         "96·B·S·l·h²·(1 + S/6h + V/16lh)", False),
-        (RECOMPUTED, "everything once more", "4·(W + A)", 4 * (w + full),
-         "HFU of MosaicML's llm-foundry", False),
+        (FORWARD, "weights of the blocks", "B", False, (by.KAPLAN_N,)),
+        (FORWARD, "weights of the blocks, attention halved", "B + A/2", True, (by.KAPLAN_FORWARD,)),
+        (FORWARD, "2 per parameter", "2·P", False, (by.THUMB,)),
+        (FORWARD, "products, attention in full", "W + A", False, (by.FLOP_COUNTER,)),
+        (FORWARD, "products, attention halved", "W + A/2", True, (by.FLASH,)),
+        (FORWARD, "products, attention as masked", "W + C", True, (by.OURS,)),
+        (FORWARD, "multiply-adds, attention in full", "(W + A)/2", False,
+         (by.FVCORE, by.DEEPSPEED)),
+        (TRAINING, "weights of the blocks", "3·B", False, (by.KAPLAN,)),
+        (TRAINING, "6 per stored parameter, tables left out", "6·(Q - E)", False, (by.TRAINER,)),
+        (TRAINING, "6 per parameter", "6·P", False, (by.HOFFMANN,)),
+        (TRAINING, "products, attention as masked", "3·(W + C)", True, (by.OURS_TIMES_3,)),
+        (TRAINING, "products without routers, attention halved", "3·(W - R + A/2)", True,
+         (by.megatron(spec),)),
+        (TRAINING, "token table left out, halved, fused backward", "6·(Q - T) + 3.5·D/2", True,
+         (by.LINGUA, by.BLT)),
+        (TRAINING, "products, halved, fused backward", "3·W + 3.5·A/2", True,
+         (by.FLASH_BACKWARD,)),
+        (TRAINING, "6 per stored parameter, attention halved", "6·Q + 3·D/2", True, (by.LLM_C,)),
+        (TRAINING, "products, attention in full", "3·(W + A)", False, (by.KORTHIKANTI_MODEL,)),
+        (TRAINING, f"{tables}, attention in full", f"{titan} + 3·A", False, (by.TORCHTITAN,)),
+        (TRAINING, f"{tables}, attention in full", f"{titan} + 3·D", False,
+         (by.TORCHTITAN_LLAMA,)),
+        (TRAINING, "products, in full, fused backward", "3·W + 3.5·A", False,
+         (by.FLOP_COUNTER_BACKWARD,)),
+        (TRAINING, "6 per parameter, attention in full", "6·P + 3·A", False, (by.PALM,)),
+        (TRAINING, "6 per parameter, attention in full", "6·P + 3·D", False, (by.FOUNDRY,)),
+        (TRAINING, "positions left out, attention in full", "6·(Q - L) + 3·D", False,
+         (by.NANOGPT,)),
+        (TRAINING, "multiply-adds, attention in full", "3·(W + A)/2", False,
+         (by.PROFILER_TIMES_3,)),
+        (RECOMPUTED, "attention's products once more", "3·W + 4·A", False,
+         (by.KORTHIKANTI_WORDS,)),
+        (RECOMPUTED, "attention's products three times more", "3·W + 6·A", False,
+         (by.KORTHIKANTI,)),
+        (RECOMPUTED, "the blocks once more, not the head", "3·W + B + 4·A", False,
+         (by.MEGATRON_PAPER,)),
+        (RECOMPUTED, "everything once more, 8 per parameter", "8·P + 4·D", False,
+         (by.FOUNDRY_HFU,)),
     ]  # fmt: skip

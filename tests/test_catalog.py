@@ -34,9 +34,9 @@ switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large 
 textbook-block transformer-base transformer-big yi-34b yulan-12b
 """)  # fmt: skip
 
-# Measured by others: numel() of the class in transformers 5.23 on the meta device, or plain algebra
-# where transformers has no such class. Mixtures of experts: total, active, active without the
-# token table.
+# Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in
+# transformers 5.23 on the meta device, or plain algebra where transformers has no such class.
+# Mixtures of experts: total, active, active without the token table.
 MEASURED: dict[str, int | tuple[int, int, int]] = {
     "baichuan2-13b": 13_896_668_160, "bert-base": 109_482_240, "bloom-176b": 176_247_271_424,
     "chinchilla-70b": 70_057_992_192, "deepseek-67b": 67_425_001_472,
@@ -95,9 +95,9 @@ UNPUBLISHED = ["switch-base-16", "switch-base-32", "switch-base-64", "switch-bas
 DIFFERS = {
     "baichuan2-13b": (896_668_160, "vocabulary"),
     "falcon-180b": (-1_442_911_232, "tied head a second time"),
-    "galactica-120b": (1_330_903_040, "unexplained"),
+    "galactica-120b": (1_330_903_040, "nominal"),
     "gemma3-27b-text": (-10_653_696, "embedding rows"),
-    "glm-130b": (-1_302_205_440, "unexplained"),
+    "glm-130b": (-1_302_205_440, "two digits"),
     "glm-4.5": (-2_202_185_216, "multi-token-prediction"),
     "gpt3-175b": (4_259_328, "four digits"),
     "gshard-600b": (19_268_202_496, "round figure"),
@@ -107,9 +107,9 @@ DIFFERS = {
     "llama4-scout-text": (-1_230_138_880, "vision tower"),
     "mpt-30b": (7_200_896, "cut off"),
     "palm-540b": (6_474_880, "norm scales"),
-    "pangu-alpha-207b": (-138_991_104, "unexplained"),
-    "transformer-base": (-1_954_368, "unexplained"),
-    "transformer-big": (1_171_648, "unexplained"),
+    "pangu-alpha-207b": (-138_991_104, "query layer"),
+    "transformer-base": (-1_954_368, "none of 37,000"),
+    "transformer-big": (1_171_648, "not the stated 37,000"),
 }
 
 # Which of our two active counts a published active label means, at its last digit.

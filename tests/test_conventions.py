@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from metacount import InputError, Workload, entry, find_model
+from metacount import convention_sources as by
+from metacount.build import build
 from metacount.cli import main
 from metacount.conventions import amounts, conventions
+from metacount.measure.params import ParamReport, measure_params
+from metacount.spec import ModelSpec
 from metacount.views.conventions import conventions_text, giga
 
 S = 8192
@@ -43,13 +49,15 @@ def test_the_amounts_by_hand() -> None:
 
 def test_every_convention_by_hand() -> None:
     per_token = {
-        "2·(P - E)": 15_009_849_344,
+        "B": 13_958_643_712,  # 2·6,979,321,856
+        "B + A/2": 16_106_127_360,
         "2·P": 16_060_522_496,
         "W + A": 19_304_284_160,
         "W + A/2": 17_156_800_512,
         "W + C": 17_157_062_656,
-        "(W + A) / 2": 9_652_142_080,
-        "6·(P - E)": 45_029_548_032,  # 45.0
+        "(W + A)/2": 9_652_142_080,
+        "3·B": 41_875_931_136,  # 41.9
+        "6·(P - E)": 45_029_548_032,
         "6·P": 48_181_567_488,
         "3·(W + C)": 51_471_187_968,
         "3·(W + A/2)": 51_470_401_536,
@@ -60,45 +68,242 @@ def test_every_convention_by_hand() -> None:
         "6·(P - E) + 3·A": 57_914_449_920,
         "3·W + 3.5·A": 60_060_336_128,  # 45,027,950,592 + 15,032,385,536
         "6·P + 3·A": 61_066_469_376,
-        "3·(W + A) / 2": 28_956_426_240,
+        "3·(W + A)/2": 28_956_426_240,
         "3·W + 4·A": 62_207_819_776,  # 45,027,950,592 + 17,179,869,184
-        "4·(W - H + A) + 3·H": 76_166_463_488,  # 77,217,136,640 - 1,050,673,152
-        "4·(W + A)": 77_217_136_640,  # 77.2
+        "3·W + 6·A": 70_797_754_368,  # 45,027,950,592 + 25,769,803,776
+        "3·W + B + 4·A": 76_166_463_488,  # 77,217,136,640 - 1,050,673,152
+        "8·P + 4·A": 81_421_959_168,  # 64,242,089,984 + 17,179,869,184: 81.4
     }
     assert values("llama3-8b", Workload(seq_len=S)) == {
         formula: S * value for formula, value in per_token.items()
     }
 
 
+@pytest.mark.parametrize("id", ["llama3-8b", "gpt2", "qwen3-0.6b", "qwen3-235b-a22b", "bert-base",
+                                "deepseek-v3", "pangu-alpha-207b", "gemma2-2b"])  # fmt: skip
+def test_a_formula_says_what_was_computed(id: str) -> None:
+    spec, workload = entry(id).spec(), Workload(batch_size=2, seq_len=384)
+    letters = {k: Fraction(n) for k, n in amounts(spec, workload).letters().items()}
+    for c in conventions(spec, workload):
+        text = c.formula.replace("·", "*").replace("3.5", "half7")
+        names = {**letters, "half7": Fraction(7, 2)}
+        assert eval(text, {}, names) == c.value, c.formula
+    # and the letters are what they are said to be
+    a = amounts(spec, workload)
+    assert a.blocks + a.head <= a.weights and a.token_table <= a.looked_up <= a.params <= a.stored
+
+
 def test_the_range_of_training() -> None:
     found = conventions(entry("llama3-8b").spec(), Workload(seq_len=S))
     training = [c for c in found if c.passes.startswith("training") and c.unit == "FLOP"]
     per_token = sorted(c.per_token(S) for c in training)
-    assert [giga(n, "FLOP") for n in (per_token[0], per_token[-1])] == ["45.0 GFLOP", "77.2 GFLOP"]
+    ends = [giga(n, "FLOP") for n in (per_token[0], per_token[-1])]
+    assert ends == ["41.9 GFLOP", "81.4 GFLOP"]
 
 
-def test_megatrons_formula_as_it_is_written() -> None:
+def test_the_readme_gives_the_range_that_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    readme = " ".join((Path(__file__).parent.parent / "README.md").read_text("utf-8").split())
+    model, seq, low, high = re.findall(
+        r"`count MODEL --conventions` .* for ([\w.-]+) at ([\d,]+) tokens, training takes "
+        r"([\d.]+) to ([\d.]+) GFLOP per token", readme)[0]  # fmt: skip
+    assert model == "LLaMA-3-8B"
+    arguments = ["count", "llama3-8b", "--seq", seq.replace(",", ""), "--conventions"]
+    assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"training GFLOPs per token range from {low}, " in said
+    assert f" to {high}, " in said
+
+
+def test_megatrons_paper_as_it_is_written() -> None:
     # 96·B·S·l·h²·(1 + S/6h + V/16lh), for GPT-3: 96 blocks, h 12288, V 50257, S 2048
     batch, s, n, h, v = 2, 2048, 96, 12288, 50257
     published = 96 * batch * s * n * h**2 * (1 + Fraction(s, 6 * h) + Fraction(v, 16 * n * h))
     found = values("gpt3-175b", Workload(batch_size=batch, seq_len=s))
-    assert found["4·(W - H + A) + 3·H"] == published
-    # without recomputation: 72·B·L·s·h²·(1 + s/6h + v/12hL)
-    model_flops = 72 * batch * n * s * h**2 * (1 + Fraction(s, 6 * h) + Fraction(v, 12 * h * n))
-    assert found["3·(W + A)"] == model_flops
+    assert found["3·W + B + 4·A"] == published
+    # Kaplan: N = 12·L·d², C_forward = 2·N + 2·n_layer·n_ctx·d_attn, C = 6·N; no output head
+    assert found["B"] == batch * s * 2 * 12 * n * h**2
+    assert found["B + A/2"] == batch * s * (2 * 12 * n * h**2 + 2 * n * s * h)
+    assert found["3·B"] == batch * s * 6 * 12 * n * h**2
 
 
-def test_palms_and_llmcs_formulas_as_they_are_written() -> None:
-    # GPT-2 small: N 124,439,808, 12 layers, 12 heads of 64, C 768, T 1024
-    found = values("gpt2", Workload(seq_len=1024))
-    assert found["6·P + 3·A"] == 1024 * (6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024)
-    assert found["6·P + 3·A/2"] == 1024 * (6 * 124_439_808 + 6 * 12 * 768 * 1024)
+# Korthikanti et al. 2022, tables 3 and 5: heads, hidden size, layers, GPUs, batch; seconds of an
+# iteration, MFU and HFU in percent; 2048 positions, vocabulary 51200, 312 TFLOP/s a GPU
+TABLE_5 = [
+    (64, 6144, 48, 8, 4, "1.10", "41.5", "43.7"),
+    (96, 12288, 96, 64, 64, "13.75", "51.4", "52.8"),
+    (128, 20480, 105, 280, 280, "37.83", "56.0", "57.0"),
+    (160, 25600, 128, 512, 512, "71.49", "56.3", "57.0"),
+]
+
+
+def as_printed(text: str) -> tuple[Fraction, Fraction]:
+    """The least and the largest number that is printed so."""
+    half = Fraction(1, 2 * 10 ** len(text.partition(".")[2]))
+    return Fraction(text) - half, Fraction(text) + half
+
+
+@pytest.mark.parametrize("row", TABLE_5)
+def test_selective_recomputation_gives_the_papers_utilization(
+    row: tuple[int, int, int, int, int, str, str, str],
+) -> None:
+    heads, h, n, gpus, batch, seconds, mfu, hfu = row
+    spec = entry("gpt3-175b").spec().replace(
+        d_model=h, n_heads=heads, n_kv_heads=heads, head_dim=h // heads, d_ff=4 * h, n_layers=n,
+        vocab_size=51200)  # fmt: skip
+    found = {
+        c.formula: c.value for c in conventions(spec, Workload(batch_size=batch, seq_len=2048))
+    }
+    # eq. 7 and eq. 8
+    v, s = 51200, 2048
+    assert found["3·(W + A)"] == 72 * batch * n * s * h**2 * (
+        1 + Fraction(s, 6 * h) + Fraction(v, 12 * h * n))  # fmt: skip
+    assert found["3·W + 6·A"] == 72 * batch * n * s * h**2 * (
+        1 + Fraction(s, 3 * h) + Fraction(v, 12 * h * n))  # fmt: skip
+    # HFU / MFU is a ratio of FLOPs: the printed MFU, within its last digit, gives the printed HFU
+    low, high = as_printed(mfu)
+
+    def gives(formula: str) -> bool:
+        ratio = Fraction(found[formula], found["3·(W + A)"])
+        least, most = as_printed(hfu)
+        return ratio * low < most and ratio * high > least
+
+    assert gives("3·W + 6·A")
+    # one more forward of the attention, as its appendix says in words, does not give table 5
+    assert not gives("3·W + 4·A")
+    # and from the seconds alone
+    short, long = as_printed(seconds)
+    peak = gpus * 312 * 10**10  # in percent
+    for formula, printed in (("3·(W + A)", mfu), ("3·W + 6·A", hfu)):
+        least, most = as_printed(printed)
+        assert found[formula] / (long * peak) < most and found[formula] / (short * peak) > least
+
+
+# What their code computes for one token, restated line by line with N = measured parameters.
+
+
+def torchtitan(spec: ModelSpec, n: ParamReport, seq: int, head_dims: int) -> int:
+    table = 0 if spec.tie_embeddings else n.by_role["embedding"] + n.by_role["position"]
+    return 6 * (n.active_params - table) + 6 * spec.n_layers * spec.n_heads * head_dims * seq
+
+
+def lingua(spec: ModelSpec, n: ParamReport, seq: int) -> Fraction:
+    attention = 4 * spec.n_layers * seq * spec.d_model // 2
+    return 6 * (n.params - spec.vocab_size * spec.d_model) + Fraction(7, 2) * attention
+
+
+def nano_gpt(spec: ModelSpec, n: ParamReport, seq: int) -> int:
+    each = spec.d_model // spec.n_heads
+    return 6 * (n.params - n.by_role["position"]) + 12 * spec.n_layers * spec.n_heads * each * seq
+
+
+def foundry(spec: ModelSpec, n: ParamReport, seq: int) -> int:
+    return 2 * n.active_params + spec.n_layers * 2 * 2 * spec.d_model * seq
+
+
+def megatron(spec: ModelSpec, seq: int, swiglu: bool) -> Fraction:
+    """Dense, mixture and latent layers of transformer_flops, without multi-token prediction."""
+    d, h = spec.d_model, spec.n_heads
+    n_moe = 0 if spec.n_experts is None else spec.n_layers - spec.n_dense_layers
+    n_dense = spec.n_layers - n_moe
+    if spec.attention == "mla":
+        qk = spec.qk_nope_head_dim + spec.qk_rope_head_dim
+        projections = spec.q_lora_rank * (d + h * qk + 1)
+        projections += spec.kv_lora_rank * (d + h * (spec.qk_nope_head_dim + spec.v_head_dim) + 1)
+        projections += d * spec.qk_rope_head_dim + h * spec.v_head_dim * d
+        core = Fraction(h * qk, 2) + Fraction(h * spec.v_head_dim, 2)
+    else:
+        q, kv = spec.head_dim * h, spec.head_dim * spec.n_kv_heads
+        projections = d * (q + 2 * kv) + q * d
+        core = Fraction(q, 2) * 2
+    matrices = 3 if swiglu else 2
+    width = (spec.d_ff or 0) * n_dense
+    if n_moe:
+        shared = spec.n_shared_experts * (spec.d_ff_shared or spec.d_ff_expert)
+        width += (spec.d_ff_expert * spec.top_k + shared) * n_moe
+    per_token = d * width * matrices + spec.n_layers * projections + d * spec.vocab_size
+    return 3 * 2 * (per_token + spec.n_layers * core * seq)
+
+
+@pytest.mark.parametrize("id", ["llama3-8b", "qwen3-0.6b", "gpt2", "gemma2-2b", "mixtral-8x7b",
+                                "qwen3-235b-a22b", "deepseek-v3", "deepseek-moe-16b"])  # fmt: skip
+def test_each_users_code_restated(id: str) -> None:
+    spec, seq = entry(id).spec(), 1024
+    n = measure_params(build(spec))
+    found = {
+        source: c.per_token(2 * seq)
+        for c in conventions(spec, Workload(batch_size=2, seq_len=seq))
+        for source in c.sources
+    }
+    wide = 2 * spec.head_dim if spec.head_dim else (
+        spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim)  # fmt: skip
+    assert found[by.TORCHTITAN] == torchtitan(spec, n, seq, wide)
+    square = 2 * (spec.d_model // spec.n_heads)
+    assert found[by.TORCHTITAN_LLAMA] == torchtitan(spec, n, seq, square)
+    assert found[by.LINGUA] == found[by.BLT] == lingua(spec, n, seq)
+    assert found[by.NANOGPT] == nano_gpt(spec, n, seq)
+    assert found[by.LLM_C] == 6 * n.params + 6 * spec.n_layers * spec.d_model * seq
+    assert found[by.FOUNDRY] == 3 * foundry(spec, n, seq)
+    assert found[by.FOUNDRY_HFU] == 4 * foundry(spec, n, seq)
+    tables = n.by_role["embedding"] + n.by_role["position"]
+    assert found[by.TRAINER] == 6 * (n.params - tables)
+    theirs = found[by.megatron(spec)]
+    # they count a latent norm's weights as multiply-adds, and we say that it is not in here
+    latent = 0
+    if spec.attention == "mla":
+        latent = 6 * spec.n_layers * (spec.q_lora_rank + spec.kv_lora_rank)
+        assert "latent norm" in by.megatron(spec).who
+    assert theirs + latent == megatron(spec, seq, swiglu=spec.gated)
+    # Gemma's gate is not SwiGLU: theirs has two matrices, ours three, and the screen says so
+    assert ("two matrices" in by.megatron(spec).who) == (id == "gemma2-2b")
+
+
+def test_the_rows_that_differ_only_with_wide_heads() -> None:
+    # LLaMA-3: heads of 128 = 4096/32; Qwen3-0.6B: heads of 128, 1024/16 = 64
+    assert "6·P + 3·D" not in values("llama3-8b", Workload())
+    found = values("qwen3-0.6b", Workload(seq_len=1024))
+    # 28 layers, 16 heads, 596,049,920 parameters, tied
+    assert found["6·P + 3·A"] == 1024 * (6 * 596_049_920 + 12 * 28 * 16 * 128 * 1024)
+    assert found["6·P + 3·D"] == 1024 * (6 * 596_049_920 + 12 * 28 * 16 * 64 * 1024)
+
+
+def test_a_width_that_the_heads_do_not_divide_has_no_row_of_d_over_h() -> None:
+    # GLM-4.5: 5120 / 96
+    users = {s for c in conventions(entry("glm-4.5").spec(), Workload()) for s in c.sources}
+    assert not {by.NANOGPT, by.TORCHTITAN_LLAMA} & users
+    assert {by.TORCHTITAN, by.LINGUA, by.LLM_C} <= users
+
+
+def test_what_was_not_looked_up_is_marked() -> None:
+    sources = [value for value in vars(by).values() if isinstance(value, by.Source)]
+    assert {s for s in sources if not s.read} == {by.PALM, by.THUMB, by.PROFILER_TIMES_3}
+    for source in sources:
+        assert ("not looked up" in source.told()) == (not source.read and source.where != "")
+        assert source.read or source.where or "no source" in source.told()
+        if source.read and source not in (by.OURS, by.OURS_TIMES_3):
+            # a commit, a version or a paper's section, and the line
+            assert re.search(
+                r"[0-9a-f]{7}, .*:\d+|^\w+ \d.*:\d+|arXiv:\d{4}\.\d{5}, \w+", source.where
+            )
+
+
+def test_torch_counts_five_products_in_a_fused_backward() -> None:
+    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+
+    q = k = v = (2, 3, 5, 7)
+    forward, backward = sdpa_flop_count(q, k, v), sdpa_backward_flop_count(q, q, k, v)
+    assert forward == 2 * (2 * 2 * 3 * 5 * 5 * 7)
+    assert 2 * backward == 5 * forward
 
 
 def test_tables_that_are_looked_up() -> None:
     # GPT-2: (50257 + 1024)·768; BERT: (30522 + 2 + 512)·768; a tied table counts as looked up
     assert amounts(entry("gpt2").spec(), Workload()).looked_up == 39_383_808
     assert amounts(entry("bert-base").spec(), Workload()).looked_up == 23_835_648
+    # PanGu: 40,000 tokens, 1,024 positions and 1,024 queries of the last layer
+    pangu = amounts(entry("pangu-alpha-207b").spec(), Workload())
+    assert (pangu.looked_up, pangu.positions) == (42_048 * 16_384, 2_048 * 16_384)
 
 
 def test_active_parameters_of_experts() -> None:
@@ -109,8 +314,8 @@ def test_active_parameters_of_experts() -> None:
 
 def test_an_encoder_has_no_causal_convention() -> None:
     found = values("bert-base", Workload())
-    assert "W + A" in found and "4·(W + A)" in found
-    assert not {"W + C", "W + A/2", "6·P + 3·A/2", "3·W + 3.5·A/2"} & found.keys()
+    assert "W + A" in found and "8·P + 4·A" in found
+    assert not {"W + C", "W + A/2", "6·P + 3·A/2", "3·W + 3.5·A/2", "B + A/2"} & found.keys()
 
 
 def test_a_window_is_seen_by_the_exact_count_only() -> None:
@@ -130,10 +335,11 @@ def test_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         assert main(["count", "llama3-8b", "--seq", str(S), "--conventions"]) == 0
         out = capsys.readouterr().out
         said = " ".join(out.split())
-        assert "range from 45.0, 6·(P - E), to 77.2, 4·(W + A), and nobody is wrong" in said
+        assert "range from 41.9, 3·B, to 81.4, 8·P + 4·A. They differ" in said
+        assert "as nanoGPT's model.py:292 describes it; not looked up" in said
         assert "Kaplan et al. 2020" in said and "torchtitan" in said
         assert max(map(len, out.splitlines())) <= width
-        assert ("workload" in out) == (width == 180)
+        assert out.count("workload") == (2 if width == 80 else 3)
     assert "tied" in conventions_text(find_model("gpt2"), Workload())
 
 
@@ -141,10 +347,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "llama3-8b", "--seq", str(S), "--conventions", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["model"] == "llama3-8b" and data["tokens"] == S
-    assert data["amounts"] == {"P": P, "E": E, "W": W, "H": H, "A": A, "C": C}
+    assert data["amounts"] == {"P": P, "Q": P, "E": E, "T": E, "L": 0, "W": W, "H": H, "B": W - H,
+                               "R": 0, "A": A, "D": A, "C": C}  # fmt: skip
     by_formula = {c["formula"]: c for c in data["conventions"]}
-    assert by_formula["4·(W + A)"]["per_token"] == 77_217_136_640
-    assert by_formula["4·(W + A)"]["value"] == S * 77_217_136_640
+    assert by_formula["8·P + 4·A"]["per_token"] == 81_421_959_168
+    assert by_formula["8·P + 4·A"]["value"] == S * 81_421_959_168
+    assert by_formula["8·P + 4·A"]["sources"][0]["read"] is True
     assert all(c["users"] and c["says"] for c in data["conventions"])
 
 

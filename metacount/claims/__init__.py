@@ -1,16 +1,19 @@
 """Well-known statements about transformers, each judged by computing it.
 
 `data/` holds the statements, one file per topic. Nothing there says which of them are right: every
-claim names a judge, and the judge computes. `counted`, `compared` and `spread` judge numbers by
-the formulas, `algebra` and `whole` judge formulas for all sizes, `routing` and `running` run the
-reference modules. The verdicts:
+claim names a judge, and the judge computes. `counted`, `compared`, `sizes` and `spread` judge
+numbers by the formulas, `algebra` and `whole` judge formulas for all sizes, `routing`, `gates`,
+`norms` and `running` run the reference modules. The verdicts:
 
 right        it holds; a rounded number holds when the exact one rounds to it
 conditional  it holds in some of the cases that it is said of, and not in others
 wrong        the number, the formula or a part of the statement is not so
 
+A sentence that explains a verdict stands in the data with the conditions under which it is true,
+and is printed only where they were computed to hold; so are its numbers.
+
 A formula that is about so many d² is judged by the matrices, which alone grow with d²; biases and
-norms are left out, and the condition says so.
+norms are left out, and the explanation says so.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from metacount.claims.finding import CONDITIONAL as CONDITIONAL
-from metacount.claims.finding import Claim, Verdict
+from metacount.claims.finding import Claim, Sentence, Verdict
 
 TOPICS = ("block", "attention", "ffn", "norm", "embedding", "position", "moe", "model")
 DATA = Path(__file__).parent / "data"
@@ -31,7 +35,7 @@ JUDGES = {
     "counts": "counted",
     "shares": "counted",
     "readings": "counted",
-    "fields": "compared",
+    "fields": "sizes",
     "catalog_shares": "spread",
     "same_top_k": "spread",
     "same_part": "compared",
@@ -40,26 +44,27 @@ JUDGES = {
     "sum_and_rest": "compared",
     "tied_head": "compared",
     "plain_ffn": "compared",
-    "two_stacks": "compared",
+    "two_stacks": "sizes",
     "token_cost": "compared",
     "expert_shares": "spread",
     "part_formula": "algebra",
-    "dense_flops": "algebra",
+    "dense_flops": "compared",
     "whole_formula": "whole",
     "single_expert": "routing",
     "unselected_gradient": "routing",
     "weight_gradient": "routing",
     "balance": "routing",
-    "gate_order": "routing",
+    "gate_order": "gates",
     "softmax_places": "running",
-    "rmsnorm_divisor": "running",
-    "block_norms": "running",
+    "rmsnorm_divisor": "norms",
+    "layernorm_roles": "norms",
+    "block_norms": "norms",
     "gelu_forms": "running",
     "position_params": "running",
     "rope_shift": "running",
 }
 # these import torch
-RUNNING = ("routing", "running")
+RUNNING = ("routing", "gates", "norms", "running")
 
 
 def claims() -> tuple[Claim, ...]:
@@ -94,13 +99,27 @@ def judge_claim(claim: Claim | str) -> Verdict:
     """
     if isinstance(claim, str):
         claim = find_claim(claim)
+    from metacount.spec import SpecError
+
+    try:
+        return _judged(claim)
+    except SpecError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, SyntaxError, TypeError,
+            ValueError) as error:  # fmt: skip
+        raise SpecError("claim", "cannot be judged as it stands in the data", claim.id,
+                        f"{type(error).__name__}: {error}") from error  # fmt: skip
+
+
+def _judged(claim: Claim) -> Verdict:
+    from metacount.claims.facts import sentences
+
     judge = getattr(import_module(f"{__name__}.{JUDGES[claim.judge]}"), claim.judge)
     found = judge(claim)
-    values = {**_sizes(claim), **found.values, "correct": found.correct}
-    explain = claim.explain.get(found.verdict, "").format_map(values)
     condition = None
-    if found.verdict == CONDITIONAL and claim.condition is not None:
-        condition = claim.condition.format_map(values)
+    if found.verdict == CONDITIONAL:
+        condition = sentences(claim, found, claim.condition) or found.condition
+    explain = sentences(claim, found, claim.explain)
     return Verdict(
         claim=claim,
         verdict=found.verdict,
@@ -111,15 +130,6 @@ def judge_claim(claim: Claim | str) -> Verdict:
         witness=found.witness,
         headline=found.headline,
     )
-
-
-def _sizes(claim: Claim) -> dict[str, object]:
-    """The sizes of the claim's model, for its texts."""
-    if claim.model is None:
-        return {}
-    from metacount.catalog import entry
-
-    return entry(claim.model).spec().replace(**claim.options.get("set", {})).to_dict()
 
 
 def _read(topic: str) -> list[Claim]:
@@ -133,8 +143,12 @@ def _read(topic: str) -> list[Claim]:
                 claimed=item.get("claimed"),
                 judge=item["judge"],
                 options=item.get("options", {}),
-                condition=item.get("condition"),
-                explain=item.get("explain", {}),
+                condition=_sentences(item.get("condition", [])),
+                explain=_sentences(item.get("explain", [])),
             )
             for item in json.load(file)
         ]
+
+
+def _sentences(items: list[dict[str, Any]]) -> tuple[Sentence, ...]:
+    return tuple(Sentence(say=item["say"], where=tuple(item["where"])) for item in items)

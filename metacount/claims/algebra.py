@@ -1,8 +1,9 @@
 """Formulas for a part of a model: compared for all sizes, then with the models of the catalog.
 
 The difference of both, as a sum of products of sizes, decides. Sizes are positive: a difference
-whose terms all have one sign is zero for no sizes, the formula is wrong. With both signs it is
-zero for some sizes: the formula holds under that condition. Nothing left: equal for all sizes.
+whose terms all have one sign is zero for no sizes, the formula is wrong. With both signs it holds
+under a condition, if a model of the catalog or small sizes that were tried make it zero. Nothing
+left: equal for all sizes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import ast
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from metacount import catalog, symbols
 from metacount.claims import parts
+from metacount.claims.counted import number
+from metacount.claims.facts import computed
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import computation, letters, percent, spec_of, value
+from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
@@ -26,10 +30,14 @@ if TYPE_CHECKING:
 
 Number = Any  # int, Fraction or SymPy expression
 
+SMALL_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+TRIED = 5000
+
 OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: Fraction(a, b) if isinstance(a, (int, Fraction)) else a / b,
     ast.Pow: lambda a, b: a**b,
 }
 
@@ -77,13 +85,17 @@ def evaluated(formula: str, sizes: dict[str, Number]) -> Number:
             return node.value
         if isinstance(node, ast.Name) and node.id in sizes:
             return sizes[node.id]
-        raise ValueError(f"a formula is made of sizes, whole numbers, + - * **: got {formula!r}")
+        raise ValueError(f"a formula is made of sizes, whole numbers, + - * / **: got {formula!r}")
 
     return walk(ast.parse(formula, mode="eval").body)
 
 
 def part_formula(claim: Claim) -> Finding:
-    """A formula for a part. Options: `formula`, `part`, `counts` (the part in words), `among`."""
+    """A formula for a part. Options: `formula`, `part`, `counts` (the part in words), `among`.
+
+    `where` are equations between sizes that are tried as a reason; `only_where`, a condition on a
+    model's fields that is tried as what decides in the catalog.
+    """
     from metacount.views.formula import in_letters
 
     options = claim.options
@@ -96,27 +108,30 @@ def part_formula(claim: Claim) -> Finding:
     equal = [name for name, ratio in in_catalog.items() if ratio == 0]
     if verdict == RIGHT and len(equal) < len(in_catalog):
         verdict = CONDITIONAL
+    if verdict == CONDITIONAL and not equal and not _zero_somewhere(difference):
+        verdict = WRONG
     sizes = {term.name: getattr(spec, term.name) for term in symbols.MODEL_TERMS}
-    stated = evaluated(options["formula"], sizes)
+    here, stated = value(spec, options["part"]), Fraction(evaluated(options["formula"], sizes))
     lines = [f"exact, {options['counts']}: {in_letters(truth)}", f"stated: {in_letters(said)}"]
+    condition = f"the model is one of {', '.join(equal)}"
     if difference != 0:
         lines.append(f"exact - stated = {in_letters(difference)}")
+    if verdict == CONDITIONAL and difference != 0:
+        condition = _zero(difference)
+        lines.append(f"equal exactly where {condition}")
+        condition += _as_where(claim, difference)
+    elif verdict == CONDITIONAL:
+        condition = _only_where(claim, equal, in_catalog) or condition
     lines += [
         f"{spec_name(claim)}: {computation(spec, options['part']).rpartition(' = ')[0]}"
-        f" = {exact(value(spec, options['part']))}, stated {exact(int(stated))}",
+        f" = {exact(here)}, stated {number(stated)}",
         *_told(in_catalog),
     ]
-    zero = ""
-    if verdict == CONDITIONAL and difference != 0:
-        zero = f"equal exactly where {_zero(difference)}"
     says = {
         RIGHT: "Equal for all sizes.",
-        WRONG: f"Exact is {in_letters(truth)}: the stated formula gives {_apart(difference)}, "
-        "whatever the sizes.",
+        WRONG: f"Exact is {in_letters(truth)}: the stated formula gives {_apart(difference)}.",
         CONDITIONAL: f"Exact is {in_letters(truth)}.",
     }[verdict]
-    if zero:
-        lines.insert(3, zero)
     if len(in_catalog) > 1:
         n = "none" if not equal else "all" if len(equal) == len(in_catalog) else len(equal)
         says += f" In the catalog it holds for {n} of {len(in_catalog)} models"
@@ -126,15 +141,40 @@ def part_formula(claim: Claim) -> Finding:
         says=says,
         correct=in_letters(truth),
         computation=tuple(lines),
-        values={"here": exact(value(spec, options["part"])), "stated": exact(int(stated))},
+        values={"here": here, "stated": number(stated)},
         witness="formula, for all sizes; catalog",
+        condition=condition,
     )
+
+
+def _as_where(claim: Claim, difference: Number) -> str:
+    """The claim's equations, where they make the difference zero."""
+    import sympy
+
+    from metacount.views.formula import in_letters
+
+    named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
+    pairs = [(evaluated(a, named), evaluated(b, named)) for a, b in claim.options.get("where", [])]
+    left = difference
+    for one, other in reversed(pairs):
+        left = left.subs(one, other)
+    if not pairs or sympy.expand(left) != 0:
+        return ""
+    return f", as where {', '.join(f'{in_letters(a)} = {in_letters(b)}' for a, b in pairs)}"
+
+
+def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction]) -> str:
+    """The claim's condition on fields, where it decides for every model of the catalog."""
+    tried = claim.options.get("only_where")
+    if tried is None:
+        return ""
+    true = [id for id in in_catalog if computed(tried["is"], catalog.entry(id).spec().to_dict())]
+    return str(tried["say"]) if true == equal else ""
 
 
 def spec_name(claim: Claim) -> str:
     """The name of the claim's model."""
-    assert claim.model is not None
-    return catalog.entry(claim.model).name
+    return parts.model_of(claim).name
 
 
 def compared(truth: Number, said: Number) -> tuple[Number, str]:
@@ -151,31 +191,54 @@ def compared(truth: Number, said: Number) -> tuple[Number, str]:
 
 
 def _apart(difference: Number) -> str:
-    """How far the stated formula is from the exact one, where the terms have one sign."""
+    """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
     import sympy
 
     from metacount.views.formula import in_letters
 
+    if _mixed(difference):
+        return f"{in_letters(-difference)} more, which no sizes that were tried make zero"
     first = sympy.Add.make_args(sympy.expand(difference))[0]
     few = first.as_coeff_Mul()[0] > 0
-    return f"{in_letters(difference if few else -difference)} too {'few' if few else 'many'}"
+    told = in_letters(difference if few else -difference)
+    return f"{told} too {'few' if few else 'many'}, whatever the sizes"
+
+
+def _mixed(difference: Number) -> list[Number]:
+    """The factors of a difference that are not of one sign for all positive sizes."""
+    import sympy
+
+    return [
+        base
+        for base, _ in sympy.factor_list(difference)[1]
+        if compared(base, sympy.Integer(0))[1] == CONDITIONAL
+    ]
 
 
 def _zero(difference: Number) -> str:
-    """The equation that makes a difference zero, without the factors that cannot be."""
+    """The equations of which one makes a difference zero."""
     import sympy
 
     from metacount.views.formula import in_letters
 
-    mixed = [
-        factor
-        for factor in sympy.factor(difference).as_ordered_factors()
-        if compared(factor, sympy.Integer(0))[1] == CONDITIONAL
-    ]
-    terms = [t for f in mixed for t in sympy.Add.make_args(sympy.expand(f))]
-    left = sum(t for t in terms if t.as_coeff_Mul()[0] > 0)
-    right = -sum(t for t in terms if t.as_coeff_Mul()[0] < 0)
-    return f"{in_letters(sympy.factor(left))} = {in_letters(sympy.factor(right))}"
+    told = []
+    for factor in _mixed(difference):
+        terms = sympy.Add.make_args(sympy.expand(factor))
+        left = sum(t for t in terms if t.as_coeff_Mul()[0] > 0)
+        right = -sum(t for t in terms if t.as_coeff_Mul()[0] < 0)
+        told.append(f"{in_letters(sympy.factor(left))} = {in_letters(sympy.factor(right))}")
+    return " or ".join(told)
+
+
+def _zero_somewhere(difference: Number) -> bool:
+    """Whether small whole sizes were found at which a difference is zero."""
+    for factor in _mixed(difference):
+        free = sorted(factor.free_symbols, key=str)
+        sizes = SMALL_SIZES if len(free) <= 4 else SMALL_SIZES[::2]
+        for picked in islice(product(sizes, repeat=len(free)), TRIED):
+            if factor.subs(dict(zip(free, picked, strict=True))) == 0:
+                return True
+    return False
 
 
 def _in_catalog(claim: Claim) -> dict[str, Fraction]:
@@ -187,7 +250,7 @@ def _in_catalog(claim: Claim) -> dict[str, Fraction]:
             continue
         sizes = {term.name: getattr(spec, term.name) for term in symbols.MODEL_TERMS}
         truth = value(spec, options["part"])
-        found[entry.id] = Fraction(int(evaluated(options["formula"], sizes)) - truth, truth)
+        found[entry.id] = Fraction(Fraction(evaluated(options["formula"], sizes)) - truth, truth)
     return found
 
 
@@ -209,35 +272,3 @@ def _told(in_catalog: dict[str, Fraction]) -> list[str]:
         told = ", ".join(f"{name} {_off(in_catalog[name])}" for name in others)
         lines.append(f"stated less exact, of exact: {told}")
     return lines
-
-
-def dense_flops(claim: Claim) -> Finding:
-    """An MoE layer with one expert per token takes the FLOPs of a dense layer of that width."""
-    from metacount.formulas.ffn import ffn_matmul_flops
-    from metacount.views.formula import in_letters
-
-    spec = spec_of(claim)
-    moe = value(spec, "moe_flops")
-    d, m = spec.d_model, spec.d_ff_expert
-    dense_ = int(ffn_matmul_flops(1, d, m, gated=spec.gated))
-    truth = letters(spec, "moe_flops").subs(symbols.sympy_symbols(["top_k"])["top_k"], spec.top_k)
-    named = symbols.sympy_symbols(["d_model", "d_ff_expert"])
-    said = ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
-    difference, verdict = compared(truth, said)
-    more = exact(moe - dense_)
-    return Finding(
-        verdict=verdict,
-        says=f"{exact(moe)} FLOPs per token against {exact(dense_)} at d = {d}, m = {m}: "
-        f"{more} more, or {percent(Fraction(moe - dense_, dense_), 3)}.",
-        correct=in_letters(truth),
-        computation=(
-            f"MoE, k = {spec.top_k}: {in_letters(truth)} = "
-            f"{parts.in_numbers(in_letters(truth), spec)} = {exact(moe)}",
-            f"dense: {in_letters(said)} = {parts.in_numbers(in_letters(said), spec)}"
-            f" = {exact(dense_)}",
-            f"difference: {in_letters(difference)} = "
-            f"{parts.in_numbers(in_letters(difference), spec)} = {more}",
-        ),
-        values={},
-        witness="formula",
-    )

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount import catalog
+from metacount import catalog, symbols
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import computation, spec_of, value, without_biases
+from metacount.claims.parts import (
+    computation,
+    in_numbers,
+    letters,
+    model_of,
+    percent,
+    spec_of,
+    value,
+    without_biases,
+)
 from metacount.formulas import ffn
 from metacount.formulas import model as formulas
+from metacount.spec import SpecError
 from metacount.units import exact, relative, signed
 
 
@@ -21,10 +31,12 @@ def growth(claim: Claim) -> Finding:
     narrow = spec_of(claim)
     old, new = claim.options["from"], claim.options["to"]
     label = labels.parse(claim.claimed)
-    narrow = narrow.replace(d_model=old, n_heads=old // narrow.head_dim,
-                            n_kv_heads=old // narrow.head_dim, d_ff=4 * old)  # fmt: skip
-    heads = new // (narrow.head_dim or 1)
-    wide = narrow.replace(d_model=new, n_heads=heads, n_kv_heads=heads, d_ff=4 * new)
+    if not narrow.head_dim or old % narrow.head_dim or new % narrow.head_dim:
+        raise SpecError("claim", "needs widths that heads of head_dim divide", claim.id,
+                        "choose other widths")  # fmt: skip
+    few, many = old // narrow.head_dim, new // narrow.head_dim
+    narrow = narrow.replace(d_model=old, n_heads=few, n_kv_heads=few, d_ff=4 * old)
+    wide = narrow.replace(d_model=new, n_heads=many, n_kv_heads=many, d_ff=4 * new)
     same_ffn = wide.replace(d_ff=4 * old)
     ways = {
         "matrices, everything widened": (wide, "layer_matrices"),
@@ -46,165 +58,165 @@ def growth(claim: Claim) -> Finding:
         computation=tuple(lines),
         values={},
         witness="formula",
+        condition=f"it means {' or '.join(holds)}",
     )
 
 
 def gated_width(claim: Claim) -> Finding:
-    """The rounded 2/3 rule gives so wide an FFN. Options: `d_model`, `multiple_of`."""
+    """The rounded 2/3 rule gives so wide an FFN, with about the parameters of a plain one of 4·d.
+
+    Options: `d_model`, `multiple_of`, `within` (how near "about" is).
+    """
     d, multiple = claim.options["d_model"], claim.options["multiple_of"]
+    if min(d, multiple) < 1:
+        raise ValueError(f"widths are positive: got {d} and {multiple}")
+    within = labels.parse(claim.options["within"])
     width = ffn.gated_d_ff(d, multiple_of=multiple)
     gated, plain = ffn.glu_params(d, width), ffn.plain_params(d, 4 * d)
-    # the least width above d whose 8/3 is a multiple already
-    even = next(n for n in range(d + 1, 2 * d) if 8 * n % (3 * multiple) == 0)
+    # the least width above d whose 8/3 is a multiple already; 3·multiple is one at the latest
+    even = next(n for n in range(d + 1, d + 3 * multiple + 1) if 8 * n % (3 * multiple) == 0)
+    even_gated = ffn.glu_params(even, ffn.gated_d_ff(even, multiple_of=multiple))
+    even_plain = ffn.plain_params(even, 4 * even)
     label = labels.parse(claim.claimed)
+    near = abs(Fraction(gated - plain, plain)) <= within.value
     thirds = f"{float(Fraction(8 * d, 3)):,.2f}"
     return Finding(
-        verdict=RIGHT if label.holds(width) else WRONG,
+        verdict=RIGHT if label.holds(width) and near else WRONG,
         says=f"8/3·{d} = {thirds}, up to the next multiple of {multiple} it is {exact(width)}"
-        + ("." if label.holds(width) else f", not {claim.claimed}."),
+        + (". " if label.holds(width) else f", not {claim.claimed}. ")
+        + f"That is {relative(gated - plain, plain)} beside 8·d², {'' if near else 'not '}within "
+        f"{within.text}.",
         correct=exact(width),
         computation=(
             f"8/3·{d} = {thirds}, rounded up to {width // multiple}·{multiple} = {exact(width)}",
             f"SwiGLU: 3·d·m = 3·{d}·{width} = {exact(gated)}",
             f"GELU: 8·d² = 8·{d}² = {exact(plain)}, so SwiGLU has {signed(gated - plain)}",
-            f"at d = {even}: 3·{even}·{8 * even // 3} = "
-            f"{exact(ffn.glu_params(even, ffn.gated_d_ff(even, multiple_of=multiple)))}"
-            f" = 8·{even}²",
+            f"at d = {even}: SwiGLU {exact(even_gated)}, GELU {exact(even_plain)}",
         ),
-        values={"more": relative(gated - plain, plain), "even": exact(even)},
+        values={"even": even, "even_apart": even_gated - even_plain, "multiple_of": multiple},
         witness="formula",
     )
 
 
 def sum_and_rest(claim: Claim) -> Finding:
-    """Matrices and token table sum up to the claimed number, and biases alone are the rest."""
-    spec, label = spec_of(claim), labels.parse(claim.claimed)
+    """Blocks and token table have so many parameters, sum up to that, and biases alone are missing
+    to the whole. Claimed: `block`, `table`, `sum`, `whole`."""
+    spec = spec_of(claim)
+    said = {name: labels.parse(text) for name, text in claim.claimed.items()}
     blocks, table = value(spec, "layers_matrices"), value(spec, "token_table")
     total, biases = value(spec, "params"), value(spec, "layers_biases")
+    found = {"block": value(spec, "layer_matrices"), "table": table, "sum": blocks + table,
+             "whole": total}  # fmt: skip
+    holds = {name: said[name].holds(found[name]) for name in said}
     rest = total - blocks - table
     norms = formulas.params_by_role(spec)["norm"]
     positions = rest - biases - norms
-    holds = label.holds(blocks + table) and rest == biases
+    not_so = [f"{name} {said[name].text} (it rounds to {said[name].rounded(found[name])})"
+              for name in said if not holds[name]]  # fmt: skip
     return Finding(
-        verdict=RIGHT if holds else WRONG,
-        says=f"The model has {exact(total)}; blocks and token table make {exact(blocks + table)}, "
-        f"or {label.rounded(blocks + table)}.",
+        verdict=RIGHT if all(holds.values()) and rest == biases else WRONG,
+        says=f"Not so: {', '.join(not_so)}." if not_so else "The stated numbers are so.",
         correct=exact(total),
         computation=(
+            f"matrices of a block: {computation(spec, 'layer_matrices')}",
             f"matrices of the blocks: {computation(spec, 'layers_matrices')}",
             f"token table: {computation(spec, 'token_table')}",
             f"sum: {exact(blocks)} + {exact(table)} = {exact(blocks + table)}",
             f"rest: {exact(total)} - {exact(blocks + table)} = {exact(rest)}",
-            f"position table: {computation(spec, 'positions')}",
-            f"norms {exact(norms)}, biases {exact(biases)}: "
-            f"{exact(positions)} + {exact(norms)} + {exact(biases)} = {exact(rest)}",
+            f"not in the matrices: norms {exact(norms)}, biases {exact(biases)}, other (position "
+            f"table, head) {exact(positions)}",
         ),
-        values={"rest": exact(rest), "positions": exact(positions), "norms": exact(norms),
-                "biases": exact(biases)},
+        values={"rest": rest, "norms": norms, "biases": biases, "other": positions},
         witness="formula",
     )  # fmt: skip
 
 
 def tied_head(claim: Claim) -> Finding:
-    """The head shares the embedding, and the model has so many parameters."""
-    spec, label = spec_of(claim), labels.parse(claim.claimed)
-    total, head = value(spec, "params"), value(spec, "head")
-    without = total - head
+    """The head shares the embedding, and biases and norms bring the model from one number to
+    another; the published count decides about the head. Claimed: `without` them, `with` them."""
+    spec = spec_of(claim)
+    less, more = (labels.parse(claim.claimed[name]) for name in ("without", "with"))
+    tied, untied = (
+        formulas.params(spec.replace(tie_embeddings=shared)) for shared in (True, False)
+    )
+    published = model_of(claim).published.params
+    # without a published count the catalog's field is all there is
+    shares = spec.tie_embeddings if published is None else published == tied
+    total = tied if shares else untied
     norms = formulas.params_by_role(spec)["norm"]
-    biases = total - formulas.params(without_biases(spec))
-    holds = spec.tie_embeddings and label.holds(total - norms - biases)
-    head_text = "is tied" if spec.tie_embeddings else "is not tied"
+    biases = value(spec, "params") - formulas.params(without_biases(spec))
+    small = total - norms - biases
+    holds = shares and less.holds(small) and more.holds(total)
+    known = "no exact count is published" if published is None else (
+        f"the published count is {exact(published)}")  # fmt: skip
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"The head {head_text}; the exact count is {exact(total)}.",
+        says=f"With the embedding as its head the model has {exact(tied)} parameters, with a head "
+        f"of its own {exact(untied)}; {known}. Without norms and biases that is {exact(small)}, or "
+        f"{less.rounded(small)}; with them {more.rounded(total)}.",
         correct=exact(total),
         computation=(
-            f"without a head of its own: {exact(without)}, or {label.rounded(without)}",
-            f"head: {computation(spec, 'head')}",
-            f"sum: {exact(without)} + {exact(head)} = {exact(total)}",
+            f"without a head of its own: {exact(tied)}, or {less.rounded(tied)}",
+            f"head: {computation(spec.replace(tie_embeddings=False), 'head')}",
+            f"sum: {exact(tied)} + {exact(untied - tied)} = {exact(untied)}",
             f"norms {exact(norms)}, biases {exact(biases)}",
+            known,
         ),
-        values={"head": exact(head), "norms": exact(norms)},
-        witness="formula; catalog (the head of the released model)",
+        values={
+            "norms": norms,
+            "biases": biases,
+            "less": less.text,
+            "more": more.text,
+            "head_is_the_step": not shares and less.holds(tied) and more.holds(untied),
+        },
+        witness="formula; catalog (published count)",
     )
+
+
+FFN_KINDS = {
+    ("gated",): "the one with a gate",
+    ("plain",): "the one without",
+    ("gated", "plain"): "both",
+    (): "neither",
+}
 
 
 def plain_ffn(claim: Claim) -> Finding:
-    """The FFN is plain, two matrices: what the whole model would then have is laid beside it."""
+    """The activation is GELU and the FFN is plain, two matrices: the published count decides."""
     spec = spec_of(claim)
-    assert claim.model is not None
-    published = catalog.entry(claim.model).published.params
-    total = value(spec, "params")
-    plain = formulas.params(spec.replace(gated=False))
-    gated = formulas.params(spec.replace(gated=True))
-    known = f"the published count is {exact(published)}" if published is not None else (
-        "no exact count is published")  # fmt: skip
+    published = model_of(claim).published.params
+    counts = {
+        "gated": formulas.params(spec.replace(gated=True)),
+        "plain": formulas.params(spec.replace(gated=False)),
+    }
+    gelu = spec.activation.startswith("gelu")
+    fits = [name for name, n in counts.items() if n == published]
+    # without a published count the sizes in the catalog are all there is
+    is_plain = "plain" in fits if published is not None else not spec.gated
+    known = (
+        "no exact count is published"
+        if published is None
+        else (f"the published count, {exact(published)}, is {FFN_KINDS[tuple(fits)]}")
+    )
     return Finding(
-        verdict=RIGHT if not spec.gated and published in (None, plain) else WRONG,
-        says=f"With a gate the model has {exact(gated)} parameters, without one {exact(plain)}; "
-        f"{known}.",
-        correct=f"{'gated' if spec.gated else 'plain'}, {exact(total)} in the model",
+        verdict=RIGHT if gelu and is_plain else WRONG,
+        says=f"With a gate the model has {exact(counts['gated'])} parameters, without one "
+        f"{exact(counts['plain'])}; {known}.",
+        correct=f"{' or '.join(fits) or 'unknown'}, {exact(value(spec, 'params'))} in the model",
         computation=(
             f"gated, per layer: {computation(spec.replace(gated=True), 'ffn')}",
             f"plain, per layer: {computation(spec.replace(gated=False), 'ffn')}",
-            f"model: gated {exact(gated)}, plain {exact(plain)}, published {known.split()[-1]}",
+            f"model: gated {exact(counts['gated'])}, plain {exact(counts['plain'])}; {known}",
+            f"activation in the catalog: {spec.activation}",
         ),
-        values={"plain": exact(plain), "published": known.split()[-1]},
+        values={"gelu": gelu, "gate": "gated" in fits},
         witness="formula; catalog (published count)",
-    )
-
-
-def two_stacks(claim: Claim) -> Finding:
-    """The fields hold, and `n_layers` is said of a model that may have two stacks of them."""
-    spec = spec_of(claim)
-    different = [name for name, said in claim.claimed.items() if getattr(spec, name) != said]
-    both = value(spec, "params")
-    n = spec.n_layers
-    shown = f"{spec.n_encoder_layers} + {n}"
-    half = spec.replace(n_layers=n - n // 2, n_encoder_layers=n // 2) if spec.has_encoder else spec
-    verdict = WRONG if different else CONDITIONAL if spec.has_encoder else RIGHT
-    values = {"both": exact(both), "half": exact(value(half, "params"))}
-    return Finding(
-        verdict=verdict,
-        says="All of it holds"
-        + (f", but that its {n} layers are {shown} blocks." if spec.has_encoder else ".")
-        if not different
-        else f"Not so: {', '.join(f'{name} is {getattr(spec, name)}' for name in different)}.",
-        correct=", ".join(f"{name} {getattr(spec, name)}" for name in claim.claimed)
-        + (f", n_encoder_layers {spec.n_encoder_layers}" if spec.has_encoder else ""),
-        computation=(
-            *(f"{name}: {getattr(spec, name)}, stated {said}" for name, said in
-              claim.claimed.items()),
-            f"{shown} blocks: {values['both']}",
-            f"{n} blocks in all: {values['half']}",
-        ),
-        values=values,
-        witness="formula; catalog (published count)",
-    )  # fmt: skip
-
-
-def fields(claim: Claim) -> Finding:
-    """Sizes of a model, exactly."""
-    spec = spec_of(claim)
-    found = {name: getattr(spec, name) for name in claim.claimed}
-    different = {name: said for name, said in claim.claimed.items() if found[name] != said}
-    lines = [f"{name}: {found[name]}, stated {said}" for name, said in claim.claimed.items()]
-    if spec.is_moe:
-        lines.append(f"n_shared_experts: {spec.n_shared_experts}")
-    return Finding(
-        verdict=WRONG if different else RIGHT,
-        says="It is so." if not different else "In fact "
-        + ", ".join(f"{name} is {found[name]}" for name in different) + ".",
-        correct=", ".join(f"{name} {size}" for name, size in found.items()),
-        computation=tuple(lines),
-        values={name: str(getattr(spec, name)) for name in (*found, "n_shared_experts")},
-        witness="catalog",
     )  # fmt: skip
 
 
 def same_part(claim: Claim) -> Finding:
     """A part of one model is as large as a part of another. Options: `part`, `other`,
-    `other_part`, `instead` (a model whose part it is, if it is that size)."""
+    `other_part`, `instead` (a model whose part it may be)."""
     options = claim.options
     spec, other = spec_of(claim), catalog.entry(options["other"]).spec()
     third = catalog.entry(options["instead"])
@@ -221,8 +233,11 @@ def same_part(claim: Claim) -> Finding:
             f"{third.id}: {computation(third.spec(), options['other_part'])}",
         ),
         values={
-            "instead": third.name if one == three else "no model of this comparison",
-            "other_width": str(other.d_ff),
+            "instead": third.name,
+            "is_instead": one == three,
+            "other": catalog.entry(options["other"]).name,
+            "other_d_model": other.d_model,
+            "other_width": other.d_ff,
         },
         witness="formula",
         headline=f"{computation(spec, options['part'])} against "
@@ -252,6 +267,37 @@ def token_cost(claim: Claim) -> Finding:
             f"{other.name}: {exact(2 * other_macs)} / 2 = {exact(other_macs)}",
             f"stored: {exact(total)}",
         ),
-        values={"params": exact(total)},
+        values={},
         witness="formula",
     )  # fmt: skip
+
+
+def dense_flops(claim: Claim) -> Finding:
+    """An MoE layer with one expert per token takes the FLOPs of a dense layer of that width."""
+    from metacount.claims.algebra import compared
+    from metacount.views.formula import in_letters
+
+    spec = spec_of(claim)
+    moe = value(spec, "moe_flops")
+    d, m = spec.d_model, spec.d_ff_expert
+    dense_ = int(ffn.ffn_matmul_flops(1, d, m, gated=spec.gated))
+    truth = letters(spec, "moe_flops").subs(symbols.sympy_symbols(["top_k"])["top_k"], spec.top_k)
+    named = symbols.sympy_symbols(["d_model", "d_ff_expert"])
+    said = ffn.ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
+    difference, verdict = compared(truth, said)
+    more = exact(moe - dense_)
+    return Finding(
+        verdict=verdict,
+        says=f"{exact(moe)} FLOPs per token against {exact(dense_)} at d = {d}, m = {m}: "
+        f"{more} more, or {percent(Fraction(moe - dense_, dense_), 3)}.",
+        correct=in_letters(truth),
+        computation=(
+            f"MoE, k = {spec.top_k}: {in_letters(truth)} = "
+            f"{in_numbers(in_letters(truth), spec)} = {exact(moe)}",
+            f"dense: {in_letters(said)} = {in_numbers(in_letters(said), spec)} = {exact(dense_)}",
+            f"difference: {in_letters(difference)} = "
+            f"{in_numbers(in_letters(difference), spec)} = {more}",
+        ),
+        values={"dense": dense_, "more": moe - dense_},
+        witness="formula",
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
-from metacount import catalog
 from metacount.claims import labels
+from metacount.claims.facts import computed, named
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import computation, percent, spec_of, value, words
+from metacount.claims.parts import computation, model_of, percent, spec_of, value, words
 from metacount.units import exact, relative
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WITNESS = "formula"
 
@@ -22,43 +26,63 @@ def said_of(label: labels.Label, count: int) -> str:
         )
     if label.step:
         return f"The exact count is {exact(count)}, which rounds to {shown}, not to {label.text}."
-    return f"The exact count is {exact(count)}; {label.text} is {apart(int(label.value), count)}."
+    return f"The exact count is {exact(count)}; {label.text} is {apart(label.value, count)}."
 
 
-def apart(said: int, count: int) -> str:
+def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
+    """A number that may be no whole one.
+
+    >>> number(1234), number(Fraction(1, 3))
+    ('1,234', '1/3')
+    """
+    return written(int(n)) if Fraction(n).denominator == 1 else str(n)
+
+
+def apart(said: int | Fraction, count: int) -> str:
     """How far a number is from the exact one.
 
     >>> apart(7, 10), apart(1010, 10)
     ('3 too few', '1,000 too many')
     """
-    return f"{exact(abs(said - count))} too {'few' if said < count else 'many'}"
+    return f"{number(abs(Fraction(said) - count))} too {'few' if said < count else 'many'}"
 
 
 def count(claim: Claim) -> Finding:
     """A part of a model has so many parameters. Options: `part`, `also` (further parts to show).
 
-    With `missing`, the name of a part whose absence explains the difference: a wrong number that
-    it does not explain gets no explanation.
+    With `missing`, the name of a part whose absence may explain the difference. With `because`,
+    what the statement gives as a reason has to hold too; with `checkpoint`, the published number of
+    values in the checkpoint has to be the claimed one.
     """
-    spec, label = spec_of(claim), labels.parse(claim.claimed)
-    part = claim.options["part"]
+    spec, label, options = spec_of(claim), labels.parse(claim.claimed), claim.options
+    part = options["part"]
     found = value(spec, part)
-    also = claim.options.get("also", [])
-    values = {"exact": exact(found), "claimed": claim.claimed}
-    values |= {name: exact(value(spec, name)) for name in also}
-    says = said_of(label, found)
+    also = options.get("also", [])
+    values: dict[str, Any] = {"claimed": claim.claimed, "found": found}
+    holds = label.holds(found)
     shown = {name: computation(spec, name) for name in (part, *also)}
     lines = [f"{words(name)}: {steps}" if also else steps for name, steps in shown.items()]
+    says = said_of(label, found)
+    if "because" in options:
+        reason = all(computed(text, named(claim)) is True for text in options["because"])
+        values["reason_holds"] = reason
+        holds = holds and reason
+    if "missing" in options:
+        values["missing"] = value(spec, options["missing"])
+        values["missing_explains"] = label.value + values["missing"] == found
     published = _published(claim) if part == "params" else []
-    if missing := claim.options.get("missing"):
-        explained = label.value + value(spec, missing) == found
-        steps = f"{claim.claimed} + {exact(value(spec, missing))} = {exact(found)}"
-        values["missing"] = (
-            f"The difference is exactly that: {steps}." if explained else
-            "The number claimed here differs by something else."
-        )  # fmt: skip
+    if options.get("checkpoint"):
+        stored = model_of(claim).stored_checkpoint
+        values["stored_values"] = stored.total if stored else None
+        if stored is None:
+            published.append("how many values the checkpoint stores was not published")
+        else:
+            holds = holds and label.holds(stored.total)
+            published.append(f"values in the checkpoint, as published: {exact(stored.total)}")
+            says += f" The checkpoint holds {exact(stored.total)} values, as published"
+            says += f": {exact(2 * stored.total)} bytes in bf16. The file was not read here."
     return Finding(
-        verdict=RIGHT if label.holds(found) else WRONG,
+        verdict=RIGHT if holds else WRONG,
         says=says,
         correct=exact(found),
         computation=(*lines, *published),
@@ -69,8 +93,7 @@ def count(claim: Claim) -> Finding:
 
 
 def _published(claim: Claim) -> list[str]:
-    assert claim.model is not None
-    published = catalog.entry(claim.model).published
+    published = model_of(claim).published
     if published.params is None:
         return []
     return [f"published: {exact(published.params)}, {published.params_source}"]
@@ -82,9 +105,7 @@ def counts(claim: Claim) -> Finding:
     found = {name: value(spec, part) for name, part in claim.options["parts"].items()}
     said = {name: labels.parse(text) for name, text in claim.claimed.items()}
     holds = {name: said[name].holds(found[name]) for name in said}
-    values = {name: exact(n) for name, n in found.items()}
     first, *others = found.values()
-    values["more"] = relative(first - others[0], others[0])
     return Finding(
         verdict=RIGHT if all(holds.values()) else WRONG,
         says=" ".join(
@@ -95,7 +116,7 @@ def counts(claim: Claim) -> Finding:
         computation=tuple(
             f"{name}: {computation(spec, part)}" for name, part in claim.options["parts"].items()
         ),
-        values=values,
+        values={**found, "more": relative(first - others[0], others[0])},
         witness=WITNESS,
     )
 
@@ -120,7 +141,7 @@ def shares(claim: Claim) -> Finding:
         says="; ".join(told) + ".",
         correct=", ".join(f"{name} {percent(n, 2)}" for name, n in found.items()),
         computation=tuple(lines),
-        values={name: percent(n, 2) for name, n in found.items()},
+        values={},
         witness=WITNESS,
     )
 
@@ -135,16 +156,16 @@ def readings(claim: Claim) -> Finding:
     holds = [words for words, n in found.items() if label.holds(n)]
     fails = [words for words in found if words not in holds]
     told = [f"{words}: {exact(n)}" for words, n in found.items()]
+    if label.step:
+        told = [f"{words}: {exact(n)}, or {label.rounded(n)}" for words, n in found.items()]
     return Finding(
         verdict=WRONG if not holds else CONDITIONAL if fails else RIGHT,
         says=f"{told[0][0].upper()}{'; '.join(told)[1:]}.",
-        correct="; ".join(told),
+        correct="; ".join(f"{words}: {exact(n)}" for words, n in found.items()),
         computation=tuple(
             f"{words}: {computation(spec, part)}" for words, part in claim.options["parts"].items()
         ),
-        values={
-            "holds": " or ".join(holds),
-            "rounded": " or ".join(label.rounded(found[words]) for words in fails),
-        },
+        values={},
         witness=WITNESS,
+        condition=f"it means {' or '.join(holds)}",
     )

@@ -11,12 +11,19 @@ VERDICTS = (RIGHT, CONDITIONAL, WRONG)
 
 
 @frozen
+class Sentence:
+    """A sentence, and the conditions under which it is true; see `facts` for both."""
+
+    say: str
+    where: tuple[str, ...]
+
+
+@frozen
 class Claim:
     """A statement, and which judge with which options decides about it.
 
     `claimed` holds numbers as they were printed ("67.11M"): the digits say how exact they are.
-    `explain` has a text for the verdict that was expected when it was written. It is printed only
-    when the computation arrives at that verdict, with the computed numbers filled in.
+    The sentences of `explain` and `condition` are printed where what they say was computed.
     """
 
     id: str
@@ -26,8 +33,8 @@ class Claim:
     claimed: Any
     judge: str
     options: dict[str, Any]
-    condition: str | None
-    explain: dict[str, str]
+    condition: tuple[Sentence, ...]
+    explain: tuple[Sentence, ...]
 
     @property
     def stated(self) -> Any:
@@ -39,7 +46,8 @@ class Claim:
 class Finding:
     """What a judge found: the verdict, the correct value, and the computation behind both.
 
-    `says` is one sentence about this claim's numbers; `values` fill the texts of the claim.
+    `says` is about this claim's numbers; `values` are numbers, texts and facts for the sentences of
+    the claim. `condition` is when a conditional statement holds, as far as the judge can say it.
     `headline` is the step of the computation that stands in the list, if one does.
     """
 
@@ -47,9 +55,10 @@ class Finding:
     says: str
     correct: str
     computation: tuple[str, ...]
-    values: dict[str, str]
+    values: dict[str, Any]
     witness: str
     headline: str = ""
+    condition: str = ""
 
 
 @frozen

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from metacount import catalog, symbols
 from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
 from metacount.formulas.dim import Dim
+from metacount.spec import SpecError
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -129,10 +130,17 @@ def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
     return tuple((e, e.spec()) for e in catalog.entries() if e.sizes is not None)
 
 
+def model_of(claim: Claim) -> CatalogEntry:
+    """The catalog's entry of a claim's model; `SpecError` for a claim that names none."""
+    if claim.model is None:
+        raise SpecError("claim", "is about no model, but its judge needs one", claim.id,
+                        "name a model of the catalog")  # fmt: skip
+    return catalog.entry(claim.model)
+
+
 def spec_of(claim: Claim) -> ModelSpec:
     """The model that a claim is about, with the sizes that it sets itself."""
-    assert claim.model is not None
-    return catalog.entry(claim.model).spec().replace(**claim.options.get("set", {}))
+    return model_of(claim).spec().replace(**claim.options.get("set", {}))
 
 
 def value(spec: ModelSpec, part: str) -> int:

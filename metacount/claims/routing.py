@@ -6,10 +6,12 @@ but for rounding, a relative difference of at most 1e-12, and the difference is 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable
 
-from metacount import catalog
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.modules.moe import Experts, Router, load_balancing_loss
 
@@ -52,7 +54,7 @@ def gradient(parameter: Tensor) -> Tensor:
 
 def largest(x: Tensor) -> float:
     """The largest absolute value."""
-    return float(x.abs().max())
+    return float(x.detach().abs().max())
 
 
 def unequal(one: Tensor, other: Tensor) -> float:
@@ -63,37 +65,52 @@ def unequal(one: Tensor, other: Tensor) -> float:
 def single_expert(claim: Claim) -> Finding:
     """With k = 1 the output is unweighted and the router learns from the main loss."""
     both, lines, told = [], [], []
-    words = {"topk_softmax": "Softmax over the chosen one", "softmax": "softmax over all"}
+    values = {}
+    words = {
+        "topk_softmax": "softmax over the chosen one",
+        "softmax_renorm": "softmax over all, divided by the chosen one's",
+        "softmax": "softmax over all, as it is",
+    }
     for scoring, name in words.items():
         router, experts, x_ND = made(scoring, 1)
         routing = router(x_ND)
         y_ND = experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
         alone_ND = experts(x_ND, routing.chosen_Nk, torch.ones_like(routing.weights_Nk))
-        loss_of(y_ND).backward()
+        loss_of(y_ND).backward(retain_graph=True)
         learns = largest(gradient(router.proj.weight))
-        unweighted = torch.equal(y_ND, alone_ND)
+        load_balancing_loss(routing).backward()
+        balanced = largest(gradient(router.proj.weight))
+        unweighted = unequal(y_ND, alone_ND) < ROUNDING
+        # a quotient of a number by itself has a gradient of rounding
+        taught = learns > ROUNDING
         weights = ", ".join(f"{w:.4f}" for w in routing.weights_Nk.flatten().tolist())
-        both.append(unweighted and learns != 0)
+        both.append(unweighted and taught)
         lines.append(
             f"{name}: weights {weights}; output equal to the expert's alone: "
-            f"{'yes' if unweighted else 'no'}; largest gradient of the router {learns:.3g}"
+            f"{'yes' if unweighted else 'no'}; largest gradient of the router {learns:.3g}, with "
+            f"the balancing loss {balanced:.3g}"
         )
+        learned = f"up to {learns:.3g}" if taught else f"rounding, {learns:.0e}"
         told.append(
-            f"{name}: {'unweighted' if unweighted else 'weighted'}, "
-            f"the router's gradient is {'exactly 0' if learns == 0 else f'up to {learns:.3g}'}"
+            f"{name}: {'unweighted' if unweighted else 'weighted'}, the router's gradient is "
+            f"{learned if learns else 'exactly 0'}"
         )
+        values[f"{scoring}_unweighted"] = unweighted
+        values[f"{scoring}_learns"] = taught
+        values[f"{scoring}_learns_from_balancing"] = balanced > ROUNDING
     return Finding(
         verdict=RIGHT if all(both) else CONDITIONAL if any(both) else WRONG,
-        says="; ".join(told) + ".",
+        says=f"{told[0][0].upper()}{'; '.join(told)[1:]}.",
         correct="; ".join(told),
         computation=(SIZES, *lines),
-        values={},
+        values=values,
         witness=WITNESS,
+        condition=", ".join(name for name, held in zip(words.values(), both, strict=True) if held),
     )
 
 
 def unselected_gradient(claim: Claim) -> Finding:
-    """An expert that no token selected has a gradient of exactly zero; the others have not."""
+    """An expert that no token selected has a gradient as claimed; then optimizers take a step."""
     router, experts, x_ND = made("softmax", 1)
     routing = router(x_ND)
     y_ND = experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
@@ -103,17 +120,21 @@ def unselected_gradient(claim: Claim) -> Finding:
     used = set(routing.chosen_Nk.flatten().tolist())
     rows = [max(largest(gradient(w)[e]) for w in weights) for e in range(N_EXPERTS)]
     unused = [e for e in range(N_EXPERTS) if e not in used]
-    zero = all(rows[e] == 0 for e in unused)
+    most = max(rows[e] for e in unused)
     alive = all(rows[e] != 0 for e in used)
     router_row = largest(gradient(router.proj.weight)[unused])
-    before = weights[-1].detach()
-    # what AdamW does to a weight whose gradient has always been zero
-    moved = largest((before * (1 - 0.1 * 0.1) - before)[unused])
+    moved = {
+        "AdamW with weight decay": _moved(experts, unused, torch.optim.AdamW, weight_decay=0.1),
+        "plain SGD": _moved(experts, unused, torch.optim.SGD),
+        "SGD with momentum, after a step in which every value had a gradient,":
+            _moved(experts, unused, torch.optim.SGD, momentum=0.9),
+    }  # fmt: skip
+    decay, plain, momentum = moved.values()
     return Finding(
-        verdict=RIGHT if zero and alive else WRONG,
-        says=f"{len(used)} of {N_EXPERTS} experts were selected; the others' largest gradient is "
-        f"{'exactly 0' if zero else format(max(rows[e] for e in unused), '.3g')}.",
-        correct="exactly 0" if zero else "not 0",
+        verdict=RIGHT if most == claim.claimed and alive else WRONG,
+        says=f"{len(used)} of {N_EXPERTS} experts were selected by one of {N_TOKENS} tokens; the "
+        f"others' largest gradient is {'exactly 0' if most == 0 else format(most, '.3g')}.",
+        correct="exactly 0" if most == 0 else f"{most:.3g}",
         computation=(
             SIZES + ", k = 1, loss with the balancing loss",
             *(
@@ -122,12 +143,33 @@ def unselected_gradient(claim: Claim) -> Finding:
                 for e in range(N_EXPERTS)
             ),
             f"router's rows of experts that were not selected: largest gradient {router_row:.3g}",
-            "decoupled weight decay (lr 0.1, decay 0.1) alone moves those experts' weights by up "
-            f"to {moved:.3g} in a step",
+            *(f"{name} moves those experts by up to {by:.3g}" for name, by in moved.items()),
         ),
-        values={},
+        values={"decay_moves": decay > 0, "momentum_moves": momentum > 0, "sgd_moves": plain > 0,
+                "router_row": f"{router_row:.3g}", "row_has_gradient": router_row > 0},
         witness=WITNESS,
-    )
+    )  # fmt: skip
+
+
+def _moved(
+    experts: Experts, unused: list[int], kind: Callable[..., Optimizer], **options: float
+) -> float:
+    """How far a step with the gradients that are there moves the experts that have none.
+
+    With momentum, a step in which every value had a gradient of 1 comes before.
+    """
+    copies = [nn.Parameter(w.detach().clone()) for w in experts.parameters()]
+    optimizer = kind(copies, lr=0.1, **options)
+    if "momentum" in options:
+        for copy in copies:
+            copy.grad = torch.ones_like(copy)
+        optimizer.step()
+    before = [copy.detach().clone() for copy in copies]
+    for copy, weight in zip(copies, experts.parameters(), strict=True):
+        copy.grad = gradient(weight).clone()
+    optimizer.step()
+    return max(largest((now - was).detach()[unused])
+               for now, was in zip(copies, before, strict=True))  # fmt: skip
 
 
 def weight_gradient(claim: Claim) -> Finding:
@@ -166,16 +208,17 @@ def weight_gradient(claim: Claim) -> Finding:
             f"largest difference {off:.0e} of the largest value",
             f"weight on the expert's input: largest difference {off_in:.2g} of the largest value",
         ),
-        values={"input": f"gradient {float(grads_in[0, 0]):.3f}, "
-                f"product {float(products_in[0, 0]):.3f}"},
+        values={"gradient": f"{float(grads_in[0, 0]):.3f}", "input_differs": off_in > ROUNDING,
+                "product": f"{float(products_in[0, 0]):.3f}"},
         witness=WITNESS,
     )  # fmt: skip
 
 
 def balance(claim: Claim) -> Finding:
-    """The loss is E · Σ mean probability · share of tokens."""
-    lines, found = [], {}
-    for top_k in (1, 2):
+    """The loss is E · Σ mean probability · share of tokens, for k = 1 and for more."""
+    lines, holds, times = [], [], []
+    kinds = (1, 2, 3)
+    for top_k in kinds:
         router, _, x_ND = made("softmax", top_k)
         routing = router(x_ND)
         loss = float(load_balancing_loss(routing).detach())
@@ -185,62 +228,20 @@ def balance(claim: Claim) -> Finding:
             for expert in chosen:
                 share_E[expert] += 1 / N_TOKENS
         stated = float((N_EXPERTS * (mean_E * share_E).sum()).detach())
-        found[top_k] = (loss, stated)
+        holds.append(abs(loss - stated) <= ROUNDING * abs(stated))
+        times.append(stated / loss)
         lines.append(f"k = {top_k}: stated {stated:.6f}, module {loss:.6f}, "
                      f"shares of tokens add up to {float(share_E.sum()):.0f}")  # fmt: skip
-    loss, stated = found[1]
-    holds = abs(loss - stated) <= ROUNDING * abs(stated)
+    yes = [f"k = {k}" for k, held in zip(kinds, holds, strict=True) if held]
+    by_k = all(abs(t - k) <= ROUNDING * k for k, t in zip(kinds, times, strict=True))
     return Finding(
-        verdict=RIGHT if holds else WRONG,
-        says=f"With k = 1 the module gives {loss:.6f}, the formula {stated:.6f}.",
-        correct="E·Σ p_e·c_e" if holds else f"{loss:.6f}",
-        computation=(SIZES, *lines, "uniform probabilities and shares: E·E·(1/E)·(1/E) = 1"),
-        values={"both": f"{found[2][1]:.3f} against {found[2][0]:.3f} with k = 2"},
+        verdict=RIGHT if all(holds) else CONDITIONAL if any(holds) else WRONG,
+        says="The formula gives "
+        + ", ".join(f"{t:.6g} times the module's loss with k = {k}"
+                    for k, t in zip(kinds, times, strict=True)) + ".",
+        correct="E·Σ p_e·c_e" if all(holds) else "E·Σ p_e·c_e, with k times as many shares",
+        computation=(SIZES, *lines),
+        values={"by_k": by_k},
         witness=WITNESS,
-    )
-
-
-def gate_order(claim: Claim) -> Finding:
-    """The gate works in this order. Options: `order`. The catalog says who does so."""
-    order = {
-        "as_they_are": ("softmax",),
-        "over_chosen": ("topk_softmax", "softmax_renorm"),
-    }[claim.options["order"]]
-    routings = {}
-    for scoring in ("softmax", "softmax_renorm", "topk_softmax"):
-        router, _, x_ND = made(scoring, 2)
-        routings[scoring] = router(x_ND)
-    chosen = [r.chosen_Nk for r in routings.values()]
-    same = all(torch.equal(chosen[0], other) for other in chosen)
-    weights = {scoring: r.weights_Nk.detach() for scoring, r in routings.items()}
-    off = unequal(weights["softmax_renorm"], weights["topk_softmax"])
-    assert same and off < ROUNDING, "the two orders do not agree after renormalising"
-    models = [(e, e.spec()) for e in catalog.entries() if e.sizes is not None]
-    # a router that another one stands in for says nothing about the model
-    moe = [(e, s) for e, s in models
-           if s.is_moe and not any(text.startswith("router:") for text in e.inferred)]  # fmt: skip
-    follow = [e.id + (f" (times {s.routed_scale:g})" if s.routed_scale != 1 else "")
-              for e, s in moe if s.router in order]  # fmt: skip
-    others = [e.id for e, s in moe if s.router not in order]
-    first = weights["softmax"][0]
-    return Finding(
-        verdict=RIGHT if not others else CONDITIONAL if follow else WRONG,
-        says=f"In the catalog, {len(follow)} of {len(moe)} mixtures of experts whose router is "
-        "known do so.",
-        correct=f"{', '.join(follow) or 'no model'}; not {', '.join(others) or 'any'}",
-        computation=(
-            SIZES + ", k = 2",
-            *(
-                f"{scoring}: token 0 goes to experts "
-                f"{' and '.join(str(e) for e in routings[scoring].chosen_Nk[0].tolist())} with "
-                f"{' + '.join(f'{w:.4f}' for w in weight[0].tolist())}"
-                f" = {float(weight[0].sum()):.4f}"
-                for scoring, weight in weights.items()
-            ),
-            f"softmax_renorm and topk_softmax differ by {off:.0e}",
-            f"do so: {', '.join(follow) or 'none'}",
-            f"do not: {', '.join(others) or 'none'}",
-        ),
-        values={"follow": ", ".join(follow), "sum": f"{float(first.sum()):.4f}"},
-        witness=WITNESS + "; catalog",
-    )
+        condition=f"{' or '.join(yes)}, as the reference module has it",
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
+from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -90,10 +90,13 @@ def verdict_text(verdict: Verdict) -> str:
         "reason": verdict.reason,
         "witness": verdict.witness,
     }
-    label = max(len(name) for name, text in told.items() if text)
+    told = {name: text for name, text in told.items() if text}
+    label = max(map(len, told))
     for name, text in told.items():
         style = bold if name == "verdict" else dim
-        lines += paragraph(f"{name:{label}}", text, width, style=style)
+        first, *rest = prose(text, width - label - len(INDENT))
+        lines += [f"{style(f'{name:{label}}')}{INDENT}{first}"]
+        lines += [" " * (label + len(INDENT)) + more for more in rest]
     lines += ["", dim("computation")]
     for step in verdict.computation:
         first, *rest = broken(step, width - 4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount import units
-from metacount.conventions import amounts, conventions
+from metacount.conventions import SAME, amounts, conventions
 from metacount.figures import length_shown
 from metacount.views.layout import bold, columns, dim, paragraph, table, width_of, wrapped
 
@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from metacount.conventions import Amounts, Convention
     from metacount.resolve import Model
     from metacount.spec import Workload
+
+MEANINGS = {
+    "P": "parameters used for one token",
+    "Q": "parameters stored",
+    "E": "of P, in tables that are looked up",
+    "T": "of E, the token table",
+    "L": "of E, learned positions",
+    "W": "products with weights, forward",
+    "H": "of W, the output head's",
+    "B": "of W, the blocks'",
+    "R": "of W, the routers'",
+    "A": "products between positions, all pairs",
+    "D": "the same with heads of d / h values",
+    "C": "products between positions that the mask keeps",
+}
+ALWAYS = "PEWHBAC"
 
 
 def conventions_text(model: Model, workload: Workload) -> str:
@@ -31,7 +47,7 @@ def conventions_text(model: Model, workload: Workload) -> str:
     lines.append(f"batch_size {workload.batch_size}, seq_len {length}")
     lines += ["", *_legend(a, width)]
     if model.spec.tie_embeddings:
-        said = "the head multiplies with the table of E, so P - E leaves its product out"
+        said = "the head multiplies with a table of E, so whoever leaves E out leaves it out"
         lines += paragraph("tied", said, width)
     for passes in dict.fromkeys(c.passes for c in found):
         group = [c for c in found if c.passes == passes]
@@ -45,18 +61,24 @@ def _order(convention: Convention) -> tuple[bool, int]:
 
 
 def _legend(a: Amounts, width: int) -> list[str]:
-    """What the letters stand for, per token."""
+    """What the letters stand for, per token; a letter that nothing here needs is left out."""
+    letters = a.letters()
+    written = {letter for letter, other in SAME if letters[letter] != letters[other]}
+    written |= {letter for letter in "LR" if letters[letter]}
     rows = [
-        ("P", units.exact(a.params), "parameters used for one token"),
-        ("E", units.exact(a.looked_up), "of these, in tables that are looked up"),
-        ("W", giga(Fraction(a.weights, a.tokens), "FLOP"), "products with weights, forward"),
-        ("H", giga(Fraction(a.head, a.tokens), "FLOP"), "of these, the output head's"),
-        ("A", giga(Fraction(a.pairs, a.tokens), "FLOP"), "products between positions, all pairs"),
+        (letter, _amount(letter, letters[letter], a.tokens), meaning)
+        for letter, meaning in MEANINGS.items()
+        if letter in ALWAYS or letter in written
     ]
-    if a.causal:
-        kept = giga(Fraction(a.kept_pairs, a.tokens), "FLOP")
-        rows.append(("C", kept, "products between positions that the mask keeps"))
+    if not a.causal:
+        rows = [row for row in rows if row[0] != "C"]
     return [dim("per token"), *table(("", "", ""), rows, "<><")]
+
+
+def _amount(letter: str, total: int, tokens: int) -> str:
+    if letter in "PQETL":
+        return units.exact(total // tokens)
+    return giga(Fraction(total, tokens), "FLOP")
 
 
 def giga(per_token: Fraction, unit: str) -> str:
@@ -78,13 +100,15 @@ def _group(passes: str, group: list[Convention], tokens: int, width: int) -> lis
         (c.says, c.formula, giga(c.per_token(tokens), c.unit), _total(c.value, c.unit))
         for c in group
     ]
-    full = [(*row, c.users) for row, c in zip(rows, group, strict=True)]
-    if width_of((*heads, "who"), full) <= width:
-        return table((*heads, "who"), full, "<<>><")
-    drawn = table(heads[:3], [row[:3] for row in rows], "<<>")
+    drawn = table(heads, rows, "<<>>")
+    if width_of(heads, rows) > width:
+        drawn = table(heads[:3], [row[:3] for row in rows], "<<>")
     lines = drawn[:1]
     for line, c in zip(drawn[1:], group, strict=True):
-        lines += [line, *(dim(f"    {said}") for said in wrapped(c.users, width - 4))]
+        lines.append(line)
+        for source in c.sources:
+            first, *rest = wrapped(source.told(), width - 6)
+            lines += [dim(f"    {first}"), *(dim(f"      {more}") for more in rest)]
     return lines
 
 
@@ -98,7 +122,7 @@ def _why(found: tuple[Convention, ...], a: Amounts) -> str:
     ends = [giga(c.per_token(a.tokens), c.unit).partition(" ")[0] for c in (low, high)]
     return (
         f"training GFLOPs per token range from {ends[0]}, {low.formula}, to {ends[1]}, "
-        f"{high.formula}, and nobody is wrong: they differ in whether tables that are looked up "
+        f"{high.formula}. They differ in whether tables that are looked up and the output head "
         "count, in whether products between positions count, in full, halved or as masked, in "
         "the backward of a fused attention (2.5× its forward, as it makes the scores again, "
         "not 2×), and in whether a forward that is run again counts (what the hardware does) or "
@@ -116,12 +140,7 @@ def conventions_data(model: Model, workload: Workload) -> dict[str, Any]:
         "workload": {"batch_size": workload.batch_size, "seq_len": workload.seq_len},
         "tokens": a.tokens,
         "amounts": {
-            "P": a.params,
-            "E": a.looked_up,
-            "W": _exact(Fraction(a.weights, a.tokens)),
-            "H": _exact(Fraction(a.head, a.tokens)),
-            "A": _exact(Fraction(a.pairs, a.tokens)),
-            "C": _exact(Fraction(a.kept_pairs, a.tokens)),
+            letter: _exact(Fraction(total, a.tokens)) for letter, total in a.letters().items()
         },
         "conventions": [
             {
@@ -132,6 +151,10 @@ def conventions_data(model: Model, workload: Workload) -> dict[str, Any]:
                 "per_token": _exact(c.per_token(a.tokens)),
                 "unit": c.unit,
                 "users": c.users,
+                "sources": [
+                    {"who": source.who, "where": source.where, "read": source.read}
+                    for source in c.sources
+                ],
             }
             for c in conventions(model.spec, workload)
         ],

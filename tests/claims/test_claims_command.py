@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from changed_claims import changed
 
 from metacount.claims import TOPICS, claims, find_claim, labels
 from metacount.cli import main
@@ -35,7 +36,7 @@ def test_the_list_fits_and_ends_with_the_counts(
     assert [line for line in lines if line.isupper() and not line.startswith(" ")] == [
         topic.upper() for topic in TOPICS
     ]
-    assert "62 statements: 29 right, 14 conditional, 19 wrong" in lines
+    assert "64 statements: 28 right, 14 conditional, 22 wrong" in lines
     for claim in claims():
         assert f"  {claim.id}" in lines
 
@@ -90,7 +91,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert data[0]["condition"] == "it means the token table alone"
     assert (data[1]["claimed"], data[1]["condition"]) == ("2,097,152", None)
     assert data[1]["computation"] == ["2·d·m = 2·512·2048 = 2,097,152"]
-    assert len(json.loads(run(capsys, "--json", "--topic", "norm"))) == 6
+    assert len(json.loads(run(capsys, "--json", "--topic", "norm"))) == 7
 
 
 def test_only_claims_about_behaviour_say_that_modules_run(
@@ -137,3 +138,15 @@ def test_rounding_goes_by_the_printed_digits() -> None:
     for text in ("", "M", "7 apples", "about 7B", "1.2.3M"):
         with pytest.raises(ValueError, match="a claimed number is"):
             labels.parse(text)
+
+
+def test_a_claim_that_cannot_be_judged_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import metacount.claims
+
+    broken = changed("mixtral-total", claimed="46 apples")
+    monkeypatch.setattr(metacount.claims, "claims", lambda: (broken,))
+    said = refused(capsys, "mixtral-total")
+    assert said.count("\n") == 1 and "Traceback" not in said
+    assert "mixtral-total" in said and "46 apples" in said

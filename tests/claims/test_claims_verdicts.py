@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -93,7 +94,15 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "shares-70-25-5": (WRONG, ("54.2 % (olmo2-1b)", "6.8 % (gemma-2b)")),
     # 94·128·3·4096·1536 / 235,093,634,560; 94·8·3·4096·1536 / 22,190,763,520;
     # 48·128·3·2048·768 / 30,532,122,624; 48·8·3·2048·768 / 3,353,032,704
-    "moe-share-drop": (CONDITIONAL, ("96.60 %", "63.96 %", "94.95 %", "54.04 %")),
+    "moe-share-drop": (
+        WRONG,
+        (
+            "96.60 %",
+            "63.96 % of active, which rounds to 64 %, not to 60 %",
+            "94.95 % of all, not over 95 %",
+            "54.04 %",
+        ),
+    ),
     # judged in letters, see test_claims_letters
     "attention-4d2": (CONDITIONAL, ()),
     "ffn-gelu-8d2": (CONDITIONAL, ()),
@@ -110,15 +119,17 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "qwen3-moe-active-formula": (WRONG, ()),
     "qwen3-moe-total-formula": (WRONG, ()),
     "qwen3-dense-formula": (RIGHT, ()),
+    "qwen3-moe-qk-norm-twice": (WRONG, ()),
     # judged by running modules, see test_claims_behaviour
     "k1-output-unweighted": (WRONG, ("exactly 0",)),
     "unselected-expert-gradient": (RIGHT, ("exactly 0",)),
     "router-gradient": (RIGHT, ("dL/dy · f_e(x)",)),
-    "balance-loss": (RIGHT, ("E·Σ p_e·c_e",)),
-    "gate-softmax-order-a": (CONDITIONAL, ("switch-base-8", "deepseek-v2")),
+    "balance-loss": (CONDITIONAL, ("E·Σ p_e·c_e",)),
+    "gate-softmax-order-a": (CONDITIONAL, ("switch-base-8", "not deepseek-v2")),
     "gate-softmax-order-b": (CONDITIONAL, ("mixtral-8x7b", "qwen3-235b-a22b")),
     "softmax-only-two-places": (CONDITIONAL, ("attention; router",)),
     "rmsnorm-sum": (WRONG, ("mean of squares",)),
+    "layernorm-gamma-beta": (WRONG, ("multiplies by its weight and adds its bias",)),
     "deepnorm": (RIGHT, ("as stated",)),
     "sandwich-norm": (RIGHT, ("as stated",)),
     "gelu-erf": (RIGHT, ("erf",)),
@@ -129,7 +140,7 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def test_no_claim_is_without_a_test() -> None:
     assert sorted(ALL) == sorted([*NUMBERS, *SAID])
-    assert len(ALL) == len(claims()) == 62
+    assert len(ALL) == len(claims()) == 64
     assert not NUMBERS.keys() & SAID.keys()
 
 
@@ -152,12 +163,14 @@ def test_a_statement_by_hand(id: str) -> None:
 @pytest.mark.parametrize("id", ALL)
 def test_every_verdict_is_explained(id: str) -> None:
     judged = judge_claim(id)
-    # a text that was written for another verdict would be left out
-    assert list(ALL[id].explain) == [judged.verdict]
     assert (judged.condition is not None) == (judged.verdict == CONDITIONAL)
-    assert judged.computation and judged.witness and judged.correct
+    assert judged.computation and judged.witness and judged.correct and judged.reason
     said = " ".join([judged.reason, judged.condition or "", *judged.computation])
     assert "{" not in said and "}" not in said and "None" not in said
+    # every sentence of the data is true of the claim as it stands
+    for sentence in ALL[id].explain:
+        parts = [part for part in re.split(r"\{[^{}]*\}", sentence.say) if part]
+        assert [part for part in parts if part not in judged.reason] == []
 
 
 @pytest.mark.parametrize("id", ALL)
@@ -177,6 +190,13 @@ def test_statements_stand_alone(id: str) -> None:
         ("bert-base-blocks", "85M", RIGHT),
         ("bert-base-pooler", "0.6M", RIGHT),
         ("bert-base-embedding", "24M", CONDITIONAL),
+        (
+            "gpt2-medium-total",
+            {"block": "12.58M", "table": "51M", "sum": "354M", "whole": "355M"},
+            WRONG,
+        ),
+        ("unselected-expert-gradient", 1, WRONG),
+        ("llama-7b-head-tied", {"without": "6.6B", "with": "6.7B"}, WRONG),
         ("bert-base-embedding", "25M", WRONG),
         ("width-squared", "1.5", WRONG),
         ("llama-7b-attention", "67.10M", WRONG),
@@ -191,17 +211,17 @@ def test_statements_stand_alone(id: str) -> None:
         ("qwen3-32b-total", "32,762,123,265", WRONG),
         ("qwen3-235b-active", "22,190,763,520", RIGHT),
         ("moe-share-drop", {"total": "over 94 %", "active": "0.6"}, CONDITIONAL),
+        ("moe-share-drop", {"total": "over 94 %", "active": "about 64 %"}, CONDITIONAL),
         ("moe-share-drop", {"total": "over 97 %", "active": "0.6"}, WRONG),
-        ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, WRONG),
+        ("all-moe-k2", 6, WRONG),
+        ("block-512-layernorm", "2,049", WRONG),
+        # 2.5 % around these: met by some, not by all
+        ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, CONDITIONAL),
     ],
 )
 def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str) -> None:
     judged = judge_claim(changed(id, claimed=claimed))
     assert judged.verdict == verdict
-    expected = NUMBERS[id][0] if id in NUMBERS else SAID[id][0]
-    if verdict != expected:
-        # nothing that explains the original is said of the changed one
-        assert ALL[id].explain[expected].partition("{")[0][:20] not in judged.reason
 
 
 @pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge == "count"])
@@ -222,18 +242,23 @@ def test_an_explained_difference_is_checked() -> None:
     # 94 layers · 120 rows of 4096
     assert "+ 46,202,880 = 22,190,763,520" in judge_claim("qwen3-235b-active").reason
     judged = judge_claim(changed("qwen3-235b-active", claimed="22,144,560,641"))
-    assert "differs by something else" in judged.reason
+    assert "Counting only k" not in judged.reason
     assert "46,202,880" not in judged.reason
 
 
 @pytest.mark.parametrize(
     ("id", "options", "verdict"),
     [
-        ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, RIGHT),
+        ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, WRONG),  # 6.6B, not 6.7B
         ("gemma-gelu", {"set": {"gated": False}}, WRONG),  # not the published count
         ("mixtral-expert-is-llama-ffn", {"set": {"d_ff_expert": 11008}}, RIGHT),
         ("all-moe-k2", {"models": ["mixtral-8x7b"]}, RIGHT),
-        ("shares-70-25-5", {"about": "60 %"}, WRONG),  # the rest still is not under 5 %
+        ("rmsnorm-sum", {"of": "mean"}, RIGHT),
+        ("layernorm-gamma-beta", {"scale": "weight", "shift": "bias"}, RIGHT),
+        ("mixtral-total", {"because": ["n_experts == 9"]}, WRONG),
+        ("swiglu-eight-thirds", {"within": "0.1 %"}, WRONG),
+        # then the rest alone decides, which is under 5 % in some
+        ("shares-70-25-5", {"about": "60 %"}, CONDITIONAL),
         ("sandwich-norm", {"placement": "post_branch"}, WRONG),
         ("sandwich-norm", {"placement": "pre"}, WRONG),
         ("deepnorm", {"placement": "post"}, WRONG),
@@ -245,7 +270,7 @@ def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdi
 
 
 def test_the_data_says_no_verdict() -> None:
-    known = {"id", "statement", "model", "claimed", "judge", "options", "condition", "explain"}
+    known = {"id", "statement", "model", "claimed", "judge", "options", "explain"}
     for file in DATA.glob("*.json"):
         for item in json.loads(file.read_text(encoding="utf-8")):
             assert item.keys() <= known, item["id"]
@@ -262,6 +287,6 @@ def test_the_published_counts_are_shown() -> None:
 
 def test_numbers_and_formulas_need_no_torch() -> None:
     running = {claim.id for claim in claims() if needs_torch(claim)}
-    assert len(running) == 13
+    assert len(running) == 14
     assert {"rope-relative", "k1-output-unweighted"} <= running
     assert running.isdisjoint(NUMBERS)
