@@ -96,12 +96,16 @@ def raised(base: Value, exponent: Any) -> Value:
     )
 
 
-def in_letters(tree: Node, sizes: Mapping[str, Any]) -> Any:
-    """The formula as a SymPy expression, with an expression for every name."""
-    value = _Making(sizes).whole(tree)
+def in_letters(tree: Node, sizes: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """The formula as a SymPy expression, with an expression for every name.
+
+    Also what it divides by that may be 0 at some sizes, though it may cancel.
+    """
+    making = _Making(sizes)
+    value = making.whole(tree)
     if value.expr.has(sympy.zoo, sympy.nan, sympy.oo):
         raise InputError("the formula divides by zero")
-    return value.expr
+    return value.expr, [below for below in making.below if not below.is_nonzero]
 
 
 class _Making:
@@ -109,6 +113,7 @@ class _Making:
 
     def __init__(self, sizes: Mapping[str, Any]) -> None:
         self.sizes, self.calls, self.sums_below = sizes, 0, 0
+        self.below: list[Any] = []  # what it divides by
 
     def whole(self, tree: Node) -> Value:
         done: list[Value] = []
@@ -138,6 +143,8 @@ class _Making:
         if kind in ("//", "%"):
             return self._floor_division(*values, rest=kind == "%")
         if kind == "**":
+            if values[1].expr.is_negative:
+                self.below.append(values[0].expr)
             return raised(values[0], values[1].expr)
         return self._opaque(CALLS[kind], [value.expr for value in values], values)
 
@@ -150,6 +157,7 @@ class _Making:
         if b.expr == 0:
             raise InputError("the formula divides by zero")
         self.sums_below += b.expr.is_Add
+        self.below.append(b.expr)
         if b.terms > MAX_BELOW or self.sums_below > MAX_SUMS_BELOW:
             raise InputError(f"a formula divides by at most {MAX_SUMS_BELOW} sums, "
                              f"of at most {MAX_BELOW} terms")  # fmt: skip

@@ -21,8 +21,7 @@ from metacount.judge.limits import TooLong, limited
 from metacount.judge.numeric import MAX_BITS
 from metacount.judge.places import places
 from metacount.judge.text import read
-from metacount.judge.theirs import Theirs, of_the_run, tried_at
-from metacount.judge.trials import Case, random_cases
+from metacount.judge.theirs import Theirs, of_the_run, small_cases, tried_at
 from metacount.judge.truth import count_of
 from metacount.resolve import InputError, shown
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metacount.judge.theirs import Tried
+    from metacount.judge.trials import Case
     from metacount.judge.vocabulary import Vocabulary
 
 FOR_TRIALS = 0.4  # share of the time that other sizes may take
@@ -79,7 +79,7 @@ def ask(
         answer.tried = tried_at(others, value, case, words.quantity, until)
         values = [(case, answer.value), *answer.tried.answered]
     else:
-        answer.cases = _small(case, value, until)
+        answer.cases = small_cases(case, value, FOR_WORDS, until)
         values = [(case, answer.value), *answer.cases]
     if theirs is not None:
         if all(theirs.value(other) == given for other, given in values):
@@ -87,20 +87,6 @@ def ask(
         else:
             answer.unsure = "letters and numbers take different ways through it"
     return answer
-
-
-def _small(case: Case, value: Callable[[Case], Fraction | None], until: float) -> list[Any]:
-    found = []
-    for other in random_cases(*case, FOR_WORDS):
-        if time.monotonic() > until:
-            break
-        try:
-            given = value(other)
-        except InputError:
-            continue
-        if given is not None:
-            found.append((other, given))
-    return found
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
@@ -121,7 +107,7 @@ def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) 
 def _said(error: Any) -> str:
     try:
         return shown(error)
-    except Exception:  # its own __str__ may be anything
+    except BaseException:  # its own __str__ may be anything
         return "an error that cannot be shown"
 
 

@@ -62,7 +62,7 @@ def _limit(seconds: float) -> None:
     lower("RLIMIT_DATA", MAX_MEMORY)
     lower("RLIMIT_FSIZE", MAX_FILE)
     lower("RLIMIT_CORE", 0)
-    lower("RLIMIT_CPU", int(seconds * os.cpu_count()) + 5 if os.cpu_count() else int(seconds) + 5)
+    lower("RLIMIT_CPU", int(seconds * (os.cpu_count() or 1)) + 5)
     try:
         with open("/proc/loadavg", encoding="ascii") as file:
             running = int(file.read().split()[3].partition("/")[2])

@@ -16,14 +16,16 @@ import types
 from fractions import Fraction
 from typing import Any
 
+from metacount.huggingface.config_keys import words
+
 MOST_NUMBERS = 400
 MOST_FUNCTIONS = 100
 DEEPEST = 4  # tables in tables
 
-HARMLESS = frozenset(
+HARMLESS = words(
     "abs all any bool dict divmod enumerate filter float format frozenset getattr hasattr hash int "
     "isinstance len list map max min pow print range repr reversed round set slice sorted str sum "
-    "tuple zip".split()
+    "tuple zip"
 )
 MODULES = (math, fractions)
 KEEPS = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")
@@ -79,7 +81,7 @@ class Code:
             self._value(value.__func__)
         elif isinstance(wrapped := getattr(value, "__wrapped__", None), types.FunctionType):
             self._value(wrapped)
-        elif isinstance(called := getattr(type(value), "__call__", None), types.FunctionType):
+        elif isinstance(called := vars(type(value)).get("__call__"), types.FunctionType):
             self._value(called)
 
     def _number(self, value: Any) -> None:
@@ -118,9 +120,7 @@ class Code:
 
     def _step(self, step: Any, before: Any, code: types.CodeType, names: dict[str, Any]) -> None:
         name, op = step.argval, step.opname
-        if op in KEEPS:
-            self._not(f"it keeps {name} for later calls")
-        elif op == "STORE_DEREF" and name in code.co_freevars:
+        if op in KEEPS or (op == "STORE_DEREF" and name in code.co_freevars):
             self._not(f"it keeps {name} for later calls")
         elif op == "IMPORT_NAME":
             if name not in [module.__name__ for module in MODULES]:

@@ -63,7 +63,7 @@ def judged_file(
     try:
         if "error" in data:
             raise InputError(printable(data["error"]))
-        answer = _read(data)
+        answer = _read(data, case[0])
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -71,27 +71,26 @@ def judged_file(
     return _judged(answer, model, case, quantity, timeout)
 
 
-def _read(data: dict[str, Any]) -> Answer:
+def _read(data: dict[str, Any], like: ModelSpec) -> Answer:
     answer = Answer(Fraction(data["value"]), [printable(note) for note in data["notes"]])
     answer.text, answer.unsure = data["text"], data["unsure"]
-    answer.cases = [_case(found) for found in data["cases"]]
+    answer.cases = [_case(found, like) for found in data["cases"]]
     if (found := data["tried"]) is not None:
         tried = answer.tried = Tried(found["planned"])
         tried.compared, tried.raised = found["compared"], found["raised"]
         tried.inexact, tried.late = found["inexact"], found["late"]
         tried.fixed = found["fixed"]
-        tried.small = None if found["small"] is None else _case(found["small"])
+        tried.small = None if found["small"] is None else _case(found["small"], like)
     return answer
 
 
-def _case(data: dict[str, Any]) -> tuple[Case, Fraction]:
-    case = ModelSpec.from_dict(data["spec"]), Workload(**data["workload"])
-    return case, Fraction(data["value"])
+def _case(data: dict[str, Any], like: ModelSpec) -> tuple[Case, Fraction]:
+    # unchecked, as it was sent: it may have sizes that no rule of ours allows
+    spec = like.substituted(**data["spec"])
+    return (spec, Workload(**data["workload"])), Fraction(data["value"])
 
 
-def _judged(
-    answer: Answer, model: Model, case: Case, quantity: str, timeout: float
-) -> Judgement:
+def _judged(answer: Answer, model: Model, case: Case, quantity: str, timeout: float) -> Judgement:
     """In letters where the function took them; else, or where that takes long, by numbers."""
     if answer.text is not None:
         formula = read(answer.text)

@@ -18,7 +18,7 @@ SUM, PRODUCT, SIGNED, POWER, ATOM = range(5)  # how tightly a text holds togethe
 
 
 class Asked(BaseException):
-    """A question to a letter. No `Exception`: a function's `except` must not take it for its own."""
+    """A question to a letter. No `Exception`: no `except` of a function is meant for it."""
 
 
 class Session:
@@ -86,8 +86,8 @@ class Session:
         """`left` and `right` with a sign between them."""
         (a, tight), (b, other) = self._operand(left), self._operand(right)
         a = a if tight >= level else f"({a})"
-        # + and * may be read from the left; after - and / a chain must not be
-        loose = other >= level if sign in "+*" else other > level
+        # a + (b - c) may be read from the left; a - (b - c), a * (b % c) must not be
+        loose = other >= level if sign == "+" else other > level
         return _letter(self, f"{a} {sign} {b if loose else f'({b})'}", level)
 
     def divided(self, left: Any, right: Any) -> Any:

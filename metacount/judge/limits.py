@@ -55,7 +55,9 @@ def _by_signal(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        running = False
+        while running:  # the signal may come in the middle of this
+            with contextlib.suppress(TooLong):
+                running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
@@ -77,6 +79,8 @@ def _by_thread(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
-        with lock:
+        while not done.is_set():  # the exception may arrive in the middle of this
+            with contextlib.suppress(TooLong):
+                done.set()
+        with contextlib.suppress(TooLong), lock:
             raise_in(ctypes.c_ulong(thread), None)  # what was raised and has not arrived yet

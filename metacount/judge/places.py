@@ -20,15 +20,14 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    Gap = Callable[[Case, dict[str, int]], Fraction]
-
 SMALL, MIDDLE, MIXED = 200, 150, 250  # cases of each kind
 MOST = 1_600  # cases in all
 MOST_LITERALS = 60
 MOST_BESIDE = 700  # cases beside the numbers of a formula
 OBVIOUS = 4  # numbers up to here are tried by small sizes anyway
 LARGEST = 2**31
-GRID = 34  # powers of two that are looked at for a crossing
+GRID = 41  # powers of two that are looked at for a crossing
+FAR = 2**20  # a large size, so that a product gets large
 BASES = 6  # cases from which a crossing is looked for
 
 # How large a size is in models that people trained: the range that is drawn from.
@@ -40,20 +39,29 @@ LAYERS, WIDTHS = (1, 200), (8, 65_536)
 RUNS = {"batch_size": (1, 512), "seq_len": (1, 2**20), "source_len": (1, 2**20)}
 
 
+class Gap:
+    """The difference of two expressions whose order decides, and the sizes it depends on."""
+
+    def __init__(
+        self, names: tuple[str, ...], at: Callable[[Case, dict[str, int]], Fraction]
+    ) -> None:
+        self.names, self.at = names, at
+
+
 def places(
     case: Case, literals: Iterable[Fraction], gaps: Iterable[Gap] = (), *, run: bool = True
 ) -> list[Case]:
     """Valid models of the structure of `case`, other than it: the most telling first.
 
-    `literals` are the numbers that stand in the formula; each of `gaps` gives the difference of two
-    expressions whose order decides, at a case with some sizes changed. Without `run` nobody asks
+    `literals` are the numbers that stand in the formula; each of `gaps` is a
+    difference whose sign decides. Without `run` nobody asks
     for batch and lengths, and they stay.
     """
     own = [*_catalog(case)]
     turns = _turns([case, *own[: BASES - 1]], gaps)
     numbers = _numbers(literals)
     beside = [*_beside(case, numbers, turns)]
-    found = [*own, *_varied(case), *_spread(beside, MOST_BESIDE)]
+    found = [*own, *_unruled(case), *_varied(case), *_spread(beside, MOST_BESIDE)]
     found += random_cases(*case, SMALL)
     draw = random.Random(1)
     found += [c for _ in range(MIDDLE) if (c := _middle(case, draw)) is not None]
@@ -105,6 +113,14 @@ def _catalog(case: Case) -> Iterator[Case]:
         yield from _with(case, {"seq_len": length})
 
 
+def _unruled(case: Case) -> Iterator[Case]:
+    """Sizes that a spec refuses, but no architecture: T5 may have any number of buckets."""
+    spec, run = case
+    if spec.n_buckets is not None:
+        for more in (1, 2, 3):
+            yield spec.substituted(n_buckets=spec.n_buckets + more), run
+
+
 def _varied(case: Case) -> Iterator[Case]:
     """The model's own sizes, one of them changed."""
     for name, size in sizes_of(case).items():
@@ -149,37 +165,51 @@ def _around(number: int) -> tuple[int, ...]:
             1_000 * number)  # fmt: skip
 
 
-def _beside(case: Case, numbers: list[int], turns: dict[str, list[int]]) -> Iterator[Case]:
+def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
     """The model's own sizes, one of them beside a number of the formula, or where it turns."""
-    sizes = sizes_of(case)
-    for name in sizes:
-        for number in turns.get(name, ()):
-            for value in _around(number):
-                yield from _with(case, {name: value})
+    for turn in turns:
+        name, *_ = turn
+        for value in _around(turn[name]):
+            yield from _with(case, {**turn, name: value})
     for number in numbers:
-        for name in sizes:
+        for name in sizes_of(case):
             for value in _around(number):
                 yield from _with(case, {name: value})
 
 
-def _turns(bases: list[Case], gaps: Iterable[Gap]) -> dict[str, list[int]]:
-    """For each size, where the sign of a gap changes, all other sizes as in one of `bases`."""
-    found: dict[str, list[int]] = {}
+def _turns(bases: list[Case], gaps: Iterable[Gap]) -> list[dict[str, int]]:
+    """Sizes at which the sign of a gap changes, all others as in one of `bases`.
+
+    Where none can be so large, another one that the gap depends on is made large first.
+    """
+    found: list[dict[str, int]] = []
     for gap in gaps:
         for base in bases:
-            for name in sizes_of(base):
-                for value in _crossings(gap, base, name):
-                    known = found.setdefault(name, [])
-                    if value not in known and len(known) < MOST_LITERALS:
-                        known.append(value)
-    return found
+            sizes = sizes_of(base)
+            names = [name for name in gap.names if name in sizes]
+            for name in names:
+                for value in _crossings(gap, base, name, {}):
+                    found.append({name: value})
+                    if value <= _limit(name):
+                        continue
+                    for other in names:
+                        large = {other: min(_limit(other), FAR)}
+                        if other != name:
+                            for again in _crossings(gap, base, name, large):
+                                found.append({name: again, **large})
+    unique = {tuple(turn.items()): turn for turn in found}
+    return [*unique.values()][:MOST_LITERALS]
 
 
-def _crossings(gap: Gap, base: Case, name: str) -> Iterator[int]:
+def _limit(name: str) -> int:
+    return LIMITS.get(name, MAX_TOKENS)
+
+
+def _crossings(gap: Gap, base: Case, name: str, others: dict[str, int]) -> Iterator[int]:
     """Sizes `name` at which the gap has another sign than one below."""
 
     def sign(size: int) -> int:
-        value = gap(base, {name: size})
+        value = gap.at(base, {**others, name: size})
         return (value > 0) - (value < 0)
 
     low = 1
@@ -222,7 +252,7 @@ def _drawn(name: str, draw: random.Random) -> int:
 
 
 def _mixed(
-    case: Case, own: list[Case], numbers: list[int], turns: dict[str, list[int]],
+    case: Case, own: list[Case], numbers: list[int], turns: list[dict[str, int]],
     draw: random.Random,
 ) -> Iterator[Case]:  # fmt: skip
     """Each size from the model, from another one, beside a number of the formula, or at random."""
@@ -231,7 +261,7 @@ def _mixed(
         sizes = {}
         for name, size in here.items():
             kind = draw.randrange(4)
-            beside = [*turns.get(name, ()), *numbers]
+            beside = [*(turn[name] for turn in turns if name in turn), *numbers]
             if kind == 0 and own:
                 size = sizes_of(draw.choice(own)).get(name, size)
             elif kind == 1 and beside:

@@ -173,7 +173,7 @@ class ConfigKeys:
         for alias, key in family.aliases.items():
             for known in (self.whole, self.fields, self.made):
                 if key in known:
-                    known[alias] = known[key]  # type: ignore[index, literal-required]
+                    known[alias] = known[key]
 
     def _read(self, spec: ModelSpec) -> None:
         marked = {n: v.expr for n, v in spec.to_dict().items() if isinstance(v, _Marked)}

@@ -107,7 +107,8 @@ def parse(
     from metacount.judge.bounded import in_letters
 
     formula = read(text)
-    return in_letters(formula.tree, meaning(formula.names)), formula.notes
+    expr, _ = in_letters(formula.tree, meaning(formula.names))
+    return expr, formula.notes
 
 
 def number(word: str) -> Fraction:

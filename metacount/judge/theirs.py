@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.judge.exact import value_at
 from metacount.judge.numeric import at, crossings, literals
-from metacount.judge.places import places, sizes_of
-from metacount.judge.trials import shrunk
+from metacount.judge.places import Gap, places, sizes_of
+from metacount.judge.trials import random_cases, shrunk
 from metacount.judge.truth import count_of
-from metacount.judge.vocabulary import BYTES_LETTER, LETTERS, numbers_of
+from metacount.judge.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
 from metacount.resolve import InputError
 from metacount.symbols import WORKLOAD_TERMS
 
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from metacount.judge.numeric import Number
-    from metacount.judge.places import Gap
     from metacount.judge.text import Node
     from metacount.judge.trials import Case
 
-TO_SHRINK = 2  # seconds for making a counterexample small
+TO_SHRINK = 1  # seconds for making a counterexample small
 
 
 RUN = {*(LETTERS[term.name] for term in WORKLOAD_TERMS), BYTES_LETTER}
@@ -36,7 +35,7 @@ def of_the_run(quantity: str, used: set[Any]) -> bool:
 
 
 class Theirs:
-    """A formula that was read: its tree, and the expression in letters that each name stands for."""
+    """A formula that was read: its tree, and the expression that each name stands for."""
 
     def __init__(self, tree: Node, names: Mapping[str, Any], text: str) -> None:
         self.tree, self.names, self.text = tree, names, text
@@ -59,14 +58,21 @@ class Theirs:
 
     def gaps(self) -> list[Gap]:
         """The differences whose sign decides what min, max, // and % come to."""
-        return [self._gap(a, b) for a, b in crossings(self.tree)]
+        return [Gap(self._names(a, b), self._gap(a, b)) for a, b in crossings(self.tree)]
+
+    def _names(self, *nodes: Node) -> tuple[str, ...]:
+        """Our names of the sizes in some parts of the formula."""
+        words = {step.word for node in nodes for step in node.steps() if step.kind == "name"}
+        letters = {a for word in words for a in self.names[word].free_symbols}
+        ours = {NAMES[a.name] for a in letters}
+        return tuple(sorted("seq_len" if name == "kv_len" else name for name in ours))
 
     def places(self, case: Case, quantity: str) -> list[Case]:
         """Where to compare it with the count, where letters do not decide."""
         used = {a for expr in self.names.values() for a in expr.free_symbols}
         return places(case, self.literals(), self.gaps(), run=of_the_run(quantity, used))
 
-    def _gap(self, a: Node, b: Node) -> Gap:
+    def _gap(self, a: Node, b: Node) -> Callable[[Case, dict[str, int]], Fraction]:
         def gap(case: Case, changes: dict[str, int]) -> Fraction:
             numbers = self._numbers(case, changes)
             return Fraction(at(a, numbers) - at(b, numbers))
@@ -149,6 +155,23 @@ def tried_at(
             for name, size in sizes_of(case).items()
             if seen.get(name, set()) - {size} and not given_at.get(name, set()) - {size}
         }
+    return found
+
+
+def small_cases(
+    case: Case, value: Callable[[Case], Fraction | None], most: int, until: float
+) -> list[tuple[Case, Fraction]]:
+    """What a wrong formula gives at small sizes, from which the mistake may be told."""
+    found = []
+    for other in random_cases(*case, most):
+        if time.monotonic() > until:
+            break
+        try:
+            given = value(other)
+        except (InputError, ZeroDivisionError):
+            continue
+        if given is not None:
+            found.append((other, given))
     return found
 
 

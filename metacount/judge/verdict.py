@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from fractions import Fraction
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -12,7 +13,7 @@ from metacount.closed_form import QUANTITIES
 from metacount.figures import fitted
 from metacount.judge.bounded import in_letters
 from metacount.judge.call import Answer
-from metacount.judge.condition import condition
+from metacount.judge.condition import condition, named
 from metacount.judge.exact import is_zero, plain, value_at
 from metacount.judge.explain import explain, explain_numbers
 from metacount.judge.ground import rests_on
@@ -29,8 +30,7 @@ from metacount.judge.judgement import (
 from metacount.judge.limits import TooLong, limited
 from metacount.judge.structure import structure
 from metacount.judge.text import read
-from metacount.judge.theirs import Theirs, Tried, tried_at
-from metacount.judge.trials import random_cases
+from metacount.judge.theirs import Theirs, Tried, small_cases, tried_at
 from metacount.judge.truth import Truth, count_of
 from metacount.judge.vocabulary import NAMES, Vocabulary, numbers_of
 from metacount.resolve import InputError, Model, find_model, shown
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from metacount.judge.trials import Case
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is
-FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.5, 0.3, 0.2  # shares of it
+FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.45, 0.25, 0.2  # shares of it
 WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the mistake
 
 
@@ -120,9 +120,7 @@ def judged_text(
     if answer.value == count_of(*case, quantity):
         answer.tried = tried_at(theirs.places(case, quantity), theirs.value, case, quantity, until)
     else:
-        for other in random_cases(*case, WRONG_AT):
-            if time.monotonic() < until:
-                answer.cases.append((other, theirs.value(other)))
+        answer.cases = small_cases(case, theirs.value, WRONG_AT, until)
     return judged_numbers(answer, model, case, quantity, timeout)
 
 
@@ -142,15 +140,14 @@ def judged(
     """
     truth = Truth(*case, quantity)
     numbers = numbers_of(*case)
-    expr = in_letters(theirs.tree, theirs.names)
+    expr, below = in_letters(theirs.tree, theirs.names)
     value = value_at(expr, numbers)
     difference = plain(expr - truth.expr)
     settled, notes = is_zero(difference), [*notes]
-    if not settled and difference.free_symbols & truth.rules().keys():
-        settled = is_zero(difference.xreplace(dict(truth.rules()))) or settled
-        if settled:
-            notes.append(f"taken for granted, as in every model here: {_rules(difference, truth)}")
+    below = [b for b in below if not b.xreplace(dict(truth.rules())).is_nonzero]
     verdict, where = EQUAL, None
+    if not settled and (rules := _rules(difference, truth)):
+        settled, where = True, rules
     tried = answer.tried if answer is not None else None
     terms: tuple[Term, ...] = ()
     if not settled and value != truth.value:
@@ -162,6 +159,12 @@ def judged(
             tried = tried_at(theirs.places(case, quantity), theirs.value, case, quantity, until)
         verdict = _verdict(tried)
         where = None if tried.small is None else condition(difference, numbers)
+    elif below:
+        until = time.monotonic() + timeout * FOR_TRIALS
+        tried = tried_at(theirs.places(case, quantity), theirs.value, case, quantity, until)
+        verdict = _verdict(tried)
+        divisor = named(below[0])
+        notes.append(f"not decided for all sizes: it divides by {divisor}, which may be 0")
     elif answer is not None and not sure(answer):
         verdict = TRIED if tried is not None and tried.compared else UNTRIED
         notes += _undecided(answer)
@@ -252,10 +255,19 @@ def _fixed(tried: Tried) -> str | None:
 
 
 def _rules(difference: Any, truth: Truth) -> str:
-    """The rules of sizes that a difference is zero by, in words."""
-    used = [letter for letter in truth.rules() if letter in difference.free_symbols]
-    said = (f"{NAMES[a.name]} is a multiple of {_factor(truth.rules()[a])}" for a in used)
-    return ", ".join(said)
+    """The fewest rules of sizes by which a difference is zero, in words; nothing where it is not.
+
+    They hold in every model of this structure: key/value heads divide the heads.
+    """
+    rules = dict(truth.rules())
+    used = [letter for letter in rules if letter in difference.free_symbols]
+    for n in range(1, len(used) + 1):
+        for several in combinations(used, n):
+            if is_zero(difference.xreplace({a: rules[a] for a in several})):
+                return " and ".join(
+                    f"{NAMES[a.name]} is a multiple of {_factor(rules[a])}" for a in several
+                )
+    return ""
 
 
 def _factor(product: Any) -> str:
@@ -264,9 +276,7 @@ def _factor(product: Any) -> str:
     return str(first) if first.is_Integer else NAMES[first.name]
 
 
-def _counterexample(
-    tried: Tried | None, quantity: str, letters: set[Any]
-) -> Counterexample | None:
+def _counterexample(tried: Tried | None, quantity: str, letters: set[Any]) -> Counterexample | None:
     """The smallest sizes at which the two differ: those that either side uses."""
     if tried is None or tried.small is None:
         return None

@@ -37,7 +37,9 @@ def right_through_min(cfg: Any) -> Any:
 
 
 def right_through_a_helper_with_max(cfg: Any) -> Any:
-    return right(cfg) * larger(1, 1) + larger(cfg.n_layers, cfg.d_ff) - larger(cfg.d_ff, cfg.n_layers)
+    return (
+        right(cfg) * larger(1, 1) + larger(cfg.n_layers, cfg.d_ff) - larger(cfg.d_ff, cfg.n_layers)
+    )
 
 
 def larger(a: Any, b: Any) -> Any:
@@ -52,13 +54,22 @@ def right_with_ceil(cfg: Any) -> Any:
     return right(cfg) + math.ceil(cfg.d_ff) - cfg.d_ff
 
 
+def right_or_none(cfg: Any) -> Any:
+    kv = cfg.num_key_value_heads or cfg.num_attention_heads
+    return whole(cfg.d_model, cfg.n_layers, cfg.n_heads, kv, cfg.head_dim, cfg.d_ff, cfg.vocab_size)
+
+
 # Right, but with a question to a size: numbers decide, at every size that is planned.
 def right_through_int(cfg: Any) -> Any:
     return int(right(cfg))
 
 
 def right_through_a_loop(cfg: Any) -> Any:
-    return sum(layer(cfg) for _ in range(cfg.n_layers)) + cfg.d_model + 2 * cfg.vocab_size * cfg.d_model
+    return (
+        sum(layer(cfg) for _ in range(cfg.n_layers))
+        + cfg.d_model
+        + 2 * cfg.vocab_size * cfg.d_model
+    )
 
 
 def layer(cfg: Any) -> Any:
@@ -85,9 +96,9 @@ def right_that_counts_its_calls(cfg: Any) -> Any:
 # Wrong beyond the sizes of LLaMA-7B: none of these may be called equal.
 def wrong_heads_of_70b(cfg: Any) -> Any:
     kv = 8 if cfg.num_hidden_layers == 80 else cfg.num_key_value_heads
-    return whole(cfg.d_model, cfg.n_layers, cfg.n_heads, kv, cfg.head_dim, cfg.d_ff, cfg.vocab_size) + (
-        0 if cfg.num_hidden_layers != 80 else 1
-    )
+    return whole(
+        cfg.d_model, cfg.n_layers, cfg.n_heads, kv, cfg.head_dim, cfg.d_ff, cfg.vocab_size
+    ) + (0 if cfg.num_hidden_layers != 80 else 1)
 
 
 def wrong_table(cfg: Any) -> Any:

@@ -11,7 +11,8 @@ import pytest
 import sympy
 
 from metacount.judge.exact import is_whole, is_zero, plain, value_at
-from metacount.judge.text import parse, read as read_text
+from metacount.judge.text import parse
+from metacount.judge.text import read as read_text
 from metacount.resolve import InputError
 
 D, N, S = (sympy.Symbol(name, integer=True, positive=True) for name in "dNS")
