@@ -71,14 +71,15 @@ def ask(
         found = _number(given, name, answer.notes)
         return None if isinstance(given, float) and abs(found) > EXACT_FLOATS else found
 
-    until = time.monotonic() + seconds * FOR_TRIALS
     right = answer.value == count_of(*case, words.quantity)
     if right:
         gaps = () if theirs is None else theirs.gaps()
         others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, arguments.used()))
+        until = time.monotonic() + seconds * FOR_TRIALS
         answer.tried = tried_at(others, value, case, words.quantity, until)
         values = [(case, answer.value), *answer.tried.answered]
     else:
+        until = time.monotonic() + seconds * FOR_TRIALS
         answer.cases = small_cases(case, value, FOR_WORDS, until)
         values = [(case, answer.value), *answer.cases]
     if theirs is not None:

@@ -69,7 +69,7 @@ def _plain(value: Number) -> Number:
 
 def _divided(kind: str, above: Number, below: Number) -> Number:
     if below == 0:
-        raise InputError("the formula divides by zero")
+        raise InputError("the formula divides by zero at the sizes of the model")
     if kind == "/":
         return _plain(Fraction(above) / below)
     return above // below if kind == "//" else above % below
@@ -81,7 +81,7 @@ def _power(base: Number, exponent: Number) -> Number:
     n = int(exponent)
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
     if base == 0 and n < 0:
-        raise InputError("the formula divides by zero")
+        raise InputError("the formula divides by zero at the sizes of the model")
     if abs(n) > MAX_BITS or bits * abs(n) > MAX_BITS + bits:
         raise InputError(f"the formula makes numbers of more than {MAX_BITS} bits")
     power: Number = base**n if n >= 0 else Fraction(base) ** n

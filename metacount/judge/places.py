@@ -35,6 +35,7 @@ RANGES = {"vocab_size": (100, 300_000), "n_positions": (64, 200_000), "window": 
           "n_experts": (2, 2_048), "top_k": (1, 16), "n_heads": (1, 256), "n_kv_heads": (1, 128),
           "head_dim": (2, 512), "n_buckets": (4, 256), "rotary_dim": (2, 256)}  # fmt: skip
 LENGTHS = (1, 2, 128, 512, 4_096, 8_192, 32_768, 131_072, 1_048_576)
+LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
 LAYERS, WIDTHS = (1, 200), (8, 65_536)
 RUNS = {"batch_size": (1, 512), "seq_len": (1, 2**20), "source_len": (1, 2**20)}
 
@@ -160,20 +161,21 @@ def _numbers(literals: Iterable[Fraction]) -> list[int]:
     return [n for n in made if OBVIOUS < n <= LARGEST]
 
 
-def _around(number: int) -> tuple[int, ...]:
-    return (number, number - 1, number + 1, number + 2, 2 * number + 1, number // 2, 10 * number,
-            1_000 * number)  # fmt: skip
+def _around(number: int, name: str) -> tuple[int, ...]:
+    """A number, both its sides, and far above; thousands of layers take long to look at."""
+    near = (number, number - 1, number + 1, number + 2, 2 * number + 1, number // 2)
+    return near if name in LAYERED else (*near, 10 * number, 1_000 * number)
 
 
 def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
     """The model's own sizes, one of them beside a number of the formula, or where it turns."""
     for turn in turns:
         name, *_ = turn
-        for value in _around(turn[name]):
+        for value in _around(turn[name], name):
             yield from _with(case, {**turn, name: value})
     for number in numbers:
         for name in sizes_of(case):
-            for value in _around(number):
+            for value in _around(number, name):
                 yield from _with(case, {name: value})
 
 
@@ -265,7 +267,7 @@ def _mixed(
             if kind == 0 and own:
                 size = sizes_of(draw.choice(own)).get(name, size)
             elif kind == 1 and beside:
-                size = draw.choice(_around(draw.choice(beside)))
+                size = draw.choice(_around(draw.choice(beside), name))
             elif kind == 2 and name != "prefix_len":
                 size = _drawn(name, draw)
             sizes[name] = size

@@ -14,7 +14,7 @@ from metacount.figures import fitted
 from metacount.judge.bounded import in_letters
 from metacount.judge.call import Answer
 from metacount.judge.condition import condition, named
-from metacount.judge.exact import is_zero, plain, value_at
+from metacount.judge.exact import is_zero, plain
 from metacount.judge.explain import explain, explain_numbers
 from metacount.judge.ground import rests_on
 from metacount.judge.judgement import (
@@ -109,17 +109,19 @@ def judged_text(
     words = vocabulary(model, case, quantity)
     theirs = Theirs(formula.tree, words.meanings(formula.names), text)
     notes = [*formula.notes, *words.notes]
+    answer = Answer(theirs.value(case), notes)
     try:
         with limited(timeout * FOR_LETTERS):
             return judged(theirs, model, case, quantity, notes, timeout)
     except TooLong:
         pass
-    answer = Answer(theirs.value(case), notes)
-    answer.unsure = f"multiplying it out takes more than {timeout * FOR_LETTERS:g} s"
-    until = time.monotonic() + timeout * FOR_TRIALS
+    seconds = timeout * FOR_LETTERS
+    answer.unsure = f"multiplying it out takes more than {seconds:g} s"
+    notes.append(f"compared in numbers only: {answer.unsure}")
     if answer.value == count_of(*case, quantity):
-        answer.tried = tried_at(theirs.places(case, quantity), theirs.value, case, quantity, until)
+        answer.tried = _tried(theirs, case, quantity, timeout)
     else:
+        until = time.monotonic() + timeout * FOR_TRIALS
         answer.cases = small_cases(case, theirs.value, WRONG_AT, until)
     return judged_numbers(answer, model, case, quantity, timeout)
 
@@ -141,7 +143,7 @@ def judged(
     truth = Truth(*case, quantity)
     numbers = numbers_of(*case)
     expr, below = in_letters(theirs.tree, theirs.names)
-    value = value_at(expr, numbers)
+    value = theirs.value(case)
     difference = plain(expr - truth.expr)
     settled, notes = is_zero(difference), [*notes]
     below = [b for b in below if not b.xreplace(dict(truth.rules())).is_nonzero]
@@ -155,13 +157,11 @@ def judged(
         terms = explain(expr, difference, truth, numbers)
     elif not settled:
         if tried is None or tried.small is None:
-            until = time.monotonic() + timeout * FOR_TRIALS
-            tried = tried_at(theirs.places(case, quantity), theirs.value, case, quantity, until)
+            tried = _tried(theirs, case, quantity, timeout)
         verdict = _verdict(tried)
         where = None if tried.small is None else condition(difference, numbers)
     elif below:
-        until = time.monotonic() + timeout * FOR_TRIALS
-        tried = tried_at(theirs.places(case, quantity), theirs.value, case, quantity, until)
+        tried = _tried(theirs, case, quantity, timeout)
         verdict = _verdict(tried)
         divisor = named(below[0])
         notes.append(f"not decided for all sizes: it divides by {divisor}, which may be 0")
@@ -192,6 +192,12 @@ def judged(
     )
 
 
+def _tried(theirs: Theirs, case: Case, quantity: str, timeout: float) -> Tried:
+    others = theirs.places(case, quantity)
+    until = time.monotonic() + timeout * FOR_TRIALS
+    return tried_at(others, theirs.value, case, quantity, until)
+
+
 def sure(answer: Answer) -> bool:
     """Whether numbers say of a function, wherever they were to be asked, what letters say."""
     return answer.tried is not None and answer.tried.complete and answer.unsure is None
@@ -207,7 +213,7 @@ def judged_numbers(
     verdict, where = WRONG, None
     if answer.value == truth.value and tried is not None:
         verdict, where = _verdict(tried), _fixed(tried)
-        notes += tried.notes() + (_undecided(answer) if tried.small is None else [])
+        notes += tried.notes() + (_undecided(answer) if verdict != HERE else [])
     else:
         try:
             with limited(timeout * FOR_WORDS):

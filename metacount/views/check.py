@@ -101,7 +101,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 def _side(label: str, expr: Any, value: Fraction, width: int) -> list[str]:
     if expr is None:
-        return _row(label, f"{number(value)} at these sizes (it takes numbers, no letters)", width)
+        return _row(label, f"{number(value)} at these sizes (in numbers, not in letters)", width)
     letters = in_letters(expr)
     indent = " " * (LABEL + 2)
     return [*_row(label, letters, width), indent + dim(f"= {number(value)}")]

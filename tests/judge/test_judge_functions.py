@@ -47,7 +47,7 @@ def test_every_function_of_the_file_is_judged() -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_elsewhere_is_not_called_equal(name: str) -> None:
-    result = metacount.check(getattr(functions, name), "llama-7b")
+    result = metacount.check(getattr(functions, name), "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
     found = result.counterexample
     assert found is not None and found.theirs != found.ours
@@ -58,12 +58,12 @@ def test_what_is_wrong_elsewhere_is_not_called_equal(name: str) -> None:
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_arithmetic_is_equal_for_all_sizes(name: str) -> None:
-    assert metacount.check(getattr(functions, name), "llama-7b").verdict == "equal"
+    assert metacount.check(getattr(functions, name), "llama-7b", timeout=60).verdict == "equal"
 
 
 @pytest.mark.parametrize("name", TRIED)
 def test_what_letters_do_not_decide_is_tried_and_said(name: str) -> None:
-    result = metacount.check(getattr(functions, name), "llama-7b")
+    result = metacount.check(getattr(functions, name), "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_where_tried", True)
     assert result.tried == result.planned > 500
     assert f"not decided for all sizes: {TRIED[name]}" in result.notes
@@ -85,18 +85,18 @@ def test_the_sizes_of_published_models_are_tried() -> None:
         whole = functions.right(cfg)
         return whole + 1 if sizes == (20 * 4, 2**13, 2**6, 2**3, 7 * 2**12) else whole
 
-    result = metacount.check(params, "llama-7b")
+    result = metacount.check(params, "llama-7b", timeout=60)
     assert result.verdict == "equal_here"
     assert result.counterexample is not None
     assert result.counterexample.sizes["d_model"] == 8192
 
 
 def test_an_error_everywhere_else_is_no_success() -> None:
-    result = metacount.check(functions.asserts_its_width, "llama-7b")
+    result = metacount.check(functions.asserts_its_width, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
     assert result.condition == "d_model = 4096 (it gives an error at all others that were tried)"
     assert 0 < result.tried < result.planned and result.counterexample is None
-    result = metacount.check(functions.asserts_everything, "llama-7b")
+    result = metacount.check(functions.asserts_everything, "llama-7b", timeout=60)
     assert (result.verdict, result.holds, result.tried) == ("untried", False, 0)
 
 
@@ -119,9 +119,9 @@ def test_all_sizes_is_not_said_when_the_time_runs_out() -> None:
 def test_letters_alone_do_not_decide_when_the_time_runs_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert metacount.check(functions.right, "llama-7b").verdict == "equal"
+    assert metacount.check(functions.right, "llama-7b", timeout=60).verdict == "equal"
     monkeypatch.setattr("metacount.judge.call.FOR_TRIALS", 0.0)
-    result = metacount.check(functions.right, "llama-7b")
+    result = metacount.check(functions.right, "llama-7b", timeout=60)
     assert (result.verdict, result.tried, result.holds) == ("untried", 0, False)
 
 

@@ -114,7 +114,7 @@ def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
             2*cfg.d_model*cfg.head_dim*(cfg.n_heads + kv) + 3*cfg.d_model*cfg.d_ff
             + 2*cfg.d_model)  # fmt: skip
 
-    result = metacount.check(mine, "llama-7b")
+    result = metacount.check(mine, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
     assert result.condition is not None and result.condition.startswith("d_model = 4096 ")
 

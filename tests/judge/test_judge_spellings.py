@@ -47,7 +47,7 @@ def with_arguments(
     ["llama-7b", "llama2-70b", "qwen2-0.5b", "qwen2-7b", "qwen3-0.6b", "qwen3-32b"],
 )
 def test_a_switch_is_the_models_own(function: Any, model: str) -> None:
-    assert metacount.check(function, model).verdict == "equal"
+    assert metacount.check(function, model, timeout=60).verdict == "equal"
 
 
 def test_a_name_that_nobody_knows_is_said() -> None:
@@ -64,7 +64,7 @@ def test_a_name_that_nobody_knows_is_said() -> None:
 
 
 def test_biases_on_some_are_said() -> None:
-    result = metacount.check(general, "qwen2-7b")
+    result = metacount.check(general, "qwen2-7b", timeout=60)
     assert result.notes == ("attention_bias is given as True: qwen2-7b has biases on q, k, v only",)
 
 
@@ -135,7 +135,7 @@ def test_a_file_is_judged_in_its_own_words(tmp_path: Path) -> None:
     config = {"model_type": "qwen3", "attention_bias": False, "tie_word_embeddings": True,
               "num_hidden_layers": 3}  # fmt: skip
     file.write_text(json.dumps(config))
-    assert metacount.check(general_qwen3, str(file)).verdict == "equal"
+    assert metacount.check(general_qwen3, str(file), timeout=60).verdict == "equal"
 
 
 def general_qwen3(config: Any) -> Any:
