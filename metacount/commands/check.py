@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=10.0,
         metavar="SECONDS",
-        help="a function of a file is stopped after so long (default 10)",
+        help="a formula that takes longer is stopped (default 10)",
     )
     add_workload(parser)
     add_json(parser)
@@ -93,4 +93,4 @@ def _judgement(
         return judged_file(file["path"], file["function"], model, case, quantity, timeout=timeout)
     if formula.strip().endswith(".py"):
         raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
-    return check(formula, model, quantity=quantity, workload=request)
+    return check(formula, model, quantity=quantity, workload=request, timeout=timeout)

@@ -1,18 +1,30 @@
-"""Arithmetic on expressions that refuses what would be too large before it is made."""
+"""A formula in letters: arithmetic on expressions that refuses what is too large before it is made.
+
+Numbers of terms, degrees and digits have a bound; time has none here, so that `limits` is needed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.resolve import InputError, shown
+from metacount.judge.numeric import MAX_BITS
+from metacount.resolve import InputError
 
-MAX_DIGITS = 40  # of one number
-MAX_BITS = 2_000  # of a number that arithmetic gives
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from metacount.judge.text import Node
+
 MAX_EXPONENT = 16  # of what is no plain number
 MAX_DEGREE = 48
 MAX_TERMS = 4_000  # of the formula multiplied out
+MAX_BELOW = 24  # terms of a divisor
+MAX_SUMS_BELOW = 4  # divisors that are sums
+MAX_CALLS = 24  # of floor, ceil, min, max, // and %
+MAX_CALL_DEPTH = 4
+CALLS = {"min": sympy.Min, "max": sympy.Max, "floor": sympy.floor, "ceil": sympy.ceiling}
 
 
 class Value:
@@ -28,15 +40,6 @@ class Value:
                 "the formula is too large to multiply out: at most "
                 f"{MAX_TERMS} terms of degree {MAX_DEGREE} and numbers of {MAX_BITS} bits"
             )
-
-
-def number(word: str) -> Value:
-    digits = word.replace("_", "")
-    mantissa, _, exponent = digits.lower().partition("e")
-    if len(mantissa) > MAX_DIGITS or len(exponent) > 3 or abs(int(exponent or 0)) > MAX_DIGITS:
-        raise InputError(f"the number {shown(word)} is too long; at most {MAX_DIGITS} digits")
-    number = sympy.Rational(digits)  # decimals are exact: 2.5 is 5/2
-    return Value(number, bits=_bits(number))
 
 
 def _bits(number: Any) -> int:
@@ -91,3 +94,89 @@ def raised(base: Value, exponent: Any) -> Value:
         bits=base.bits * max(abs(n), 1),
         calls=base.calls,
     )
+
+
+def in_letters(tree: Node, sizes: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """The formula as a SymPy expression, with an expression for every name.
+
+    Also what it divides by that may be 0 at some sizes, though it may cancel.
+    """
+    making = _Making(sizes)
+    value = making.whole(tree)
+    if value.expr.has(sympy.zoo, sympy.nan, sympy.oo):
+        raise InputError("the formula divides by zero")
+    return value.expr, [below for below in making.below if not below.is_nonzero]
+
+
+class _Making:
+    """One formula on its way to an expression, step by step."""
+
+    def __init__(self, sizes: Mapping[str, Any]) -> None:
+        self.sizes, self.calls, self.sums_below = sizes, 0, 0
+        self.below: list[Any] = []  # what it divides by
+
+    def whole(self, tree: Node) -> Value:
+        done: list[Value] = []
+        for node in tree.steps():
+            n = len(node.parts)
+            values = done[len(done) - n :]
+            del done[len(done) - n :]
+            done.append(self._step(node, values))
+        return done[0]
+
+    def _step(self, node: Node, values: list[Value]) -> Value:
+        kind = node.kind
+        if kind == "number":
+            number = sympy.Rational(node.value.numerator, node.value.denominator)
+            return Value(number, bits=_bits(number))
+        if kind == "name":
+            expr = self.sizes[node.word]
+            return Value(expr, terms=4 if expr.is_Add else 1, degree=1)
+        if kind == "+":
+            return added(values)
+        if kind == "neg":
+            return negative(values[0])
+        if kind == "*":
+            return multiplied(*values)
+        if kind == "/":
+            return self._divided(*values)
+        if kind in ("//", "%"):
+            return self._floor_division(*values, rest=kind == "%")
+        if kind == "**":
+            if values[1].expr.is_negative:
+                self.below.append(values[0].expr)
+            return raised(values[0], values[1].expr)
+        return self._opaque(CALLS[kind], [value.expr for value in values], values)
+
+    def _floor_division(self, above: Value, below: Value, *, rest: bool) -> Value:
+        quotient = self._opaque(sympy.floor, [self._divided(above, below).expr], [above, below])
+        # as Python: a % b is a - b·(a // b)
+        return added([above, negative(multiplied(below, quotient))]) if rest else quotient
+
+    def _divided(self, a: Value, b: Value) -> Value:
+        if b.expr == 0:
+            raise InputError("the formula divides by zero")
+        self.sums_below += b.expr.is_Add
+        self.below.append(b.expr)
+        if b.terms > MAX_BELOW or self.sums_below > MAX_SUMS_BELOW:
+            raise InputError(f"a formula divides by at most {MAX_SUMS_BELOW} sums, "
+                             f"of at most {MAX_BELOW} terms")  # fmt: skip
+        return Value(
+            a.expr / b.expr,
+            terms=a.terms,
+            degree=a.degree + b.degree,
+            bits=a.bits + b.bits,
+            calls=max(a.calls, b.calls),
+        )
+
+    def _opaque(self, function: Any, exprs: list[Any], arguments: list[Value]) -> Value:
+        """A call that is not multiplied out: it counts as one letter, what is in it is bounded."""
+        self.calls += 1
+        nested = 1 + max(value.calls for value in arguments)
+        if self.calls > MAX_CALLS or nested > MAX_CALL_DEPTH:
+            raise InputError(f"at most {MAX_CALLS} of floor, ceil, min, max, // and % in a "
+                             f"formula, {MAX_CALL_DEPTH} deep")  # fmt: skip
+        if sum(value.terms for value in arguments) > MAX_BELOW:
+            raise InputError(f"at most {MAX_BELOW} terms inside floor, ceil, min, max, // and %")
+        bits = max(value.bits for value in arguments)
+        return Value(function(*exprs), terms=2, degree=1, bits=bits, calls=nested)

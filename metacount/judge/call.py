@@ -1,11 +1,10 @@
-"""Calling somebody's function: with letters, which decides for all sizes, and with numbers.
+"""Calling somebody's function: with letters, which may decide for all sizes, and with numbers.
 
 This runs where the function runs: in a process of its own for a file, else in the caller's.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 import time
@@ -15,198 +14,80 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.judge.bounded import MAX_BITS
-from metacount.judge.exact import value_at
-from metacount.judge.text import parse
-from metacount.judge.trials import random_cases, shrunk
+from metacount.judge.arguments import Arguments
+from metacount.judge.code import Code
+from metacount.judge.letters import Asked, Letter, Session
+from metacount.judge.limits import TooLong, limited
+from metacount.judge.numeric import MAX_BITS
+from metacount.judge.places import places
+from metacount.judge.text import read
+from metacount.judge.theirs import Theirs, of_the_run, small_cases, tried_at
 from metacount.judge.truth import count_of
-from metacount.judge.vocabulary import Vocabulary, numbers_of
 from metacount.resolve import InputError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from metacount.judge.theirs import Tried
     from metacount.judge.trials import Case
+    from metacount.judge.vocabulary import Vocabulary
 
-TRIALS = 200
-MOST_SECONDS = 3  # for the other sizes, and again to make a counterexample small
+FOR_TRIALS = 0.4  # share of the time that other sizes may take
+FOR_LETTERS = 0.2
+FOR_WORDS = 60  # small sizes at which a wrong function is called, to find the mistake
 EXACT_FLOATS = 2**53  # a float holds every whole number up to here
 LARGEST = 2**MAX_BITS
-OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
-# Names that others give to what is structure here, not a size.
-FLAGS = {"tie_word_embeddings": "tie_embeddings", "tied_embeddings": "tie_embeddings",
-         "tie_embedding": "tie_embeddings", "tied": "tie_embeddings"}  # fmt: skip
+FLOATS = "the function returns floats; they are exact for whole numbers up to 2^53 only"
 
 
 class Answer:
-    """What a function gave: an expression where it took letters, and numbers at many sizes."""
+    """What a function gave: an expression where it took letters, and numbers at many sizes.
+
+    `cases` are small sizes, for the words about a wrong function; `tried` is the comparison at
+    other sizes of one that is right here.
+    """
 
     def __init__(self, value: Fraction, notes: list[str]) -> None:
         self.text: str | None = None
+        self.unsure: str | None = None  # why letters, though they agree, do not decide
         self.value, self.notes = value, notes
         self.cases: list[tuple[Case, Fraction]] = []
-        self.small: tuple[Case, Fraction] | None = None  # where it differs, if anywhere
+        self.tried: Tried | None = None
 
 
-def ask(function: Callable[..., Any], case: Case, words: Vocabulary, name: str) -> Answer:
+def ask(
+    function: Callable[..., Any], case: Case, words: Vocabulary, name: str, *, seconds: float
+) -> Answer:
     """Call `function` with letters, at the model's sizes and at others; `name` is for messages."""
     arguments = Arguments(function, words, name)
-    notes = arguments.notes
-    value = _number(_called(function, arguments.at(case), name), name, notes)
-    answer = Answer(value, notes)
-    expr = _in_letters(function, arguments, words, notes)
-    raised = 0
-    until = time.monotonic() + MOST_SECONDS
-    for other in random_cases(*case, TRIALS):
-        if time.monotonic() > until:
-            break
-        try:
-            given = _number(function(**arguments.at(other)), name, notes)
-        except Exception:  # it may assert what holds for its own model only
-            raised += 1
-            continue
-        answer.cases.append((other, given))
-    if raised:
-        tried = raised + len(answer.cases)
-        notes.append(f"at {raised} of {tried} other sizes the function raised an error")
-    if expr is not None and all(
-        value_at(expr, numbers_of(*other)) == given
-        for other, given in [(case, value), *answer.cases]
-    ):
-        # letters and numbers went the same way through its branches
-        answer.text = str(expr)
-        return answer
+    answer = Answer(Fraction(0), arguments.notes)
+    answer.value = _number(_called(function, arguments.at(case), name), name, answer.notes)
+    code = Code(function)
+    theirs = _in_letters(function, arguments, code, answer, seconds * FOR_LETTERS)
 
-    until = time.monotonic() + MOST_SECONDS
+    def value(other: Case) -> Fraction | None:
+        """The exact value; None where a float cannot be."""
+        given = _called(function, arguments.at(other), name)
+        found = _number(given, name, answer.notes)
+        return None if isinstance(given, float) and abs(found) > EXACT_FLOATS else found
 
-    def differs(other: Case) -> bool:
-        if time.monotonic() > until:
-            return False
-        try:
-            given = _number(function(**arguments.at(other)), name, [])
-        except Exception:
-            return False
-        return given != count_of(*other, words.quantity)
-
-    for other, given in answer.cases:
-        if given != count_of(*other, words.quantity):
-            small = shrunk(other, differs)
-            answer.small = small, _number(function(**arguments.at(small)), name, [])
-            break
+    right = answer.value == count_of(*case, words.quantity)
+    if right:
+        gaps = () if theirs is None else theirs.gaps()
+        others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, arguments.used()))
+        until = time.monotonic() + seconds * FOR_TRIALS
+        answer.tried = tried_at(others, value, case, words.quantity, until)
+        values = [(case, answer.value), *answer.tried.answered]
+    else:
+        until = time.monotonic() + seconds * FOR_TRIALS
+        answer.cases = small_cases(case, value, FOR_WORDS, until)
+        values = [(case, answer.value), *answer.cases]
+    if theirs is not None:
+        if all(theirs.value(other) == given for other, given in values):
+            answer.text = theirs.text
+        else:
+            answer.unsure = "letters and numbers take different ways through it"
     return answer
-
-
-class Arguments:
-    """The arguments of a function, named in anybody's spelling, as sizes of a model."""
-
-    def __init__(self, function: Callable[..., Any], words: Vocabulary, name: str) -> None:
-        self.words, self.notes = words, list[str]()
-        self.fixed: dict[str, Any] = {}
-        self.object: str | None = None
-        try:
-            parameters = inspect.signature(function).parameters
-        except (TypeError, ValueError):
-            raise InputError(f"{name}: its arguments cannot be seen; write it in Python") from None
-        wanted = []
-        for argument in parameters.values():
-            optional = argument.default is not argument.empty
-            if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
-                continue
-            if argument.kind is argument.POSITIONAL_ONLY:
-                raise InputError(f"{name}: {argument.name} can only be given by position; "
-                                 "leave the / out")  # fmt: skip
-            if argument.name in OBJECTS and not optional:
-                if self.object is not None:
-                    raise InputError(f"{name}: takes two objects, {self.object} and "
-                                     f"{argument.name}; one is enough")  # fmt: skip
-                self.object = argument.name
-            elif words.knows(argument.name):
-                wanted.append((argument.name, optional, argument.default))
-            elif (flag := _flag(words, argument.name)) is not None:
-                self.fixed[argument.name] = flag[0]
-            elif optional:
-                self.notes.append(f"{argument.name} keeps its default, {shown(argument.default)}")
-            else:
-                self._unknown(argument.name, name)
-        self.sizes = self._sizes(wanted, name)
-
-    def _unknown(self, argument: str, name: str) -> None:
-        try:
-            self.words.meanings([argument])
-        except InputError as error:
-            raise InputError(f"{name}: the argument {error}") from None
-
-    def _sizes(self, wanted: list[tuple[str, bool, Any]], name: str) -> dict[str, Any]:
-        found, names = {}, [argument for argument, _, _ in wanted]
-        for argument, optional, default in wanted:
-            try:
-                # all names together: what one of them means may settle another
-                found[argument] = self.words.meanings([*names])[argument]
-            except InputError:
-                try:
-                    found[argument] = self.words.meanings([argument])[argument]
-                except InputError as error:
-                    if not optional:
-                        raise InputError(f"{name}: the argument {error}") from None
-                    self.notes.append(f"{argument} keeps its default, {shown(default)}")
-        return found
-
-    def in_letters(self) -> dict[str, Any]:
-        """Arguments that are letters."""
-        return self._arguments(lambda expr: expr)
-
-    def at(self, case: Case) -> dict[str, Any]:
-        """Arguments that are the numbers of `case`."""
-        numbers = numbers_of(*case)
-        return self._arguments(lambda expr: int(value_at(expr, numbers)))
-
-    def _arguments(self, of: Callable[[Any], Any]) -> dict[str, Any]:
-        given = {argument: of(expr) for argument, expr in self.sizes.items()}
-        given.update(self.fixed)
-        if self.object is not None:
-            given[self.object] = Sizes(self.words, of)
-        return given
-
-
-def _flag(words: Vocabulary, name: str) -> tuple[Any] | None:
-    """The value of what is structure: a field of the spec, or a key of the model's own config."""
-    values = words.spec.to_dict()
-    ours = FLAGS.get(name, name)
-    if ours in values:
-        return (values[ours],)
-    return (words.config[name],) if name in words.config else None
-
-
-class Sizes:
-    """A model's sizes as attributes and as items, under any spelling."""
-
-    def __init__(self, words: Vocabulary, of: Callable[[Any], Any]) -> None:
-        self.__dict__.update(_words=words, _of=of)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(error.args[0]) from None
-
-    def __getitem__(self, name: str) -> Any:
-        words: Vocabulary = self.__dict__["_words"]
-        if not words.knows(name) and (flag := _flag(words, name)) is not None:
-            return flag[0]
-        try:
-            return self.__dict__["_of"](words.meanings([name])[name])
-        except InputError as error:
-            raise KeyError(str(error)) from None
-
-    def __contains__(self, name: str) -> bool:
-        return hasattr(self, name)
-
-    def __iter__(self) -> Iterator[str]:
-        raise TypeError("its sizes have many spellings: ask for one by name")
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The size, or `default` where the model has none."""
-        return getattr(self, name, default)
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
@@ -214,12 +95,21 @@ def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) 
         return function(**arguments)
     except MemoryError:
         raise InputError(f"{name}: ran out of memory") from None
-    except Exception as error:
-        said = error.args[0] if isinstance(error, KeyError) and error.args else error
-        raise InputError(f"{name}: raised {type(error).__name__} at the sizes of the model: "
-                         f"{shown(said)}") from None  # fmt: skip
+    except (TooLong, KeyboardInterrupt):  # the limit's, and whoever sits at the keyboard
+        raise
     except SystemExit:
         raise InputError(f"{name}: ended the process; return a number instead") from None
+    except BaseException as error:
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        raise InputError(f"{name}: raised {type(error).__name__} at the sizes of the model: "
+                         f"{_said(said)}") from None  # fmt: skip
+
+
+def _said(error: Any) -> str:
+    try:
+        return shown(error)
+    except BaseException:  # its own __str__ may be anything
+        return "an error that cannot be shown"
 
 
 def _number(value: Any, name: str, notes: list[str]) -> Fraction:
@@ -235,9 +125,8 @@ def _number(value: Any, name: str, notes: list[str]) -> Fraction:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InputError(f"{name}: returned {value}; return a whole number")
-        note = "the function returns floats; they are exact for whole numbers up to 2^53 only"
-        if note not in notes:
-            notes.append(note)
+        if FLOATS not in notes:
+            notes.append(FLOATS)
         return Fraction(value)
     if isinstance(value, sympy.Rational):
         return Fraction(int(value.p), int(value.q))
@@ -248,51 +137,64 @@ def _number(value: Any, name: str, notes: list[str]) -> Fraction:
 
 
 def _in_letters(
-    function: Callable[..., Any], arguments: Arguments, words: Vocabulary, notes: list[str]
-) -> Any:
-    """The expression that the function gives for letters; None where it needs numbers."""
+    function: Callable[..., Any], arguments: Arguments, code: Code, answer: Answer, seconds: float
+) -> Theirs | None:
+    """What the function makes of letters; None, and why, where numbers must decide."""
+    session = Session()
     try:
-        result = sympy.sympify(_taking_letters(function)(**arguments.in_letters()), strict=True)
-        read = _without_floats(result)
-        if read is None:
-            return None
-        expr, said = parse(str(read), words.meanings)
-    except Exception:  # int(), math.ceil, a comparison: none of them takes letters
+        with limited(seconds):
+            given: Any = _taking_letters(function, session, code)(**arguments.in_letters(session))
+            formula = read(session.text(given))
+            names = arguments.words.meanings(formula.names)
+    except TooLong:
+        answer.unsure = f"it takes more than {seconds:g} s with letters for sizes"
         return None
-    notes += said
-    return expr
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # int(), a comparison, its own check of what it was given
+        if not session.asked and not isinstance(error, Asked):
+            answer.unsure = f"it raises {type(error).__name__} with letters for sizes"
+            return None
+    if session.asked:  # also where the function caught what ends the call
+        answer.unsure = f"it asks a size {session.asked[0]}"
+        return None
+    answer.unsure = code.why
+    if session.rounds and code.why is None:
+        answer.unsure = "it divides, and floats are rounded"
+    return Theirs(formula.tree, names, session.text(given))
 
 
-def _taking_letters(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with a min and a max that take letters; the builtin ones cannot."""
+def _taking_letters(
+    function: Callable[..., Any], session: Session, code: Code
+) -> Callable[..., Any]:
+    """The same function with a min and a max that take letters, and so all that it calls."""
     if not isinstance(function, types.FunctionType):
         return function
-    known = {"min": _either(min, sympy.Min), "max": _either(max, sympy.Max)}
-    copy = types.FunctionType(
-        function.__code__,
-        {**known, **function.__globals__},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    spaces: dict[int, dict[str, Any]] = {}
+    copies: dict[int, types.FunctionType] = {}
+    for each in code.functions:
+        space = spaces.setdefault(id(each.__globals__), {
+            "min": _either(min, session), "max": _either(max, session), **each.__globals__,
+        })  # fmt: skip
+        copy = types.FunctionType(
+            each.__code__, space, each.__name__, each.__defaults__, each.__closure__
+        )
+        copy.__kwdefaults__ = each.__kwdefaults__
+        copies[id(each)] = copy
+    for space in spaces.values():
+        for name, value in [*space.items()]:
+            if id(value) in copies:
+                space[name] = copies[id(value)]
+            elif value is min or value is max:
+                space[name] = _either(value, session)
+    return copies[id(function)]
 
 
-def _either(plain: Callable[..., Any], symbolic: Any) -> Callable[..., Any]:
+def _either(plain: Callable[..., Any], session: Session) -> Callable[..., Any]:
     def choose(*values: Any, **options: Any) -> Any:
-        letters = not options and any(isinstance(value, sympy.Basic) for value in values)
-        return symbolic(*values) if letters and len(values) > 1 else plain(*values, **options)
+        letters = not options and any(type(value) is Letter for value in values)
+        if letters and len(values) > 1:
+            return session.choose(plain.__name__, values)
+        return plain(*values, **options)
 
     return choose
-
-
-def _without_floats(expr: Any) -> Any:
-    """Floats as the fractions they were meant as: 2.6666666666666665 is 8/3. None where unclear."""
-    meant = {}
-    for number in expr.atoms(sympy.Float):
-        fraction = Fraction(float(number)).limit_denominator(1000)
-        if float(fraction) != float(number):
-            return None
-        meant[number] = sympy.Rational(fraction.numerator, fraction.denominator)
-    return expr.xreplace(meant)

@@ -17,6 +17,8 @@ from metacount.resolve import InputError, shown
 from metacount.spec import ModelSpec, Workload
 
 MAX_MEMORY = 4 * 2**30  # bytes of data
+MAX_FILE = 2**26  # bytes of a file that it writes
+MORE_PROCESSES = 200  # than there are already
 
 
 def main() -> None:
@@ -27,39 +29,71 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    _limit_memory()
+    home = os.getpid()
+    _limit(job["seconds"])
     try:
         answer = _answer(job)
     except InputError as error:
         answer = {"error": str(error)}
     except MemoryError:
         answer = {"error": f"{job['name']}: ran out of memory"}
-    with os.fdopen(channel, "w", encoding="utf-8") as file:
-        json.dump(answer, file)
+    except BaseException as error:  # KeyboardInterrupt: nobody sits at this keyboard
+        answer = {"error": f"{job['name']}: raised {type(error).__name__}"}
+    if os.getpid() == home:  # and not a fork that the function made
+        with os.fdopen(channel, "w", encoding="utf-8") as file:
+            file.write(json.dumps(answer) + "\n")
     os._exit(0)  # whatever threads it has left behind
 
 
-def _limit_memory() -> None:
+def _limit(seconds: float) -> None:
+    """Bounds on memory, processes, files and time, for all that the function starts as well."""
     try:
         import resource
     except ImportError:  # not every system has it
         return
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = MAX_MEMORY if most == resource.RLIM_INFINITY else min(MAX_MEMORY, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+    def lower(name: str, limit: int) -> None:
+        kind = getattr(resource, name, None)
+        if kind is not None:
+            _, most = resource.getrlimit(kind)
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+            resource.setrlimit(kind, (limit, most if name == "RLIMIT_DATA" else limit))
+
+    lower("RLIMIT_DATA", MAX_MEMORY)
+    lower("RLIMIT_FSIZE", MAX_FILE)
+    lower("RLIMIT_CORE", 0)
+    lower("RLIMIT_CPU", int(seconds * (os.cpu_count() or 1)) + 5)
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            running = int(file.read().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return
+    lower("RLIMIT_NPROC", running + MORE_PROCESSES)
 
 
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
     spec, workload = ModelSpec.from_dict(job["spec"]), Workload(**job["workload"])
     words = Vocabulary(spec, workload, job["quantity"], name=job["model"], config=job["config"])
     function = _load(job["file"], job["function"], job["name"])
-    answer = ask(function, (spec, workload), words, job["name"])
+    answer = ask(function, (spec, workload), words, job["name"], seconds=job["seconds"])
+    tried = answer.tried
     return {
         "text": answer.text,
+        "unsure": answer.unsure,
         "value": str(answer.value),
         "notes": answer.notes,
         "cases": [_case(case, value) for case, value in answer.cases],
-        "small": None if answer.small is None else _case(*answer.small),
+        "tried": None
+        if tried is None
+        else {
+            "planned": tried.planned,
+            "compared": tried.compared,
+            "raised": tried.raised,
+            "inexact": tried.inexact,
+            "late": tried.late,
+            "fixed": tried.fixed,
+            "small": None if tried.small is None else _case(*tried.small),
+        },
     }
 
 

@@ -55,6 +55,12 @@ def _calls(difference: Any, numbers: Mapping[Any, int]) -> Iterator[Relation]:
                 others = " and ".join(named(other) for other in call.args if other != arg)
                 yield f"{named(arg)} {sign} {others}", call, arg
     for call in sorted(difference.atoms(sympy.floor, sympy.ceiling), key=str):
+        above, below = call.args[0].as_numer_denom()
+        here = value_at(call, numbers)
+        if isinstance(call, sympy.floor) and here == 0 <= value_at(call.args[0], numbers):
+            yield f"{named(above)} < {named(below)}", call, sympy.Integer(0)
+        if isinstance(call, sympy.ceiling) and here == 1:
+            yield f"{named(above)} ≤ {named(below)}", call, sympy.Integer(1)
         if value_at(call.args[0], numbers) == value_at(call, numbers):
             _, below = call.args[0].as_numer_denom()
             if below.is_Integer or below.is_Symbol:

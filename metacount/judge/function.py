@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from metacount.judge.call import Answer, ask
-from metacount.judge.explain import explain_numbers
-from metacount.judge.judgement import HERE, TRIED, WRONG, Judgement, Term
-from metacount.judge.structure import structure
-from metacount.judge.text import parse
-from metacount.judge.truth import Truth
-from metacount.judge.verdict import counterexample_at, judged, vocabulary
+from metacount.judge.judgement import Judgement
+from metacount.judge.limits import TooLong, limited
+from metacount.judge.process import answer_of
+from metacount.judge.text import read
+from metacount.judge.theirs import Theirs, Tried
+from metacount.judge.verdict import TIMEOUT, judged, judged_numbers, vocabulary
 from metacount.resolve import InputError, printable, shown
 from metacount.spec import ModelSpec, Workload
 
@@ -27,17 +23,22 @@ if TYPE_CHECKING:
     from metacount.judge.trials import Case
     from metacount.resolve import Model
 
-TIMEOUT = 10  # seconds
-MAX_ANSWER = 2**24  # bytes
+FOR_LETTERS = 0.5  # share of the time that judging in letters may take
 
 
 def judged_function(
-    function: Callable[..., Any], model: Model, case: Case, quantity: str
+    function: Callable[..., Any], model: Model, case: Case, quantity: str, timeout: float = TIMEOUT
 ) -> Judgement:
     """The verdict on a function, called here: it is the caller's own code."""
-    name = getattr(function, "__name__", "the function")
-    answer = ask(function, case, vocabulary(model, case, quantity), name)
-    return _judged(answer, model, case, quantity)
+    name = shown(getattr(function, "__name__", "the function"))
+    words = vocabulary(model, case, quantity)
+    try:
+        with limited(timeout):
+            answer = ask(function, case, words, name, seconds=timeout)
+    except TooLong:
+        raise InputError(f"{name}: stopped after {timeout:g} s; is there a loop without "
+                         "end?") from None  # fmt: skip
+    return _judged(answer, model, case, quantity, timeout)
 
 
 def judged_file(
@@ -47,7 +48,6 @@ def judged_file(
     name = f"{shown(path)}:{shown(function)}"
     if not os.path.isfile(path):
         raise InputError(f"{shown(path)}: no such file; give FILE.py:FUNCTION")
-    config = model.source.config if model.source is not None else {}
     job = {
         "file": path,
         "function": function,
@@ -56,86 +56,51 @@ def judged_file(
         "workload": case[1].to_dict(),
         "quantity": quantity,
         "model": model.id,
-        "config": config,
+        "config": model.source.config if model.source is not None else {},
+        "seconds": timeout,
     }
-    data = _run(json.dumps(job), name, timeout)
-    if "error" in data:
-        raise InputError(printable(data["error"]))
-    answer = Answer(Fraction(data["value"]), [printable(note) for note in data["notes"]])
-    answer.text = data["text"]
-    answer.cases = [_case(found) for found in data["cases"]]
-    answer.small = None if data["small"] is None else _case(data["small"])
-    return _judged(answer, model, case, quantity)
-
-
-def _case(data: dict[str, Any]) -> tuple[Case, Fraction]:
-    case = ModelSpec.from_dict(data["spec"]), Workload(**data["workload"])
-    return case, Fraction(data["value"])
-
-
-def _run(job: str, name: str, timeout: float) -> dict[str, Any]:
-    """What the child process answers to `job`; it and all it started end with this call."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [path for path in (os.environ.get("PYTHONPATH"), package) if path]
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "metacount.judge.child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        start_new_session=True,
-    )
+    data = answer_of(json.dumps(job), name, timeout)
     try:
-        output, _ = child.communicate(job.encode(), timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{name}: stopped after {timeout:g} s; is there a loop without end? "
-                         "--timeout gives it more") from None  # fmt: skip
-    finally:
-        _end(child)
-    if not output or len(output) > MAX_ANSWER:
-        code = child.returncode
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code} and without an answer"
-        raise InputError(f"{name}: its process ended {how}; return a number instead")
-    try:
-        answer: dict[str, Any] = json.loads(output)
-    except ValueError:
+        if "error" in data:
+            raise InputError(printable(data["error"]))
+        answer = _read(data, case[0])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{name}: its process wrote over the answer") from None
+    return _judged(answer, model, case, quantity, timeout)
+
+
+def _read(data: dict[str, Any], like: ModelSpec) -> Answer:
+    answer = Answer(Fraction(data["value"]), [printable(note) for note in data["notes"]])
+    answer.text, answer.unsure = data["text"], data["unsure"]
+    answer.cases = [_case(found, like) for found in data["cases"]]
+    if (found := data["tried"]) is not None:
+        tried = answer.tried = Tried(found["planned"])
+        tried.compared, tried.raised = found["compared"], found["raised"]
+        tried.inexact, tried.late = found["inexact"], found["late"]
+        tried.fixed = found["fixed"]
+        tried.small = None if found["small"] is None else _case(found["small"], like)
     return answer
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
-        os.killpg(child.pid, signal.SIGKILL)
-    child.communicate()
+def _case(data: dict[str, Any], like: ModelSpec) -> tuple[Case, Fraction]:
+    # unchecked, as it was sent: it may have sizes that no rule of ours allows
+    spec = like.substituted(**data["spec"])
+    return (spec, Workload(**data["workload"])), Fraction(data["value"])
 
 
-def _judged(answer: Answer, model: Model, case: Case, quantity: str) -> Judgement:
-    words = vocabulary(model, case, quantity)
+def _judged(answer: Answer, model: Model, case: Case, quantity: str, timeout: float) -> Judgement:
+    """In letters where the function took them; else, or where that takes long, by numbers."""
     if answer.text is not None:
-        expr, _ = parse(answer.text, words.meanings)
-        return judged(expr, model, case, quantity, answer.notes)
-    truth = Truth(*case, quantity)
-    terms: tuple[Term, ...] = ()
-    if answer.value != truth.value:
-        verdict, small = WRONG, None
-        terms = explain_numbers(case, answer, truth)
-    else:
-        verdict, small = (TRIED, None) if answer.small is None else (HERE, answer.small)
-    return Judgement(
-        verdict=verdict,
-        quantity=quantity,
-        model=model.id,
-        structure=structure(case[0]),
-        free=truth.names(set()),
-        theirs=None,
-        ours=truth.expr.subs(truth.folded),
-        difference=None,
-        theirs_value=answer.value,
-        ours_value=truth.value,
-        terms=terms,
-        counterexample=None
-        if small is None
-        else counterexample_at(small[0], quantity, set(), small[1]),
-        tried=len(answer.cases),
-        notes=tuple(answer.notes),
-    )
+        formula = read(answer.text)
+        words = vocabulary(model, case, quantity)
+        theirs = Theirs(formula.tree, words.meanings(formula.names), answer.text)
+        try:
+            with limited(timeout * FOR_LETTERS):
+                return judged(theirs, model, case, quantity, answer.notes, timeout, answer)
+        except TooLong:
+            answer.unsure = f"multiplying it out takes more than {timeout * FOR_LETTERS:g} s"
+        except InputError as error:  # too large to be multiplied out
+            answer.unsure = str(error)
+    return judged_numbers(answer, model, case, quantity, timeout)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 EQUAL, TRIED, HERE, WRONG = "equal", "equal_where_tried", "equal_here", "wrong"
+UNTRIED = "untried"
 
 
 @frozen
@@ -39,14 +40,17 @@ class Judgement:
     """A formula beside what the model has. `theirs` and `difference` are None for a function that
     only takes numbers; values are at the model's own sizes.
 
-    verdict: `equal` for all sizes; `equal_where_tried`, at the model's sizes and at `tried` others;
-    `equal_here`, at the model's sizes but not at the counterexample's; `wrong`.
+    verdict: `equal` for all sizes; `equal_where_tried`, at the model's sizes and at `tried` others
+    of `planned`; `equal_here`, at the model's sizes but not at the counterexample's, or with an
+    error at all that do not meet the condition; `untried`, at the model's sizes and at no other, as
+    none could be tried; `wrong`. `rests_on` says what stands behind the model's side.
     """
 
     verdict: str
     quantity: str
     model: str
     structure: str
+    rests_on: str
     free: tuple[str, ...]
     theirs: Any
     ours: Any
@@ -57,11 +61,12 @@ class Judgement:
     condition: str | None = None
     counterexample: Counterexample | None = None
     tried: int = 0
+    planned: int = 0
     notes: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether nothing refutes the formula."""
+        """Whether it agrees at the model's sizes and wherever else it was tried."""
         return self.verdict in (EQUAL, TRIED)
 
     @property
@@ -78,6 +83,7 @@ class Judgement:
             "quantity": self.quantity,
             "model": self.model,
             "structure": self.structure,
+            "rests_on": self.rests_on,
             "free": list(self.free),
             "theirs": _text(self.theirs),
             "ours": _text(self.ours),
@@ -103,6 +109,7 @@ class Judgement:
                 "ours": found.ours,
             },
             "tried": self.tried,
+            "planned": self.planned,
             "notes": list(self.notes),
         }
 

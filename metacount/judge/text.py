@@ -1,18 +1,16 @@
 """A formula written as text, read as arithmetic: never run as code, and never for long.
 
 Numbers, names, + - * / // % **, parentheses, min, max, floor, ceil and round_up(x, m); also the
-signs that `metacount formula` prints: N·d·(E + 3·k·m_e), S². Everything has a bound: length,
-depth, digits, exponents, and the number of terms that multiplying out could give.
+signs that `metacount formula` prints: N·d·(E + 3·k·m_e), S². What is read is a tree, which
+`bounded` takes to letters and `numeric` to numbers; length and depth have a bound here.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import sympy
-
-from metacount.judge.bounded import Value, added, multiplied, negative, number, raised
 from metacount.resolve import InputError, shown
 
 if TYPE_CHECKING:
@@ -21,10 +19,7 @@ if TYPE_CHECKING:
 MAX_LENGTH = 10_000  # characters
 MAX_TOKENS = 3_000
 MAX_DEPTH = 40  # parentheses and signs inside each other
-MAX_BELOW = 24  # terms of a divisor
-MAX_SUMS_BELOW = 4  # divisors that are sums
-MAX_CALLS = 24  # of floor, ceil, min, max, // and %
-MAX_CALL_DEPTH = 4
+MAX_DIGITS = 40  # of one number
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
@@ -60,21 +55,46 @@ FOUND = {
 WORDS = ("lambda", "if", "else", "for", "in", "not", "and", "or", "is", "import", "await", "yield")
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The names of sizes in `text`, in order; an `InputError` where it is no formula.
+class Node:
+    """A step of a formula: `kind` number (`value`), name (`word`), or what is done to `parts`.
 
-    >>> names_in("2*n_layers*min(seq_len, window)")
+    The others are + (of all parts), neg, *, /, //, %, **, min, max, floor and ceil.
+    """
+
+    __slots__ = ("kind", "parts", "value", "word")
+
+    def __init__(
+        self, kind: str, parts: tuple[Node, ...] = (), *, word: str = "", value: Any = None
+    ) -> None:
+        self.kind, self.parts, self.word, self.value = kind, parts, word, value
+
+    def steps(self) -> list[Node]:
+        """This node and all below it, each after its parts: a loop, as a product may be deep."""
+        found, left = [], [self]
+        while left:
+            node = left.pop()
+            found.append(node)
+            left += node.parts
+        return found[::-1]
+
+
+class Formula:
+    """What a text says: its tree, the names of sizes in it, and how a sign was read."""
+
+    def __init__(self, tree: Node, notes: list[str]) -> None:
+        self.tree, self.notes = tree, notes
+        words = (node.word for node in tree.steps() if node.kind == "name")
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(words))
+
+
+def read(text: str) -> Formula:
+    """The formula in `text`; an `InputError` where it is none.
+
+    >>> read("2*n_layers*min(seq_len, window)").names
     ('n_layers', 'seq_len', 'window')
     """
-    tokens = _tokens(text)
-    follows = [*tokens[1:], ("end", "", 0)]
-    return tuple(
-        dict.fromkeys(
-            word
-            for (kind, word, _), (_, after, _) in zip(tokens, follows, strict=True)
-            if kind == "name" and not (word in CALLS and after == "(")
-        )
-    )
+    parser = _Parser(_tokens(text))
+    return Formula(parser.whole(), parser.notes)
 
 
 def parse(
@@ -84,14 +104,20 @@ def parse(
 
     `meaning` gives the expression of every name in it.
     """
-    names = names_in(text)
-    parser = _Parser(_tokens(text))
-    _Parser(_tokens(text)).whole()  # what is no formula is said before a name that is unknown
-    parser.sizes = dict(meaning(names))
-    value = parser.whole()
-    if value.expr.has(sympy.zoo, sympy.nan, sympy.oo):
-        raise InputError("the formula divides by zero")
-    return value.expr, parser.notes
+    from metacount.judge.bounded import in_letters
+
+    formula = read(text)
+    expr, _ = in_letters(formula.tree, meaning(formula.names))
+    return expr, formula.notes
+
+
+def number(word: str) -> Fraction:
+    """A number as it is written: a decimal is exact, 2.5 is 5/2."""
+    digits = word.replace("_", "")
+    mantissa, _, exponent = digits.lower().partition("e")
+    if len(mantissa) > MAX_DIGITS or len(exponent) > 3 or abs(int(exponent or 0)) > MAX_DIGITS:
+        raise InputError(f"the number {shown(word)} is too long; at most {MAX_DIGITS} digits")
+    return Fraction(digits)
 
 
 def _tokens(text: str) -> list[tuple[str, str, int]]:
@@ -122,17 +148,14 @@ class _Parser:
     """Sums of products of powers. Chains are loops; only parentheses and signs go deeper."""
 
     def __init__(self, tokens: list[tuple[str, str, int]]) -> None:
-        self.tokens, self.at, self.depth, self.calls = tokens, 0, 0, 0
-        self.sums_below = 0
-        self.sizes: dict[str, Any] | None = None  # None: only looking whether it is a formula
+        self.tokens, self.at, self.depth = tokens, 0, 0
         self.notes: list[str] = []
 
-    def whole(self) -> Value:
-        self.at = self.depth = self.calls = self.sums_below = 0
-        value = self._sum()
+    def whole(self) -> Node:
+        tree = self._sum()
         if self.at < len(self.tokens):
             raise self._unexpected()
-        return value
+        return tree
 
     def _peek(self) -> str:
         return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
@@ -164,56 +187,50 @@ class _Parser:
         if self.depth > MAX_DEPTH:
             raise InputError(f"the formula is nested more than {MAX_DEPTH} deep")
 
-    def _sum(self) -> Value:
-        values = [self._product()]
+    def _sum(self) -> Node:
+        terms = [self._product()]
         while sign := self._take("+", "-"):
-            value = self._product()
-            values.append(negative(value) if sign == "-" else value)
-        return added(values)
+            term = self._product()
+            terms.append(Node("neg", (term,)) if sign == "-" else term)
+        return terms[0] if len(terms) == 1 else Node("+", tuple(terms))
 
-    def _product(self) -> Value:
-        value = self._signed()
+    def _product(self) -> Node:
+        product = self._signed()
         while sign := self._take("*", "/", "//", "%"):
-            other = self._signed()
-            if sign == "*":
-                value = multiplied(value, other)
-            elif sign == "/":
-                value = self._divided(value, other)
-            else:
-                value = self._floor_division(value, other, rest=sign == "%")
-        return value
+            product = Node(sign, (product, self._signed()))
+        return product
 
-    def _signed(self) -> Value:
+    def _signed(self) -> Node:
         sign = self._take("+", "-")
         if not sign:
             return self._power()
         self._deeper()
         value = self._signed()
         self.depth -= 1
-        return negative(value) if sign == "-" else value
+        return Node("neg", (value,)) if sign == "-" else value
 
-    def _power(self) -> Value:
+    def _power(self) -> Node:
         base = self._atom()
         if self.at < len(self.tokens) and self.tokens[self.at][0] == "raised":
             digits = self.tokens[self.at][1].translate(RAISED)
             self.at += 1
-            return raised(base, number(digits).expr)
+            return Node("**", (base, Node("number", value=number(digits))))
         if sign := self._take("**", "^"):
             if sign == "^" and "^ is read as a power" not in self.notes:
                 self.notes.append("^ is read as a power")
             self._deeper()
             exponent = self._signed()
             self.depth -= 1
-            return raised(base, exponent.expr)
+            return Node("**", (base, exponent))
         return base
 
-    def _atom(self) -> Value:
+    def _atom(self) -> Node:
         if self.at >= len(self.tokens):
             raise self._unexpected()
         kind, word, _ = self.tokens[self.at]
         if kind == "number":
             self.at += 1
-            return number(word)
+            return Node("number", value=number(word))
         if self._take("("):
             self._deeper()
             value = self._sum()
@@ -227,10 +244,7 @@ class _Parser:
             if word not in CALLS:
                 raise self._unexpected()
             return self._call(word)
-        if self.sizes is None:
-            return Value(sympy.Dummy(positive=True, integer=True), degree=1)
-        expr = self.sizes[word]
-        return Value(expr, terms=4 if expr.is_Add else 1, degree=1)
+        return Node("name", word=word)
 
     def _close(self) -> None:
         if not self._take(")"):
@@ -238,58 +252,20 @@ class _Parser:
                 raise InputError("a parenthesis of the formula is not closed")
             raise self._unexpected()
 
-    def _call(self, word: str) -> Value:
+    def _call(self, word: str) -> Node:
         self._take("(")
         self._deeper()
-        arguments = [self._sum()]
+        given = [self._sum()]
         while self._take(","):
-            arguments.append(self._sum())
+            given.append(self._sum())
         self._close()
         self.depth -= 1
         fewest, most = CALLS[word]
-        if not fewest <= len(arguments) <= most:
+        if not fewest <= len(given) <= most:
             wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-            raise InputError(f"{word} takes {wanted} values: got {len(arguments)}")
-        first, exprs = arguments[0], [value.expr for value in arguments]
+            raise InputError(f"{word} takes {wanted} values: got {len(given)}")
         if word == "Mod":
-            return self._floor_division(first, arguments[1], rest=True)
+            return Node("%", tuple(given))
         if word == "round_up":
-            below = arguments[1]
-            steps = self._opaque(sympy.ceiling, [self._divided(first, below).expr], arguments)
-            return multiplied(steps, below)
-        function = {"min": sympy.Min, "max": sympy.Max, "floor": sympy.floor}.get(
-            word.lower(), sympy.ceiling
-        )
-        return self._opaque(function, exprs, arguments)
-
-    def _floor_division(self, above: Value, below: Value, *, rest: bool) -> Value:
-        quotient = self._opaque(sympy.floor, [self._divided(above, below).expr], [above, below])
-        # as Python: a % b is a - b·(a // b)
-        return added([above, negative(multiplied(below, quotient))]) if rest else quotient
-
-    def _divided(self, a: Value, b: Value) -> Value:
-        if b.expr == 0:
-            raise InputError("the formula divides by zero")
-        self.sums_below += b.expr.is_Add
-        if b.terms > MAX_BELOW or self.sums_below > MAX_SUMS_BELOW:
-            raise InputError(f"a formula divides by at most {MAX_SUMS_BELOW} sums, "
-                             f"of at most {MAX_BELOW} terms")  # fmt: skip
-        return Value(
-            a.expr / b.expr,
-            terms=a.terms,
-            degree=a.degree + b.degree,
-            bits=a.bits + b.bits,
-            calls=max(a.calls, b.calls),
-        )
-
-    def _opaque(self, function: Any, exprs: list[Any], arguments: list[Value]) -> Value:
-        """A call that is not multiplied out: it counts as one letter, what is in it is bounded."""
-        self.calls += 1
-        nested = 1 + max(value.calls for value in arguments)
-        if self.calls > MAX_CALLS or nested > MAX_CALL_DEPTH:
-            raise InputError(f"at most {MAX_CALLS} of floor, ceil, min, max, // and % in a "
-                             f"formula, {MAX_CALL_DEPTH} deep")  # fmt: skip
-        if sum(value.terms for value in arguments) > MAX_BELOW:
-            raise InputError(f"at most {MAX_BELOW} terms inside floor, ceil, min, max, // and %")
-        bits = max(value.bits for value in arguments)
-        return Value(function(*exprs), terms=2, degree=1, bits=bits, calls=nested)
+            return Node("*", (Node("ceil", (Node("/", tuple(given)),)), given[1]))
+        return Node({"ceiling": "ceil"}.get(word, word.lower()), tuple(given))

@@ -103,7 +103,8 @@ def _smaller(case: Case) -> Iterator[Case]:
     spec, run = case
     for name in free_sizes(spec):
         size = getattr(spec, name)
-        for lower in sorted({*range(1, 7), size // 2, size - 1}):
+        parts = (size // 2, *(size - size // n for n in (4, 16, 64, 256, 1024)), size - 1)
+        for lower in sorted({*range(1, 7), *parts}):
             if 0 < lower < size:
                 try:
                     yield spec.replace(**{name: lower}), run
@@ -112,8 +113,8 @@ def _smaller(case: Case) -> Iterator[Case]:
     plain = run.to_dict()
     for name in ("batch_size", "seq_len", "source_len", "prefix_len"):
         size = plain[name] or 0
-        for lower in range(1, min(size, 7)):
-            if name != "seq_len" or lower >= run.prefix_len:
+        for lower in sorted({*range(1, 7), size // 2, size - size // 16, size - 1}):
+            if 0 < lower < size and (name != "seq_len" or lower >= run.prefix_len):
                 yield spec, Workload(**{**plain, name: lower})
     if run.dtype != "int8":
         yield spec, Workload(**{**plain, "dtype": "int8"})

@@ -64,7 +64,7 @@ class Truth:
         spec = self.spec
         if spec.attention == "mla":
             return [("qk_rope_head_dim", 2)]
-        found = [("n_buckets", 4)] if spec.position == "t5" else []
+        found = []
         if spec.position == "rope":
             found.append(("head_dim" if spec.rotary_dim is None else "rotary_dim", 2))
         return found

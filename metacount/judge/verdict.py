@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import sympy
 
 from metacount.closed_form import QUANTITIES
 from metacount.figures import fitted
-from metacount.judge.condition import condition
-from metacount.judge.exact import is_zero, plain, value_at
-from metacount.judge.explain import explain
-from metacount.judge.judgement import EQUAL, HERE, TRIED, WRONG, Counterexample, Judgement, Term
+from metacount.judge.bounded import in_letters
+from metacount.judge.call import Answer
+from metacount.judge.condition import condition, named
+from metacount.judge.exact import is_zero, plain
+from metacount.judge.explain import explain, explain_numbers
+from metacount.judge.ground import rests_on
+from metacount.judge.judgement import (
+    EQUAL,
+    HERE,
+    TRIED,
+    UNTRIED,
+    WRONG,
+    Counterexample,
+    Judgement,
+    Term,
+)
+from metacount.judge.limits import TooLong, limited
 from metacount.judge.structure import structure
-from metacount.judge.text import parse
-from metacount.judge.trials import random_cases, shrunk
+from metacount.judge.text import read
+from metacount.judge.theirs import Theirs, Tried, small_cases, tried_at
 from metacount.judge.truth import Truth, count_of
 from metacount.judge.vocabulary import NAMES, Vocabulary, numbers_of
 from metacount.resolve import InputError, Model, model_of, shown
@@ -25,7 +40,9 @@ if TYPE_CHECKING:
     from metacount.judge.trials import Case
     from metacount.resolve import Given
 
-TRIALS = 200  # other sizes, where letters do not decide
+TIMEOUT = 10.0  # seconds for a formula, whatever it is
+FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.45, 0.25, 0.2  # shares of it
+WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the mistake
 
 
 def check(
@@ -34,10 +51,12 @@ def check(
     *,
     quantity: str = "params",
     workload: Workload | Request | None = None,
+    timeout: float = TIMEOUT,
 ) -> Judgement:
     """Judge `formula`, a text, a SymPy expression or a function, as a count of `model`.
 
-    Raises `InputError` where it is no formula, or names what the model does not have.
+    Raises `InputError` where it is no formula, names what the model does not have, or takes more
+    than `timeout` seconds.
 
     >>> check("12*n_layers*d_model**2", "gpt2").verdict
     'wrong'
@@ -49,22 +68,24 @@ def check(
         known = nearest(quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
         raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
     case = (found.spec, fitted(found.spec, workload or Request()))
-    if isinstance(formula, str):
-        words = vocabulary(found, case, quantity)
-        expr, notes = parse(formula, words.meanings)
-        return judged(expr, found, case, quantity, notes)
     if isinstance(formula, sympy.Basic | int | Fraction):
-        words = vocabulary(found, case, quantity)
-        # read as text: the same names, the same bounds
-        expr, notes = parse(str(formula), words.meanings)
-        return judged(expr, found, case, quantity, notes)
+        formula = _written(formula)  # read as text: the same names, the same bounds
+    if isinstance(formula, str):
+        return judged_text(formula, found, case, quantity, timeout)
     if callable(formula):
         from metacount.judge.function import judged_function
 
-        return judged_function(formula, found, case, quantity)
+        return judged_function(formula, found, case, quantity, timeout)
     raise InputError(
         f"a formula is a text, a SymPy expression or a function: got {shown(repr(formula))}"
     )
+
+
+def _written(formula: Any) -> str:
+    try:
+        return str(formula)
+    except ValueError:
+        raise InputError("the number is too long; at most 40 digits") from None
 
 
 def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
@@ -73,62 +94,192 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
 
-def judged(theirs: Any, model: Model, case: Case, quantity: str, notes: list[str]) -> Judgement:
-    """The verdict on an expression in our letters."""
+def judged_text(
+    text: str, model: Model, case: Case, quantity: str, timeout: float = TIMEOUT
+) -> Judgement:
+    """The verdict on a text: in letters, or by numbers alone where letters take too long."""
+    formula = read(text)
+    words = vocabulary(model, case, quantity)
+    theirs = Theirs(formula.tree, words.meanings(formula.names), text)
+    notes = [*formula.notes, *words.notes]
+    answer = Answer(theirs.value(case), notes)
+    try:
+        with limited(timeout * FOR_LETTERS):
+            return judged(theirs, model, case, quantity, notes, timeout)
+    except TooLong:
+        pass
+    seconds = timeout * FOR_LETTERS
+    answer.unsure = f"multiplying it out takes more than {seconds:g} s"
+    notes.append(f"compared in numbers only: {answer.unsure}")
+    if answer.value == count_of(*case, quantity):
+        answer.tried = _tried(theirs, case, quantity, timeout)
+    else:
+        until = time.monotonic() + timeout * FOR_TRIALS
+        answer.cases = small_cases(case, theirs.value, WRONG_AT, until)
+    return judged_numbers(answer, model, case, quantity, timeout)
+
+
+def judged(
+    theirs: Theirs,
+    model: Model,
+    case: Case,
+    quantity: str,
+    notes: list[str],
+    timeout: float,
+    answer: Answer | None = None,
+) -> Judgement:
+    """The verdict on a formula in our letters.
+
+    `answer` is what the function gave that it was read from: equal in letters is equal for all
+    sizes only where numbers agreed everywhere.
+    """
     truth = Truth(*case, quantity)
     numbers = numbers_of(*case)
-    value = value_at(theirs, numbers)
-    difference = plain(theirs - truth.expr)
-    settled = is_zero(difference)
-    if not settled and difference.free_symbols & truth.rules().keys():
-        settled = is_zero(difference.xreplace(dict(truth.rules()))) or settled
-    verdict, tried, counterexample, where = EQUAL, 0, None, None
+    expr, below = in_letters(theirs.tree, theirs.names)
+    value = theirs.value(case)
+    difference = plain(expr - truth.expr)
+    settled, notes = is_zero(difference), [*notes]
+    below = [b for b in below if not b.xreplace(dict(truth.rules())).is_nonzero]
+    verdict, where = EQUAL, None
+    if not settled and (rules := _rules(difference, truth)):
+        settled, where = True, rules
+    tried = answer.tried if answer is not None else None
     terms: tuple[Term, ...] = ()
     if not settled and value != truth.value:
         verdict = WRONG
-        terms = explain(theirs, difference, truth, numbers)
+        terms = explain(expr, difference, truth, numbers)
     elif not settled:
-        counterexample, tried = _counterexample(theirs, case, quantity)
-        verdict = TRIED if counterexample is None else HERE
-        where = None if counterexample is None else condition(difference, numbers)
+        if tried is None or tried.small is None:
+            tried = _tried(theirs, case, quantity, timeout)
+        verdict = _verdict(tried)
+        where = None if tried.small is None else condition(difference, numbers)
+    elif below:
+        tried = _tried(theirs, case, quantity, timeout)
+        verdict = _verdict(tried)
+        divisor = named(below[0])
+        notes.append(f"not decided for all sizes: it divides by {divisor}, which may be 0")
+    elif answer is not None and not sure(answer):
+        verdict = TRIED if tried is not None and tried.compared else UNTRIED
+        notes += _undecided(answer)
+    if tried is not None and verdict != EQUAL:
+        notes += tried.notes()
+        where = where or _fixed(tried)
     return Judgement(
         verdict=verdict,
         quantity=quantity,
         model=model.id,
         structure=structure(case[0]),
-        free=truth.names(theirs.free_symbols),
-        theirs=theirs.subs(truth.folded),
+        rests_on=rests_on(case[0], quantity),
+        free=truth.names(expr.free_symbols),
+        theirs=expr.subs(truth.folded),
         ours=truth.expr.subs(truth.folded),
         difference=sympy.Integer(0) if settled else truth.shown(difference),
         theirs_value=value,
         ours_value=truth.value,
         terms=terms,
         condition=where,
-        counterexample=counterexample,
-        tried=tried,
+        counterexample=_counterexample(tried, quantity, expr.free_symbols),
+        tried=0 if tried is None or verdict == EQUAL else tried.compared,
+        planned=0 if tried is None or verdict == EQUAL else tried.planned,
         notes=tuple(notes),
     )
 
 
-def _counterexample(theirs: Any, case: Case, quantity: str) -> tuple[Counterexample | None, int]:
-    """The smallest sizes at which the two differ, and at how many others they were compared."""
-
-    def differs(other: Case) -> bool:
-        return value_at(theirs, numbers_of(*other)) != count_of(*other, quantity)
-
-    others = random_cases(*case, TRIALS)
-    first = next((other for other in others if differs(other)), None)
-    if first is None:
-        return None, len(others)
-    small = shrunk(first, differs)
-    value = value_at(theirs, numbers_of(*small))
-    return counterexample_at(small, quantity, theirs.free_symbols, value), len(others)
+def _tried(theirs: Theirs, case: Case, quantity: str, timeout: float) -> Tried:
+    others = theirs.places(case, quantity)
+    until = time.monotonic() + timeout * FOR_TRIALS
+    return tried_at(others, theirs.value, case, quantity, until)
 
 
-def counterexample_at(
-    case: Case, quantity: str, letters: set[Any], theirs: Fraction
-) -> Counterexample:
-    """The sizes of `case` that either side uses, and what both sides give there."""
+def sure(answer: Answer) -> bool:
+    """Whether numbers say of a function, wherever they were to be asked, what letters say."""
+    return answer.tried is not None and answer.tried.complete and answer.unsure is None
+
+
+def judged_numbers(
+    answer: Answer, model: Model, case: Case, quantity: str, timeout: float
+) -> Judgement:
+    """The verdict on a formula of which only numbers are known."""
+    truth = Truth(*case, quantity)
+    tried, notes = answer.tried, [*answer.notes]
+    terms: tuple[Term, ...] = ()
+    verdict, where = WRONG, None
+    if answer.value == truth.value and tried is not None:
+        verdict, where = _verdict(tried), _fixed(tried)
+        notes += tried.notes() + (_undecided(answer) if verdict != HERE else [])
+    else:
+        try:
+            with limited(timeout * FOR_WORDS):
+                terms = explain_numbers(case, answer, truth)
+        except TooLong:
+            notes.append("no time was left to look for the mistake")
+    return Judgement(
+        verdict=verdict,
+        quantity=quantity,
+        model=model.id,
+        structure=structure(case[0]),
+        rests_on=rests_on(case[0], quantity),
+        free=truth.names(set()),
+        theirs=None,
+        ours=truth.expr.subs(truth.folded),
+        difference=None,
+        theirs_value=answer.value,
+        ours_value=truth.value,
+        terms=terms,
+        condition=where,
+        counterexample=_counterexample(tried, quantity, set()),
+        tried=len(answer.cases) if tried is None else tried.compared,
+        planned=len(answer.cases) if tried is None else tried.planned,
+        notes=tuple(notes),
+    )
+
+
+def _verdict(tried: Tried) -> str:
+    """The verdict on what is right at the model's sizes."""
+    if tried.small is not None or (tried.fixed and tried.compared):
+        return HERE
+    return TRIED if tried.compared else UNTRIED
+
+
+def _undecided(answer: Answer) -> list[str]:
+    """Why equal numbers are not called equal for all sizes."""
+    return [] if answer.unsure is None else [f"not decided for all sizes: {answer.unsure}"]
+
+
+def _fixed(tried: Tried) -> str | None:
+    if not tried.fixed or not tried.compared:
+        return None
+    sizes = " and ".join(f"{name} = {size}" for name, size in tried.fixed.items())
+    return f"{sizes} (it gives an error at all others that were tried)"
+
+
+def _rules(difference: Any, truth: Truth) -> str:
+    """The fewest rules of sizes by which a difference is zero, in words; nothing where it is not.
+
+    They hold in every model of this structure: key/value heads divide the heads.
+    """
+    rules = dict(truth.rules())
+    used = [letter for letter in rules if letter in difference.free_symbols]
+    for n in range(1, len(used) + 1):
+        for several in combinations(used, n):
+            if is_zero(difference.xreplace({a: rules[a] for a in several})):
+                return " and ".join(
+                    f"{NAMES[a.name]} is a multiple of {_factor(rules[a])}" for a in several
+                )
+    return ""
+
+
+def _factor(product: Any) -> str:
+    """What a size is a multiple of: `2`, or another size."""
+    first = next(a for a in product.args if a.is_Integer or a.name in NAMES)
+    return str(first) if first.is_Integer else NAMES[first.name]
+
+
+def _counterexample(tried: Tried | None, quantity: str, letters: set[Any]) -> Counterexample | None:
+    """The smallest sizes at which the two differ: those that either side uses."""
+    if tried is None or tried.small is None:
+        return None
+    case, theirs = tried.small
     used = letters | Truth(*case, quantity).expr.free_symbols
     return Counterexample(
         sizes={NAMES[a.name]: n for a, n in numbers_of(*case).items() if a in used},

@@ -12,6 +12,7 @@ import sympy
 from metacount import symbols
 from metacount.closed_form import BYTES, WINDOWED
 from metacount.formulas import attention
+from metacount.judge.spellings import ConfigKeys
 from metacount.resolve import InputError, shown
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, nearest
 
@@ -65,28 +66,53 @@ class Vocabulary:
         name: str,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self.spec, self.model, self.config = spec, name, config or {}
+        self.spec, self.model = spec, name
+        self.keys = ConfigKeys(config or {})
+        self.config, self.fields = self.keys.whole, self.keys.fields
+        self.notes: list[str] = []
         self.numbers = numbers_of(spec, workload)
         if spec.moe_every == 1:  # structure: every layer may be MoE
             self.numbers.pop(LETTERS["moe_every"])
         self.quantity = quantity
 
     def meanings(self, names: Iterable[str]) -> dict[str, Any]:
-        """A letter, an expression of letters or 0 for each of `names`; an `InputError` for others.
+        """A letter, an expression of letters or a number for each name; an `InputError` for others.
 
-        A spelling that means two things in two places takes what the other names leave, then what
-        the model's own config means by it, then what the model has.
+        A key of the model's own config means what the config's mapping does with it. Another
+        spelling that means two things takes what the other names leave, then what the model has.
         """
-        found = {name: self._candidates(name) for name in dict.fromkeys(names)}
+        names = dict.fromkeys(names)
+        fixed = {name: number for name in names if (number := self._fixed(name)) is not None}
+        found = {name: self._candidates(name) for name in names if name not in fixed}
         settled = {name: ours[0] for name, ours in found.items() if len(ours) == 1}
         for name, ours in found.items():
             if name not in settled:
                 settled[name] = self._choose(name, ours, {*settled.values()})
-        return {name: self.size(ours, asked=name) for name, ours in settled.items()}
+        sizes = {name: self.size(ours, asked=name) for name, ours in settled.items()}
+        return {name: fixed[name] if name in fixed else sizes[name] for name in names}
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is a name of the legend, whatever the model has."""
-        return name in NAMES or name in ALSO or bool(symbols.ours(name))
+        """Whether `name` is a name of the legend or a number of the model's own config."""
+        known = name in NAMES or name in ALSO or bool(symbols.ours(name))
+        return known or name in self.fields
+
+    def _fixed(self, name: str) -> Any:
+        """What a key of the model's own config is that is no field of the spec as it stands."""
+        value = self.config.get(name)
+        if name in NAMES or symbols.ours(name) == (name,) or name in self.fields:
+            return None
+        if type(value) is not int or not self.fields:
+            return None
+        if name in self.keys.made:
+            expr = self.keys.made[name]
+            return expr.xreplace({s: self.size(s.name, asked=name) for s in expr.free_symbols})
+        if any(self._has(ours) and getattr(self.spec, ours, None) == value
+               for ours in symbols.ours(name)):  # fmt: skip
+            return None
+        note = f"{name} is {value} at whatever sizes: it is none of those that vary here"
+        if note not in self.notes:
+            self.notes.append(note)
+        return sympy.Integer(value)
 
     def size(self, ours: str, *, asked: str) -> Any:
         """The letter of one of our names; 0 or 1 where the model's structure fixes it."""
@@ -129,6 +155,10 @@ class Vocabulary:
     def _candidates(self, name: str) -> tuple[str, ...]:
         if name in NAMES:
             return (NAMES[name],)
+        if name in self.fields and symbols.ours(name) != (name,):
+            # one key may be two sizes: num_layers of T5 is both stacks
+            both = tuple(ours for ours in self.fields[name] if ours in symbols.ours(name))
+            return both or self.fields[name]
         found = (ALSO[name],) if name in ALSO else symbols.ours(name)
         if found:
             return found
@@ -139,6 +169,8 @@ class Vocabulary:
 
     def _choose(self, name: str, candidates: tuple[str, ...], taken: set[str]) -> str:
         left = [ours for ours in candidates if ours not in taken] or list(candidates)
+        if name in self.fields:
+            return left[0]
         if len(left) > 1 and name in self.config:
             left = [o for o in left if getattr(self.spec, o, None) == self.config[name]] or left
         if len(left) > 1:

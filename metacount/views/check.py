@@ -10,7 +10,7 @@ from sympy import expand, factor_terms
 from metacount import units
 from metacount.closed_form import readable
 from metacount.judge.condition import named
-from metacount.judge.judgement import EQUAL, HERE, TRIED
+from metacount.judge.judgement import EQUAL, HERE, TRIED, UNTRIED
 from metacount.views.formula import MEANINGS, in_letters
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
@@ -30,6 +30,7 @@ def check_text(result: Judgement, model: Model) -> str:
     lines = [*_bold(wrapped(_verdict(result), width)), ""]
     lines += _row("model", f"{model.name}: {result.quantity}, {MEANINGS[result.quantity]}", width)
     lines += _row("structure", result.structure, width)
+    lines += _row("rests on", result.rests_on, width)
     lines.append("")
     lines += _side("formula", result.theirs, result.theirs_value, width)
     lines += _side("model has", result.ours, Fraction(result.ours_value), width)
@@ -52,6 +53,8 @@ def _verdict(result: Judgement) -> str:
         return f"equal for all sizes ({', '.join(result.free)})" if result.free else "equal"
     if result.verdict == TRIED:
         return f"equal wherever it could be tried: at these sizes and at {result.tried} others"
+    if result.verdict == UNTRIED:
+        return "equal at these sizes, but no other could be tried"
     if result.verdict == HERE:
         return "equal at these sizes, but not in general"
     difference = result.difference_value
@@ -98,7 +101,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 def _side(label: str, expr: Any, value: Fraction, width: int) -> list[str]:
     if expr is None:
-        return _row(label, f"{number(value)} at these sizes (it takes numbers, no letters)", width)
+        return _row(label, f"{number(value)} at these sizes (in numbers, not in letters)", width)
     letters = in_letters(expr)
     indent = " " * (LABEL + 2)
     return [*_row(label, letters, width), indent + dim(f"= {number(value)}")]

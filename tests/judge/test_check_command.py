@@ -93,6 +93,8 @@ def test_no_line_is_too_wide(
         (("d", "llama-7b", "--quantity", "flops"), "--quantity 'flops' is unknown; did you mean"),
         (("mine.py", "llama-7b"), "which function? give FILE.py:FUNCTION"),
         (("none.py:f", "llama-7b"), "no such file"),
+        (("1/(d - 4096)", "llama-7b"), "divides by zero at the sizes of the model"),
+        (("(d - 4096)**-1", "llama-7b"), "divides by zero at the sizes of the model"),
         (("d", "llama-7b", "--timeout", "0"), "must be seconds, more than 0"),
         (("d", "llama-7b", "--timeout", "nan"), "must be seconds, more than 0"),
         (("d", "mamba2-130m"), "cannot be built"),
@@ -113,7 +115,7 @@ def test_a_function_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path
     file.write_text("def params(hidden_size):\n    return int(hidden_size)\n")
     code, out, _ = run(capsys, f"{file}:params", "gpt2")
     assert code == 1
-    assert "it takes numbers, no letters" in " ".join(out.split())
+    assert "in numbers, not in letters" in " ".join(out.split())
 
 
 def test_a_verdict_within_three_seconds() -> None:

@@ -64,7 +64,8 @@ def test_numbers_only_that_are_right(tmp_path: Path) -> None:
         "    return int(n)\n"
     )
     result = judge(tmp_path, text)
-    assert (result.verdict, result.tried, result.theirs) == ("equal_where_tried", 200, None)
+    assert (result.verdict, result.theirs) == ("equal_where_tried", None)
+    assert result.tried == result.planned > 500
 
 
 def test_numbers_only_that_are_wrong_in_words(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 import sympy
 
 from metacount.judge.exact import is_whole, is_zero, plain, value_at
-from metacount.judge.text import names_in, parse
+from metacount.judge.text import parse
+from metacount.judge.text import read as read_text
 from metacount.resolve import InputError
 
 D, N, S = (sympy.Symbol(name, integer=True, positive=True) for name in "dNS")
@@ -68,8 +69,8 @@ def test_the_caret_is_said() -> None:
 
 
 def test_names_in_order_without_calls() -> None:
-    assert names_in("N*min(d, S) + d") == ("N", "d", "S")
-    assert names_in("min*2") == ("min",)
+    assert read_text("N*min(d, S) + d").names == ("N", "d", "S")
+    assert read_text("min*2").names == ("min",)
 
 
 @pytest.mark.parametrize(

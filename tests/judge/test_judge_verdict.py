@@ -100,7 +100,8 @@ def test_equal_wherever_it_could_be_tried() -> None:
     # min(a, b) = a + b - max(a, b), which letters do not show
     text = "2*c*B*h_kv*h_d*N*(S + (w - 1) - max(S, w - 1))"
     result = metacount.check(text, "mistral-7b", quantity="kv_cache_bytes")
-    assert (result.verdict, result.holds, result.tried) == ("equal_where_tried", True, 200)
+    assert (result.verdict, result.holds) == ("equal_where_tried", True)
+    assert result.tried == result.planned > 500
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,153 @@
+"""Names of switches and of a config's own keys: a right function is not called wrong for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metacount
+from metacount import Workload, find_model
+from metacount.figures import fitted
+from metacount.huggingface.config import mapped_types
+from metacount.judge.spellings import STRUCTURE, ConfigKeys, structure_of
+from metacount.judge.vocabulary import Vocabulary
+from metacount.resolve import Model, find_any
+
+
+def general(cfg: Any) -> Any:
+    """Parameters of LLaMA, Qwen2 and Qwen3, as a config says."""
+    d, w = cfg.hidden_size, cfg.head_dim
+    h, kv = cfg.num_attention_heads, cfg.num_key_value_heads
+    block = 2 * d * w * (h + kv) + 3 * d * cfg.intermediate_size + 2 * d
+    if getattr(cfg, "attention_bias", False):
+        block = block + w * (h + 2 * kv)
+    if getattr(cfg, "use_qk_norm", False):
+        block = block + 2 * w
+    heads = 1 if getattr(cfg, "tie_word_embeddings", True) else 2
+    return cfg.num_hidden_layers * block + d + heads * cfg.vocab_size * d
+
+
+def with_arguments(
+    d_model: Any, n_layers: Any, n_heads: Any, n_kv_heads: Any, head_dim: Any, d_ff: Any,
+    vocab_size: Any, qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False,
+) -> Any:  # fmt: skip
+    """The same with arguments whose defaults are LLaMA's."""
+    block = 2 * d_model * head_dim * (n_heads + n_kv_heads) + 3 * d_model * d_ff + 2 * d_model
+    block = block + (head_dim * (n_heads + 2 * n_kv_heads) if qkv_bias else 0)
+    block = block + (2 * head_dim if qk_norm else 0)
+    return n_layers * block + d_model + (1 if tied else 2) * vocab_size * d_model
+
+
+@pytest.mark.parametrize("function", [general, with_arguments])
+@pytest.mark.parametrize(
+    "model",
+    ["llama-7b", "llama2-70b", "qwen2-0.5b", "qwen2-7b", "qwen3-0.6b", "qwen3-32b"],
+)
+def test_a_switch_is_the_models_own(function: Any, model: str) -> None:
+    assert metacount.check(function, model, timeout=60).verdict == "equal"
+
+
+def test_a_name_that_nobody_knows_is_said() -> None:
+    def mine(cfg: Any) -> Any:
+        return general(cfg) + (1 if getattr(cfg, "use_frobs", True) else 0)
+
+    result = metacount.check(mine, "llama-7b")
+    assert result.verdict == "wrong"
+    (note,) = result.notes
+    assert note == (
+        "the function asks for use_frobs, which is not known here: where it has a default of its "
+        "own, that is taken"
+    )
+
+
+def test_biases_on_some_are_said() -> None:
+    result = metacount.check(general, "qwen2-7b", timeout=60)
+    assert result.notes == ("attention_bias is given as True: qwen2-7b has biases on q, k, v only",)
+
+
+def test_no_other_name_of_a_switch_is_a_size() -> None:
+    from metacount import symbols
+
+    assert [name for name in STRUCTURE if symbols.ours(name)] == []
+    spec = find_model("qwen3-32b").spec
+    assert structure_of(spec, "use_qk_norm") == (True,)
+    assert structure_of(spec, "frobs") is None
+    # "none" is a choice of ours, and false where a switch is asked for
+    (none,) = structure_of(find_model("llama-7b").spec, "window_kind") or (None,)
+    assert none == "sliding" and none
+    assert structure_of(find_model("llama-7b").spec, "qk_norm") == (False,)
+
+
+@pytest.mark.parametrize("model_type", mapped_types())
+def test_every_type_knows_the_numbers_of_its_own_config(model_type: str) -> None:
+    model = find_any(f"type:{model_type}")
+    if not isinstance(model, Model):  # its default config makes no spec: nothing to judge
+        assert model_type in ("deepseek_v2", "bart")
+        return
+    assert model.source is not None
+    workload = fitted(model.spec, Workload())
+    words = Vocabulary(model.spec, workload, "params", name="it", config=model.source.config)
+    keys = [key for key, value in words.config.items() if type(value) is int]
+    assert len(keys) > 3
+    alone = {key: words.meanings([key])[key] for key in keys}
+    assert words.meanings(keys).keys() == alone.keys()
+    # each stands for the number that the config has
+    for key, meaning in alone.items():
+        value = meaning.subs(dict(words.numbers))
+        assert value == words.config[key], key
+
+
+DEEPSEEK = """2*vocab_size*hidden_size + hidden_size + num_hidden_layers*(hidden_size*q_lora_rank
+ + q_lora_rank*num_attention_heads*(qk_nope_head_dim + qk_rope_head_dim)
+ + hidden_size*(kv_lora_rank + qk_rope_head_dim)
+ + kv_lora_rank*num_attention_heads*(qk_nope_head_dim + v_head_dim)
+ + num_attention_heads*v_head_dim*hidden_size + 2*hidden_size + q_lora_rank + kv_lora_rank)
+ + first_k_dense_replace*3*hidden_size*intermediate_size
+ + (num_hidden_layers - first_k_dense_replace)*(n_routed_experts*hidden_size
+ + 3*hidden_size*moe_intermediate_size*(n_routed_experts + n_shared_experts))"""
+
+
+def test_a_config_is_judged_in_its_own_words() -> None:
+    assert metacount.check(DEEPSEEK, "type:deepseek_v3").verdict == "equal"
+    spelled = "2*num_hidden_layers*intermediate_size*hidden_size"
+    result = metacount.check(spelled, "type:deepseek_v3")
+    assert str(result.theirs) == "2*N*d*m"
+    # where every layer has experts, the same key is an expert's width
+    assert str(metacount.check(spelled, "type:gpt_oss").theirs) == "2*N*d*m_e"
+
+
+def test_a_number_that_is_no_size_is_said() -> None:
+    result = metacount.check("num_nextn_predict_layers*hidden_size", "type:deepseek_v3")
+    assert result.theirs_value == 7168
+    assert result.notes == (
+        "num_nextn_predict_layers is 1 at whatever sizes: it is none of those that vary here",
+    )
+    # a table with two more rows than positions
+    result = metacount.check("(max_position_embeddings + 2)*hidden_size", "type:opt")
+    assert str(result.theirs) == "P*d"
+
+
+def test_a_file_is_judged_in_its_own_words(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    config = {"model_type": "qwen3", "attention_bias": False, "tie_word_embeddings": True,
+              "num_hidden_layers": 3}  # fmt: skip
+    file.write_text(json.dumps(config))
+    assert metacount.check(general_qwen3, str(file), timeout=60).verdict == "equal"
+
+
+def general_qwen3(config: Any) -> Any:
+    """What stands in the config, and QK-norm, which its type always has."""
+    d, w = config.hidden_size, config.head_dim
+    h, kv = config.num_attention_heads, config.num_key_value_heads
+    block = 2 * d * w * (h + kv) + 3 * d * config.intermediate_size + 2 * d + 2 * w
+    biases = w * (h + 2 * kv) if config.attention_bias is not False else 0
+    heads = 1 if config.tie_word_embeddings is True else 2
+    return config.num_hidden_layers * (block + biases) + d + heads * config.vocab_size * d
+
+
+def test_keys_of_a_config_that_is_no_model() -> None:
+    assert ConfigKeys({}).whole == {}
+    assert ConfigKeys({"model_type": "frobs", "n": 3}).fields == {}
