@@ -196,7 +196,10 @@ class Keys:
         raise UnmappedKey(name, "has a value that no spec expresses", value, remedy)
 
     def finish(self, ignored: Iterable[str], *, kind: str) -> tuple[str, ...]:
-        """The keys that were passed over. Raises `UnmappedKey` for one that nobody knows."""
+        """The keys that were passed over. Raises `UnmappedKey` for one that nobody knows.
+
+        A key of the family that its function did not read has no part in this class or layout.
+        """
         harmless = HARMLESS | frozenset(ignored)
         passed = []
         for name, value in self.data.items():
@@ -208,8 +211,8 @@ class Keys:
             elif name == "is_encoder_decoder":
                 if self.end != "encoder" and value is not (kind == "encoder-decoder"):
                     self.unmapped(name, value, "leave it out")
-            elif name not in harmless:
-                known = {*self.defaults, *self.aliases, *self.read, *harmless}
+            elif name not in harmless and name not in self.defaults:
+                known = {*self.defaults, *self.aliases, *self.read, *harmless, *NEUTRAL}
                 raise UnmappedKey(
                     shown_name(name),
                     "is not a key that this mapping understands",
