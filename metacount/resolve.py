@@ -50,7 +50,10 @@ class Foreign:
 
 @frozen
 class Model:
-    """A model to be looked at. `entry` is None when it came from a file."""
+    """A model to be looked at. `entry` is None when it came from a file.
+
+    `refused`: transformers does not take the config, so that nothing of its code speaks of it.
+    """
 
     id: str
     name: str
@@ -59,6 +62,7 @@ class Model:
     changes: dict[str, Any]
     source: Source | None = None
     notes: tuple[str, ...] = ()
+    refused: bool = False
 
     @property
     def published(self) -> catalog.CatalogEntry | None:
@@ -214,7 +218,6 @@ def _from_hugging_face(
             problem = f"its default config makes no spec: {printable(error)}"
             return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)
         raise InputError(f"{shown(where)}: {printable(error)}") from None
-    notes = mapped.notes
     return Model(
         id=shown(path),
         name=shown(name),
@@ -222,7 +225,8 @@ def _from_hugging_face(
         entry=None,
         changes={},
         source=source,
-        notes=notes,
+        notes=mapped.notes,
+        refused=bool(mapped.refused),
     )
 
 

@@ -76,7 +76,7 @@ NUMBERS = ("embedding_scale", "residual_scale", "logit_scale", "logit_softcap", 
            "rope_theta_windowed")  # fmt: skip
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
     """`value` in at most 60 characters of one line, whatever it is."""
     try:
         text = " ".join(repr(value).split())
@@ -88,7 +88,7 @@ def _shown(value: object) -> str:
 def shown_name(key: object) -> str:
     """`key` bare when it could be a field, else as a value."""
     plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
-    return str(key) if plain else _shown(key)
+    return str(key) if plain else shown_value(key)
 
 
 class SpecError(ValueError):
@@ -96,7 +96,7 @@ class SpecError(ValueError):
 
     def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
         self.field, self.rule, self.value, self.remedy = field, rule, value, remedy
-        shown = _shown(value)
+        shown = shown_value(value)
         super().__init__(f"{field} {rule}: got {shown}; {remedy}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..frozen import frozen
 from ..spec import ModelSpec, SpecError, nearest
 from .config_keys import Keys, Unmapped, UnmappedClass, UnmappedKey, UnmappedType
+from .config_rules import refusals
 from .families import FAMILIES, family_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -25,12 +26,17 @@ LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "For
 
 @frozen
 class Mapped:
-    """The spec of a config, the class it stands for, what was not obeyed, what was passed over."""
+    """The spec of a config, the class it stands for, what was not obeyed, what was passed over.
+
+    `refused` says why transformers would not take the config, where that is known; it is among the
+    notes, too.
+    """
 
     spec: ModelSpec
     class_name: str
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
 def mapped_types() -> tuple[str, ...]:
@@ -66,11 +72,14 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         keys.notes.append("quantization_config is ignored: values are counted unquantised")
     fields = _without_head(family.fields(keys), end)
     passed = keys.finish(family.ignored, kind=fields["kind"])
+    spec = ModelSpec.from_dict(fields)
+    refused = refusals(config, class_name, spec)
     return Mapped(
-        spec=ModelSpec.from_dict(fields),
+        spec=spec,
         class_name=class_name,
-        notes=tuple(keys.notes),
+        notes=(*keys.notes, *refused),
         ignored=passed,
+        refused=refused,
     )
 
 

@@ -110,8 +110,11 @@ class Keys:
         self, data: dict[str, Any], defaults: dict[str, Any], aliases: dict[str, str], end: str
     ) -> None:
         self.data: dict[str, Any] = {}
+        self.renamed: dict[str, str] = {}  # our name of a key -> the other name it stands under
         for key, value in data.items():
             name = aliases.get(key, key)
+            if name != key and name not in data:
+                self.renamed[name] = key
             if name in self.data and self.data[name] != value:
                 raise SpecError(key, f"is another name of {name}, which has another value", value,
                                 "leave one out")  # fmt: skip
@@ -178,6 +181,18 @@ class Keys:
         found = self.given(name)
         if found is not None and not any(same(found, a) for a in allowed):
             self.unmapped(name, found, f"here it can only be {' or '.join(map(_json, allowed))}")
+
+    def agrees(self, name: str, value: object) -> None:
+        """A key that transformers derives from others; written down, even null, it is obeyed."""
+        found = self.given(name)
+        if name in self.data and not same(found, value):
+            self.unmapped(name, found, f"by the other keys it is {_json(value)}: remove it")
+
+    def own_name(self, name: str) -> None:
+        """A key that transformers must find under its first name."""
+        if name in self.renamed:
+            other = self.renamed[name]
+            self.unmapped(other, self.data[name], f"call it {name}: other keys depend on it")
 
     def activation(self, name: str, *, gated: bool) -> dict[str, Any]:
         """The spec's fields for an activation function, and whether it gates."""

@@ -138,6 +138,8 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> dict
     for key in value:
         if key not in known:
             keys.unmapped(name, {key: value[key]}, f"leave {shown_name(key)} out")
+    if not isinstance(value.get("rope_type", ""), str):
+        keys.unmapped(name, {"rope_type": value["rope_type"]}, "remove rope_type")
     kind = value.get("rope_type") or value.get("type") or "default"
     if kind not in ROPE_TYPES:
         keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
