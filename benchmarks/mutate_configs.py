@@ -86,7 +86,7 @@ def main() -> int:
     print(f"\n{len(rows)} types, seed {args.seed}: {total['tried']} tried")
     for verdict in VERDICTS:
         print(f"  {total[verdict]:8,}  {verdict}")
-    print(f"{total['run']} of them run: {total['figures differ']} with other FLOPs, decode or cache")
+    print(f"{total['run']} equal ones run: {total['figures differ']} with other FLOPs or cache")
     return 1 if total["wrong"] or total["figures differ"] else 0
 
 

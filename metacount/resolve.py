@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from metacount import catalog
-from metacount.frozen import frozen
+from metacount.frozen import fields, frozen
 from metacount.spec import CHOICES, ModelSpec, SpecError, nearest
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -120,11 +120,40 @@ def _changed(model: Model | Foreign, settings: Sequence[str]) -> Model | Foreign
     return Model(
         id=model.id,
         name=model.name,
-        spec=model.spec.replace(**changes),
+        spec=_replaced(model.spec, changes),
         entry=model.entry,
         changes=changes,
         notes=model.notes,
     )
+
+
+def _replaced(spec: ModelSpec, changes: dict[str, Any]) -> ModelSpec:
+    """The spec with other values; an error tells what to type."""
+    try:
+        return ModelSpec.from_dict({**spec.to_dict(), **changes})
+    except SpecError as error:
+        raise error.reworded(
+            unset=lambda name: (
+                f"leave out `--set {name}`"
+                if name in changes
+                else f"add `--set {name}={_typed(fields(ModelSpec)[name])}`"
+            ),
+            give=lambda name: f"add `--set {name}={_placeholder(name)}`",
+        ) from None
+
+
+def _typed(value: object) -> str:
+    """A field's value as --set takes it.
+
+    >>> _typed(None), _typed(False), _typed("gqa")
+    ('none', 'false', 'gqa')
+    """
+    return str(value).lower()
+
+
+def _placeholder(name: str) -> str:
+    kind = str(ModelSpec.__annotations__[name])
+    return "true" if kind.startswith("bool") else "NUMBER"
 
 
 def _find(argument: str) -> Model | Foreign:

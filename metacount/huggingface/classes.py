@@ -92,7 +92,7 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
         named = architectures[:1] if isinstance(architectures, list) else [architectures]
         if named and not isinstance(named[0], str):
             raise SpecError("architectures", "must be a list of class names", named[0],
-                            "leave it out, or name one class")  # fmt: skip
+                            "remove it, or name one class")  # fmt: skip
         if named:
             found = _class_called(named[0], model_type)
             if found is not None:
@@ -100,7 +100,7 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
             chosen, reason = _by_type(model_type)
             if not remote:
                 raise SpecError("architectures", f"names no model of transformers {version()}",
-                                named[0], f"leave it out to count {chosen.__name__}")  # fmt: skip
+                                named[0], f"remove it to count {chosen.__name__}")  # fmt: skip
             return chosen, f"{reason}; {named[0][:80]} is remote code"
     return _by_type(model_type)
 

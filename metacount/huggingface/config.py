@@ -72,7 +72,10 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         keys.notes.append("quantization_config is ignored: values are counted unquantised")
     fields = _without_head(family.fields(keys), end)
     passed = keys.finish(family.ignored, kind=fields["kind"])
-    spec = ModelSpec.from_dict(fields)
+    try:
+        spec = ModelSpec.from_dict(fields)
+    except SpecError as error:
+        raise _in_keys(error, keys) from None
     refused = refusals(config, class_name, spec)
     return Mapped(
         spec=spec,
@@ -81,6 +84,25 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         ignored=passed,
         refused=refused,
     )
+
+
+def _in_keys(error: SpecError, keys: Keys) -> SpecError:
+    """A broken rule of the spec in the names that the config has for its fields."""
+    import re
+
+    from ..symbols import MODEL_TERMS
+
+    names = {}
+    for term in MODEL_TERMS:
+        found = [name for name in (term.name, *term.elsewhere) if name in keys.read]
+        if len(found) == 1:  # two would be as good a guess as the other
+            names[term.name] = keys.spelled.get(found[0], found[0])
+
+    def named(text: str) -> str:
+        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
+
+    plain = error.reworded(unset=lambda name: f"remove {name}", give=lambda name: f"give {name}")
+    return SpecError(named(plain.field), named(plain.rule), plain.value, named(plain.remedy))
 
 
 def _without_head(fields: dict[str, Any], end: str) -> dict[str, Any]:
@@ -100,7 +122,7 @@ def _choose_class(config: dict[str, Any], family: Family) -> tuple[str, str, str
         return default, _end(classes, default), f"the {family.kind} class of its type"
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise SpecError("architectures", "must be a list of class names", named,
-                        f"leave it out to count {default}")  # fmt: skip
+                        f"remove it to count {default}")  # fmt: skip
     if named[0] in classes:
         return named[0], _end(classes, named[0]), "named by architectures"
     if config.get("auto_map") and named[0].endswith(LANGUAGE_MODEL):

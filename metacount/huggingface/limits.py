@@ -215,7 +215,7 @@ def _kept(key: object, value: object, notes: dict[str, None]) -> bool:
         return False
     if key in FETCHING and value:
         raise SpecError(key, "must be false: no weights are fetched to count a model", value,
-                        "set it to false, or leave it out")  # fmt: skip
+                        "set it to false, or remove it")  # fmt: skip
     return key not in DROPPED
 
 

@@ -53,7 +53,8 @@ def source_text(model_type: str) -> str:
 @cache
 def words_near(model_type: str, key: str) -> tuple[str, ...]:
     """The words in quotes on lines of transformers' code that name `key`."""
-    named = [line for line in source_text(model_type).splitlines() if re.search(rf"\b{key}\b", line)]
+    lines = source_text(model_type).splitlines()
+    named = [line for line in lines if re.search(rf"\b{key}\b", line)]
     found = re.findall(r"[\"']([\w-]{2,40})[\"']", "\n".join(named))
     return tuple(dict.fromkeys(word for word in found if word != key))[:8]
 
