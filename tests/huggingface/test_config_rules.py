@@ -80,7 +80,8 @@ def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     [
         ({"attention_dropout": "none"}, "attention_dropout must be a number or null: got 'none'"),
         ({"bos_token_id": 1.5}, "bos_token_id must be a whole number or null: got 1.5"),
-        ({"initializer_range": 1}, "initializer_range must be a number with a decimal point: got 1"),
+        ({"initializer_range": 1},
+         "initializer_range must be a number with a decimal point: got 1"),
         ({"initializer_range": -0.5}, "initializer_range must be 0 to 1: got -0.5"),
         ({"hidden_size": 256, "num_attention_heads": 7},
          "the width must be a multiple of the heads: 256 % 7 = 4"),
