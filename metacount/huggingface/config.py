@@ -76,7 +76,7 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         spec = ModelSpec.from_dict(fields)
     except SpecError as error:
         raise _in_keys(error, keys) from None
-    refused = refusals(config, class_name, spec)
+    refused = refusals(config, spec)
     return Mapped(
         spec=spec,
         class_name=class_name,

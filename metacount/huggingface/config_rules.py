@@ -36,8 +36,8 @@ WORDS = {
 }
 
 
-def refusals(config: dict[str, Any], class_name: str, spec: ModelSpec) -> tuple[str, ...]:
-    """Why transformers would not take `config`, as far as the record knows."""
+def refusals(config: dict[str, Any], spec: ModelSpec) -> tuple[str, ...]:
+    """Why transformers' config class would not take `config`, as far as the record knows."""
     if not _record:
         with open(FILE, encoding="utf-8") as file:
             _record.update(json.load(file))
@@ -54,8 +54,6 @@ def refusals(config: dict[str, Any], class_name: str, spec: ModelSpec) -> tuple[
         for name in rules["shares"]
         if is_number(config.get(name)) and not 0 <= config[name] <= 1
     ]
-    if class_name in rules["gone"]:
-        said.append(f"it has no class {class_name} any more")
     if rules["whole_heads"] and spec.d_model % spec.n_heads:
         rest = spec.d_model % spec.n_heads
         said.append(f"the width must be a multiple of the heads: {spec.d_model} % {spec.n_heads} "

@@ -15,11 +15,13 @@ from small_configs import SMALL
 
 import metacount
 from metacount.cli import main
+from metacount.formulas.model import params
 from metacount.huggingface.classes import config_class, version
 from metacount.huggingface.config import Unmapped, mapped_types, spec_from_config
 from metacount.huggingface.config_keys import HARMLESS
 from metacount.huggingface.config_rules import FILE, refusals
 from metacount.huggingface.families import family_of
+from metacount.huggingface.model import build_transformers
 from metacount.resolve import find_model
 from metacount.rules import SpecError
 
@@ -69,7 +71,7 @@ def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     @given(st.sampled_from(free), VALUES)
     def check(key: str, value: Any) -> None:
         config = {**small, key: value}
-        said = refusals(config, mapped.class_name, mapped.spec)
+        said = refusals(config, mapped.spec)
         assert bool(said) == (not constructs(config)), (key, value)
 
     check()
@@ -106,9 +108,15 @@ def test_what_transformers_refuses_is_counted_but_not_called_proven(
         assert ("proven" in text) is not refused
 
 
-def test_a_class_that_is_no_more() -> None:
-    config = {"model_type": "t5", "architectures": ["T5WithLMHeadModel"]}
-    assert "it has no class T5WithLMHeadModel any more" in spec_from_config(config).notes[-1]
+def test_a_class_under_its_older_name_is_built_under_the_one_of_today() -> None:
+    """T5's configs on the hub name T5WithLMHeadModel, which transformers loads all the same."""
+    config = {"model_type": "t5", **SMALL["t5"], "architectures": ["T5WithLMHeadModel"]}
+    module, choice = build_transformers(config)
+    reason = "named by architectures, as T5WithLMHeadModel"
+    assert (choice.class_name, choice.reason) == ("T5ForConditionalGeneration", reason)
+    mapped = spec_from_config(config)
+    assert mapped.refused == ()
+    assert params(mapped.spec) == sum(p.numel() for p in module.parameters())
 
 
 # ---- remedies ----
