@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 MAX_SHOWN = 100  # characters of somebody else's text in a message of ours
@@ -13,7 +14,7 @@ class InputError(ValueError):
     """The request or an input is wrong: one line that says where, what and the remedy."""
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
     """`value` in at most 60 characters of one line, whatever it is."""
     try:
         text = " ".join(repr(value).split())
@@ -25,7 +26,7 @@ def _shown(value: object) -> str:
 def shown_name(key: object) -> str:
     """`key` bare when it could be a field, else as a value."""
     plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
-    return str(key) if plain else _shown(key)
+    return str(key) if plain else shown_value(key)
 
 
 class SpecError(ValueError):
@@ -33,8 +34,17 @@ class SpecError(ValueError):
 
     def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
         self.field, self.rule, self.value, self.remedy = field, rule, value, remedy
-        shown = _shown(value)
+        shown = shown_value(value)
         super().__init__(f"{field} {rule}: got {shown}; {remedy}")
+
+    def reworded(self, unset: Callable[[str], str], give: Callable[[str], str]) -> SpecError:
+        """The same where fields are not left out and set, but in the words of another medium."""
+        import re
+
+        remedy = re.sub(r"\bleave (\w+) out\b|\bset (\w+)\b",
+                        lambda found: unset(found[1]) if found[1] else give(found[2]),
+                        self.remedy)  # fmt: skip
+        return type(self)(self.field, self.rule, self.value, remedy)
 
 
 def nearest(word: str, known: Any, otherwise: str) -> str:

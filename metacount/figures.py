@@ -185,7 +185,7 @@ def count_data(model: Model, result: Count) -> dict[str, Any]:
     from .proof_record import proven
 
     inferred = list(model.entry.inferred) if model.entry is not None else []
-    proof = proven(model.spec)
+    proof = None if model.refused else proven(model.spec)
     return {
         "model": model.id,
         "name": model.name,

@@ -6,6 +6,7 @@ Nothing here waits or reads on. Only a model that is a file needs it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 
@@ -26,6 +27,23 @@ class NotStrict(ValueError):
     def __init__(self, fact: str, remedy: str) -> None:
         self.fact, self.remedy = fact, remedy
         super().__init__(f"{fact}; {remedy}")
+
+
+# How transformers 5 writes what JSON has no number for: {"__float__": "Infinity"}.
+FLOAT_TAG = "__float__"
+NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+
+def untagged(value: Any) -> Any:
+    """The number that an object stands for, if it is one of transformers' tags; else the object.
+
+    >>> untagged({"__float__": "-Infinity"}), untagged({"__float__": "7"})
+    (-inf, {'__float__': '7'})
+    """
+    if isinstance(value, dict) and value.keys() == {FLOAT_TAG}:
+        tag = value[FLOAT_TAG]
+        return NOT_FINITE.get(tag, value) if isinstance(tag, str) else value
+    return value
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -49,9 +67,20 @@ def _no_constant(name: str) -> float:
     raise NotStrict(f"{name} is not a number of JSON", "write a number or null")
 
 
+def _untagged_once_each(pairs: list[tuple[str, Any]]) -> Any:
+    return untagged(_once_each(pairs))
+
+
 # made once: making it costs as much as decoding a short text
 STRICT_JSON = json.JSONDecoder(
     object_pairs_hook=_once_each, parse_int=_whole_number, parse_constant=_no_constant
+)
+# A config may hold NaN and Infinity, bare (Python's own spelling) or tagged: transformers reads
+# both, and writes them. What may not be such a number is for whoever reads the key to say.
+CONFIG_JSON = json.JSONDecoder(
+    object_pairs_hook=_untagged_once_each,
+    parse_int=_whole_number,
+    parse_constant=NOT_FINITE.__getitem__,
 )
 
 
@@ -71,7 +100,7 @@ def read_json(path: str) -> dict[str, Any]:
     if "\0" in text:
         raise InputError(f"{where}: is not text: it has a NUL byte; give a JSON file")
     try:
-        data = STRICT_JSON.decode(text)
+        data = CONFIG_JSON.decode(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{where}: is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"

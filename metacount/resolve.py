@@ -12,7 +12,7 @@ from metacount.errors import InputError as InputError
 from metacount.errors import SpecError, nearest
 from metacount.errors import printable as printable
 from metacount.errors import shown as shown
-from metacount.frozen import frozen
+from metacount.frozen import fields, frozen
 from metacount.rules import CHOICES, MAX_DIGITS
 from metacount.spec import ModelSpec
 
@@ -46,7 +46,10 @@ class Foreign:
 
 @frozen
 class Model:
-    """A model to be looked at. `entry` is None when it came from a file."""
+    """A model to be looked at. `entry` is None when it came from a file.
+
+    `refused`: transformers does not take the config, so that nothing of its code speaks of it.
+    """
 
     id: str
     name: str
@@ -55,6 +58,7 @@ class Model:
     changes: dict[str, Any]
     source: Source | None = None
     notes: tuple[str, ...] = ()
+    refused: bool = False
 
     @property
     def published(self) -> catalog.CatalogEntry | None:
@@ -146,11 +150,40 @@ def _changed(model: Model | Foreign, settings: Sequence[str]) -> Model | Foreign
     return Model(
         id=model.id,
         name=model.name,
-        spec=model.spec.replace(**changes),
+        spec=_replaced(model.spec, changes),
         entry=model.entry,
         changes=changes,
         notes=model.notes,
     )
+
+
+def _replaced(spec: ModelSpec, changes: dict[str, Any]) -> ModelSpec:
+    """The spec with other values; an error tells what to type."""
+    try:
+        return ModelSpec.from_dict({**spec.to_dict(), **changes})
+    except SpecError as error:
+        raise error.reworded(
+            unset=lambda name: (
+                f"leave out `--set {name}`"
+                if name in changes
+                else f"add `--set {name}={_typed(fields(ModelSpec)[name])}`"
+            ),
+            give=lambda name: f"add `--set {name}={_placeholder(name)}`",
+        ) from None
+
+
+def _typed(value: object) -> str:
+    """A field's value as --set takes it.
+
+    >>> _typed(None), _typed(False), _typed("gqa")
+    ('none', 'false', 'gqa')
+    """
+    return str(value).lower()
+
+
+def _placeholder(name: str) -> str:
+    kind = str(ModelSpec.__annotations__[name])
+    return "true" if kind.startswith("bool") else "NUMBER"
 
 
 def _find(argument: str) -> Model | Foreign:
@@ -263,7 +296,6 @@ def _from_hugging_face(
             problem = f"its default config makes no spec: {printable(error)}"
             return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)
         raise InputError(f"{shown(where)}: {printable(error)}") from None
-    notes = mapped.notes
     return Model(
         id=shown(path),
         name=shown(name),
@@ -271,7 +303,8 @@ def _from_hugging_face(
         entry=None,
         changes={},
         source=source,
-        notes=notes,
+        notes=mapped.notes,
+        refused=bool(mapped.refused),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError as SpecError
 from metacount.errors import nearest as nearest
 from metacount.errors import shown_name as shown_name
+from metacount.errors import shown_value as shown_value
 from metacount.frozen import fields
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -181,7 +182,7 @@ def _check_ends(spec: ModelSpec) -> None:
     if spec.d_embedding is not None:
         if spec.kind != "encoder":
             raise SpecError("d_embedding", "belongs to an encoder", spec.d_embedding,
-                            "leave it out")  # fmt: skip
+                            "leave d_embedding out")  # fmt: skip
         if spec.has_head and not spec.head_transform:
             raise SpecError("d_embedding", "with a head needs head_transform, which leads back to "
                             "it", spec.d_embedding, "set head_transform")  # fmt: skip
@@ -202,7 +203,7 @@ def _check_attention(spec: ModelSpec) -> None:
                             "choose head, or position rope")  # fmt: skip
         if spec.attention_softcap is not None and spec.position == "transformer_xl":
             raise SpecError("attention_softcap", "is not defined with position transformer_xl",
-                            spec.attention_softcap, "leave it out")  # fmt: skip
+                            spec.attention_softcap, "leave attention_softcap out")  # fmt: skip
         return
     _require(spec, mla[1:5], "by attention mla")
     only_gqa = ("n_kv_heads", "head_dim", "q_bias", "k_bias", "v_bias", "o_bias", "qk_norm",
@@ -224,12 +225,12 @@ def _check_window(spec: ModelSpec) -> None:
                         f"choose 2 to {MAX_TOKENS}")  # fmt: skip
     elif spec.kind == "prefix-decoder":
         raise SpecError("window", "is not defined for a prefix-decoder", spec.window,
-                        "leave it out")  # fmt: skip
+                        "leave window out")  # fmt: skip
     elif spec.kind != "decoder" and spec.window_kind == "chunked":
         raise SpecError("window_kind", "chunked needs a decoder", "chunked", "choose sliding")
     elif spec.kind == "encoder-decoder":
         raise SpecError("window", "is not defined for an encoder-decoder", spec.window,
-                        "leave it out")  # fmt: skip
+                        "leave window out")  # fmt: skip
 
 
 def _check_ffn(spec: ModelSpec) -> None:
@@ -240,7 +241,9 @@ def _check_ffn(spec: ModelSpec) -> None:
         raise SpecError("activation", "identity without a gate is one linear map", "identity",
                         "set gated (bilinear)")  # fmt: skip
     if spec.swish_beta != 1.0 and spec.activation != "silu":
-        raise SpecError("swish_beta", "belongs to activation silu", spec.swish_beta, "leave it out")
+        raise SpecError(
+            "swish_beta", "belongs to activation silu", spec.swish_beta, "leave swish_beta out"
+        )
     moe_only = ("top_k", "d_ff_expert", "n_dense_layers", "moe_every", "moe_offset",
                 "n_shared_experts", "d_ff_shared", "shared_expert_gate", "router", "router_bias",
                 "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale",
@@ -285,7 +288,9 @@ def _check_norms(spec: ModelSpec) -> None:
     if spec.norm == "rmsnorm" and spec.norm_bias:
         raise SpecError("norm_bias", "has no meaning with rmsnorm", True, "leave norm_bias out")
     if spec.norm == "layernorm" and spec.norm_unit_offset:
-        raise SpecError("norm_unit_offset", "belongs to rmsnorm", True, "leave it out")
+        raise SpecError(
+            "norm_unit_offset", "belongs to rmsnorm", True, "leave norm_unit_offset out"
+        )
     if not spec.first_norm and spec.norm_placement != "pre":
         raise SpecError("first_norm", "can only be left out of placement pre", False,
                         "leave first_norm out")  # fmt: skip
@@ -313,7 +318,7 @@ def _check_positions(spec: ModelSpec) -> None:
                             f"choose 0 to {spec.n_positions - 1}")  # fmt: skip
     if spec.n_query_positions and spec.kind != "decoder":
         raise SpecError("n_query_positions", "belongs to a decoder", spec.n_query_positions,
-                        "leave it out")  # fmt: skip
+                        "leave n_query_positions out")  # fmt: skip
     if spec.position == "t5":
         _require(spec, fields["t5"], "by T5's relative buckets")
         if spec.n_buckets is not None and (spec.n_buckets % 4 or spec.n_buckets < 4):

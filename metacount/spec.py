@@ -140,7 +140,14 @@ class ModelSpec:
 
     def replace(self, **changes: Any) -> ModelSpec:
         """The same model with other values, checked like a new one."""
-        return self.from_dict({**self.to_dict(), **changes})
+        try:
+            return self.from_dict({**self.to_dict(), **changes})
+        except SpecError as error:
+            defaults = fields(type(self))
+            raise error.reworded(
+                unset=lambda name: f"pass {name}={defaults[name]!r}",
+                give=lambda name: f"pass {name} as well",
+            ) from None
 
     def substituted(self, **values: Any) -> Any:
         """The same structure with symbols or arrays for sizes. Unchecked: rules need numbers."""

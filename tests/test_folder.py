@@ -122,7 +122,7 @@ def hostile(tmp_path: Path) -> dict[str, str]:
         file.truncate(2**34)  # sparse
     write(tmp_path / "layers.json", {"model_type": "llama", "num_hidden_layers": 10**9})
     (tmp_path / "loop.json").symlink_to("loop.json")
-    (tmp_path / "nan.json").write_text('{"d_model": NaN}')
+    (tmp_path / "nan.json").write_text('{"model_type": "llama", "hidden_size": NaN}')
     (tmp_path / "nowhere.json").symlink_to("not-there.json")
     (tmp_path / "null.json").symlink_to("/dev/zero")
     write(tmp_path / "number.json", {**TINY, "d_model": 10**39})
@@ -142,7 +142,7 @@ def hostile(tmp_path: Path) -> dict[str, str]:
         "huge.json": "has 17179869184 bytes",
         "layers.json": "num_hidden_layers must be at most",
         "loop.json": "leads to no file",
-        "nan.json": "NaN is not a number of JSON",
+        "nan.json": "hidden_size must be a whole number: got nan",
         "nowhere.json": "leads to no file",
         "null.json": "is not a regular file",
         "number.json": "d_model must be at most 16777216",

@@ -18,6 +18,8 @@ MAPPINGS = (
     ("speech seq2seq", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES"),
     ("base", "MODEL_MAPPING_NAMES"),
 )
+# What old configs on the hub call a class that has another name today.
+RENAMED = {"T5WithLMHeadModel": "T5ForConditionalGeneration"}
 TEXT_KINDS = ("causal-LM", "seq2seq", "masked-LM")
 
 
@@ -92,15 +94,17 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
         named = architectures[:1] if isinstance(architectures, list) else [architectures]
         if named and not isinstance(named[0], str):
             raise SpecError("architectures", "must be a list of class names", named[0],
-                            "leave it out, or name one class")  # fmt: skip
+                            "remove it, or name one class")  # fmt: skip
         if named:
-            found = _class_called(named[0], model_type)
+            name = RENAMED.get(named[0], named[0])
+            found = _class_called(name, model_type)
             if found is not None:
-                return found, "named by architectures"
+                older = "" if name == named[0] else f", as {named[0]}"
+                return found, f"named by architectures{older}"
             chosen, reason = _by_type(model_type)
             if not remote:
                 raise SpecError("architectures", f"names no model of transformers {version()}",
-                                named[0], f"leave it out to count {chosen.__name__}")  # fmt: skip
+                                named[0], f"remove it to count {chosen.__name__}")  # fmt: skip
             return chosen, f"{reason}; {named[0][:80]} is remote code"
     return _by_type(model_type)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..frozen import frozen
 from ..spec import ModelSpec, SpecError, nearest
 from .config_keys import Keys, Unmapped, UnmappedClass, UnmappedKey, UnmappedType
+from .config_rules import refusals
 from .families import FAMILIES, family_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -25,12 +26,17 @@ LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "For
 
 @frozen
 class Mapped:
-    """The spec of a config, the class it stands for, what was not obeyed, what was passed over."""
+    """The spec of a config, the class it stands for, what was not obeyed, what was passed over.
+
+    `refused` says why transformers would not take the config, where that is known; it is among the
+    notes, too.
+    """
 
     spec: ModelSpec
     class_name: str
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
 def mapped_types() -> tuple[str, ...]:
@@ -66,12 +72,37 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         keys.notes.append("quantization_config is ignored: values are counted unquantised")
     fields = _without_head(family.fields(keys), end)
     passed = keys.finish(family.ignored, kind=fields["kind"])
+    try:
+        spec = ModelSpec.from_dict(fields)
+    except SpecError as error:
+        raise _in_keys(error, keys) from None
+    refused = refusals(config, spec)
     return Mapped(
-        spec=ModelSpec.from_dict(fields),
+        spec=spec,
         class_name=class_name,
-        notes=tuple(keys.notes),
+        notes=(*keys.notes, *refused),
         ignored=passed,
+        refused=refused,
     )
+
+
+def _in_keys(error: SpecError, keys: Keys) -> SpecError:
+    """A broken rule of the spec in the names that the config has for its fields."""
+    import re
+
+    from ..symbols import MODEL_TERMS
+
+    names = {}
+    for term in MODEL_TERMS:
+        found = [name for name in (term.name, *term.elsewhere) if name in keys.read]
+        if len(found) == 1:  # two would be as good a guess as the other
+            names[term.name] = keys.spelled.get(found[0], found[0])
+
+    def named(text: str) -> str:
+        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
+
+    plain = error.reworded(unset=lambda name: f"remove {name}", give=lambda name: f"give {name}")
+    return SpecError(named(plain.field), named(plain.rule), plain.value, named(plain.remedy))
 
 
 def _without_head(fields: dict[str, Any], end: str) -> dict[str, Any]:
@@ -91,7 +122,7 @@ def _choose_class(config: dict[str, Any], family: Family) -> tuple[str, str, str
         return default, _end(classes, default), f"the {family.kind} class of its type"
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise SpecError("architectures", "must be a list of class names", named,
-                        f"leave it out to count {default}")  # fmt: skip
+                        f"remove it to count {default}")  # fmt: skip
     if named[0] in classes:
         return named[0], _end(classes, named[0]), "named by architectures"
     if config.get("auto_map") and named[0].endswith(LANGUAGE_MODEL):

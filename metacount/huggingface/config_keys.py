@@ -110,11 +110,14 @@ class Keys:
         self, data: dict[str, Any], defaults: dict[str, Any], aliases: dict[str, str], end: str
     ) -> None:
         self.data: dict[str, Any] = {}
+        self.spelled: dict[str, str] = {}  # our name of a key -> the name it has in the file
         for key, value in data.items():
             name = aliases.get(key, key)
             if name in self.data and self.data[name] != value:
-                raise SpecError(key, f"is another name of {name}, which has another value", value,
-                                "leave one out")  # fmt: skip
+                rule = f"is the same as {self.spelled[name]}, which has another value"
+                raise SpecError(key, rule, value, "remove one of them")
+            if name not in self.data or key == name:
+                self.spelled[name] = key
             self.data[name] = value
         self.defaults, self.aliases, self.end = defaults, aliases, end
         self.read: set[str] = set()
@@ -179,6 +182,18 @@ class Keys:
         if found is not None and not any(same(found, a) for a in allowed):
             self.unmapped(name, found, f"here it can only be {' or '.join(map(_json, allowed))}")
 
+    def agrees(self, name: str, value: object) -> None:
+        """A key that transformers derives from others; written down, even null, it is obeyed."""
+        found = self.given(name)
+        if name in self.data and not same(found, value):
+            self.unmapped(name, found, f"by the other keys it is {_json(value)}: remove it")
+
+    def own_name(self, name: str) -> None:
+        """A key that transformers must find under its first name."""
+        other = self.spelled.get(name, name)
+        if other != name:
+            self.unmapped(other, self.data[name], f"call it {name}: other keys depend on it")
+
     def activation(self, name: str, *, gated: bool) -> dict[str, Any]:
         """The spec's fields for an activation function, and whether it gates."""
         value = self.raw(name)
@@ -196,7 +211,10 @@ class Keys:
         raise UnmappedKey(name, "has a value that no spec expresses", value, remedy)
 
     def finish(self, ignored: Iterable[str], *, kind: str) -> tuple[str, ...]:
-        """The keys that were passed over. Raises `UnmappedKey` for one that nobody knows."""
+        """The keys that were passed over. Raises `UnmappedKey` for one that nobody knows.
+
+        A key of the family that its function did not read has no part in this class or layout.
+        """
         harmless = HARMLESS | frozenset(ignored)
         passed = []
         for name, value in self.data.items():
@@ -204,17 +222,17 @@ class Keys:
                 continue
             if name in NEUTRAL:
                 if not any(same(value, a) for a in NEUTRAL[name]):
-                    self.unmapped(name, value, "leave it out")
+                    self.unmapped(name, value, "remove it")
             elif name == "is_encoder_decoder":
                 if self.end != "encoder" and value is not (kind == "encoder-decoder"):
-                    self.unmapped(name, value, "leave it out")
-            elif name not in harmless:
-                known = {*self.defaults, *self.aliases, *self.read, *harmless}
+                    self.unmapped(name, value, "remove it")
+            elif name not in harmless and name not in self.defaults:
+                known = {*self.defaults, *self.aliases, *self.read, *harmless, *NEUTRAL}
                 raise UnmappedKey(
                     shown_name(name),
                     "is not a key that this mapping understands",
                     value,
-                    nearest(name, known, "leave it out if it changes nothing"),
+                    nearest(name, known, "remove it if it changes nothing"),
                 )
             passed.append(name)
         return tuple(passed)

@@ -133,11 +133,13 @@ def _rope_object(keys: Keys) -> dict[str, Any]:
 
 def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SpecError(name, "must be an object", value, "leave it out")
+        raise SpecError(name, "must be an object", value, "remove it")
     known = ROPE_DETAILS if flat else frozenset(["full_attention", "sliding_attention"])
     for key in value:
         if key not in known:
-            keys.unmapped(name, {key: value[key]}, f"leave {shown_name(key)} out")
+            keys.unmapped(name, {key: value[key]}, f"remove {shown_name(key)}")
+    if not isinstance(value.get("rope_type", ""), str):
+        keys.unmapped(name, {"rope_type": value["rope_type"]}, "remove rope_type")
     kind = value.get("rope_type") or value.get("type") or "default"
     if kind not in ROPE_TYPES:
         keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
@@ -178,10 +180,10 @@ def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[st
     types = keys.given("layer_types")
     types = default if types is None else types
     if not isinstance(types, list):
-        raise SpecError("layer_types", "must be a list", types, "leave it out")
+        raise SpecError("layer_types", "must be a list", types, "remove it")
     if len(types) != n_layers:
         raise SpecError("layer_types", f"must have one item a layer: {n_layers}", len(types),
-                        "leave it out")  # fmt: skip
+                        "remove it")  # fmt: skip
     for item in types:
         if item not in allowed:
             keys.unmapped("layer_types", item, f"choose {' or '.join(allowed)}")

@@ -6,8 +6,10 @@ would load code, weights or kernels is taken out, and said.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from ..json_file import untagged
 from ..spec import SpecError
 
 MAX_SIZE = 2**31  # of any whole number
@@ -117,6 +119,7 @@ POSITIVE = frozenset(
         "num_layers",
     ]
 )
+SIZES = LAYER_COUNTS | EXPERT_COUNTS | POSITION_COUNTS | POSITIVE
 
 # Taken out wherever they stand: none changes a count, and each could fetch or run something.
 DROPPED = frozenset(
@@ -173,6 +176,7 @@ def checked_config(data: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
         if depth > MAX_DEPTH:
             raise SpecError(name, f"must be nested at most {MAX_DEPTH} deep", depth,
                             "give a model's config.json")  # fmt: skip
+        value = untagged(value)
         if isinstance(value, dict):
             _check_length(name, value)
             return {
@@ -188,6 +192,8 @@ def checked_config(data: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
                 raise SpecError(name, f"must be text of at most {MAX_TEXT} characters",
                                 f"{len(value)} characters", "shorten it")  # fmt: skip
             return value
+        if isinstance(value, float) and not math.isfinite(value) and name in SIZES:
+            raise SpecError(name, "must be a whole number", value, "write its size")
         if isinstance(value, bool) or value is None or isinstance(value, float):
             return value
         if isinstance(value, int):
@@ -209,7 +215,7 @@ def _kept(key: object, value: object, notes: dict[str, None]) -> bool:
         return False
     if key in FETCHING and value:
         raise SpecError(key, "must be false: no weights are fetched to count a model", value,
-                        "set it to false, or leave it out")  # fmt: skip
+                        "set it to false, or remove it")  # fmt: skip
     return key not in DROPPED
 
 

@@ -105,7 +105,7 @@ def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
     if any(model_types(kind).get(model_type) == chosen.__name__ for kind, _ in MAPPINGS):
         return config, ""  # a type may share another's class under a config of its own
     raise SpecError("architectures", f"does not go with model_type: it takes a {wants.__name__}",
-                    chosen.__name__, "leave architectures out")  # fmt: skip
+                    chosen.__name__, "remove architectures")  # fmt: skip
 
 
 def built_quietly(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:

@@ -191,7 +191,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     if model.entry is None:
         check = "the formulas; `metacount verify` compares them with code"
     lines += paragraph("counted  ", "by " + check, width)
-    proof = proven(model.spec)
+    proof = None if model.refused else proven(model.spec)
     return lines if proof is None else [*lines, *paragraph("proven   ", str(proof), width)]
 
 

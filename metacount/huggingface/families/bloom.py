@@ -130,7 +130,7 @@ def _mpt_attention(keys: Keys) -> float | None:
     inner = keys.given("attn_config")
     inner = {} if inner is None else inner
     if not isinstance(inner, dict):
-        raise SpecError("attn_config", "must be an object", inner, "leave it out")
+        raise SpecError("attn_config", "must be an object", inner, "remove it")
     attention = Keys(inner, {"softmax_scale": None}, {}, "body")
     attention.fixed("attn_type", "multihead_attention")
     attention.fixed("alibi", True)

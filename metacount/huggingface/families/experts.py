@@ -182,7 +182,7 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     named = keys.given("moe_layers")
     named = list(range(step - 1, n_layers, step)) if named is None else named
     if not isinstance(named, list) or any(type(i) is not int for i in named):
-        raise SpecError("moe_layers", "must be a list of whole numbers", named, "leave it out")
+        raise SpecError("moe_layers", "must be a list of whole numbers", named, "remove it")
     chosen = frozenset(named)
     layout = moe_layout(keys, "moe_layers", [[i in chosen for i in range(n_layers)]], every=step)
     experts = {

@@ -78,6 +78,7 @@ def _expanded(keys: Keys, n_layers: int) -> str:
         letters += "".join("GL"[kind == "local"] for kind in kinds) * times
     if len(letters) != n_layers:
         raise wrong
+    keys.agrees("attention_layers", ["local" if letter == "L" else "global" for letter in letters])
     return letters
 
 
@@ -183,7 +184,7 @@ FAMILIES = {
         "intermediate_size": None, "window_size": 256, "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
     }, aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-        ignored=f"attention_layers {SUMMARY}"),
+        ignored=SUMMARY),
     "gpt_neox": decoder("GPTNeoX", gpt_neox, {
         "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44,
         "num_attention_heads": 64, "intermediate_size": 24576, "hidden_act": "gelu",

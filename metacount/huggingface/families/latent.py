@@ -21,6 +21,8 @@ def latent(keys: Keys, style: str) -> dict[str, Any]:
     if eps != LATENT_EPS:
         keys.notes.append(f"the norms over the latents have eps {LATENT_EPS} in transformers")
     rope_dim = keys.size("qk_rope_head_dim")
+    if keys.given("head_dim") is not None:
+        keys.size("head_dim")  # written by transformers, and read for RoPE alone
     turned = rope(keys, rope_dim, style=style)
     return {
         "kind": "decoder",

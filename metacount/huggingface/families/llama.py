@@ -144,10 +144,10 @@ def rope_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> list[bo
         return [(i + 1) % every != 0 for i in range(n_layers)]
     if not isinstance(given, list) or len(given) != n_layers:
         raise SpecError("no_rope_layers", f"must be a list of {n_layers} numbers", given,
-                        "leave it out")  # fmt: skip
+                        "remove it")  # fmt: skip
     for item in given:
         if item not in (0, 1):
-            raise SpecError("no_rope_layers", "must hold 0 and 1 only", item, "leave it out")
+            raise SpecError("no_rope_layers", "must hold 0 and 1 only", item, "remove it")
     return [bool(item) for item in given]
 
 

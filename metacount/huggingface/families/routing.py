@@ -65,7 +65,7 @@ def qwen_experts(keys: Keys, fields: dict[str, Any], count: str) -> dict[str, An
     dense = keys.raw("mlp_only_layers")
     dense = [] if dense is None else dense
     if not isinstance(dense, list) or any(type(i) is not int for i in dense):
-        raise SpecError("mlp_only_layers", "must be a list of whole numbers", dense, "leave it out")
+        raise SpecError("mlp_only_layers", "must be a list of whole numbers", dense, "remove it")
     excluded = frozenset(dense)
     some = keys.size(count, lowest=0) > 0
     stack = [some and i not in excluded and (i + 1) % step == 0 for i in range(n_layers)]

@@ -18,6 +18,9 @@ def t5_base(keys: Keys) -> dict[str, Any]:
     n_heads, n_encoder = keys.size("num_heads"), keys.layers("num_layers")
     n_decoder = keys.raw("num_decoder_layers")
     n_decoder = n_encoder if n_decoder is None else keys.layers("num_decoder_layers")
+    # transformers makes the number of decoder layers and the sparse steps from num_layers before
+    # it takes in other names
+    keys.own_name("num_layers")
     stacks: dict[str, Any] = {
         "kind": "encoder-decoder",
         "n_layers": n_decoder,
@@ -25,6 +28,7 @@ def t5_base(keys: Keys) -> dict[str, Any]:
     }
     if keys.end == "encoder":
         stacks = {"kind": "encoder", "n_layers": n_encoder}
+        keys.fixed("is_decoder", False)
     return {
         **stacks,
         "d_model": keys.size("d_model"),
@@ -68,6 +72,9 @@ def _t5_activation(keys: Keys) -> dict[str, Any]:
     gated = value.startswith("gated-")
     # gated-gelu means the tanh form, for old configs' sake
     name = "gelu_new" if value == "gated-gelu" else value.removeprefix("gated-")
+    # where they are written down, transformers obeys these two
+    keys.agrees("is_gated_act", gated)
+    keys.agrees("dense_act_fn", name)
     inner = Keys({"feed_forward_proj": name}, {}, {}, keys.end)
     return inner.activation("feed_forward_proj", gated=gated)
 
@@ -80,12 +87,11 @@ def switch(keys: Keys) -> dict[str, Any]:
     keys.fixed("num_selected_experts", 1)
     only_tied(keys)
     n_encoder = fields.get("n_encoder_layers", fields["n_layers"])
-    encoder = _sparse(keys, "num_sparse_encoder_layers", n_encoder)
-    stacks = [encoder]
+    stacks = [_sparse(keys, "encoder", n_encoder)]
     if fields["kind"] == "encoder":
-        keys.raw("num_sparse_decoder_layers")
+        keys.given("decoder_sparse_step")
     else:
-        stacks.append(_sparse(keys, "num_sparse_decoder_layers", fields["n_layers"]))
+        stacks.append(_sparse(keys, "decoder", fields["n_layers"]))
     n_experts, bias = keys.size("num_experts"), keys.flag("router_bias")
     layout = moe_layout(keys, "num_sparse_encoder_layers", stacks, every=2)
     if layout == {"n_dense_layers": 0, "moe_every": 1}:
@@ -108,8 +114,9 @@ def only_tied(keys: Keys) -> None:
     keys.only("tie_word_embeddings", True, why="untied, each stack has a table of its own")
 
 
-def _sparse(keys: Keys, name: str, n_layers: int) -> list[bool]:
+def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:
     """Which layers have experts: the second, and then every n-th."""
+    name = f"num_sparse_{stack}_layers"
     count = keys.layers(name, lowest=0)
     if count == 0:
         # the step is then the number of layers, which leaves the second layer with experts
@@ -118,6 +125,7 @@ def _sparse(keys: Keys, name: str, n_layers: int) -> list[bool]:
         raise SpecError(name, f"must be at most the {n_layers} layers", count, "lower it")
     else:
         step = n_layers // count
+    keys.agrees(f"{stack}_sparse_step", step)  # written down, it goes before the number of layers
     return [step == 1 or i % step == 1 for i in range(n_layers)]
 
 
@@ -175,7 +183,7 @@ FAMILIES = {
                  "T5Model": "body", "T5EncoderModel": "encoder"},
         defaults={**T5, "feed_forward_proj": "relu"},
         aliases={**T5_NAMES, "head_dim": "d_kv"},
-        ignored=("dense_act_fn", "is_gated_act", "is_decoder", "n_positions", "output_past"),
+        ignored=("is_decoder", "n_positions", "output_past"),
         kind="seq2seq",
     ),
     "switch_transformers": Family(
@@ -187,7 +195,7 @@ FAMILIES = {
                   "num_sparse_encoder_layers": 3, "num_sparse_decoder_layers": 3,
                   "num_experts": 8, "router_bias": False, "dense_act_fn": "relu"},
         aliases=T5_NAMES,
-        ignored=("encoder_sparse_step", "decoder_sparse_step", "expert_capacity", "router_dtype",
+        ignored=("expert_capacity", "router_dtype",
                  "router_ignore_padding_tokens", "add_router_probs", "is_decoder", "n_positions",
                  "feed_forward_proj", "batch_prioritized_routing"),
         kind="seq2seq",
