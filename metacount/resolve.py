@@ -9,6 +9,7 @@ import os
 
 from metacount import catalog
 from metacount.frozen import frozen
+from metacount.position_parts import PARTS
 from metacount.spec import CHOICES, ModelSpec, SpecError, nearest
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -253,6 +254,8 @@ def _parse_value(name: str, text: str) -> Any:
     lower = text.lower()
     if optional and lower in ("none", "null"):
         return None
+    if name in PARTS:
+        raise InputError(f"--set {name} takes none only: write it in a model's file")
     if kind.startswith("bool"):
         if lower not in ("true", "false"):
             raise InputError(f"--set {name} must be true or false: got '{shown(text)}'")

@@ -25,12 +25,17 @@ LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "For
 
 @frozen
 class Mapped:
-    """The spec of a config, the class it stands for, what was not obeyed, what was passed over."""
+    """The spec of a config, the class it stands for, what was not obeyed, what was passed over.
+
+    `differs`: where a module of this spec computes something else than transformers' class, though
+    every count is the same. Weights are not loaded then.
+    """
 
     spec: ModelSpec
     class_name: str
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
+    differs: tuple[str, ...] = ()
 
 
 def mapped_types() -> tuple[str, ...]:
@@ -71,6 +76,7 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         class_name=class_name,
         notes=tuple(keys.notes),
         ignored=passed,
+        differs=tuple(keys.different),
     )
 
 
