@@ -1,4 +1,4 @@
-"""The parts about far positions: each rule triggers and says what to do; they come back from data."""
+"""The parts about far positions: each rule triggers, says what to do; all come back from data."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def test_a_part_is_listed_and_not_set_on_the_command_line() -> None:
     takes = {row["field"]: row["takes"] for row in field_rows()}
     assert {takes[name] for name in PARTS} == {"object, or none"}
     assert parse_settings(["rope_scaling=none"]) == {"rope_scaling": None}
-    with pytest.raises(InputError, match="^--set rope_scaling takes none only: write it in a mod"):
+    with pytest.raises(InputError, match=r"^--set rope_scaling takes none only: write it"):
         parse_settings(["rope_scaling=yarn"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .attention import ScaledDotProduct, Visibility
 from ..position_parts import RopeScaling
+from .attention import ScaledDotProduct, Visibility
 from .cache import LayerCache
 from .linear import Linear
 from .norm import RMSNorm

@@ -5,16 +5,19 @@ mean square of RMSNorm, the softmax of attention and the scores of routers: its 
 or `dtype=torch.float32` there, so that bf16 models keep precision. Two such models that do the same
 mathematics agree to 1e-5 only. `Float64` reads every float32 in a call as float64, while a model is
 built (frequencies) and while it runs, and `.bfloat16()` (Falcon's ALiBi) likewise.
-It also reads 0.79788456 in BLOOM's GELU as sqrt(2/pi), of which these are eight digits (3e-10 in
-logits). `.float()` gives a contiguous tensor, as it does of a bf16 one: DeepSeek-V2 relies on it
-(`view_as_complex`). Nothing else of transformers is changed.
+It also reads 0.79788456 in BLOOM's GELU and 0.7978845608 in `gelu_fast` as sqrt(2/pi), of which
+these are eight and ten digits, and 0.1070322243 in BLOOM's gradient as 3·0.044715·sqrt(2/pi): 3e-10
+in logits and gradients. `.float()` gives a contiguous tensor, as it does of a bf16 one: DeepSeek-V2
+relies on it (`view_as_complex`). Nothing else is changed.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +27,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metacount.huggingface.classes import choose_class, config_class
+
+ROOT = math.sqrt(2 / math.pi)
+DIGITS = {0.79788456: ROOT, 0.7978845608: ROOT, 0.1070322243: 3 * 0.044715 * ROOT}
 
 
 class Float64(TorchFunctionMode):
@@ -37,8 +43,8 @@ class Float64(TorchFunctionMode):
 
 
 def _wider(value: Any) -> Any:
-    if type(value) is float and value == 0.79788456:
-        return math.sqrt(2 / math.pi)
+    if type(value) is float and value in DIGITS:
+        return DIGITS[value]
     return torch.float64 if value is torch.float32 else value
 
 
@@ -46,6 +52,8 @@ def build_in_float64(config: dict[str, Any], seed: int = 0, *, attention: str = 
     """transformers' module of a config, on CPU in float64, with random weights, seeded."""
     model_type, architectures = config["model_type"], config.get("architectures")
     chosen, _ = choose_class(model_type, architectures, remote=False)
+    if model_type == "bloom":
+        _exact_backward(sys.modules[chosen.__module__])
     keys = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
     logger = logging.getLogger("transformers")  # it wonders at end tokens outside a tiny vocabulary
     level = logger.level
@@ -60,6 +68,20 @@ def build_in_float64(config: dict[str, Any], seed: int = 0, *, attention: str = 
         logger.setLevel(level)
     randomise(module, seed)
     return module
+
+
+def _exact_backward(bloom: Any) -> None:
+    """No mode reaches into BLOOM's backward of its own, so the mode is entered there."""
+    back = bloom.bloom_gelu_back
+    if not hasattr(back, "__wrapped__"):
+
+        @functools.wraps(back)
+        def exact(*tensors: Tensor) -> Tensor:
+            with Float64():
+                result: Tensor = back(*tensors)
+            return result
+
+        bloom.bloom_gelu_back = exact
 
 
 @contextmanager
