@@ -74,7 +74,9 @@ def gemma3(keys: Keys) -> dict[str, Any]:
         keys, "window" in fields, old_global="rope_theta", old_local="rope_local_base_freq",
         scaled=FULL_OR_SLIDING[:1],
     )  # fmt: skip
-    return {**fields, "qk_norm": "head", **turned}
+    if fields["attention_softcap"] is not None:
+        keys.notes.append("attn_logit_softcapping: transformers' Gemma 3 does not use it")
+    return {**fields, "attention_softcap": None, "qk_norm": "head", **turned}
 
 
 GEMMA: dict[str, Any] = {

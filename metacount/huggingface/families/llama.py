@@ -211,7 +211,7 @@ FAMILIES = {
     "ministral3": decoder("Ministral3", ministral3, {
         **LLAMA, **WINDOW, "vocab_size": 131072, "intermediate_size": 14336,
         "num_hidden_layers": 34, "num_key_value_heads": 8, "head_dim": 128,
-        "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
+        "rms_norm_eps": 1e-5,
     }),
     "qwen2": decoder("Qwen2", qwen2, {**LLAMA, **QWEN2, **SOME_WINDOWS}),
     "qwen3": decoder("Qwen3", qwen3, {
