@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,20 @@ def test_other_sizes_and_structures(name: str, data: st.DataObject) -> None:
     """Layers, heads, groups, biases, ties, windows, QK-norm, experts: one draw each."""
     found = compare(data.draw(small_configs(name)), bound=BOUND, decode=False)
     assert same(found), found
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "minicpm3"])
+@settings(max_examples=12)
+@given(data=st.data())
+def test_latent_attention_of_any_sizes(name: str, data: st.DataObject) -> None:
+    """Odd latents and heads too, which complex numbers over a view of them do not bear."""
+    size = st.integers(1, 23)
+    sizes = {key: data.draw(size) for key in ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")}
+    sizes["q_lora_rank"] = data.draw(st.none() | size)
+    sizes["qk_rope_head_dim"] = 2 * data.draw(st.integers(1, 5))
+    found = compare({**odd(name), **sizes}, bound=BOUND, gradients=False)
+    assert found.kind == ("impossible" if name == "minicpm3" and not sizes["q_lora_rank"] else
+                          "equal"), found  # fmt: skip
 
 
 # ---- RoPE: where to find it, and every kind of scaling ----
@@ -248,6 +263,14 @@ def test_activations(name: str) -> None:
             value = ACTIVATIONS[i % len(ACTIVATIONS)]
             found = compare({**odd(name), key: value}, bound=BOUND, decode=False)
             assert same(found), (value, found)
+
+
+def test_the_readme_says_of_how_many_types_that_is_so() -> None:
+    """And to which bound."""
+    text = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text("utf-8").split())
+    assert f"For {len(TYPES)} of the {len(mapped_types())} mapped types logits, cached dec" in text
+    assert "to 1e-11 of the largest value" in text
+    assert BOUND == 1e-11
 
 
 # ---- these tests can fail ----
