@@ -13,6 +13,7 @@ from metacount.errors import SpecError, nearest
 from metacount.errors import printable as printable
 from metacount.errors import shown as shown
 from metacount.frozen import fields, frozen
+from metacount.position_parts import PARTS
 from metacount.rules import CHOICES, MAX_DIGITS
 from metacount.spec import ModelSpec
 
@@ -335,6 +336,8 @@ def _parse_value(name: str, text: str) -> Any:
     lower = text.lower()
     if optional and lower in ("none", "null"):
         return None
+    if name in PARTS:
+        raise InputError(f"--set {name} takes none only: write it in a model's file")
     if kind.startswith("bool"):
         if lower not in ("true", "false"):
             raise InputError(f"--set {name} must be true or false: got '{shown(text)}'")

@@ -52,6 +52,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "position": ("none", "learned", "sinusoidal", "rope", "alibi", "t5", "transformer_xl"),
     "rope_style": ("half", "interleaved"),
+    "sinusoid_style": ("alternating", "halves"),
 }
 
 WIDTHS = (
@@ -76,7 +77,7 @@ MAY_BE_ZERO = ("n_encoder_layers", "n_dense_layers", "n_shared_experts", "n_toke
 
 NUMBERS = ("embedding_scale", "residual_scale", "logit_scale", "logit_softcap", "attention_scale",
            "attention_softcap", "swish_beta", "routed_scale", "norm_eps", "rope_theta",
-           "rope_theta_windowed")  # fmt: skip
+           "rope_theta_windowed", "latent_norm_eps", "mixer_jitter", "alibi_scale")  # fmt: skip
 
 
 def check_model(spec: ModelSpec) -> None:
@@ -128,6 +129,8 @@ def _check_types(spec: ModelSpec) -> None:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 < value < 1e12:
                 raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
+        elif isinstance(value, dict):
+            continue  # a part, checked when it was made
         elif name == "window_pattern":
             if not isinstance(value, str) or not value or set(value) - {"L", "G"}:
                 raise SpecError(name, "must be letters L (windowed) and G (global)", value,
@@ -192,7 +195,7 @@ def _check_ends(spec: ModelSpec) -> None:
 
 def _check_attention(spec: ModelSpec) -> None:
     mla = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-           "mla_bias")  # fmt: skip
+           "mla_bias", "latent_norm_eps")  # fmt: skip
     if spec.attention == "gqa":
         _require(spec, ("n_kv_heads", "head_dim"), "by attention gqa")
         _forbid(spec, mla, "with attention gqa")
@@ -207,7 +210,7 @@ def _check_attention(spec: ModelSpec) -> None:
         return
     _require(spec, mla[1:5], "by attention mla")
     only_gqa = ("n_kv_heads", "head_dim", "q_bias", "k_bias", "v_bias", "o_bias", "qk_norm",
-                "attention_sinks", "rotary_dim", "nope_every")  # fmt: skip
+                "attention_sinks", "rotary_dim", "nope_every", "query_growth")  # fmt: skip
     _forbid(spec, only_gqa, "with attention mla")
     if spec.kind not in ("decoder", "prefix-decoder") or spec.position != "rope":
         raise SpecError("attention", "mla needs a decoder with position rope", spec.attention,
@@ -247,7 +250,7 @@ def _check_ffn(spec: ModelSpec) -> None:
     moe_only = ("top_k", "d_ff_expert", "n_dense_layers", "moe_every", "moe_offset",
                 "n_shared_experts", "d_ff_shared", "shared_expert_gate", "router", "router_bias",
                 "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale",
-                "router_scales_input", "expert_bias")  # fmt: skip
+                "router_scales_input", "expert_bias", "mixer_jitter")  # fmt: skip
     if not spec.is_moe:
         _forbid(spec, moe_only, "without n_experts")
         _require(spec, ("d_ff",), "by a dense feed-forward")
@@ -260,6 +263,8 @@ def _check_ffn(spec: ModelSpec) -> None:
         _require(spec, ("n_groups", "top_groups"), "by group-limited routing")
     if spec.n_groups is None:
         _forbid(spec, ("group_score",), "without groups of experts")
+    if spec.mixer_jitter is not None:
+        _forbid(spec, ("router", "selection_bias", "n_groups"), "with mixer_jitter")
     if spec.n_groups is not None and spec.top_groups is not None and spec.n_experts is not None:
         _divides(spec, "n_groups", "n_experts")
         _at_most(spec, "top_groups", "n_groups")
@@ -303,13 +308,26 @@ def _check_norms(spec: ModelSpec) -> None:
 
 def _check_positions(spec: ModelSpec) -> None:
     fields = {
-        "learned": ("n_positions", "n_query_positions", "position_offset"),
-        "rope": ("rotary_dim", "rope_theta", "rope_theta_windowed", "rope_style", "nope_every"),
+        "learned": ("n_positions", "n_query_positions"),
+        "rope": (
+            "rotary_dim",
+            "rope_theta",
+            "rope_theta_windowed",
+            "rope_style",
+            "nope_every",
+            "rope_scaling",
+            "rope_scaling_windowed",
+            "query_growth",
+        ),
         "t5": ("n_buckets", "max_distance"),
+        "alibi": ("alibi_scale",),
+        "sinusoidal": ("sinusoid_style",),
     }
     for position, names in fields.items():
         if spec.position != position:
             _forbid(spec, names, f"with position {spec.position}")
+    if spec.position not in ("learned", "sinusoidal"):
+        _forbid(spec, ("position_offset",), f"with position {spec.position}")
     if spec.position == "learned":
         _require(spec, ("n_positions",), "by a learned position table")
         if spec.n_positions is not None and spec.position_offset >= spec.n_positions:

@@ -6,6 +6,7 @@ Formulas and modules both read a `ModelSpec`, never each other.
 from __future__ import annotations
 
 from metacount.frozen import REQUIRED, fields, frozen
+from metacount.position_parts import PARTS, QueryGrowth, RopeScaling, check_parts, part_from
 from metacount.rules import CHOICES as CHOICES
 from metacount.rules import DTYPE_BYTES as DTYPE_BYTES
 from metacount.rules import SpecError as SpecError
@@ -71,6 +72,7 @@ class ModelSpec:
     qk_rope_head_dim: int | None = None
     v_head_dim: int | None = None
     mla_bias: bool = False  # on q_a, kv_a and o
+    latent_norm_eps: float | None = None  # of the norms over the latents; None: norm_eps
 
     # feed-forward
     d_ff: int | None = None  # of the dense layers
@@ -96,6 +98,7 @@ class ModelSpec:
     top_groups: int | None = None
     group_score: str = "top2_sum"
     routed_scale: float = 1.0
+    mixer_jitter: float | None = None  # SparseMixer's choice, one expert after another (Phi-MoE)
     router_scales_input: bool = False  # the weight multiplies what goes in, not what comes out
     expert_bias: bool = False
 
@@ -119,10 +122,16 @@ class ModelSpec:
     rope_theta_windowed: float | None = None  # of windowed layers, where it differs (Gemma 3)
     rope_style: str = "half"
     nope_every: int | None = None  # layer i has no RoPE when nope_every divides i + 1
+    rope_scaling: RopeScaling | None = None
+    rope_scaling_windowed: RopeScaling | None = None  # of layers that have rope_theta_windowed
+    query_growth: QueryGrowth | None = None  # far queries grow (Llama 4, Ministral 3)
+    alibi_scale: float = 1.0  # factor on ALiBi's bias (Falcon)
+    sinusoid_style: str = "alternating"
     n_buckets: int | None = None  # T5 relative buckets
     max_distance: int | None = None
 
     def __post_init__(self) -> None:
+        check_parts(self)
         check_model(self)
 
     @classmethod
@@ -136,7 +145,8 @@ class ModelSpec:
         for name, default in names.items():
             if default is REQUIRED and name not in data:
                 raise SpecError(name, "is missing", None, f"set {name}")
-        return cls(**data)
+        parts = {name: part_from(name, data[name]) for name in PARTS if name in data}
+        return cls(**{**data, **parts})
 
     def replace(self, **changes: Any) -> ModelSpec:
         """The same model with other values, checked like a new one."""
@@ -152,13 +162,15 @@ class ModelSpec:
     def substituted(self, **values: Any) -> Any:
         """The same structure with symbols or arrays for sizes. Unchecked: rules need numbers."""
         other = object.__new__(type(self))
-        for name, value in {**self.to_dict(), **values}.items():
+        for name in fields(type(self)):
+            value = values[name] if name in values else getattr(self, name)
             object.__setattr__(other, name, value)
         return other
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, in order."""
-        return {name: getattr(self, name) for name in fields(type(self))}
+        """Every field, in order; parts as plain data."""
+        data = {name: getattr(self, name) for name in fields(type(self))}
+        return {**data, **{name: data[name].to_dict() for name in PARTS if data[name] is not None}}
 
     @property
     def has_encoder(self) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount import rules as rules_module
+from metacount.position_parts import PARTS
 from metacount.rules import CHOICES, LIMITS, NUMBERS, SpecError, nearest
 from metacount.spec import ModelSpec, Workload
 
@@ -140,6 +141,11 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"head_transform_bias": True}, "head_transform_bias has no meaning without head_tra"),
     (ENCODER, {"position_offset": 19}, "position_offset must be below n_positions = 19: got 19; c"),
     (DENSE, {"position_offset": 2}, "position_offset has no meaning with position rope: got 2; "),
+    (MOE, {"mixer_jitter": 0.01, "router": "sigmoid"},
+     "router has no meaning with mixer_jitter: got 'sigmoid'; leave router out"),
+    (DENSE, {"latent_norm_eps": 1e-6}, "latent_norm_eps has no meaning with attention gqa: got"),
+    (DENSE, {"alibi_scale": 2.0}, "alibi_scale has no meaning with position rope: got 2.0; leave"),
+    (DENSE, {"sinusoid_style": "halves"}, "sinusoid_style has no meaning with position rope: got"),
     (DENSE, {"rope_theta_windowed": 5.0}, "rope_theta_windowed has no meaning without a window"),
     (ENCODER, {"norm_unit_offset": True}, "norm_unit_offset belongs to rmsnorm: got True; leave n"),
     (DENSE, {"first_norm": False, "norm_placement": "sandwich"},
@@ -225,7 +231,7 @@ def test_no_rule_of_the_file_is_left_untried() -> None:
 def test_each_field_has_exactly_one_rule_for_its_type() -> None:
     for name, kind in ModelSpec.__annotations__.items():
         rules = [name in LIMITS, name in CHOICES, name in NUMBERS, name == "window_pattern",
-                 kind == "bool"]  # fmt: skip
+                 kind == "bool", name in PARTS]  # fmt: skip
         assert sum(rules) == 1, name
     fields = set(ModelSpec.__annotations__)
     assert set(LIMITS) | set(CHOICES) | set(NUMBERS) <= fields

@@ -30,6 +30,8 @@ class Mapped:
 
     `refused` says why transformers would not take the config, where that is known; it is among the
     notes, too.
+    `differs`: where a module of this spec computes something else than transformers' class, though
+    every count is the same. Weights are not loaded then.
     """
 
     spec: ModelSpec
@@ -37,6 +39,7 @@ class Mapped:
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
     refused: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
 
 
 def mapped_types() -> tuple[str, ...]:
@@ -83,6 +86,7 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
         notes=(*keys.notes, *refused),
         ignored=passed,
         refused=refused,
+        differs=tuple(keys.different),
     )
 
 

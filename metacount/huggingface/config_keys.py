@@ -122,6 +122,7 @@ class Keys:
         self.defaults, self.aliases, self.end = defaults, aliases, end
         self.read: set[str] = set()
         self.notes: list[str] = []
+        self.different: list[str] = []
 
     def raw(self, name: str) -> Any:
         """The value as it stands, or the default."""
@@ -205,6 +206,11 @@ class Keys:
             remedy = nearest(value, ACTIVATIONS, f"choose one of {', '.join(ACTIVATIONS)}")
             self.unmapped(name, value, remedy)
         return {"activation": ACTIVATIONS[value], "gated": gated}
+
+    def differs(self, what: str) -> None:
+        """Note what transformers computes and no spec says, though no count depends on it."""
+        self.notes.append(f"{what}: no count depends on it")
+        self.different.append(what)
 
     def unmapped(self, name: str, value: object, remedy: str) -> NoReturn:
         """The value may be right, but no spec says it."""

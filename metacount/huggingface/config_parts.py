@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..rules import SpecError, shown_name
 from .config_keys import Keys, is_number, words
+from .config_rope import scaling_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -76,9 +77,10 @@ def rope(
 
     An odd rotated width is rounded up by most modules; others (`rounds_up` False) cannot run it.
     """
-    found = _rope_object(keys)
+    found = rope_object(keys)
     base = _rope_number(keys, found, "rope_theta", theta)
-    fields: dict[str, Any] = {"position": "rope", "rope_style": style, "rope_theta": base}
+    fields: dict[str, Any] = {"position": "rope", "rope_style": style, "rope_theta": base,
+                              "rope_scaling": scaling_of(keys, found)}  # fmt: skip
     if partial in keys.defaults:
         factor = _rope_number(keys, found, "partial_rotary_factor", partial)
         fields |= rotary(keys, head_dim, factor, rounds_up)
@@ -99,32 +101,42 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> dict[st
     if width % 2 and width < head_dim and rounds_up:
         # the angles are still those of the odd width
         width += 1
-        keys.notes.append(f"transformers rotates {width} values with the angles of {width - 1}")
+        keys.differs(f"transformers rotates {width} values with the angles of {width - 1}")
     return {"rotary_dim": None if width == head_dim else width}
 
 
-def rope_by_layer_type(keys: Keys, *, old_global: str, old_local: str) -> dict[str, Any]:
-    """RoPE with another base in windowed layers (Gemma 3, ModernBERT)."""
+def rope_by_layer_type(
+    keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
+) -> dict[str, Any]:
+    """RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
+
+    `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
+    """
     found, scaling = keys.given("rope_parameters"), keys.given("rope_scaling")
     found = {} if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
-    if scaling is not None:
-        _checked_object(keys, "rope_scaling", scaling, flat=True)
-    bases = {}
+    scaling = {} if scaling is None else _checked_object(keys, "rope_scaling", scaling, flat=True)
+    bases, scalings = {}, {}
     for kind, old in (("full_attention", old_global), ("sliding_attention", old_local)):
         inner = found.get(kind)
         inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
+        inner = {**inner, **scaling} if kind in scaled else inner
         if inner.get("partial_rotary_factor", 1.0) != 1.0:
             keys.unmapped("partial_rotary_factor", inner["partial_rotary_factor"],
                           "this family rotates whole heads")  # fmt: skip
         bases[kind] = _rope_number(keys, inner, "rope_theta", old)
-    return {
-        "position": "rope",
-        "rope_theta": bases["full_attention"],
-        "rope_theta_windowed": bases["sliding_attention"],
-    }
+        scalings[kind] = scaling_of(keys, inner, nested=True)
+    full, local = "full_attention", "sliding_attention"
+    fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
+    if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
+        fields |= {
+            "rope_theta_windowed": bases[local],
+            "rope_scaling_windowed": scalings[local],
+        }
+    return fields
 
 
-def _rope_object(keys: Keys) -> dict[str, Any]:
+def rope_object(keys: Keys) -> dict[str, Any]:
+    """What the config says of RoPE; the older key goes before the newer."""
     scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
     name = "rope_scaling" if scaling else "rope_parameters"
     value = scaling or found
@@ -143,10 +155,6 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> dict
     kind = value.get("rope_type") or value.get("type") or "default"
     if kind not in ROPE_TYPES:
         keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
-    if kind != "default":
-        keys.notes.append(
-            f"RoPE scaling of type {kind} changes angles, no count: the spec has none"
-        )
     return value
 
 

@@ -1,4 +1,8 @@
-"""transformers' weights in a reference module: each tensor of both sides used once, or an error."""
+"""transformers' weights in a reference module: each tensor of both sides used once, or an error.
+
+What is loaded computes what transformers computes, or is refused: `Mapped.differs` says where the
+reference module of a config is known to compute something else, though it counts the same.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,36 @@ from torch import Tensor
 
 from ..modules.model import Model
 from ..spec import ModelSpec
-from .weight_names import DIALECTS, Dialect, Place
+from .config import Mapped
+from .weight_names import Dialect, Place
+from .weight_tables import DIALECTS
+
+# Where tables say pre-norm names and the block is post-norm (OPT has both).
+POST_NORMS = {
+    "input_layernorm": "self_attention_layernorm",
+    "post_attention_layernorm": "feedforward_layernorm",
+}
 
 
 class WeightsError(ValueError):
     """Weights that are not those of the reference: which tensor, and why."""
 
 
-def load_weights(reference: Model, theirs: Mapping[str, Tensor], spec: ModelSpec) -> None:
-    """Copy transformers' tensors into the reference module of `spec`, in the reference's dtype.
+def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped) -> None:
+    """Copy transformers' tensors into the reference module of a config, in the reference's dtype.
 
     `theirs` is a `state_dict` or a file's content, by transformers' names; tied tensors may be
-    there once or under each of their names, if they are equal. Raises `WeightsError`, and loads
-    nothing, when a tensor is left over, missing on their side, given twice with different values,
-    without values (on meta), or of another shape.
+    there once or under each of their names, if they are equal. `mapped` is what
+    `spec_from_config` gave, and `reference` was built of its spec. Raises `WeightsError`, and loads
+    nothing, when the reference would compute something else than transformers, and when a tensor is
+    left over, missing on their side, given twice with different values, without values (on meta),
+    or of another shape.
     """
+    spec = mapped.spec
+    if mapped.differs:
+        raise WeightsError(f"the reference computes something else: {'; '.join(mapped.differs)}")
+    if reference.spec != spec:
+        raise WeightsError("the reference was built of another spec than the config's")
     dialect = _dialect(theirs)
     ours = _tensors(reference)
     found: dict[str, tuple[str, Tensor]] = {}  # our name -> theirs, value
@@ -33,6 +52,10 @@ def load_weights(reference: Model, theirs: Mapping[str, Tensor], spec: ModelSpec
         bare = name.removeprefix(dialect.prefix)
         if bare in dialect.positions:
             _check_positions(name, value)
+            continue
+        if bare in dialect.zeros:
+            if value.count_nonzero():
+                raise WeightsError(f"{name} holds other values than 0: the reference has none")
             continue
         for target, part in _parts(name, bare, value, dialect, spec):
             if target == "lm_head.weight" and spec.tie_embeddings:
@@ -79,6 +102,8 @@ def _parts(
     if leaf not in ("weight", "bias"):
         module, leaf = bare, ""
     stem, place = _place(module, dialect)
+    if spec.norm_placement == "post" and isinstance(place, str):
+        place = POST_NORMS.get(place, place)
     if place is None:
         raise WeightsError(f"{name} is left over: no place in a reference is known for it")
     place = Place((place,)) if isinstance(place, str) else place

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..position_parts import QueryGrowth, RopeScaling
 from .cache import LayerCache
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm, at_least_float32
-from .position import RelativeProjection, apply_rope
+from .position import RelativeProjection, apply_rope, grown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +138,14 @@ class Attention(nn.Module):
         rotary_dim: int | None = None,
         rope_theta: float = 10000.0,
         rope_style: str = "half",
+        rope_scaling: RopeScaling | None = None,
+        query_growth: QueryGrowth | None = None,
         relative: bool = False,
     ) -> None:
         super().__init__()
         self.head_dim, self.rotary_dim = head_dim, rotary_dim
         self.rope_theta, self.rope_style = rope_theta, rope_style
+        self.rope_scaling, self.query_growth = rope_scaling, query_growth
         self.qk_norm, self.norm_eps = qk_norm, norm_eps
         self.scale = head_dim**-0.5 if scale is None else scale
         self.q_proj = Linear(d_model, n_heads * head_dim, bias=q_bias)
@@ -190,15 +194,17 @@ class Attention(nn.Module):
             k = self._heads(self.k_proj(made_of), self.k_norm)
             v = self._heads(self.v_proj(made_of), None)
             if source_BTD is None:
-                k = self._rope(k, queries)
+                k = self._rope(k, visibility)
             if self.qk_norm == "l2":
                 k = l2_norm(k, self.norm_eps)
             if cache is not None:
                 k, v = cache.update(k, v)
         if source_BTD is None:
-            q = self._rope(q, queries)
+            q = self._rope(q, visibility)
         if self.qk_norm == "l2":
             q = l2_norm(q, self.norm_eps)
+        if self.query_growth is not None:
+            q = grown(q, queries, self.query_growth)
         if self.relative is not None:
             bias = self.relative(q, queries, visibility.keys(q.device)) * self.scale
             q = q + self.relative.content_bias[:, None, :]
@@ -212,9 +218,15 @@ class Attention(nn.Module):
         x = x_BSW.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         return norm(x) if norm is not None and self.qk_norm != "full" else x
 
-    def _rope(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:
         if self.rotary_dim is None:
             return x
         return apply_rope(
-            x, positions, rotary_dim=self.rotary_dim, theta=self.rope_theta, style=self.rope_style
+            x,
+            visibility.queries(x.device),
+            rotary_dim=self.rotary_dim,
+            theta=self.rope_theta,
+            style=self.rope_style,
+            scaling=self.rope_scaling,
+            length=visibility.query_start + visibility.n_queries,
         )

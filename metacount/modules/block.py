@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from ..position_parts import QueryGrowth, RopeScaling
 from ..spec import ModelSpec
 from .attention import Attention, Visibility
 from .cache import LayerCache
@@ -58,9 +59,12 @@ def make_norm(spec: ModelSpec, width: int) -> LayerNorm | RMSNorm:
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Self-attention of block `index`."""
     rotates = spec.has_rope_layer(index)
-    theta = spec.rope_theta
+    theta, scaling = spec.rope_theta, spec.rope_scaling
     if spec.is_windowed_layer(index) and spec.rope_theta_windowed is not None:
-        theta = spec.rope_theta_windowed
+        theta, scaling = spec.rope_theta_windowed, spec.rope_scaling_windowed
+    growth = spec.query_growth
+    if growth is not None and growth.nope_only and rotates:
+        growth = None
     if spec.attention == "mla":
         assert spec.kv_lora_rank and spec.qk_nope_head_dim  # the spec requires them
         assert spec.qk_rope_head_dim and spec.v_head_dim
@@ -78,6 +82,8 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
             softcap=spec.attention_softcap,
             rope_theta=theta,
             rope_style=spec.rope_style,
+            rope_scaling=scaling,
+            latent_eps=spec.latent_norm_eps,
         )
     # Llama 4 norms only the queries and keys that it rotated
     qk_norm = "none" if spec.qk_norm == "l2" and not rotates else spec.qk_norm
@@ -87,6 +93,8 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
         sinks=spec.attention_sinks,
         rotary_dim=(spec.rotary_dim or spec.head_dim) if rotates else None,
         rope_theta=theta,
+        rope_scaling=scaling if rotates else None,
+        query_growth=growth,
         relative=spec.position == "transformer_xl",
     )
 
@@ -98,6 +106,8 @@ def make_gqa(
     sinks: bool = False,
     rotary_dim: int | None = None,
     rope_theta: float = 10000.0,
+    rope_scaling: RopeScaling | None = None,
+    query_growth: QueryGrowth | None = None,
     relative: bool = False,
 ) -> Attention:
     """The spec's heads and biases; as it stands, a cross-attention: no positions, no QK-norm."""
@@ -120,6 +130,8 @@ def make_gqa(
         rotary_dim=rotary_dim,
         rope_theta=rope_theta,
         rope_style=spec.rope_style,
+        rope_scaling=rope_scaling,
+        query_growth=query_growth,
         relative=relative,
     )
 
@@ -152,6 +164,7 @@ def make_moe(spec: ModelSpec) -> MixtureOfExperts:
             top_groups=spec.top_groups,
             group_score=spec.group_score,
             routed_scale=spec.routed_scale,
+            mixer_jitter=spec.mixer_jitter,
         ),
         experts=Experts(
             d_model=spec.d_model,

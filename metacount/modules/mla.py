@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..position_parts import RopeScaling
 from .attention import ScaledDotProduct, Visibility
 from .cache import LayerCache
 from .linear import Linear
@@ -40,21 +41,25 @@ class LatentAttention(nn.Module):
         softcap: float | None = None,
         rope_theta: float = 10000.0,
         rope_style: str = "interleaved",
+        rope_scaling: RopeScaling | None = None,
+        latent_eps: float | None = None,
     ) -> None:
         super().__init__()
         self.n_heads, self.v_head_dim = n_heads, v_head_dim
         self.nope, self.rope, self.rank = qk_nope_head_dim, qk_rope_head_dim, kv_lora_rank
         self.rope_theta, self.rope_style = rope_theta, rope_style
+        self.rope_scaling = rope_scaling
+        latent_eps = norm_eps if latent_eps is None else latent_eps
         q_head_dim = qk_nope_head_dim + qk_rope_head_dim
         if q_lora_rank is None:
             self.q_proj = Linear(d_model, n_heads * q_head_dim, bias=False)
         else:
             self.q_a_proj = Linear(d_model, q_lora_rank, bias=bias)
-            self.q_a_layernorm = RMSNorm(q_lora_rank, eps=norm_eps)
+            self.q_a_layernorm = RMSNorm(q_lora_rank, eps=latent_eps)
             self.q_b_proj = Linear(q_lora_rank, n_heads * q_head_dim, bias=False)
         self.q_lora_rank = q_lora_rank
         self.kv_a_proj_with_mqa = Linear(d_model, kv_lora_rank + qk_rope_head_dim, bias=bias)
-        self.kv_a_layernorm = RMSNorm(kv_lora_rank, eps=norm_eps)
+        self.kv_a_layernorm = RMSNorm(kv_lora_rank, eps=latent_eps)
         self.kv_b_proj = Linear(kv_lora_rank, n_heads * (qk_nope_head_dim + v_head_dim), bias=False)
         self.o_proj = Linear(n_heads * v_head_dim, d_model, bias=bias)
         self.core = ScaledDotProduct(
@@ -70,11 +75,10 @@ class LatentAttention(nn.Module):
         absorbed: bool = False,
     ) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
-        positions = visibility.queries(x_BSD.device)
         q_BHSn, q_BHSP = self._query(x_BSD).split((self.nope, self.rope), dim=-1)
-        q_BHSP = self._rope(q_BHSP, positions)
+        q_BHSP = self._rope(q_BHSP, visibility)
         latent_BSC, k_BSP = self.kv_a_proj_with_mqa(x_BSD).split((self.rank, self.rope), dim=-1)
-        rotated_BSP = self._rope(k_BSP.unsqueeze(1), positions).squeeze(1)
+        rotated_BSP = self._rope(k_BSP.unsqueeze(1), visibility).squeeze(1)
         kept_BTc = torch.cat((self.kv_a_layernorm(latent_BSC), rotated_BSP), dim=-1)
         if cache is not None:
             (kept_BTc,) = cache.update(kept_BTc)
@@ -107,7 +111,13 @@ class LatentAttention(nn.Module):
         # [b, h, s, c] @ [h, c, u] -> [b, h, s, u]
         return y_BHSC @ value_HUC.transpose(-1, -2)
 
-    def _rope(self, x: Tensor, positions: Tensor) -> Tensor:
+    def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:
         return apply_rope(
-            x, positions, rotary_dim=self.rope, theta=self.rope_theta, style=self.rope_style
+            x,
+            visibility.queries(x.device),
+            rotary_dim=self.rope,
+            theta=self.rope_theta,
+            style=self.rope_style,
+            scaling=self.rope_scaling,
+            length=visibility.query_start + visibility.n_queries,
         )

@@ -171,7 +171,12 @@ class Stack(nn.Module):
         if self.embed_positions is not None:
             x_BSD = x_BSD + self.embed_positions(positions + self.spec.position_offset)
         elif self.spec.position == "sinusoidal":
-            x_BSD = x_BSD + sinusoid(positions, x_BSD.shape[-1]).to(x_BSD.dtype)
+            table = sinusoid(
+                positions + self.spec.position_offset,
+                x_BSD.shape[-1],
+                style=self.spec.sinusoid_style,
+            )
+            x_BSD = x_BSD + table.to(x_BSD.dtype)
         if self.embed_norm is not None:
             x_BSD = self.embed_norm(x_BSD)
         return x_BSD if self.embed_proj is None else self.embed_proj(x_BSD)
@@ -180,7 +185,8 @@ class Stack(nn.Module):
         if self.relative_bias is not None:
             return self.relative_bias(sees.queries(device), sees.keys(device))
         if self.spec.position == "alibi":
-            return alibi_bias(self.spec.n_heads, sees.queries(device), sees.keys(device))
+            bias = alibi_bias(self.spec.n_heads, sees.queries(device), sees.keys(device))
+            return bias if self.spec.alibi_scale == 1.0 else bias * self.spec.alibi_scale
         return None
 
 

@@ -36,7 +36,8 @@ class Router(nn.Module):
 
     `selection_bias` is added for the choice only (arXiv:2408.15664). With groups, only the experts
     of the `top_groups` best groups can be chosen; a group scores its best expert ("max",
-    DeepSeek-V2) or the sum of its two best ("top2_sum", V3).
+    DeepSeek-V2) or the sum of its two best ("top2_sum", V3). `mixer_jitter` makes the choice that
+    of SparseMixer: see `mixed`.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Router(nn.Module):
         top_groups: int | None = None,
         group_score: str = "top2_sum",
         routed_scale: float = 1.0,
+        mixer_jitter: float | None = None,
     ) -> None:
         super().__init__()
+        self.mixer_jitter = mixer_jitter
         self.top_k, self.scoring, self.routed_scale = top_k, scoring, routed_scale
         self.n_groups, self.top_groups, self.group_score = n_groups, top_groups, group_score
         self.proj = Linear(d_model, n_experts, bias=bias)
@@ -67,6 +70,10 @@ class Router(nn.Module):
         logits_NE = at_least_float32(self.proj(x_ND))
         sigmoid = self.scoring.startswith("sigmoid")
         probs_NE = logits_NE.sigmoid() if sigmoid else logits_NE.softmax(-1)
+        if self.mixer_jitter is not None:
+            chosen_Nk, weights_Nk = mixed(logits_NE, self.top_k, self.mixer_jitter)
+            weights_Nk = weights_Nk * self.routed_scale
+            return Routing(probs_NE=probs_NE, chosen_Nk=chosen_Nk, weights_Nk=weights_Nk)
         for_choice = probs_NE
         if self.e_score_correction_bias is not None:
             for_choice = for_choice + self.e_score_correction_bias
@@ -89,6 +96,24 @@ class Router(nn.Module):
         groups = best.topk(self.top_groups, dim=-1).indices
         allowed = torch.zeros_like(best).scatter(-1, groups, 1.0).bool()
         return grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
+
+
+def mixed(logits_NE: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
+    """SparseMixer's choice and weights as it runs when it does not train, each [N, k].
+
+    Liu et al. 2024, arXiv:2409.12136, and Phi-3.5-MoE's code. One expert after another: the best
+    of those left, weighted by its softmax among those left whose logit is within 2·jitter of the
+    best, relative to the larger of the two in absolute value. The weights do not sum to 1.
+    """
+    left = logits_NE
+    chosen, weights = [], []
+    for _ in range(top_k):
+        best, expert = left.max(dim=-1, keepdim=True)
+        far = (best - logits_NE) / logits_NE.abs().maximum(best) > 2 * jitter
+        weights.append(left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, expert))
+        chosen.append(expert)
+        left = left.scatter(-1, expert, -torch.inf)
+    return torch.cat(chosen, dim=-1), torch.cat(weights, dim=-1)
 
 
 def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[int]) -> Tensor:

@@ -8,17 +8,25 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..position_parts import QueryGrowth, RopeScaling
 from .linear import Linear, Table
 from .norm import at_least_float32
+from .rope_scaling import speeds
 
 
-def sinusoid(positions: Tensor, width: int) -> Tensor:
+def sinusoid(positions: Tensor, width: int, *, style: str = "alternating") -> Tensor:
     """[S] -> [S, width]: sin in even columns, cos in odd ones.
 
-    Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5. In style "halves" all sines stand before all
+    cosines, and wavelengths reach from 2π to 10000·2π (the paper's own tensor2tensor; XGLM).
     """
+    if style == "halves":
+        each = torch.arange(width // 2, device=positions.device, dtype=torch.float64)
+        angle = positions[:, None].double() / 10000.0 ** (each / (width // 2 - 1))
+        return F.pad(torch.cat((angle.sin(), angle.cos()), dim=-1), (0, width % 2))
     even = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64)
     angle = positions[:, None].double() / 10000.0 ** (even / width)
     table = torch.stack((angle.sin(), angle.cos()), dim=-1)
@@ -26,18 +34,28 @@ def sinusoid(positions: Tensor, width: int) -> Tensor:
 
 
 def apply_rope(
-    x_BHSK: Tensor, positions: Tensor, *, rotary_dim: int, theta: float, style: str
+    x_BHSK: Tensor,
+    positions: Tensor,
+    *,
+    rotary_dim: int,
+    theta: float,
+    style: str,
+    scaling: RopeScaling | None = None,
+    length: int = 0,
 ) -> Tensor:
     """Rotate pairs of the first `rotary_dim` columns by position·theta^(-2i/rotary_dim).
 
     Su et al. 2021, arXiv:2104.09864, eq. 34. Pairs are columns (i, i + rotary_dim/2) in style
     "half" (GPT-NeoX, LLaMA in transformers) and (2i, 2i + 1) in style "interleaved" (the paper).
-    Works in float32, or in float64 where x is.
+    Works in float32, or in float64 where x is. `scaling` changes the angles, some kinds with the
+    `length` of the sequence so far: see `rope_scaling.py`.
     """
     rotated, rest = at_least_float32(x_BHSK[..., :rotary_dim]), x_BHSK[..., rotary_dim:]
-    even = torch.arange(0, rotary_dim, 2, device=x_BHSK.device, dtype=rotated.dtype)
-    angle_SP = positions[:, None].to(rotated.dtype) * theta ** (-even / rotary_dim)
+    speed_P = speeds(rotary_dim, theta, scaling, length, device=rotated.device, dtype=rotated.dtype)
+    angle_SP = positions[:, None].to(rotated.dtype) * speed_P
     cos, sin = angle_SP.cos(), angle_SP.sin()
+    if scaling is not None and scaling.attention_factor != 1.0:
+        cos, sin = cos * scaling.attention_factor, sin * scaling.attention_factor
     if style == "half":
         a, b = rotated.chunk(2, dim=-1)
         turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
@@ -45,6 +63,13 @@ def apply_rope(
         a, b = rotated[..., 0::2], rotated[..., 1::2]
         turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
     return torch.cat((turned.to(x_BHSK.dtype), rest), dim=-1)
+
+
+def grown(q_BHSK: Tensor, positions: Tensor, growth: QueryGrowth) -> Tensor:
+    """Queries times 1 + weight·ln(1 + floor((position + shift) / step)); see `QueryGrowth`."""
+    steps = torch.floor((positions + growth.shift).to(at_least_float32(q_BHSK).dtype) / growth.step)
+    factor_S = 1 + growth.weight * torch.log1p(steps)
+    return (q_BHSK * factor_S[:, None]).to(q_BHSK.dtype)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:

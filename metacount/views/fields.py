@@ -42,6 +42,7 @@ MEANINGS = {
     "window_kind": "the last positions, or the positions of the same chunk",
     "window_pattern": "L windowed, G global, repeated over the layers: LLLLLG",
     "mla_bias": "a bias on MLA's q_a, kv_a and output projections",
+    "latent_norm_eps": "norm_eps of the norms over MLA's latents; none: the same",
     "activation": "of the feed-forward",
     "gated": "a third matrix gates the feed-forward (SwiGLU and its kin)",
     "ffn_bias": "a bias on each matrix of the feed-forward",
@@ -52,6 +53,7 @@ MEANINGS = {
     "selection_bias": "a buffer added to the scores for the choice only (DeepSeek-V3)",
     "group_score": "how a group of experts is scored",
     "routed_scale": "factor on the routed experts' output",
+    "mixer_jitter": "experts chosen one after another, by SparseMixer (Phi-MoE)",
     "router_scales_input": "the router's weight multiplies an expert's input, not its output",
     "expert_bias": "a bias on each matrix of each expert",
     "norm": "of the residual stream",
@@ -67,9 +69,17 @@ MEANINGS = {
     "rope_theta_windowed": "rope_theta of the windowed layers; none: the same",
     "rope_theta": "base of RoPE's wavelengths",
     "rope_style": "which values of a head are rotated as a pair",
+    "rope_scaling": "how RoPE's angles change beyond the trained length (YaRN, Llama 3.1, ...)",
+    "rope_scaling_windowed": "the same of the layers that have rope_theta_windowed",
+    "query_growth": "how queries grow with their position (Llama 4, Ministral 3)",
+    "alibi_scale": "factor on ALiBi's bias (Falcon)",
+    "sinusoid_style": "sines and cosines in turn, or all sines before all cosines",
 }
 
-KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text"}
+KINDS = {
+    "int": "whole number", "float": "number", "bool": "true or false", "str": "text",
+    "RopeScaling": "object", "QueryGrowth": "object",
+}  # fmt: skip
 
 
 def field_rows() -> list[dict[str, Any]]:

@@ -85,6 +85,7 @@ DEEPSEEK_V2 = {
     "norm_topk_prob": False, "num_experts_per_tok": 6, "num_hidden_layers": 60,
     "routed_scaling_factor": 16.0, "scoring_func": "softmax", "topk_group": 3,
     "topk_method": "group_limited_greedy", "vocab_size": 102400,
+    "rope_scaling": {**DEEPSEEK_V3["rope_scaling"], "mscale": 0.707, "mscale_all_dim": 0.707},
 }  # fmt: skip
 GPT_OSS_20B = {
     "architectures": ["GptOssForCausalLM"], "attention_bias": True, "eos_token_id": 200002,
@@ -261,7 +262,8 @@ def test_a_published_config_is_the_model_of_the_catalog(
 
 # What no count shows: the catalog may know less of it, never something else.
 QUIET = ("norm_eps", "rope_theta", "rope_theta_windowed", "rotary_dim", "router", "position_offset",
-         "rope_style", "group_score")  # fmt: skip
+         "rope_style", "group_score", "rope_scaling", "query_growth",
+         "attention_scale")  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "config", "total"), PUBLISHED, ids=[p[0] for p in PUBLISHED])
@@ -272,11 +274,20 @@ def test_structure_is_that_of_the_catalog(name: str, config: dict[str, Any], tot
     }
 
 
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2", "gpt-oss-20b"])
+def test_scaled_rope_is_that_of_the_catalog(name: str) -> None:
+    mapped = spec_from_config(next(config for id, config, _ in PUBLISHED if id == name))
+    mine, spec = mapped.spec, catalog.entry(name).spec()
+    assert mapped.differs == ()
+    assert mine.rope_scaling == spec.rope_scaling is not None
+    # DeepSeek-V2's paper has 0.0707 where the config has 0.1 · 0.707
+    assert (mine.attention_scale or 0) == pytest.approx(spec.attention_scale or 0, rel=1e-12)
+
+
 def test_what_was_not_obeyed_is_said() -> None:
     notes = "\n".join(spec_from_config(DEEPSEEK_V3).notes)
     assert "DeepseekV3ForCausalLM (named by architectures)" in notes
     assert "quantization_config is ignored" in notes
-    assert "RoPE scaling of type yarn" in notes
     assert "1 prediction layers are in the checkpoint" in notes
     assert "mscale" not in notes
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from metacount.build import build
 from metacount.huggingface.config import spec_from_config
 from metacount.huggingface.weights import load_weights
-from metacount.modules import Model, alibi_bias
+from metacount.modules import Model
 
 torch.set_num_threads(1)
 
@@ -117,9 +117,9 @@ def drawn(name: str, seed: int) -> dict[str, Any]:
 
 def loaded(config: dict[str, Any], theirs: Any) -> Model:
     """Our model of a config with the weights of theirs."""
-    spec = spec_from_config(config).spec
-    ours = build(spec, device="cpu", dtype="fp64", seed=1)
-    load_weights(ours, theirs.state_dict(), spec)
+    mapped = spec_from_config(config)
+    ours = build(mapped.spec, device="cpu", dtype="fp64", seed=1)
+    load_weights(ours, theirs.state_dict(), mapped)
     return ours
 
 
@@ -183,17 +183,17 @@ def test_absorbed_latent_attention_has_the_logits_of_transformers(name: str) -> 
 
 
 @torch.no_grad()
-def test_the_alibi_of_falcon_is_not_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alibi_of_falcon_is_divided_by_the_root_of_its_heads_width() -> None:
     config = {"model_type": "falcon", **FALCON, "hidden_size": 48, "alibi": True,
               "multi_query": False, "parallel_attn": False}  # fmt: skip
-    theirs = build_in_float64(config)
+    theirs = build_in_float64(config, attention="sdpa")
     ours, expected = loaded(config, theirs), run(theirs, input_ids=tokens(2)).logits
-    assert distance(ours(tokens(2)).logits_BSV, expected) > 1e-3
-    # divided by the root of head_dim = 48 / 6; eager attention has it twice, in the mask and beside
-    monkeypatch.setattr(
-        "metacount.modules.model.alibi_bias", lambda *args: alibi_bias(*args) * 2 / 8**0.5
-    )
+    assert ours.spec.alibi_scale == 8**-0.5  # head_dim = 48 / 6
     assert distance(ours(tokens(2)).logits_BSV, expected) < TOLERANCE
+    assert distance(decode(ours, tokens(2)), expected) < TOLERANCE
+    # transformers' eager attention adds it twice, in the mask and beside it
+    eager = build_in_float64(config)
+    assert distance(ours(tokens(2)).logits_BSV, run(eager, input_ids=tokens(2)).logits) > 1e-3
 
 
 T5_CASES: dict[str, dict[str, Any]] = {
@@ -232,18 +232,18 @@ def test_an_encoder_has_the_logits_of_transformers() -> None:
 def test_a_swap_or_a_small_change_of_a_weight_is_seen(name: str) -> None:
     config = config_of(name, DECODERS)
     theirs, _, expected = case(name)
-    spec = spec_from_config(config).spec
+    mapped = spec_from_config(config)
     weights = {key: value.clone() for key, value in theirs.state_dict().items()}
     twins = [(a, b) for a in weights for b in weights if a < b and a.split(".")[-2:] ==
              b.split(".")[-2:] and weights[a].shape == weights[b].shape]  # fmt: skip
     a, b = twins[len(twins) // 2]
     swapped = {**weights, a: weights[b], b: weights[a]}
-    ours = build(spec, device="cpu", dtype="fp64", seed=1)
-    load_weights(ours, swapped, spec)
+    ours = build(mapped.spec, device="cpu", dtype="fp64", seed=1)
+    load_weights(ours, swapped, mapped)
     assert distance(ours(tokens(2)).logits_BSV, expected) > 1e-4
     changed = next(key for key in reversed(weights) if key not in ("lm_head.weight", a, b))
     weights[changed].view(-1)[3] += 1e-6
-    load_weights(ours, weights, spec)
+    load_weights(ours, weights, mapped)
     assert distance(ours(tokens(2)).logits_BSV, expected) > TOLERANCE
 
 

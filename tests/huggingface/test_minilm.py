@@ -39,11 +39,12 @@ def read(folder: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def loaded(config: dict[str, Any], weights: dict[str, Tensor]) -> Model:
-    spec = spec_from_config(config).spec
+    mapped = spec_from_config(config)
+    spec = mapped.spec
     assert spec.pooler
     assert not spec.has_head
     ours = build(spec, device="cpu", dtype="fp64")
-    load_weights(ours, weights, spec)
+    load_weights(ours, weights, mapped)
     return ours
 
 

@@ -88,9 +88,10 @@ def modernbert(keys: Keys) -> dict[str, Any]:
     if keys.end == "head" and for_head != activation:
         keys.unmapped("classifier_activation", keys.raw("classifier_activation"),
                       "the head needs the activation of the blocks")  # fmt: skip
-    turned = rope_by_layer_type(keys, old_global="global_rope_theta", old_local="local_rope_theta")
-    if "L" not in letters or turned["rope_theta_windowed"] == turned["rope_theta"]:
-        del turned["rope_theta_windowed"]
+    turned = rope_by_layer_type(
+        keys, "L" in letters, old_global="global_rope_theta", old_local="local_rope_theta",
+        scaled=FULL_OR_SLIDING,
+    )  # fmt: skip
     keys.fixed("position_embedding_type", "absolute", "sans_pos", "rope")
     return {
         "kind": "encoder",

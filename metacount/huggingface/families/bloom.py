@@ -101,8 +101,8 @@ def _falcon_position(keys: Keys, head_dim: int) -> dict[str, Any]:
     turned = rope(keys, head_dim)
     if not keys.flag("alibi"):
         return turned
-    keys.notes.append("Falcon divides its ALiBi by the root of head_dim: no count depends on it")
-    return {"position": "alibi"}
+    # the bias is added before the scores are divided
+    return {"position": "alibi", "alibi_scale": head_dim**-0.5}
 
 
 def mpt(keys: Keys) -> dict[str, Any]:
@@ -158,11 +158,12 @@ def fairseq(keys: Keys, d_ff: str, activation: str, d_model: int) -> dict[str, A
 def xglm(keys: Keys) -> dict[str, Any]:
     """XGLM (arXiv:2112.10668): sinusoids, which it lays out in halves and starts at 2."""
     fields = named(keys, "d_model", "num_layers", "attention_heads")
-    keys.notes.append("XGLM's sinusoids are ordered otherwise than the spec's: no count differs")
     return {
         **fields,
         **fairseq(keys, "ffn_dim", "activation_function", fields["d_model"]),
         "position": "sinusoidal",
+        "sinusoid_style": "halves",
+        "position_offset": OFFSET,
     }
 
 

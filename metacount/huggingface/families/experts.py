@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from ...position_parts import QueryGrowth
 from ...rules import SpecError
 from ..config_keys import Keys
-from ..config_parts import biases, layer_types, moe_layout, nope_every, rope, sizes, windows
+from ..config_parts import (
+    biases,
+    layer_types,
+    moe_layout,
+    nope_every,
+    rope,
+    rope_object,
+    sizes,
+    windows,
+)
+from ..config_rope import kind_of
 from .family import decoder
 from .llama import (
     FULL_OR_SLIDING,
@@ -87,8 +98,8 @@ def phimoe(keys: Keys) -> dict[str, Any]:
     """Phi-3.5-MoE (arXiv:2404.14219): LayerNorm; its router samples one expert after the other."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
-    keys.notes.append("Phi-MoE's SparseMixer weighs its experts in a way of its own: no count "
-                      "depends on it")  # fmt: skip
+    if kind_of(rope_object(keys)) != "default":
+        keys.differs("Phi-MoE in transformers takes RoPE's short factors at any length")
     fields |= {
         "norm": "layernorm",
         "norm_bias": True,
@@ -98,7 +109,8 @@ def phimoe(keys: Keys) -> dict[str, Any]:
         **rope(keys, fields["head_dim"]),
     }
     keys.fixed("num_experts_per_tok", 2)  # SparseMixer takes two
-    return all_experts(fields, routed(keys, "num_local_experts", "softmax"))
+    experts = routed(keys, "num_local_experts", "softmax")
+    return all_experts(fields, {**experts, "mixer_jitter": keys.number("router_jitter_noise")})
 
 
 def granitemoe(keys: Keys) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     default = [FULL_OR_SLIDING[i % 2 == 0] for i in range(n_layers)]
     letters = layer_types(keys, n_layers, default, FULL_OR_SLIDING)
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
-        keys.notes.append("RoPE scaling of type yarn (the default) changes angles, no count")
+        keys.data["rope_parameters"] = dict(GPT_OSS_ROPE)
     fields |= {
         **biases(bias, bias),
         "attention_sinks": True,
@@ -168,7 +180,9 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     chunk = (
         keys.size("attention_chunk_size") if "L" in letters else keys.raw("attention_chunk_size")
     )
-    keys.notes.append("Llama 4 scales late queries of layers without RoPE: no count depends on it")
+    if keys.raw("attn_temperature_tuning") and keys.raw("attn_scale"):
+        growth = {"weight": keys.number("attn_scale"), "step": keys.number("floor_scale")}
+        fields["query_growth"] = QueryGrowth(**growth, shift=1, nope_only=True)
     fields |= {
         **biases(bias, bias),
         "d_ff": keys.size("intermediate_size_mlp"),
@@ -194,6 +208,8 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, experts)
 
 
+GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "truncate": False,
+                "original_max_position_embeddings": 4096}  # fmt: skip
 MIXTRAL: dict[str, Any] = {
     **LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": None,
     "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "num_experts_per_tok": 2,
@@ -227,7 +243,7 @@ FAMILIES = {
     }, aliases={"num_local_experts": "num_experts"}),
     "phimoe": decoder("Phimoe", phimoe, {
         **MIXTRAL, "vocab_size": 32064, "intermediate_size": 6400, "num_local_experts": 16,
-        "attention_bias": False, "lm_head_bias": False,
+        "attention_bias": False, "lm_head_bias": False, "router_jitter_noise": 0.01,
     }, ignored="original_max_position_embeddings"),
     "granitemoe": decoder("GraniteMoe", granitemoe, {
         **LLAMA, "attention_bias": False, "attention_multiplier": 1.0,
@@ -263,7 +279,7 @@ FAMILIES = {
         "rope_theta": 500000.0, "attention_bias": False, "use_qk_norm": True,
         "num_experts_per_tok": 1, "num_local_experts": 16, "interleave_moe_layer_step": 1,
         "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
+        "attn_temperature_tuning": True, "attn_scale": 0.1, "floor_scale": 8192,
     }, body="Llama4TextModel",
-        ignored="attn_temperature_tuning attn_scale floor_scale cache_implementation "
-                "for_llm_compressor"),
+        ignored="attn_scale floor_scale cache_implementation for_llm_compressor"),
 }  # fmt: skip

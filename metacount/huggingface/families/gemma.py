@@ -70,10 +70,13 @@ def gemma2(keys: Keys) -> dict[str, Any]:
 def gemma3(keys: Keys) -> dict[str, Any]:
     """Gemma 3's text model (arXiv:2503.19786): QK-norm, and a RoPE of its own in windows."""
     fields = capped(keys, _every(keys, keys.layers("sliding_window_pattern")))
-    turned = rope_by_layer_type(keys, old_global="rope_theta", old_local="rope_local_base_freq")
-    if "window" not in fields or turned["rope_theta_windowed"] == turned["rope_theta"]:
-        del turned["rope_theta_windowed"]
-    return {**fields, "qk_norm": "head", **turned}
+    turned = rope_by_layer_type(
+        keys, "window" in fields, old_global="rope_theta", old_local="rope_local_base_freq",
+        scaled=FULL_OR_SLIDING[:1],
+    )  # fmt: skip
+    if fields["attention_softcap"] is not None:
+        keys.notes.append("attn_logit_softcapping: transformers' Gemma 3 does not use it")
+    return {**fields, "attention_softcap": None, "qk_norm": "head", **turned}
 
 
 GEMMA: dict[str, Any] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..config_keys import Keys
-from ..config_parts import rope
+from ..config_parts import rope, rope_object
+from ..config_rope import latent_scale
 from .family import decoder
 from .routing import deepseek_experts, dense_first, routed, with_experts
 
@@ -18,9 +19,7 @@ def latent(keys: Keys, style: str) -> dict[str, Any]:
     """Sizes, MLA, gated FFN and RMSNorm."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
-    if eps != LATENT_EPS:
-        keys.notes.append(f"the norms over the latents have eps {LATENT_EPS} in transformers")
-    rope_dim = keys.size("qk_rope_head_dim")
+    rope_dim, nope_dim = keys.size("qk_rope_head_dim"), keys.size("qk_nope_head_dim")
     if keys.given("head_dim") is not None:
         keys.size("head_dim")  # written by transformers, and read for RoPE alone
     turned = rope(keys, rope_dim, style=style)
@@ -34,7 +33,9 @@ def latent(keys: Keys, style: str) -> dict[str, Any]:
         "n_heads": n_heads,
         "q_lora_rank": keys.optional_size("q_lora_rank"),
         "kv_lora_rank": keys.size("kv_lora_rank"),
-        "qk_nope_head_dim": keys.size("qk_nope_head_dim"),
+        "qk_nope_head_dim": nope_dim,
+        "latent_norm_eps": None if eps == LATENT_EPS else LATENT_EPS,
+        "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
         "qk_rope_head_dim": rope_dim,
         "mla_bias": keys.flag("attention_bias"),
         "d_ff": keys.size("intermediate_size"),

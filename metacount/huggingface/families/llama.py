@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...position_parts import part_from
 from ...rules import SpecError
 from ..config_keys import Keys
-from ..config_parts import biases, layer_types, nope_every, rope, sizes, windows
+from ..config_parts import biases, layer_types, nope_every, rope, rope_object, sizes, windows
 from .family import decoder
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -26,6 +27,9 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
     "rope_theta": 10000.0,
 }
+MINISTRAL_ROPE = {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "mscale": 1.0,
+                  "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384,
+                  "llama_4_scaling_beta": 0.1}  # fmt: skip
 BIASES = {"attention_bias": False, "mlp_bias": False}
 WINDOW: dict[str, Any] = {"sliding_window": None}
 SOME_WINDOWS = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28}
@@ -93,8 +97,13 @@ def mistral(keys: Keys) -> dict[str, Any]:
 def ministral3(keys: Keys) -> dict[str, Any]:
     """Ministral 3: Mistral whose queries grow with the logarithm of far positions."""
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
-        keys.notes.append("RoPE scaling of type yarn (the default) changes angles, no count")
-    return mistral(keys)
+        keys.data["rope_parameters"] = dict(MINISTRAL_ROPE)
+    found, fields = rope_object(keys), mistral(keys)
+    beta, step = (found.get(k) for k in ("llama_4_scaling_beta",
+                                         "original_max_position_embeddings"))  # fmt: skip
+    if beta and step:
+        fields["query_growth"] = part_from("query_growth", {"weight": beta, "step": step})
+    return fields
 
 
 def qwen2(keys: Keys) -> dict[str, Any]:
@@ -202,7 +211,7 @@ FAMILIES = {
     "ministral3": decoder("Ministral3", ministral3, {
         **LLAMA, **WINDOW, "vocab_size": 131072, "intermediate_size": 14336,
         "num_hidden_layers": 34, "num_key_value_heads": 8, "head_dim": 128,
-        "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
+        "rms_norm_eps": 1e-5,
     }),
     "qwen2": decoder("Qwen2", qwen2, {**LLAMA, **QWEN2, **SOME_WINDOWS}),
     "qwen3": decoder("Qwen3", qwen3, {
@@ -211,6 +220,7 @@ FAMILIES = {
     "phi3": decoder("Phi3", mistral, {
         **LLAMA, **WINDOW, "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
         "rms_norm_eps": 1e-5, "partial_rotary_factor": 1.0,
+        "original_max_position_embeddings": 4096,
     }, ignored="original_max_position_embeddings"),
     "granite": decoder("Granite", granite, {
         **LLAMA, **BIASES, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,

@@ -99,7 +99,7 @@ def switch(keys: Keys) -> dict[str, Any]:
     elif layout is not None:
         fields["d_ff_expert"] = fields["d_ff"]
     if layout is not None:
-        keys.notes.append("tokens over expert_capacity are not dropped: no count depends on it")
+        keys.differs("tokens over expert_capacity are not dropped")
         fields |= {**layout, "n_experts": n_experts, "top_k": 1, "router_bias": bias}
     return {
         **fields,
