@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.commands import Result
+    from metacount.proof_cases import Case
     from metacount.proofs import Proof
     from metacount.spec import Workload
     from metacount.witnesses import Verification
@@ -24,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-sizes",
         action="store_true",
-        help="also show that the formulas less the forms read off code are zero: transformers' "
-        "code of a config, our reference modules of a name of the catalog",
+        help="also show that the formulas less the forms read off code are zero for all sizes of a "
+        "domain, which is printed: transformers' code of a config, our reference modules of a name "
+        "of the catalog",
     )
     add_settings(parser)
     add_workload(parser)
@@ -53,11 +55,11 @@ def run(args: argparse.Namespace) -> Result:
     prepare_for_torch()
     done = _with_progress(lambda model: _verified(model, workload), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
-    proofs: list[tuple[Proof, ...]] = []
+    proofs: list[list[tuple[Case, tuple[Proof, ...]]]] = []
     if args.all_sizes:
         formulas = [model for model in models if isinstance(model, Model)]
-        proofs = _with_progress(lambda model: _proved(model, workload), formulas, "proving")
-        if any(proof.differences for found in proofs for proof in found):
+        proofs = _with_progress(_proved, formulas, "proving")
+        if any(proof.differences for cases in proofs for _, found in cases for proof in found):
             code = EXIT_DISAGREE
     if args.json:
         data = [result.to_dict() for result in done]
@@ -82,12 +84,16 @@ def run(args: argparse.Namespace) -> Result:
     return text, code
 
 
-def _proved(model: Model, workload: Workload) -> tuple[Proof, ...]:
-    from metacount.figures import fitted
+def _proved(model: Model) -> list[tuple[Case, tuple[Proof, ...]]]:
+    """Each case of its structure: all sizes as letters first, then those that it has at 1."""
+    from metacount.proof_cases import shown_cases
     from metacount.proofs import prove
 
     read: Any = model.spec if model.source is None else model.source.config
-    return prove(read, fitted(model.spec, workload))
+    return [
+        (case, prove(case.model, case.workload, case.run_as, case.quantities))
+        for case in shown_cases(read)
+    ]
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:

@@ -143,10 +143,14 @@ def check_free(sizes: Sizes) -> None:
 
 @frozen
 class TracedFlops:
-    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables."""
+    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables.
+
+    `idle` are those that the code runs besides, on experts that a token did not choose.
+    """
 
     by_role: Amounts
     by_operator: Amounts
+    idle: Amounts
 
     def split(self, by_operator: bool) -> Amounts:
         """One of the two."""
@@ -178,12 +182,12 @@ def traced_forward(
 ) -> TracedRun:
     """Run the model over B sequences of S tokens, with `decode` then over one more token each.
 
-    The numbers are the hints behind B, S and S_e. Raises whatever the code raises, and `NotTraced`
-    after `MAX_OPERATORS` or so many seconds: code that goes through tokens one by one takes for
-    ever with symbols.
+    The numbers are the hints behind B, S and S_e; one sequence is the number 1. Raises
+    whatever the code raises, and `NotTraced` after `MAX_OPERATORS` or so many seconds: code that
+    goes through tokens one by one takes for ever with symbols.
     """
     run = SimpleNamespace(
-        batch_size=sizes.new("B", batch),
+        batch_size=1 if batch == 1 else sizes.new("B", batch),
         seq_len=sizes.new("S", seq_len),
         encoder_len=sizes.new("S_e", source_len),
     )
@@ -242,20 +246,24 @@ def _run(
 def _flops(counter: ForeignCounter, sizes: Sizes) -> TracedFlops:
     by_role: Amounts = defaultdict(lambda: 0)
     by_operator: Amounts = defaultdict(lambda: 0)
+    idle: Amounts = defaultdict(lambda: 0)
     for (role, operator, rotary, place), flops in counter.ops.items():
         if rotary:
             continue
         amount = sizes.expr(flops)
         if operator == IDLE[1]:
+            idle[role, place] += amount
             operator, amount = "aten.bmm", -amount
         by_role[role, place] += amount
         by_operator[operator, place] += amount
-    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator))
+    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator), idle=dict(idle))
 
 
 def _of_one_token(flops: TracedFlops) -> TracedFlops:
     return TracedFlops(
-        by_role=with_kv_len(flops.by_role), by_operator=with_kv_len(flops.by_operator)
+        by_role=with_kv_len(flops.by_role),
+        by_operator=with_kv_len(flops.by_operator),
+        idle=with_kv_len(flops.idle),
     )
 
 

@@ -7,19 +7,38 @@ from typing import Any
 
 import sympy
 
+from ..frozen import frozen
 from .chunks import always, in_one_chunk, known_counts
 from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
+from .smallest import smallest
 
 LARGEST = 2**60
 TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}
 
 
+@frozen
+class Asked:
+    """What code asked of its sizes: `conditions` that not all sizes from 3 fulfil, and for the
+    others how small sizes may be (`least`, 1 where nothing was asked); `ratios` is that of how
+    many times one size is another."""
+
+    conditions: tuple[Any, ...]
+    least: dict[Any, int]
+    ratios: tuple[Any, ...]
+
+
 def conditions(sizes: Sizes) -> tuple[Any, ...]:
+    """The conditions alone of `asked_of`."""
+    return asked_of(sizes).conditions
+
+
+def asked_of(sizes: Sizes) -> Asked:
     """Relations between sizes, in SymPy, each true at the hints and not true of all sizes from 3.
 
     Left out is that sizes differ which need not: torch asks that of many pairs, for their strides.
     A quotient of sizes means that the division is exact, which is then a condition of its own.
     """
+    from_three: list[Any] = []
     asked: dict[Any, None] = {}
     not_read: dict[Any, None] = {}
     for guard in sizes.env.guards:
@@ -43,12 +62,16 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
             kept[relation] = None
     for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
+            if _always(relation, quotients):
+                from_three.append(relation)
             continue
         if any(number > LARGEST for number in relation.atoms(sympy.Integer)):
             continue  # the widest that a machine can count
         if not sizes.holds(relation):
             continue
-        if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
+        if _always(relation, quotients):
+            from_three.append(relation)
+        else:
             tidy = in_one_chunk(_tidy(relation))
             if tidy.reversed not in kept and not always(tidy):
                 kept[tidy] = None
@@ -58,7 +81,21 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
         kept = dict.fromkeys(_minimal([r for r in said if isinstance(r, divides)]))
         kept |= dict.fromkeys(r for r in said if isinstance(r, sympy.Rel)
                               and not _always(r, quotients))  # fmt: skip
-    return (*_without_ends(list(_strongest(list(kept)))), *not_read)
+    least = smallest(from_three, quotients)
+    return Asked(
+        conditions=(*_without_ends(list(_strongest(list(kept)))), *not_read),
+        least={letter: n for letter, n in least.items() if not isinstance(letter, sympy.Dummy)},
+        ratios=tuple(
+            sympy.Ge(x, y, evaluate=False)
+            for x, q in quotients.items()
+            if (n := least.get(_times(q), 1)) > 1 and (y := n * q / _times(q))
+        ),
+    )
+
+
+def _times(quotient: Any) -> Any:
+    """q of a quotient y·q."""
+    return next(s for s in quotient.free_symbols if isinstance(s, sympy.Dummy))
 
 
 def _without_ends(relations: list[Any]) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from .of_transformers import TransformersSource
 from .parts import counting, limits, moved
 from .readings import Readings
 from .sizes import NotTraced, divides, symbol
-from .source import OF_PARAMS, QUANTITIES, Source
+from .source import IDLE, OF_PARAMS, QUANTITIES, As, Source
 
 # Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
 STEPS = (1, 64, 256)
@@ -39,20 +39,26 @@ class Tracer:
     """
 
     def __init__(
-        self, model: ModelSpec | str | dict[str, Any], workload: Workload, *, split: str = "role"
+        self,
+        model: ModelSpec | str | dict[str, Any],
+        workload: Workload,
+        *,
+        split: str = "role",
+        run_as: As = As(),  # noqa: B008  # it is frozen
     ) -> None:
         # no module runs in types of one byte; their cache is counted from that in bf16
         dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
         self.source: Source = (
-            ReferenceSource(model, dtype, workload.prefix_len)
+            ReferenceSource(model, dtype, workload.prefix_len, run_as)
             if isinstance(model, ModelSpec)
-            else TransformersSource(model, DTYPES[dtype])
+            else TransformersSource(model, DTYPES[dtype], run_as)
         )
+        self._one_sequence = run_as.one_sequence
         self._measured = Measured(self.source, workload, split)
         self._readings = Readings(self._measured)
 
     def form(self, quantity: str) -> CodeForm:
-        """One of `QUANTITIES`. Raises `NotTraced`, with the reason in one line."""
+        """One of `QUANTITIES`, or of `IDLE`. Raises `NotTraced`, with the reason in one line."""
         try:
             return self._form(quantity)
         except (NotTraced, SpecError):
@@ -108,6 +114,8 @@ class Tracer:
             if not c.free_symbols & letters
             and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)
         ]
+        if self._one_sequence and reading.in_sizes and quantity not in OF_PARAMS:
+            asked.append(sympy.Eq(symbol("B"), 1, evaluate=False))
         stuck = tried.stuck if tried else ()
         return CodeForm(
             quantity=quantity,
@@ -122,6 +130,8 @@ class Tracer:
             confirmed=tried.confirmed if tried else 0,
             untried=tried.untried if tried else (),
             solved_for=reading.solved_for,
+            least=reading.least,
+            ratios=reading.ratios,
         )
 
     def _in_numbers(self, by_role: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +151,8 @@ class Tracer:
     def _run_letters(self, quantity: str) -> set[str]:
         if quantity in OF_PARAMS:
             return set()
-        return {"B", "S", "S_e"} if self.source.has_encoder else {"B", "S"}
+        lengths = {"S", "S_e"} if self.source.has_encoder else {"S"}
+        return lengths if self._one_sequence else lengths | {"B"}
 
     def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[Any]:
         """Where a kind of layer has no law, the form is of one number of layers alone."""
@@ -234,4 +245,4 @@ def _line(error: Exception) -> str:
     return text if isinstance(error, NotTraced) else f"{type(error).__name__}: {text}"
 
 
-__all__ = ["QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]
+__all__ = ["IDLE", "QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]

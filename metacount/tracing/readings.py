@@ -12,7 +12,7 @@ from ..huggingface.limits import LAYER_COUNTS
 from .chunks import always, known_counts
 from .code_form import CodePart, FormDiffers, summed
 from .count import TooSlow, check_free
-from .domain import conditions, in_domain
+from .domain import Asked, asked_of, in_domain
 from .freed import Reading, freed_of_layers
 from .layers import FEW, Law, Layout, Stack, law, layout
 from .measured import Measured
@@ -29,6 +29,7 @@ class Readings:
         self._ways = tuple(self._source.ways())
         self._built: list[Trace | Exception] = []
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
+        self._asked: dict[tuple[int, int, int], Asked] = {}
 
     def here(self, quantity: str) -> Reading:
         """The quantity at the model's own sizes: read off all of its layers, or else off few."""
@@ -77,7 +78,8 @@ class Readings:
                     check_free(trace.sizes)
                     if not self._measured.agrees(totals(amounts), quantity):
                         raise FormDiffers("at the model's sizes the form gives another number")
-                    domain = self._with_here(conditions(trace.sizes))
+                    asked = self._asked_of(trace.sizes)
+                    domain = self._with_here(asked.conditions)
                 except WrongHint as error:
                     failures.append(error)
                     continue
@@ -95,8 +97,17 @@ class Readings:
                     domain=domain,
                     notes=notes,
                     in_sizes=trace.in_sizes,
+                    least=tuple(asked.least.items()),
+                    ratios=asked.ratios,
                 )
         raise failures[0]
+
+    def _asked_of(self, sizes: Sizes) -> Asked:
+        """What was asked of the sizes so far, worked out once."""
+        key = id(sizes), len(sizes.env.guards), len(sizes.conditions)
+        if key not in self._asked:
+            self._asked[key] = asked_of(sizes)
+        return self._asked[key]
 
     def _with_here(self, asked: tuple[Any, ...]) -> tuple[Any, ...]:
         """Conditions widened by the model's own sizes, where the form has been measured.
