@@ -164,7 +164,12 @@ def run(todo: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
     with ProcessPoolExecutor(jobs) as pool:
         running = {pool.submit(proved, task): task for task in todo}
         for i, done in enumerate(as_completed(running), start=1):
-            record = done.result()
+            side, name = running[done]
+            try:
+                record = done.result()
+            except Exception as error:  # the others go on; this one fails the run
+                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                record = {"side": side, "name": name, "failed": text}
             minutes = (time.monotonic() - begun) / 60
             left = minutes / i * (len(todo) - i)
             print(f"[{i}/{len(todo)}, {minutes:.0f} min, about {left:.0f} left] {_line(record)}",
@@ -173,8 +178,8 @@ def run(todo: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
 
 
 def _line(record: dict[str, Any]) -> str:
-    if "problem" in record:
-        return f"{record['name']}: {record['problem']}"
+    if "cases" not in record:
+        return f"{record['name']}: {record.get('problem') or 'FAILED: ' + record['failed']}"
     said = [found for *_, found in all_said({"records": [record]})]
     parts = {
         "equal": sum(found.keys() == {"where"} for found in said),
@@ -228,7 +233,7 @@ def main() -> int:
         todo = [task for task in todo if task not in known]
     if args.save:
         record.found = {task: one for task, one in known.items() if task in every}
-    wrong, differ = 0, []
+    wrong, differ, failed = 0, [], []
     for one in run(todo, args.jobs):
         task = one["side"], one["name"]
         old = refuted(known.get(task, {}))
@@ -237,14 +242,20 @@ def main() -> int:
             differ.append(one["name"])
         if "cases" in one:
             record.found[task] = one
+        if "failed" in one:
+            failed.append(one["name"])
         if args.save:
             record.save()
     if args.save and args.stale and not todo:
         record.save()
     if differ:
         print("not what the record says: " + ", ".join(differ))
-    print(f"{len(todo)} structures proven, {wrong} formulas refuted that were not before")
-    return 1 if wrong or differ else 0
+    if failed:
+        print("failed: " + ", ".join(failed))
+    print(
+        f"{len(todo) - len(failed)} structures proven, {wrong} formulas refuted that were not before"
+    )
+    return 1 if wrong or differ or failed else 0
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ def proven(
     numbers = _numbers(spec, workload, config)
     own = (config or {}).get("model_type")
     of_types = [one for one in found if one["side"] == CODE]
-    of_types.sort(key=lambda one: one["name"] != own)
+    # what is known of a model's own type is said, not what another type has that is better
+    of_types = [one for one in of_types if one["name"] == own] or of_types
     of_ours = [one for one in found if one["side"] == OURS]
     asked = _Asked(record, numbers)
     return Proven(
@@ -181,6 +182,7 @@ class _Asked:
     def __init__(self, record: dict[str, Any], numbers: dict[str, int]) -> None:
         self._record, self._numbers = record, numbers
         self._fails: dict[int, str] = {}
+        self._stale: dict[int, bool] = {}
 
     def best(self, records: list[dict[str, Any]]) -> Against | None:
         """What the first record says that says most: several types have one structure."""
@@ -188,16 +190,22 @@ class _Asked:
         return max(said, key=lambda one: len(one.of("equal")), default=None)
 
     def _against(self, one: dict[str, Any]) -> Against:
-        stale = fingerprints.changed(
-            (self._record["file_names"][i] for i in one["files"]), self._record["files"]
-        )
+        stale = next((i for i in one["files"] if self._is_stale(i)), None)
         names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
         if stale is not None:
-            why = f"metacount/{stale} is not what was proven"
+            why = f"metacount/{self._record['file_names'][stale]} is not what was proven"
             said = tuple(Said(quantity=name, verdict="not said", text=why) for name in names)
         else:
             said = tuple(self._said(name, one["cases"]) for name in names)
         return Against(side=one["side"], name=one["name"], said=said)
+
+    def _is_stale(self, index: int) -> bool:
+        """Whether a file is another one now than when it was proven; each is read once."""
+        if index not in self._stale:
+            name = self._record["file_names"][index]
+            found = fingerprints.changed([name], self._record["files"])
+            self._stale[index] = found is not None
+        return self._stale[index]
 
     def _said(self, quantity: str, every: Iterable[dict[str, Any]]) -> Said:
         """The verdict of the first case that is of these sizes; else why none is."""

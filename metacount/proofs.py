@@ -69,6 +69,7 @@ def prove(
 
     Windows and one-sided lengths are those of the workload's side: the domain says which.
     """
+    run_as = As(one_sequence=run_as.one_sequence, tied=run_as.tied, strict=True)
     tracer = Tracer(model, workload, run_as=run_as)
     letters = None
     if isinstance(model, ModelSpec):

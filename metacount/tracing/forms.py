@@ -17,6 +17,7 @@ from ..huggingface.limits import LAYER_COUNTS
 from ..spec import ModelSpec, SpecError, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from .elsewhere import Elsewhere, tried_elsewhere
+from .foreign_errors import OurError, is_foreign
 from .freed import Reading, freed, freed_of_layers
 from .interpolate import FARTHEST, interpolated
 from .measured import Measured
@@ -53,15 +54,15 @@ class Tracer:
             if isinstance(model, ModelSpec)
             else TransformersSource(model, DTYPES[dtype], run_as)
         )
-        self._one_sequence = run_as.one_sequence
+        self._one_sequence, self._strict = run_as.one_sequence, run_as.strict
         self._measured = Measured(self.source, workload, split)
-        self._readings = Readings(self._measured)
+        self._readings = Readings(self._measured, strict=run_as.strict)
 
     def form(self, quantity: str) -> CodeForm:
         """One of `QUANTITIES`, or of `IDLE`. Raises `NotTraced`, with the reason in one line."""
         try:
             return self._form(quantity)
-        except (NotTraced, SpecError):
+        except (NotTraced, SpecError, OurError):
             raise
         except Exception as error:  # somebody else's code, at sizes that are none of its
             raise NotTraced(_line(error)) from error
@@ -70,6 +71,8 @@ class Tracer:
         try:
             return self._traced(quantity)
         except Exception as error:
+            if self._strict and not is_foreign(error):
+                raise OurError(_line(error)) from error
             if quantity in OF_PARAMS:
                 raise NotTraced(_line(error)) from error
             try:

@@ -31,10 +31,14 @@ class Built:
 @frozen
 class As:
     """How a model is run with symbols: one sequence as the number 1 (of it torch asks other things
-    than of B), as many key/value heads as heads where the model has it so."""
+    than of B), as many key/value heads as heads where the model has it so.
+
+    `strict`: an error of ours ends it; else it is one more reason why something is not traced.
+    """
 
     one_sequence: bool = False
     tied: bool = False
+    strict: bool = False
 
 
 class Trace(Protocol):

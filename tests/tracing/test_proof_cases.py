@@ -166,3 +166,21 @@ def test_as_many_key_value_heads_as_heads_is_a_case_of_its_own() -> None:
         found[tied] = [str(c) for c in flops.domain]
     assert "Eq(n_heads, n_kv_heads)" in found[True]
     assert "n_heads >= 2*n_kv_heads" in found[False]
+
+
+def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from metacount.tracing import domain
+    from metacount.tracing.foreign_errors import OurError
+    from metacount.tracing.forms import Tracer
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("S")
+
+    spec = entry("llama-7b").spec().replace(n_layers=4)
+    monkeypatch.setattr(domain, "smallest", broken)
+    with pytest.raises(OurError, match="KeyError"):
+        prove(spec, Workload(seq_len=64), As(), ("matmul_flops",))
+    # a form without a proof is had in another way, and says so
+    assert Tracer(spec, Workload(seq_len=64)).form("matmul_flops").how.startswith("interpolated")
