@@ -39,7 +39,7 @@ def of_bytes(source: bytes) -> str:
     >>> of_bytes(b"x = 1")
     '59705646f73aad2b'
     """
-    from _blake2 import blake2b  # type: ignore[import-not-found]  # without loading OpenSSL
+    from _blake2 import blake2b  # without loading OpenSSL
 
     text: str = blake2b(source.replace(b"\r\n", b"\n"), digest_size=SIZE).hexdigest()
     return text
@@ -57,8 +57,9 @@ def of_code(source: bytes) -> str:
 
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if documented and ast.get_docstring(node) is not None:
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
             del node.body[0]
     return of_bytes(ast.dump(tree).encode())
 

@@ -33,6 +33,7 @@ NO_COUNTS = ("norm_eps", "rope_theta", "name")
 SIZES = frozenset(term.name for term in MODEL_TERMS)
 FROM = 3  # torch asks of every size whether it is 0 or 1; smaller ones are cases of their own
 RUN_SIZES = frozenset(["B", "S", "S_e"])
+ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
 CODE, OURS = "transformers", "reference"
 
 
@@ -226,11 +227,18 @@ class _Asked:
             text = found.get("more", "")
             if verdict == "differs":
                 text = "; ".join(f"{role} {left}" for role, left in found["differs"].items())
+                text += "" if self._fails_test(found["zero"]) else ZERO_HERE
             says = (self._record["conditions"][i][0] for i in found["where"])
             return Said(quantity=quantity, verdict=verdict, text=text,
                         where=tuple(dict.fromkeys(filter(None, says))))  # fmt: skip
         why = min(missed)[1] if missed else problems[0]
         return Said(quantity=quantity, verdict="not said", text=why)
+
+    def _fails_test(self, test: str) -> bool:
+        try:
+            return not holds(test, self._numbers)
+        except (NotKnown, NotReadable):
+            return True
 
     def _fail(self, index: int) -> str:
         """Why a condition is not fulfilled; empty where it is."""

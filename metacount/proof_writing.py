@@ -128,8 +128,13 @@ def _plain(proof: Proof, write: Callable[[Any], str]) -> dict[str, Any]:
     except ValueError as error:
         return {"problem": str(error)}
     if proof.differences:
-        differs = {role: write(left) for role, left in proof.differences.items()}
-        return {"differs": differs, "where": where}
+        ours = dict(proof.ours)
+        left = {role: expr.xreplace(ours) for role, expr in proof.differences.items()}
+        return {
+            "differs": {role: write(expr) for role, expr in left.items()},
+            "zero": as_test(sympy.Eq(sum(left.values()), 0, evaluate=False)),
+            "where": where,
+        }
     if proof.idle is not None:
         return {"more": write(sympy.factor(proof.idle)), "where": where}
     return {"where": where}

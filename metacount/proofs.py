@@ -33,7 +33,7 @@ class Proof:
     """One quantity of one model: the textbook's form less the code's, role by role, in letters.
 
     `differences` has what is not zero; it is empty where both are the same in all of `domain`,
-    which is in our names, as `least` (from which number on each letter is; 1 where it is not named)
+    which is in our names (`ours` has those of the code's letters), as `least` (from which number on each letter is; 1 where it is not named)
     and `numbers` (what stayed a number). `idle` is what the code runs besides, on experts that a
     token did not choose. `problem` says why nothing could be compared.
     """
@@ -46,6 +46,7 @@ class Proof:
     least: tuple[tuple[str, int], ...] = ()
     numbers: tuple[tuple[str, int], ...] = ()
     idle: Any = None
+    ours: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -106,6 +107,7 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
         least=_least(form, ours),
         numbers=(*textbook.numbers.items(), *_numbers_of_run(quantity, textbook.spec, workload)),
         idle=None if idle is None else idle.xreplace(ours),
+        ours=tuple(ours.items()),
     )
 
 

@@ -79,7 +79,7 @@ class _Counter(ForeignCounter):
         self.left -= 1
         if self.left % CHECKED == 0:
             check_free(self.sizes)  # a loop over tokens would go on for long
-        if self.left < 0 or time.monotonic() > self.deadline:
+        if self.left < 0 or time.process_time() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
@@ -183,8 +183,8 @@ def traced_forward(
     """Run the model over B sequences of S tokens, with `decode` then over one more token each.
 
     The numbers are the hints behind B, S and S_e; one sequence is the number 1. Raises
-    whatever the code raises, and `NotTraced` after `MAX_OPERATORS` or so many seconds: code that
-    goes through tokens one by one takes for ever with symbols.
+    whatever the code raises, and `NotTraced` after `MAX_OPERATORS` or so many seconds of this
+    process: code that goes through tokens one by one takes for ever with symbols.
     """
     run = SimpleNamespace(
         batch_size=1 if batch == 1 else sizes.new("B", batch),
@@ -198,7 +198,7 @@ def traced_forward(
         before = getattr(config, "_experts_implementation", None)
         try:
             with run_as(model, way), sizes.tracing():
-                return _run(model, run, roles, sizes, decode, time.monotonic() + seconds)
+                return _run(model, run, roles, sizes, decode, time.process_time() + seconds)
         except TooSlow:
             raise
         except Exception as error:  # somebody else's code: the first reason is given

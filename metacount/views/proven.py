@@ -30,7 +30,7 @@ def proven_lines(proof: Proven, width: int) -> list[str]:
                     f"that it did not choose; {_domain(against, proof.small)}")  # fmt: skip
             lines += paragraph("runs more", said, width)
         for one in against.of("differs"):
-            said = f"{one.quantity}: the formula less {whose} is {one.text}, not 0 for all sizes"
+            said = f"{one.quantity}: the formula less {whose} is {one.text}"
             lines += paragraph("differs  ", said, width)
         reasons: dict[str, list[Said]] = {}
         for one in against.of("not said"):
