@@ -216,6 +216,17 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a["structure"] == b["structure"] and plain(a) == plain(b)
 
 
+def sentence(records: list[dict[str, Any]]) -> str:
+    """What the README says of the record."""
+    equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
+    for one, _, quantity, found in all_said({"records": records}):
+        if found.keys() == {"where"}:
+            equal[one["side"]].add((one["name"], quantity))
+    types, structures = (len({name for name, _ in equal[side]}) for side in (CODE, OURS))
+    return (f"{len(equal[CODE])} formulas of {types} types equal transformers' code, "
+            f"{len(equal[OURS])} of {structures} structures our modules")  # fmt: skip
+
+
 def main() -> int:
     """Prove, print, save or compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -250,6 +261,8 @@ def main() -> int:
         record.save()
     if differ:
         print("not what the record says: " + ", ".join(differ))
+    if args.save:
+        print("README.md has to say: " + sentence(list(record.found.values())))
     if failed:
         print("failed: " + ", ".join(failed))
     print(f"{len(todo) - len(failed)} structures tried, {wrong} formulas newly refuted")

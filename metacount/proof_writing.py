@@ -71,7 +71,7 @@ def as_test(condition: Any) -> str:
 
     >>> d, h = sympy.symbols("d h", integer=True, positive=True)
     >>> as_test(divides(2 * h, d)), as_test(sympy.Gt(d / h, 3, evaluate=False))
-    ('(d) % (2*h) == 0', '-3*h + d > 0')
+    ('(d) % (2*h) == 0', '-1*3*h + d > 0')
     """
     if isinstance(condition, divides):
         below, above = condition.args

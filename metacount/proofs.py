@@ -32,10 +32,11 @@ from .tracing.source import As
 class Proof:
     """One quantity of one model: the textbook's form less the code's, role by role, in letters.
 
-    `differences` has what is not zero; it is empty where both are the same in all of `domain`,
-    which is in our names (`ours` has those of the code's letters), as `least` (from which number on each letter is; 1 where it is not named)
-    and `numbers` (what stayed a number). `idle` is what the code runs besides, on experts that a
-    token did not choose. `problem` says why nothing could be compared.
+    `differences` has what is not zero; it is empty where both are the same in all of `domain`.
+    That is in our names (`ours` has those of the code's letters), as are `least` (from which number
+    on each letter is; 1 where it is not named), `numbers` (what stayed a number) and `idle` (what
+    the code runs besides, on experts that a token did not choose). `problem` says why nothing could
+    be compared.
     """
 
     quantity: str
