@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacount.proof_record import FROM, SIZES
+from metacount.proof_record import FROM
 from metacount.proof_writing import conditions_of
 from metacount.views.code_form import in_fields
 from metacount.views.layout import bold, columns, paragraph
-
-# A size that stayed a number, and one sequence: cases of their own.
-FIXED = frozenset(f"{name} = {number}" for name in (*SIZES, "B") for number in range(1, FROM))
+from metacount.views.proven import sizes_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,19 +28,12 @@ def proofs_text(name: str, shown: Shown) -> str:
         lines += ["", bold(case.name)]
         for proof in proofs:
             lines += paragraph(f"{proof.quantity:{label}}", _said(proof), width)
-        every = _sizes(where_of(proofs))
+        every = sizes_text(where_of(proofs))
         lines += paragraph(f"{'that is':{label}}", every, width)
     form = next((p.form for _, proofs in shown for p in proofs if p.form is not None), None)
     if form is not None:
         lines += ["", *paragraph(f"{'code':{label}}", form.source, width)]
     return "\n".join(lines) + "\n"
-
-
-def _sizes(where: Sequence[str]) -> str:
-    fixed = [text for text in where if text in FIXED]
-    said = f"{', '.join(fixed)} and all other" if fixed else "all"
-    rest = [text for text in where if text not in FIXED]
-    return f"{said} sizes from {FROM}" + (f", where {'; '.join(rest)}" if rest else "")
 
 
 def _said(proof: Proof) -> str:

@@ -7,6 +7,8 @@ from metacount.views.layout import paragraph
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from metacount.proof_record import Against, Proven, Said
 
 ANEW = "`verify --all-sizes` shows it anew"
@@ -22,12 +24,12 @@ def proven_lines(proof: Proven, width: int) -> list[str]:
         if against.side == CODE:
             whose = f"the code of {against.name} in transformers {proof.transformers}"
         if equal := against.of("equal"):
-            said = f"{_names(equal)}: equal to {whose}, {_domain(against, proof.small)}"
+            said = f"{_names(equal)}: equal to {whose}, for {_domain(against, proof)}"
             lines += paragraph("proven   ", said, width)
         for one in against.of("chosen"):
             said = (f"{one.quantity}: the formula counts the experts that a token chose, and is "
                     f"equal to {whose} for them; that code runs {one.text} more FLOPs, on experts "
-                    f"that it did not choose; {_domain(against, proof.small)}")  # fmt: skip
+                    f"that it did not choose; for {_domain(against, proof)}")  # fmt: skip
             lines += paragraph("runs more", said, width)
         for one in against.of("differs"):
             said = f"{one.quantity}: the formula less {whose} is {one.text}"
@@ -45,10 +47,25 @@ def _names(said: list[Said] | tuple[Said, ...]) -> str:
     return ", ".join(one.quantity for one in said)
 
 
-def _domain(against: Against, small: tuple[str, ...]) -> str:
-    """The sizes for which it was shown: from 3, and those below it that this model has."""
-    where = [text for text in against.where if text not in small]
-    sizes = f"for all sizes from {FROM}"
-    if small:
-        sizes = f"with {', '.join(small)} and all other sizes from {FROM}"
-    return sizes + (f", where {'; '.join(where)}" if where else "")
+def _domain(against: Against, proof: Proven) -> str:
+    return sizes_text(against.where, proof.small)
+
+
+def sizes_text(where: Sequence[str], small: Sequence[str] = ()) -> str:
+    """The sizes for which something was shown: numbers that sizes are held at, those of this model
+    below 3, all others from 3 on, and conditions.
+
+    >>> sizes_text(["n_kv_heads = 1", "head_dim is even"], ["B = 1"])
+    'B = 1, n_kv_heads = 1 and all other sizes from 3, where head_dim is even'
+    """
+    held = dict.fromkeys((*small, *(text for text in where if _is_number(text))))
+    rest = [text for text in where if text not in held]
+    sizes = (
+        f"{', '.join(held)} and all other sizes from {FROM}" if held else f"all sizes from {FROM}"
+    )
+    return sizes + (f", where {'; '.join(rest)}" if rest else "")
+
+
+def _is_number(condition: str) -> bool:
+    name, equals, number = condition.partition(" = ")
+    return bool(equals) and number.isdecimal() and name.isidentifier()

@@ -190,9 +190,11 @@ def test_all_sizes_is_never_said_without_its_domain(capsys: pytest.CaptureFixtur
     assert "all other sizes from 3, where" in text
     assert "head_dim is even" in text
     assert "for all sizes," not in text
-    # two heads are fewer than 3: said
-    small = shown(capsys, "count", "gemma-7b", "--batch", "4")
-    assert "for all sizes from 3, where" in small
+    assert "for B = 1, bytes_per_value = 2 and all other" in text
+    many = shown(capsys, "count", "gemma-7b", "--batch", "4")
+    assert "for bytes_per_value = 2 and all other sizes from 3, where" in many
+    one_head = shown(capsys, "count", "gemma-2b")
+    assert "n_kv_heads = 1" in one_head
 
 
 def test_nothing_is_refuted_that_is_not_known_to_be() -> None:
