@@ -174,7 +174,7 @@ def _changed(model: Any, name: str, numbers: Iterable[int], spec: ModelSpec) -> 
     """
     key, before = structure(spec), spec.to_dict()
     for number in numbers:
-        found = []
+        found: list[tuple[int, int, Any]] = []
         for changed in _with(model, name, number, before[name]):
             try:
                 made = spec_of(changed)
