@@ -208,37 +208,38 @@ class _Asked:
             self._stale[index] = found is not None
         return self._stale[index]
 
-    def _said(self, quantity: str, every: Iterable[dict[str, Any]]) -> Said:
-        """The verdict of the first case that is of these sizes; else why none is."""
-        missed: list[tuple[int, str]] = []
-        problems: list[str] = []
-        for case in every:
-            found = case["quantities"].get(quantity)
-            if found is None:
+    def _said(self, quantity: str, cases: Iterable[dict[str, Any]]) -> Said:
+        """The verdict of the first case that is of these sizes; else why none is.
+
+        What is refuted in one case is refuted: another case, in which a size that is 1 hides what
+        is wrong, proves nothing.
+        """
+        found = [case["quantities"][quantity] for case in cases if quantity in case["quantities"]]
+        wrong = next((one for one in found if "differs" in one), None)
+        if wrong is not None:
+            text = "; ".join(f"{role} {left}" for role, left in wrong["differs"].items())
+            text += ZERO_HERE if self._holds(wrong["zero"]) else ""
+            return Said(quantity=quantity, verdict="differs", text=text)
+        missed = []
+        for one in found:
+            if "problem" in one:
                 continue
-            if "problem" in found:
-                problems.append(found["problem"])
-                continue
-            fails = [why for i in found["where"] if (why := self._fail(i))]
-            if fails:
-                missed.append((len(fails), fails[0]))
-                continue
-            verdict = "differs" if "differs" in found else "chosen" if "more" in found else "equal"
-            text = found.get("more", "")
-            if verdict == "differs":
-                text = "; ".join(f"{role} {left}" for role, left in found["differs"].items())
-                text += "" if self._fails_test(found["zero"]) else ZERO_HERE
-            says = (self._record["conditions"][i][0] for i in found["where"])
-            return Said(quantity=quantity, verdict=verdict, text=text,
-                        where=tuple(dict.fromkeys(filter(None, says))))  # fmt: skip
+            fails = [why for i in one["where"] if (why := self._fail(i))]
+            if not fails:
+                says = (self._record["conditions"][i][0] for i in one["where"])
+                return Said(quantity=quantity, verdict="chosen" if "more" in one else "equal",
+                            text=one.get("more", ""),
+                            where=tuple(dict.fromkeys(filter(None, says))))  # fmt: skip
+            missed.append((len(fails), fails[0]))
+        problems = [one["problem"] for one in found if "problem" in one]
         why = min(missed)[1] if missed else problems[0]
         return Said(quantity=quantity, verdict="not said", text=why)
 
-    def _fails_test(self, test: str) -> bool:
+    def _holds(self, test: str) -> bool:
         try:
-            return not holds(test, self._numbers)
+            return holds(test, self._numbers)
         except (NotKnown, NotReadable):
-            return True
+            return False
 
     def _fail(self, index: int) -> str:
         """Why a condition is not fulfilled; empty where it is."""

@@ -126,6 +126,21 @@ def test_a_proof_of_one_key_value_head_is_none_of_many() -> None:
     assert verdicts["params"].text == "shown only where n_kv_heads = 1"
 
 
+def test_what_is_refuted_for_many_is_not_proven_for_one() -> None:
+    planted = record()
+    for one in planted["records"]:
+        if (one["side"], one["name"]) == (OURS, "gemma-2b"):
+            found = one["cases"][0]["quantities"]["params"]
+            found |= {"differs": {"attention": "n_kv_heads·(n_kv_heads - 1)"},
+                      "zero": "n_kv_heads**2 - n_kv_heads == 0"}  # fmt: skip
+    for model, hidden in (("gemma-2b", True), ("gemma-7b", False)):
+        against = proven(entry(model).spec(), Workload(), record=planted)
+        assert against is not None and against.ours is not None
+        (wrong,) = against.ours.of("differs")
+        assert wrong.quantity == "params"
+        assert wrong.text.endswith("0 at these sizes, not at all sizes") is hidden
+
+
 def test_a_size_that_nothing_knows_is_no_proof() -> None:
     planted = record()
     planted["conditions"].append(["S ≤ max_position_embeddings",
