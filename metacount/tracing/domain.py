@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -60,7 +61,8 @@ def asked_of(sizes: Sizes) -> Asked:
     for relation in sizes.equalities:
         if sizes.holds(relation) and relation.lhs != relation.rhs:
             kept[relation] = None
-    for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
+    single = (r for one in asked for r in _single(one, sizes, quotients))
+    for relation in dict.fromkeys((*others, *single)):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
             if _always(relation, quotients):
                 from_three.append(relation)
@@ -173,12 +175,24 @@ def _quotients(exact: list[Any]) -> dict[Any, Any]:
         below, above = condition.args
         free = above.is_Symbol and above not in found and not below.free_symbols & set(found)
         if free and above not in below.free_symbols:
-            found[above] = below * sympy.Dummy("q", integer=True, positive=True)
+            found[above] = below * _how_many(above, below)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _how_many(above: Any, below: Any) -> Any:
+    """The letter for above/below: one for all of a trace's questions, so that answers are kept."""
+    return sympy.Dummy("q", integer=True, positive=True)
 
 
 def _always(relation: Any, quotients: dict[Any, Any]) -> bool:
     """Whether a relation can be shown of all sizes from 3; False where nothing is shown."""
+    return _shown(relation, tuple(quotients.items()))
+
+
+@lru_cache(maxsize=4096)
+def _shown(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> bool:
+    quotients = dict(pairs)
     # a number of chunks is 1 or more
     counts = {n: sympy.Dummy("n", integer=True, positive=True) + 1 - SMALLEST
               for n in relation.atoms(sympy.ceiling)}  # fmt: skip

@@ -7,6 +7,7 @@ Here it is asked how far below each size may go until one of these answers would
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -30,7 +31,8 @@ def smallest(relations: Iterable[Any], quotients: dict[Any, Any]) -> dict[Any, i
     >>> smallest([sympy.Ne(B, 1, evaluate=False), sympy.Gt(B * S, 3)], {})
     {B: 2, S: 2}
     """
-    asked = [a for one in relations if (a := _Asked.of(one, quotients)).letters]
+    pairs = tuple(quotients.items())
+    asked = [a for one in dict.fromkeys(relations) if (a := _asked(one, pairs)).letters]
     letters = {s for one in asked for s in one.letters}
     ordered = sorted(letters, key=lambda s: (s.name not in FIRST, str(s)))
     found = {letter: 1 if letter.name == COUNT else SMALLEST for letter in ordered}
@@ -44,11 +46,17 @@ def smallest(relations: Iterable[Any], quotients: dict[Any, Any]) -> dict[Any, i
     return found
 
 
+@lru_cache(maxsize=4096)
+def _asked(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> _Asked:
+    return _Asked.of(relation, dict(pairs))
+
+
 class _Asked:
     """One relation: expressions of which one must be positive where it is to hold."""
 
     def __init__(self, positive: list[Any]) -> None:
         self._positive = positive
+        self._known: dict[tuple[int, ...], bool] = {}
         self.letters = sorted(set().union(*(e.free_symbols for e in positive)), key=str)
 
     @classmethod
@@ -72,7 +80,12 @@ class _Asked:
     def holds(self, least: dict[Any, int]) -> bool:
         """Whether it can be shown wherever no letter is below its least number: by the signs of
         coefficients in what a letter has above that."""
-        above = {s: s + least[s] for s in self.letters}
+        key = tuple(least[s] for s in self.letters)
+        if key not in self._known:
+            self._known[key] = self._shown({s: s + least[s] for s in self.letters})
+        return self._known[key]
+
+    def _shown(self, above: dict[Any, Any]) -> bool:
         for expr in self._positive:
             try:
                 poly = sympy.Poly(expr.xreplace(above), *self.letters)
