@@ -1,11 +1,14 @@
-"""Proofs, model by model, that textbook formulas equal the forms read off code.
+"""Proofs, structure by structure, that textbook formulas equal the forms read off code.
 
-python benchmarks/prove.py [TYPE…] [--save metacount/proofs.json]
+python benchmarks/prove.py [NAME…] [--save [FILE]] [--stale] [--check] [--jobs N]
 
-What `metacount verify --all-sizes` shows of one model, for the default config of every mapped
-type (transformers' code) and for every structure in the catalog (our reference modules), recorded
-with the structure it holds for; `count` reads the record. Exit code 1 when a formula is refuted;
-what cannot be traced, or only for one number of a size, is recorded with the reason.
+What `metacount verify --all-sizes` shows of one model, for every mapped type of transformers (its
+code) and every structure of the catalog (our reference modules), in each case that `proof_cases`
+has, recorded with its domain and the fingerprints of the files that it rests on; `count` reads the
+record. With --save the record is written after every structure, so that a run that was stopped goes
+on with --stale, which proves again only what is not in the record or rests on a file that changed.
+With --check nothing is written: all is proven again, and what differs from the record is listed.
+Exit code 1 when a formula is refuted that the record does not have so, or when --check differs.
 """
 
 from __future__ import annotations
@@ -13,139 +16,257 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from sympy import Eq
 
-from metacount.catalog import entries, entry
-from metacount.figures import fitted
-from metacount.huggingface.config import mapped_types, spec_from_config
-from metacount.huggingface.families import family_of
-from metacount.huggingface.model import running_config
-from metacount.proof_record import structure
-from metacount.proofs import Proof, prove
-from metacount.spec import ModelSpec, SpecError, Workload
-from metacount.tracing.domain import in_words
+from metacount import fingerprints
+from metacount.catalog import entries
+from metacount.huggingface.config import mapped_types
+from metacount.proof_record import CODE, FILE, OURS, all_said, structure
+from metacount.proof_writing import of_type, record_of
+from metacount.spec import ModelSpec, SpecError
 from metacount.views.code_form import in_fields
 
-
-def proved(model_type: str) -> dict[str, Any]:
-    """The record of one type's default config, against transformers' code.
-
-    Of its first class that has a spec, where the default one has none (BartForCausalLM).
-    """
-    config = running_config(model_type)
-    family = family_of(model_type)
-    assert family is not None  # the type is mapped
-    known = [name for name, end in family.classes.items() if end is not None]
-    if "architectures" not in config and next(iter(family.classes)) not in known:
-        config = {**config, "architectures": known[:1]}
-    try:
-        return _record(model_type, spec_from_config(config).spec, config)
-    except SpecError as error:
-        return {"name": model_type, "problem": str(error)}
+MAX_DEPTH, LINE = 4, 100
+Task = tuple[str, str]  # side, name
 
 
-def proved_of_catalog(name: str) -> dict[str, Any]:
-    """The record of one model of the catalog, against our reference modules."""
-    spec = entry(name).spec()
-    return _record(name, spec, spec)
+def tasks() -> list[Task]:
+    """One for each mapped type that the installed transformers has, one for each structure."""
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    types = [(CODE, name) for name in mapped_types() if name in known]
+    return [*types, *((OURS, specs[0][0]) for specs in of_structures().values())]
 
 
-def _record(name: str, spec: ModelSpec, model: Any) -> dict[str, Any]:
-    logging.disable(logging.CRITICAL)
-    found = prove(model, fitted(spec, Workload(seq_len=64)))
-    problems = {proof.quantity: proof.problem or _fixed(proof) for proof in found}
-    return {
-        "name": name,
-        "structure": structure(spec),
-        "proven": {
-            proof.quantity: [
-                *(in_words(c, in_fields) for c in proof.form.domain),
-                *proof.form.solved,
-            ]
-            for proof in found
-            if proof.proven and proof.form is not None and not _fixed(proof)
-        },
-        "problems": {quantity: problem for quantity, problem in problems.items() if problem},
-        "refuted": {
-            proof.quantity: {role: str(left) for role, left in proof.differences.items()}
-            for proof in found
-            if proof.differences
-        },
-    }
-
-
-def _fixed(proof: Proof) -> str:
-    """What keeps a form to one number of a size: then it was not shown for all of them."""
-    fixed = [c for c in (proof.form.domain if proof.form else ())
-             if isinstance(c, Eq) and c.rhs.is_Integer]  # fmt: skip
-    return "shown only where " + "; ".join(in_words(c, in_fields) for c in fixed) if fixed else ""
-
-
-def distinct_structures() -> list[str]:
-    """One model of the catalog for each structure."""
-    found: dict[str, str] = {}
+def of_structures() -> dict[str, list[tuple[str, ModelSpec]]]:
+    """The catalog's models of each structure, by name."""
+    found: dict[str, list[tuple[str, ModelSpec]]] = {}
     for model in entries():
         if model.sizes is not None:
-            found.setdefault(structure(model.spec()), model.id)
-    return list(found.values())
+            spec = model.spec()
+            found.setdefault(structure(spec), []).append((model.id, spec))
+    return found
+
+
+def proved(task: Task) -> dict[str, Any]:
+    """The record of one task."""
+    logging.disable(logging.CRITICAL)
+    side, name = task
+    if side == CODE:
+        try:
+            found = record_of(name, of_type(name), (), in_fields)
+        except SpecError as error:
+            return {"side": side, "name": name, "problem": str(error)}
+        return {"side": side, **found}
+    models = next(specs for specs in of_structures().values() if specs[0][0] == name)
+    (_, spec), *others = models
+    return {"side": side, **record_of(name, spec, tuple(s for _, s in others), in_fields)}
+
+
+class Record:
+    """The record as a file, with what is in it; conditions and names of files stand there once."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.found: dict[Task, dict[str, Any]] = {}
+        if file.exists():
+            self._read(json.loads(file.read_text("utf-8")))
+
+    def _read(self, data: dict[str, Any]) -> None:
+        def spelled_out(said: dict[str, Any]) -> dict[str, Any]:
+            if "where" not in said:
+                return said
+            return {**said, "where": [data["conditions"][i] for i in said["where"]]}
+
+        for one in data.get("records", []):
+            files = [data["file_names"][i] for i in one["files"]]
+            if fingerprints.changed(files, data["files"]) is not None:
+                continue
+            cases = [
+                {
+                    "name": case["name"],
+                    "quantities": {q: spelled_out(s) for q, s in case["quantities"].items()},
+                }
+                for case in one["cases"]
+            ]
+            self.found[one["side"], one["name"]] = {**one, "files": files, "cases": cases}
+
+    def save(self) -> None:
+        """Write all; a run that is stopped meanwhile leaves the old file."""
+        made = self._file.with_suffix(".new")
+        made.write_text(as_text(list(self.found.values())), "utf-8")
+        os.replace(made, self._file)
+
+
+def as_text(records: list[dict[str, Any]]) -> str:
+    """The record as it is stored."""
+    conditions: dict[tuple[str, str], int] = {}
+    names: dict[str, int] = {}
+    stored = []
+    for one in sorted(records, key=lambda r: (r["side"], r["name"])):
+        if "cases" not in one:
+            continue
+        cases = [
+            {
+                "name": case["name"],
+                "quantities": {
+                    quantity: {
+                        key: [conditions.setdefault(tuple(c), len(conditions)) for c in value]
+                        if key == "where" else value
+                        for key, value in said.items()
+                    }
+                    for quantity, said in case["quantities"].items()
+                },
+            }
+            for case in one["cases"]
+        ]  # fmt: skip
+        files = [names.setdefault(name, len(names)) for name in one["files"]]
+        stored.append({**one, "files": files, "cases": cases})
+    data = {
+        "torch": torch.__version__.partition("+")[0],
+        "transformers": transformers.__version__,
+        "file_names": list(names),
+        "files": {name: fingerprints.fingerprint(name) for name in sorted(names)},
+        "conditions": [list(pair) for pair in conditions],
+        "records": stored,
+    }
+    return "\n".join(_lines(data, 0)) + "\n"
+
+
+def _lines(value: Any, depth: int) -> list[str]:
+    """JSON with a line for each condition, file and case."""
+    whole = json.dumps(value, ensure_ascii=False)
+    deep = isinstance(value, list | dict) and ("quantities" not in value if depth else True)
+    if not deep or depth == MAX_DEPTH or len(whole) <= LINE:
+        return [whole]
+    pairs = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+    lines = []
+    for name, item in pairs:
+        first, *rest = _lines(item, depth + 1)
+        lines += [f"{'' if name is None else json.dumps(name) + ': '}{first}", *rest]
+        lines[-1] += ","
+    lines[-1] = lines[-1].removesuffix(",")
+    left, right = "{}" if isinstance(value, dict) else "[]"
+    return [left, *(" " + line for line in lines), right]
+
+
+def run(todo: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
+    """Prove one task after the other, `jobs` at once; a line on stderr for each."""
+    begun = time.monotonic()
+    with ProcessPoolExecutor(jobs) as pool:
+        running = {pool.submit(proved, task): task for task in todo}
+        for i, done in enumerate(as_completed(running), start=1):
+            side, name = running[done]
+            try:
+                record = done.result()
+            except Exception as error:  # the others go on; this one fails the run
+                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                record = {"side": side, "name": name, "failed": text}
+            minutes = (time.monotonic() - begun) / 60
+            left = minutes / i * (len(todo) - i)
+            print(f"[{i}/{len(todo)}, {minutes:.0f} min, about {left:.0f} left] {_line(record)}",
+                  file=sys.stderr, flush=True)  # fmt: skip
+            yield record
+
+
+def _line(record: dict[str, Any]) -> str:
+    if "cases" not in record:
+        return f"{record['name']}: {record.get('problem') or 'FAILED: ' + record['failed']}"
+    said = [found for *_, found in all_said({"records": [record]})]
+    parts = {
+        "equal": sum(found.keys() == {"where"} for found in said),
+        "equal for the experts chosen": sum("more" in found for found in said),
+        "refuted": sum("differs" in found for found in said),
+        "not shown": sum("problem" in found for found in said),
+    }
+    counts = ", ".join(f"{n} {what}" for what, n in parts.items() if n)
+    return f"{record['name']} ({record['side']}): {len(record['cases'])} cases, {counts}"
+
+
+def refuted(record: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """(name, quantity, what is left) wherever a formula is refuted."""
+    return {
+        (one["name"], quantity, str(found["differs"]))
+        for one, _, quantity, found in all_said({"records": [record]} if "cases" in record else
+                                                {"records": []})
+        if "differs" in found
+    }  # fmt: skip
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two records say the same; the order of conditions is nothing."""
+
+    def plain(one: dict[str, Any]) -> Any:
+        return {
+            (case["name"], quantity): {
+                **found,
+                "where": sorted(map(tuple, found.get("where", ()))),
+            }
+            for _, case, quantity, found in all_said({"records": [one]})
+        }
+
+    return a["structure"] == b["structure"] and plain(a) == plain(b)
+
+
+def sentence(records: list[dict[str, Any]]) -> str:
+    """What the README says of the record."""
+    equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
+    for one, _, quantity, found in all_said({"records": records}):
+        if found.keys() == {"where"}:
+            equal[one["side"]].add((one["name"], quantity))
+    types, structures = (len({name for name, _ in equal[side]}) for side in (CODE, OURS))
+    return (f"{len(equal[CODE])} formulas of {types} types equal transformers' code, "
+            f"{len(equal[OURS])} of {structures} structures our modules")  # fmt: skip
 
 
 def main() -> int:
-    """Prove, print, save."""
+    """Prove, print, save or compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("types", metavar="TYPE", nargs="*")
-    parser.add_argument("--save", type=Path, help="write the record")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="types, or models of the catalog")
+    parser.add_argument("--save", type=Path, nargs="?", const=Path(FILE), help="write the record")
+    parser.add_argument("--stale", action="store_true", help="only what is missing or changed")
+    parser.add_argument("--check", action="store_true", help="compare all with the record")
+    parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
-    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
-    types = args.types or [name for name in mapped_types() if name in known]
-    models = [] if args.types else distinct_structures()
-    with ProcessPoolExecutor(2) as pool:
-        of_types, of_catalog = [], []
-        for run, names, records in (
-            (proved, types, of_types),
-            (proved_of_catalog, models, of_catalog),
-        ):
-            for record in pool.map(run, names):
-                records.append(record)
-                print(json.dumps(record), file=sys.stderr, flush=True)
-    refuted = 0
-    for records, code in ((of_types, "transformers' code"), (of_catalog, "our modules")):
-        proven = sum(len(record.get("proven", {})) for record in records)
-        wrong = sum(len(record.get("refuted", {})) for record in records)
-        print(f"{proven} formulas of {len(records)} models equal {code} for all sizes, "
-              f"{wrong} do not")  # fmt: skip
-        refuted += wrong
+    record = Record(args.save or Path(FILE))
+    known = dict(record.found)
+    every = tasks()
+    todo = [task for task in every if not args.names or task[1] in args.names]
+    if args.stale:
+        todo = [task for task in todo if task not in known]
     if args.save:
-        data = {
-            "torch": torch.__version__.partition("+")[0],
-            "transformers": transformers.__version__,
-            "structures": _by_structure(of_types, "model_type"),
-            "reference": _by_structure(of_catalog, "model"),
-            "not_proven": {
-                record["name"]: record.get("problem") or record["problems"]
-                for record in (*of_types, *of_catalog)
-                if "problem" in record or record["problems"]
-            },
-        }
-        args.save.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return 1 if refuted else 0
-
-
-def _by_structure(records: list[dict[str, Any]], named: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for record in records:
-        if record.get("proven"):
-            found.setdefault(
-                record["structure"], {named: record["name"], "quantities": record["proven"]}
-            )
-    return found
+        record.found = {task: one for task, one in known.items() if task in every}
+    wrong, differ, failed = 0, [], []
+    for one in run(todo, args.jobs):
+        task = one["side"], one["name"]
+        old = refuted(known.get(task, {}))
+        wrong += len(refuted(one) - old)
+        if args.check and "cases" in one and (task not in known or not same(one, known[task])):
+            differ.append(one["name"])
+        if "cases" in one:
+            record.found[task] = one
+        if "failed" in one:
+            failed.append(one["name"])
+        if args.save:
+            record.save()
+    if args.save and args.stale and not todo:
+        record.save()
+    if differ:
+        print("not what the record says: " + ", ".join(differ))
+    if args.save:
+        print("README.md has to say: " + sentence(list(record.found.values())))
+    if failed:
+        print("failed: " + ", ".join(failed))
+    print(f"{len(todo) - len(failed)} structures tried, {wrong} formulas newly refuted")
+    return 1 if wrong or differ or failed else 0
 
 
 if __name__ == "__main__":

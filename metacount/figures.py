@@ -185,7 +185,8 @@ def count_data(model: Model, result: Count) -> dict[str, Any]:
     from .proof_record import proven
 
     inferred = list(model.entry.inferred) if model.entry is not None else []
-    proof = None if model.refused else proven(model.spec)
+    config = None if model.source is None else model.source.config
+    proof = None if model.refused else proven(model.spec, result.workload, config)
     return {
         "model": model.id,
         "name": model.name,

@@ -35,6 +35,8 @@ MODULE_SIDE = ("metacount.modules", "metacount.build", "metacount.measure", "met
 SEE_BOTH = {
     "metacount.witnesses",
     "metacount.proofs",
+    "metacount.proof_writing",
+    "metacount.textbook_forms",
     "metacount.commands.formula",
     "metacount.views.code_form",
 }

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.commands import Result
+    from metacount.proof_cases import Case
     from metacount.proofs import Proof
-    from metacount.spec import Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-sizes",
         action="store_true",
-        help="also show that the formulas less the forms read off code are zero: transformers' "
-        "code of a config, our reference modules of a name of the catalog",
+        help="also show that the formulas less the forms read off code are zero for all sizes of a "
+        "domain, which is printed: transformers' code of a config, our reference modules of a name "
+        "of the catalog",
     )
     add_settings(parser)
     add_workload(parser)
@@ -63,11 +64,11 @@ def run(args: argparse.Namespace) -> Result:
     done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
     said = interrupted(len(done), len(models), "models") if len(done) < len(models) else ""
-    proofs: list[tuple[Proof, ...]] = []
+    proofs: list[list[tuple[Case, tuple[Proof, ...]]]] = []
     if args.all_sizes and not said:
         formulas = [model for model in models if isinstance(model, Model)]
-        proofs = _with_progress(lambda model: _proved(model, request), formulas, "proving")
-        if any(proof.differences for found in proofs for proof in found):
+        proofs = _with_progress(_proved, formulas, "proving")
+        if any(proof.differences for cases in proofs for _, found in cases for proof in found):
             code = EXIT_DISAGREE
         if len(proofs) < len(models):
             said = interrupted(len(proofs), len(models), "models' proofs")
@@ -96,12 +97,16 @@ def run(args: argparse.Namespace) -> Result:
     return text + (f"\n{said}\n" if said else ""), code
 
 
-def _proved(model: Model, request: Request) -> tuple[Proof, ...]:
-    from metacount.figures import fitted
+def _proved(model: Model) -> list[tuple[Case, tuple[Proof, ...]]]:
+    """Each case of its structure: all sizes as letters first, then those that it has at 1."""
+    from metacount.proof_cases import shown_cases
     from metacount.proofs import prove
 
     read: Any = model.spec if model.source is None else model.source.config
-    return prove(read, fitted(model.spec, request))
+    return [
+        (case, prove(case.model, case.workload, case.run_as, case.quantities))
+        for case in shown_cases(read)
+    ]
 
 
 def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:

@@ -117,7 +117,7 @@ def _run_figures(
     if run.prefill.idle:
         whole, idle = exact(run.prefill.matmul_flops), exact(run.prefill.idle)
         said.append(f"its code runs experts on tokens that did not choose them: without {idle} "
-                    f"FLOPs, {whole} with them")  # fmt: skip
+                    f"FLOPs, {whole} with them; active_params counts the chosen ones")  # fmt: skip
     latent = _is_latent(module)
     if run.decode is not None and not latent:
         figures["decode_matmul_flops"] = run.decode.matmul_flops - run.decode.idle

@@ -31,7 +31,8 @@ class CodeForm:
     them, which was measured too. `domain` are the conditions that the code put on sizes. `how` is
     "traced", "traced in B and S" or "interpolated in B and S". `confirmed` is at how many other
     sizes the form was measured too; `untried` are sizes that had to stay as they are. `solved_for`
-    has sizes that the code makes numbers, with those at which the form was read.
+    has sizes that the code makes numbers, with those at which the form was read. `least` has from
+    which number on each letter may be (1 where it has none), `ratios` how many times another one.
     """
 
     quantity: str
@@ -48,6 +49,8 @@ class CodeForm:
     confirmed: int = 0
     untried: tuple[str, ...] = ()
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    least: tuple[tuple[Any, int], ...] = ()
+    ratios: tuple[Any, ...] = ()
 
     @property
     def solved(self) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ class _Counter(ForeignCounter):
         self.may_run -= 1
         if self.may_run % CHECKED == 0:
             check_free(self.sizes)  # a loop over tokens would go on for long
-        if self.may_run < 0 or time.monotonic() > self.deadline:
+        if self.may_run < 0 or time.process_time() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
@@ -126,10 +126,14 @@ def check_free(sizes: Sizes) -> None:
 
 @frozen
 class TracedFlops:
-    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables."""
+    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables.
+
+    `idle` are those that the code runs besides, on experts that a token did not choose.
+    """
 
     by_role: Amounts
     by_operator: Amounts
+    idle: Amounts
 
     def split(self, by_operator: bool) -> Amounts:
         """One of the two."""
@@ -161,12 +165,12 @@ def traced_forward(
 ) -> TracedRun:
     """Run the model over B sequences of S tokens, with `decode` then over one more token each.
 
-    The numbers are the hints behind B, S and S_e. Raises whatever the code raises, and `NotTraced`
-    after `MAX_OPERATORS` or so many seconds: code that goes through tokens one by one takes for
-    ever with symbols.
+    The numbers are the hints behind B, S and S_e; one sequence is the number 1. Raises
+    whatever the code raises, and `NotTraced` after `MAX_OPERATORS` or so many seconds of this
+    process: code that goes through tokens one by one takes for ever with symbols.
     """
     run = SimpleNamespace(
-        batch_size=sizes.new("B", batch),
+        batch_size=1 if batch == 1 else sizes.new("B", batch),
         seq_len=sizes.new("S", seq_len),
         encoder_len=sizes.new("S_e", source_len),
     )
@@ -177,7 +181,7 @@ def traced_forward(
         before = getattr(config, "_experts_implementation", None)
         try:
             with run_as(model, way), sizes.tracing():
-                return _run(model, run, roles, sizes, decode, time.monotonic() + seconds)
+                return _run(model, run, roles, sizes, decode, time.process_time() + seconds)
         except TooSlow:
             raise
         except Exception as error:  # somebody else's code: the first reason is given
@@ -225,20 +229,24 @@ def _run(
 def _flops(counter: ForeignCounter, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
     by_role: Amounts = defaultdict(lambda: 0)
     by_operator: Amounts = defaultdict(lambda: 0)
+    idle: Amounts = defaultdict(lambda: 0)
     for charge, flops in counter.charges():
         amount, operator, place = sizes.expr(flops), charge.operator, where.get(charge.module)
         if operator == IDLE:
+            idle[charge.role or "other", place] += amount
             operator, amount = "aten.bmm", -amount
         elif not counter.counts(charge):
             continue
         by_role[charge.role or "other", place] += amount
         by_operator[operator, place] += amount
-    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator))
+    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator), idle=dict(idle))
 
 
 def _of_one_token(flops: TracedFlops) -> TracedFlops:
     return TracedFlops(
-        by_role=with_kv_len(flops.by_role), by_operator=with_kv_len(flops.by_operator)
+        by_role=with_kv_len(flops.by_role),
+        by_operator=with_kv_len(flops.by_operator),
+        idle=with_kv_len(flops.idle),
     )
 
 

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import sympy
 
+from ..frozen import frozen
 from .chunks import always, in_one_chunk, known_counts
 from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
+from .smallest import smallest
 
 LARGEST = 2**60
 TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}
 
 
+@frozen
+class Asked:
+    """What code asked of its sizes: `conditions` that not all sizes from 3 fulfil, and for the
+    others how small sizes may be (`least`, 1 where nothing was asked); `ratios` is that of how
+    many times one size is another."""
+
+    conditions: tuple[Any, ...]
+    least: dict[Any, int]
+    ratios: tuple[Any, ...]
+
+
 def conditions(sizes: Sizes) -> tuple[Any, ...]:
+    """The conditions alone of `asked_of`."""
+    return asked_of(sizes).conditions
+
+
+def asked_of(sizes: Sizes) -> Asked:
     """Relations between sizes, in SymPy, each true at the hints and not true of all sizes from 3.
 
     Left out is that sizes differ which need not: torch asks that of many pairs, for their strides.
     A quotient of sizes means that the division is exact, which is then a condition of its own.
     """
+    from_three: list[Any] = []
     asked: dict[Any, None] = {}
     not_read: dict[Any, None] = {}
     for guard in sizes.env.guards:
@@ -41,14 +61,19 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
     for relation in sizes.equalities:
         if sizes.holds(relation) and relation.lhs != relation.rhs:
             kept[relation] = None
-    for relation in (*others, *(r for one in asked for r in _single(one, sizes, quotients))):
+    single = (r for one in asked for r in _single(one, sizes, quotients))
+    for relation in dict.fromkeys((*others, *single)):
         if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
+            if _always(relation, quotients):
+                from_three.append(relation)
             continue
         if any(number > LARGEST for number in relation.atoms(sympy.Integer)):
             continue  # the widest that a machine can count
         if not sizes.holds(relation):
             continue
-        if isinstance(relation, sympy.Rel) and not _always(relation, quotients):
+        if _always(relation, quotients):
+            from_three.append(relation)
+        else:
             tidy = in_one_chunk(_tidy(relation))
             if tidy.reversed not in kept and not always(tidy):
                 kept[tidy] = None
@@ -58,7 +83,21 @@ def conditions(sizes: Sizes) -> tuple[Any, ...]:
         kept = dict.fromkeys(_minimal([r for r in said if isinstance(r, divides)]))
         kept |= dict.fromkeys(r for r in said if isinstance(r, sympy.Rel)
                               and not _always(r, quotients))  # fmt: skip
-    return (*_without_ends(list(_strongest(list(kept)))), *not_read)
+    least = smallest(from_three, quotients)
+    return Asked(
+        conditions=(*_without_ends(list(_strongest(list(kept)))), *not_read),
+        least={letter: n for letter, n in least.items() if not isinstance(letter, sympy.Dummy)},
+        ratios=tuple(
+            sympy.Ge(x, y, evaluate=False)
+            for x, q in quotients.items()
+            if (n := least.get(_times(q), 1)) > 1 and (y := n * q / _times(q))
+        ),
+    )
+
+
+def _times(quotient: Any) -> Any:
+    """q of a quotient y·q."""
+    return next(s for s in quotient.free_symbols if isinstance(s, sympy.Dummy))
 
 
 def _without_ends(relations: list[Any]) -> Iterator[Any]:
@@ -136,12 +175,24 @@ def _quotients(exact: list[Any]) -> dict[Any, Any]:
         below, above = condition.args
         free = above.is_Symbol and above not in found and not below.free_symbols & set(found)
         if free and above not in below.free_symbols:
-            found[above] = below * sympy.Dummy("q", integer=True, positive=True)
+            found[above] = below * _how_many(above, below)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _how_many(above: Any, below: Any) -> Any:
+    """The letter for above/below: one for all of a trace's questions, so that answers are kept."""
+    return sympy.Dummy("q", integer=True, positive=True)
 
 
 def _always(relation: Any, quotients: dict[Any, Any]) -> bool:
     """Whether a relation can be shown of all sizes from 3; False where nothing is shown."""
+    return _shown(relation, tuple(quotients.items()))
+
+
+@lru_cache(maxsize=4096)
+def _shown(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> bool:
+    quotients = dict(pairs)
     # a number of chunks is 1 or more
     counts = {n: sympy.Dummy("n", integer=True, positive=True) + 1 - SMALLEST
               for n in relation.atoms(sympy.ceiling)}  # fmt: skip

@@ -17,6 +17,7 @@ from ..measure.tensors import DTYPES
 from ..spec import ModelSpec, SpecError, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from .elsewhere import Elsewhere, tried_elsewhere
+from .foreign_errors import OurError, is_foreign
 from .freed import Reading, freed, freed_of_layers
 from .interpolate import FARTHEST, interpolated
 from .measured import Measured
@@ -25,7 +26,7 @@ from .of_transformers import TransformersSource
 from .parts import counting, limits, moved
 from .readings import Readings
 from .sizes import NotTraced, divides, symbol
-from .source import OF_PARAMS, QUANTITIES, Source
+from .source import IDLE, OF_PARAMS, QUANTITIES, As, Source
 
 # Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
 STEPS = (1, 64, 256)
@@ -39,23 +40,29 @@ class Tracer:
     """
 
     def __init__(
-        self, model: ModelSpec | str | dict[str, Any], workload: Workload, *, split: str = "role"
+        self,
+        model: ModelSpec | str | dict[str, Any],
+        workload: Workload,
+        *,
+        split: str = "role",
+        run_as: As = As(),  # noqa: B008  # it is frozen
     ) -> None:
         # no module runs in types of one byte; their cache is counted from that in bf16
         dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
         self.source: Source = (
-            ReferenceSource(model, dtype, workload.prefix_len)
+            ReferenceSource(model, dtype, workload.prefix_len, run_as)
             if isinstance(model, ModelSpec)
-            else TransformersSource(model, DTYPES[dtype])
+            else TransformersSource(model, DTYPES[dtype], run_as)
         )
+        self._one_sequence, self._strict = run_as.one_sequence, run_as.strict
         self._measured = Measured(self.source, workload, split)
-        self._readings = Readings(self._measured)
+        self._readings = Readings(self._measured, strict=run_as.strict)
 
     def form(self, quantity: str) -> CodeForm:
-        """One of `QUANTITIES`. Raises `NotTraced`, with the reason in one line."""
+        """One of `QUANTITIES`, or of `IDLE`. Raises `NotTraced`, with the reason in one line."""
         try:
             return self._form(quantity)
-        except (NotTraced, SpecError):
+        except (NotTraced, SpecError, OurError):
             raise
         except Exception as error:  # somebody else's code, at sizes that are none of its
             raise NotTraced(_line(error)) from error
@@ -64,6 +71,8 @@ class Tracer:
         try:
             return self._traced(quantity)
         except Exception as error:
+            if self._strict and not is_foreign(error):
+                raise OurError(_line(error)) from error
             if quantity in OF_PARAMS:
                 raise NotTraced(_line(error)) from error
             try:
@@ -108,6 +117,8 @@ class Tracer:
             if not c.free_symbols & letters
             and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)
         ]
+        if self._one_sequence and reading.in_sizes and quantity not in OF_PARAMS:
+            asked.append(sympy.Eq(symbol("B"), 1, evaluate=False))
         stuck = tried.stuck if tried else ()
         return CodeForm(
             quantity=quantity,
@@ -122,6 +133,8 @@ class Tracer:
             confirmed=tried.confirmed if tried else 0,
             untried=tried.untried if tried else (),
             solved_for=reading.solved_for,
+            least=reading.least,
+            ratios=reading.ratios,
         )
 
     def _in_numbers(self, by_role: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +154,8 @@ class Tracer:
     def _run_letters(self, quantity: str) -> set[str]:
         if quantity in OF_PARAMS:
             return set()
-        return {"B", "S", "S_e"} if self.source.has_encoder else {"B", "S"}
+        lengths = {"S", "S_e"} if self.source.has_encoder else {"S"}
+        return lengths if self._one_sequence else lengths | {"B"}
 
     def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[Any]:
         """Where a kind of layer has no law, the form is of one number of layers alone."""
@@ -234,4 +248,4 @@ def _line(error: Exception) -> str:
     return text if isinstance(error, NotTraced) else f"{type(error).__name__}: {text}"
 
 
-__all__ = ["QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]
+__all__ = ["IDLE", "QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]

@@ -27,7 +27,7 @@ class Reading:
     """A form's parts and its domain as one trace showed them.
 
     `solved_for` has sizes that were freed, and the numbers that they had; `in_sizes` is false where
-    only B and S are letters.
+    only B and S are letters. `least` and `ratios` are those of `domain.Asked`.
     """
 
     parts: tuple[CodePart, ...]
@@ -35,6 +35,8 @@ class Reading:
     notes: tuple[str, ...] = ()
     in_sizes: bool = True
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    least: tuple[tuple[Any, int], ...] = ()
+    ratios: tuple[Any, ...] = ()
 
     def but(self, **changes: Any) -> Reading:
         """The same with other fields."""
@@ -153,6 +155,7 @@ def _solved(letter: Any, readings: list[tuple[int, Reading]], degree: int) -> Re
         ),
         domain=tuple(_common(letter, readings) or ()),
         solved_for=(*own.solved_for, (letter.name, tuple(sorted(n for n, _ in readings)))),
+        least=(*own.least, (letter, min(n for n, _ in readings))),
     )
 
 

@@ -26,7 +26,7 @@ from .count import Amounts, with_kv_len
 from .layers import Place, places, places_by_name, stacks
 from .masks import kept_pairs
 from .sizes import NotTraced, Sizes
-from .source import IN_BYTES, OF_PARAMS, Built, apart
+from .source import IN_BYTES, OF_PARAMS, As, Built, apart
 from .with_symbols import with_symbols
 
 # Fields that say which blocks are of which kind, not how large one is.
@@ -37,8 +37,9 @@ HEADS = {"n_kv_heads": "n_heads"}
 class ReferenceTrace:
     """Our module with symbols for its spec's sizes."""
 
-    def __init__(self, sizes: Sizes, model: Model, prefix_len: int) -> None:
+    def __init__(self, sizes: Sizes, model: Model, prefix_len: int, run_as: As) -> None:
         self.sizes, self._model, self._prefix_len = sizes, model, prefix_len
+        self._run_as = run_as
         self.in_sizes = bool(sizes.hints)
         self._places, self._by_name = places(model), places_by_name(model)
         self._runs: dict[int, _Run] = {}
@@ -51,7 +52,7 @@ class ReferenceTrace:
             return self._params(quantity == "active_params"), ()
         run = self._runs.get(seq_len)
         if run is None:
-            run = _Run(self._model, self.sizes, seq_len, self._prefix_len)
+            run = _Run(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
             self._runs[seq_len] = run
         if quantity == "matmul_flops":
             return self._flops(run.prefill, by_operator, causal=False), ()
@@ -77,15 +78,20 @@ class ReferenceTrace:
 
     def _flops(self, counter: _Counter, by_operator: bool, *, causal: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
+        kept: dict[Any, Any] = {}
         for charge, flops in counter.charges():
-            amount = self.sizes.expr(flops)
-            if causal and charge.detail is not None:
-                visibility = counter.seen[charge.detail]
-                every = self.sizes.expr(visibility.n_queries) * self.sizes.expr(visibility.n_keys)
-                amount = amount / every * kept_pairs(visibility, self.sizes)
+            amount, sees = self.sizes.expr(flops), charge.detail
+            if causal and sees is not None:
+                if sees not in kept:
+                    kept[sees] = self._share_kept(counter.seen[sees])
+                amount = amount * kept[sees]
             part = charge.operator if by_operator else charge.role or "other"
             found[part, self._by_name.get(charge.module)] += amount
         return dict(found)
+
+    def _share_kept(self, sees: Visibility) -> Any:
+        every = self.sizes.expr(sees.n_queries) * self.sizes.expr(sees.n_keys)
+        return kept_pairs(sees, self.sizes) / every
 
     def _cache(self, cache: Any) -> Amounts:
         found: Amounts = {}
@@ -122,9 +128,12 @@ class _Counter(ReferenceCounter):
 class _Run:
     """One workload of B sequences of S tokens: prefill, one more token, and what is kept."""
 
-    def __init__(self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int) -> None:
+    def __init__(
+        self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int, run_as: As
+    ) -> None:
         self._model, self._sizes = model, sizes
-        self._batch, length = sizes.new("B", 5), sizes.new("S", seq_len)
+        self._batch = 1 if run_as.one_sequence else sizes.new("B", 5)
+        length = sizes.new("S", seq_len)
         self._source_len = sizes.new("S_e", 53) if model.spec.has_encoder else None
         self._length, self._prefix_len = length, prefix_len
         self.cache = model.new_cache() if model.spec.kind != "encoder" else None
@@ -166,8 +175,15 @@ class _Run:
 class ReferenceSource:
     """One spec, and the modules that it makes."""
 
-    def __init__(self, spec: ModelSpec, dtype: str, prefix_len: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: str,
+        prefix_len: int,
+        run_as: As = As(),  # noqa: B008
+    ) -> None:
         self._spec, self._dtype, self._prefix_len = spec, dtype, prefix_len
+        self._run_as = run_as
         self.has_encoder = spec.has_encoder
 
     def described(self) -> str:
@@ -195,7 +211,7 @@ class ReferenceSource:
     def ways(self) -> Iterator[dict[str, Any]]:
         """Hints behind the symbols, and fields that stay numbers, best first."""
         hints = apart(self.sizes(), HEADS)
-        if hints:
+        if hints and not self._run_as.tied:
             yield {"hints": hints}
         yield {"hints": {}}
         yield {"only_run": True}
@@ -212,7 +228,7 @@ class ReferenceSource:
                 model = Model(self._spec.substituted(**made)).eval()
         finally:
             torch.set_default_dtype(before)
-        return ReferenceTrace(sizes, model, self._prefix_len)
+        return ReferenceTrace(sizes, model, self._prefix_len, self._run_as)
 
     def built(self, change: dict[str, int]) -> Built | None:
         """The module built with other numbers; None where no model has them."""
@@ -229,7 +245,7 @@ class ReferenceSource:
             spec = self._spec.replace(**change)
         except SpecError:
             return None
-        return ReferenceSource(spec, self._dtype, self._prefix_len)
+        return ReferenceSource(spec, self._dtype, self._prefix_len, self._run_as)
 
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool

@@ -18,7 +18,7 @@ from ..spec import SpecError, Workload
 from .build import layer_fields, size_values, traced_module, whole_fields, with_fields
 from .count import Amounts, TracedRun, traced_forward, traced_params
 from .sizes import NotTraced, Sizes
-from .source import OF_PARAMS, Built, apart
+from .source import IDLE, OF_PARAMS, As, Built, apart
 from .with_symbols import with_symbols
 
 HEADS = {"num_key_value_heads": "num_attention_heads", "num_kv_heads": "num_attention_heads"}
@@ -31,8 +31,8 @@ EVERY_PAIR = (
 class TransformersTrace:
     """transformers' module with symbols for its config's sizes."""
 
-    def __init__(self, sizes: Sizes, module: nn.Module) -> None:
-        self.sizes, self._module = sizes, module
+    def __init__(self, sizes: Sizes, module: nn.Module, run_as: As) -> None:
+        self.sizes, self._module, self._run_as = sizes, module, run_as
         self.in_sizes = bool(sizes.hints)
         self._roles = Roles(module)
         self._runs: dict[tuple[int, bool], TracedRun | Exception] = {}
@@ -49,8 +49,10 @@ class TransformersTrace:
             if found is None:
                 raise NotTraced("nothing says how many experts a token meets")
             return found, ()
-        run = self._run(seq_len, quantity == "decode_matmul_flops")
+        run = self._run(seq_len, "decode" in quantity)
         found = {
+            IDLE["matmul_flops"]: run.prefill.idle,
+            IDLE["decode_matmul_flops"]: None if run.decode is None else run.decode.idle,
             "matmul_flops": run.prefill.split(by_operator),
             "decode_matmul_flops": None if run.decode is None else run.decode.split(by_operator),
             "kv_cache_bytes": run.cache,
@@ -66,8 +68,9 @@ class TransformersTrace:
             try:
                 with with_symbols(type(self._module)):
                     self._runs[key] = traced_forward(
-                        self._module, self._roles, self.sizes, seq_len=seq_len, decode=decode
-                    )
+                        self._module, self._roles, self.sizes, seq_len=seq_len, decode=decode,
+                        batch=1 if self._run_as.one_sequence else 5,
+                    )  # fmt: skip
             except Exception as error:
                 self._runs[key] = error
         found = self._runs[key]
@@ -79,8 +82,13 @@ class TransformersTrace:
 class TransformersSource:
     """One config, and the class of transformers that it means."""
 
-    def __init__(self, config: str | dict[str, Any], dtype: torch.dtype) -> None:
-        self._config, self._dtype = config, dtype
+    def __init__(
+        self,
+        config: str | dict[str, Any],
+        dtype: torch.dtype,
+        run_as: As = As(),  # noqa: B008
+    ) -> None:
+        self._config, self._dtype, self._run_as = config, dtype, run_as
         self._values = size_values(config)
         self._last_run: tuple[Any, ForeignRun] | None = None
         module, self._choice = build_transformers(config, dtype=dtype)
@@ -102,7 +110,7 @@ class TransformersSource:
     def ways(self) -> Iterator[dict[str, Any]]:
         """Hints behind the symbols, and fields that stay numbers, best first."""
         hints = apart(self._values, HEADS)
-        if hints:
+        if hints and not self._run_as.tied:
             yield {"hints": hints}
         yield {}
         last = frozenset(name.rpartition(".")[2] for name in self._values)
@@ -119,7 +127,7 @@ class TransformersSource:
         """The module built with symbols, in one of the ways."""
         sizes = Sizes()
         module, _, _ = traced_module(self._config, sizes, dtype=self._dtype, **way)
-        return TransformersTrace(sizes, module)
+        return TransformersTrace(sizes, module, self._run_as)
 
     def built(self, change: dict[str, int]) -> Built | None:
         """The module built with other numbers, and all that its config then has."""
@@ -135,7 +143,7 @@ class TransformersSource:
     def other(self, change: dict[str, int]) -> TransformersSource | None:
         """The config with other numbers for some sizes; None where no model has them."""
         try:
-            return TransformersSource(with_fields(self._config, change), self._dtype)
+            return TransformersSource(with_fields(self._config, change), self._dtype, self._run_as)
         except SpecError:
             return None
 
@@ -156,6 +164,9 @@ class TransformersSource:
 
 
 def _of_run(run: ForeignRun, quantity: str, by_operator: bool) -> dict[str, int] | None:
+    if quantity in IDLE.values():
+        flops = run.decode if "decode" in quantity else run.prefill
+        return None if flops is None else {"moe": flops.idle}
     if quantity in ("matmul_flops", "decode_matmul_flops"):
         flops = run.prefill if quantity == "matmul_flops" else run.decode
         if flops is None:

@@ -12,7 +12,8 @@ from ..huggingface.limits import LAYER_COUNTS
 from .chunks import always, known_counts
 from .code_form import CodePart, FormDiffers, summed
 from .count import TooSlow, check_free
-from .domain import conditions, in_domain
+from .domain import Asked, asked_of, in_domain
+from .foreign_errors import OurError, is_foreign
 from .freed import Reading, freed_of_layers
 from .layers import FEW, Law, Layout, Stack, law, layout
 from .measured import Measured
@@ -24,11 +25,12 @@ from .source import OF_PARAMS, Trace
 class Readings:
     """What is read off one source's code; builds with symbols are made once."""
 
-    def __init__(self, measured: Measured) -> None:
-        self._measured, self._source = measured, measured.source
+    def __init__(self, measured: Measured, *, strict: bool = False) -> None:
+        self._measured, self._source, self._strict = measured, measured.source, strict
         self._ways = tuple(self._source.ways())
         self._built: list[Trace | Exception] = []
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
+        self._asked: dict[tuple[int, int, int], Asked] = {}
 
     def here(self, quantity: str) -> Reading:
         """The quantity at the model's own sizes: read off all of its layers, or else off few."""
@@ -50,6 +52,8 @@ class Readings:
             return None
         try:
             return self._of(source)._first(quantity)
+        except OurError:
+            raise
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
 
@@ -59,7 +63,8 @@ class Readings:
                 if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW}  # fmt: skip
 
     def _of(self, source: Any) -> Readings:
-        return Readings(Measured(source, self._measured.workload, self._measured.split))
+        measured = Measured(source, self._measured.workload, self._measured.split)
+        return Readings(measured, strict=self._strict)
 
     def _first(self, quantity: str) -> Reading:
         """The first way in which the quantity is traced and comes to what is measured."""
@@ -77,13 +82,15 @@ class Readings:
                     check_free(trace.sizes)
                     if not self._measured.agrees(totals(amounts), quantity):
                         raise FormDiffers("at the model's sizes the form gives another number")
-                    domain = self._with_here(conditions(trace.sizes))
+                    asked = self._asked_of(trace.sizes)
+                    domain = self._with_here(asked.conditions)
                 except WrongHint as error:
                     failures.append(error)
                     continue
                 except TooSlow:
                     raise
                 except Exception as error:
+                    self._ours_fails(error)
                     failures.append(error)
                     if seq_len > self._measured.workload.seq_len:
                         continue  # perhaps more tokens than there are positions
@@ -95,8 +102,21 @@ class Readings:
                     domain=domain,
                     notes=notes,
                     in_sizes=trace.in_sizes,
+                    least=tuple(asked.least.items()),
+                    ratios=asked.ratios,
                 )
         raise failures[0]
+
+    def _ours_fails(self, error: Exception) -> None:
+        if self._strict and not is_foreign(error):
+            raise OurError(f"{type(error).__name__}: {error}") from error
+
+    def _asked_of(self, sizes: Sizes) -> Asked:
+        """What was asked of the sizes so far, worked out once."""
+        key = id(sizes), len(sizes.env.guards), len(sizes.conditions)
+        if key not in self._asked:
+            self._asked[key] = asked_of(sizes)
+        return self._asked[key]
 
     def _with_here(self, asked: tuple[Any, ...]) -> tuple[Any, ...]:
         """Conditions widened by the model's own sizes, where the form has been measured.
@@ -125,6 +145,7 @@ class Readings:
                 try:
                     self._built.append(self._source.traced(way))
                 except Exception as error:  # somebody else's code met a symbol
+                    self._ours_fails(error)
                     self._built.append(error)
             made = self._built[i]
             if isinstance(made, Exception):

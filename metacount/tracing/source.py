@@ -14,6 +14,8 @@ from .sizes import Sizes
 
 QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
               "decode_matmul_flops", "kv_cache_bytes", "state_bytes")  # fmt: skip
+# Of a forward or of one token: what code runs on experts that a token did not choose.
+IDLE = {"matmul_flops": "idle_matmul_flops", "decode_matmul_flops": "idle_decode_matmul_flops"}
 OF_PARAMS = frozenset(["params", "active_params"])
 IN_BYTES = frozenset(["kv_cache_bytes", "state_bytes"])
 
@@ -24,6 +26,19 @@ class Built:
 
     module: nn.Module
     numbers: dict[str, int]
+
+
+@frozen
+class As:
+    """How a model is run with symbols: one sequence as the number 1 (of it torch asks other things
+    than of B), as many key/value heads as heads where the model has it so.
+
+    `strict`: an error of ours ends it; else it is one more reason why something is not traced.
+    """
+
+    one_sequence: bool = False
+    tied: bool = False
+    strict: bool = False
 
 
 class Trace(Protocol):

@@ -1,62 +1,74 @@
-"""Textbook formulas against the forms read off code, for all sizes."""
+"""Textbook formulas against the forms read off code, case by case, for all sizes of a domain."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacount.tracing.domain import in_words
-from metacount.tracing.sizes import SMALLEST
+from metacount.proof_domain import FROM, sizes_text
+from metacount.proof_writing import conditions_of
 from metacount.views.code_form import in_fields
 from metacount.views.layout import bold, columns, paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.proof_cases import Case
     from metacount.proofs import Proof
 
+    Shown = Sequence[tuple[Case, Sequence[Proof]]]
 
-def proofs_text(name: str, proofs: Sequence[Proof]) -> str:
-    """A line for each quantity: proven, refuted with what is left, or why nothing was shown."""
+
+def proofs_text(name: str, shown: Shown) -> str:
+    """For each case a line for each quantity: equal, refuted with what is left, or not shown."""
     width = columns()
-    lines = [bold(f"{name}: formula less the form read off code, for all sizes")]
-    label = max(len(proof.quantity) for proof in proofs)
-    for proof in proofs:
-        lines += paragraph(f"{proof.quantity:{label}}", _said(proof), width)
-    where = list(dict.fromkeys(text for proof in proofs for text in _where(proof)))
-    every = f"all sizes from {SMALLEST}" + (", where " + "; ".join(where) if where else "")
-    lines += paragraph(f"{'that is':{label}}", every, width)
-    form = next((proof.form for proof in proofs if proof.form is not None), None)
+    lines = [bold(f"{name}: formula less the form read off code")]
+    label = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
+    for case, proofs in shown:
+        lines += ["", bold(case.name)]
+        for proof in proofs:
+            lines += paragraph(f"{proof.quantity:{label}}", _said(proof), width)
+        every = sizes_text(where_of(proofs))
+        lines += paragraph(f"{'that is':{label}}", every, width)
+    form = next((p.form for _, proofs in shown for p in proofs if p.form is not None), None)
     if form is not None:
-        lines += paragraph(f"{'code':{label}}", form.source, width)
+        lines += ["", *paragraph(f"{'code':{label}}", form.source, width)]
     return "\n".join(lines) + "\n"
 
 
 def _said(proof: Proof) -> str:
-    if proof.proven:
-        return "0: equal for all sizes"
     if proof.problem:
         return f"not shown: {proof.problem}"
-    left = "; ".join(f"{role} {in_fields(expr)}" for role, expr in proof.differences.items())
-    return f"differs: {left}"
+    if proof.differences:
+        left = "; ".join(f"{role} {in_fields(expr)}" for role, expr in proof.differences.items())
+        return f"differs: {left}"
+    if proof.idle is not None:
+        return (f"0 for the experts that a token chose; the code runs {in_fields(proof.idle)} "
+                "more FLOPs, on experts that it did not choose")  # fmt: skip
+    return "0: equal for all sizes of this case"
 
 
-def _where(proof: Proof) -> list[str]:
-    if proof.form is None:
-        return []
-    return [*(in_words(c, in_fields) for c in proof.form.domain), *proof.form.solved]
+def where_of(proofs: Sequence[Proof]) -> list[str]:
+    """The domain of several proofs together, in words."""
+    found = (one.says for proof in proofs for one in conditions_of(proof, in_fields))
+    return list(dict.fromkeys(filter(None, found)))
 
 
-def proofs_data(proofs: Sequence[Proof]) -> list[dict[str, Any]]:
-    """The same as plain data."""
+def proofs_data(shown: Shown) -> list[dict[str, Any]]:
+    """The same as plain data, one after the other; `case` says of which sizes."""
     return [
         {
             "quantity": proof.quantity,
+            "case": case.name,
             "proven": proof.proven,
+            "equal_for_chosen_experts": proof.of_chosen,
+            "more_by_code": None if proof.idle is None else in_fields(proof.idle),
             "differences": {role: in_fields(expr) for role, expr in proof.differences.items()},
             "problem": proof.problem,
-            "domain": _where(proof),
+            "sizes_from": FROM,
+            "domain": where_of([proof]),
             "code": None if proof.form is None else in_fields(proof.form.total),
             "source": None if proof.form is None else proof.form.source,
         }
+        for case, proofs in shown
         for proof in proofs
     ]

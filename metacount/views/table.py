@@ -18,6 +18,7 @@ from metacount.views.layout import (
     wrapped,
 )
 from metacount.views.models import compared
+from metacount.views.proven import proven_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -191,8 +192,9 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     if model.entry is None:
         check = "the formulas; `metacount verify` compares them with code"
     lines += paragraph("counted  ", "by " + check, width)
-    proof = None if model.refused else proven(model.spec)
-    return lines if proof is None else [*lines, *paragraph("proven   ", str(proof), width)]
+    config = None if model.source is None else model.source.config
+    proof = None if model.refused else proven(model.spec, result.workload, config)
+    return lines if proof is None else [*lines, *proven_lines(proof, width)]
 
 
 def comparison_text(models: Sequence[Model], results: Sequence[Count]) -> str:

@@ -161,9 +161,12 @@ def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     of_code = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
     assert proof["quantities"] == of_code
     assert set(proof["reference"]["quantities"]) == {*of_code, "causal_matmul_flops"}
-    assert "proven     for all sizes, params, active_params" in run(capsys, "count", "llama-7b")
+    assert (proof["sizes_from"], proof["smaller_here"]) == (3, ["B = 1"])
+    assert "head_dim is even" in proof["where"]
+    assert "proven     params, active_params, matmul_flops" in run(capsys, "count", "llama-7b")
     # no type of transformers' is the original Transformer; our modules are
-    proof = json.loads(run(capsys, "count", "transformer-base", "--json"))["proof"]
+    data = json.loads(run(capsys, "count", "transformer-base", "--seq", "64", "--json"))
+    proof = data["proof"]
     assert (proof["model_type"], proof["quantities"]) == (None, [])
     assert "causal_matmul_flops" in proof["reference"]["quantities"]
 

@@ -1,0 +1,119 @@
+"""Conditions as texts: asked of numbers, never run; fingerprints of what a proof rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sympy
+
+from metacount import fingerprints
+from metacount.proof_domain import NotKnown, NotReadable, holds
+from metacount.proof_writing import as_test
+from metacount.tracing.domain import in_domain
+from metacount.tracing.sizes import divides, symbol
+from metacount.tracing.smallest import smallest
+
+d, h, k, B, S, w = (symbol(name) for name in ("d", "h", "k", "B", "S", "w"))
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "right"),
+    [
+        ("S + 1 < window", {"S": 10, "window": 12}, True),
+        ("S + 1 < window", {"S": 11, "window": 12}, False),
+        ("(d) % (2*h) == 0", {"d": 12, "h": 3}, True),
+        ("(d) % (2*h) == 0", {"d": 12, "h": 4}, False),
+        ("-3*h + d**2 >= 0", {"d": 3, "h": 3}, True),
+        ("(-(-(n)//(2))) != 3", {"n": 5}, False),
+    ],
+)
+def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], right: bool) -> None:
+    assert holds(text, numbers) is right
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os') == 1", "d.real == 1", "f(d) == 1", "d", "1 < d < 3", "d == 'x'", "d ==",
+     "9**9**9 == 1", "d % 0 == 0", "[d] == 1", "d == 1.5", "(lambda: d)() == 1"],
+)  # fmt: skip
+def test_nothing_else_is_a_condition(text: str) -> None:
+    with pytest.raises(NotReadable):
+        holds(text, {"d": 12})
+
+
+def test_a_size_without_a_number_is_named() -> None:
+    with pytest.raises(NotKnown, match="window"):
+        holds("S + 1 < window", {"S": 2048})
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        divides(2 * h, d),
+        divides(sympy.Integer(2), d / h),
+        sympy.Gt(d / h, 3, evaluate=False),
+        sympy.Le(S + 1, w, evaluate=False),
+        sympy.Eq(k, d / h, evaluate=False),
+        sympy.Ne(d, h, evaluate=False),
+        sympy.Ge(sympy.floor(d / h), k, evaluate=False),
+        sympy.Lt(sympy.ceiling(S / w), 3, evaluate=False),
+        sympy.Eq(sympy.Mod(S, 4), 1, evaluate=False),
+    ],
+)
+def test_a_text_says_what_the_condition_says(condition: Any) -> None:
+    text, letters = as_test(condition), sorted(condition.free_symbols, key=str)
+    said = set()
+    tried = ((12, 3, 4, 9), (8, 2, 4, 4), (9, 2, 1, 5), (4, 12, 7, 3), (6, 3, 2, 4), (5,) * 4)
+    for numbers in tried:
+        at = dict(zip(letters, numbers, strict=False))
+        right = in_domain((condition,), at, {})
+        assert holds(text, {letter.name: n for letter, n in at.items()}) is right
+        said.add(right)
+    assert len(said) == 2  # the numbers fall on both sides
+
+
+def test_what_torch_asked_says_how_small_sizes_may_be() -> None:
+    differ = sympy.Ne(B, 1, evaluate=False)
+    assert smallest([differ, sympy.Ge(B * S, 2, evaluate=False)], {}) == {B: 2, S: 1}
+    assert smallest([sympy.Ge(B * (S - 1), 2, evaluate=False)], {}) == {B: 1, S: 3}
+    times = sympy.Dummy("q", integer=True, positive=True)
+    found = smallest([sympy.Gt(h / k, 1, evaluate=False)], {h: k * times})
+    assert found == {times: 2}  # twice as many heads as key/value heads, at the least
+
+
+def test_a_constant_is_told_and_a_comment_is_not() -> None:
+    file = "formulas/ffn.py"
+    source = fingerprints.source_of(file)
+    assert source is not None
+    recorded = {file: fingerprints.fingerprint(file)}
+    reads = {
+        "as it is": source,
+        "line ends": source.replace(b"\n", b"\r\n"),
+        "comment": source + b"\n# one more\n",
+        "docstring": source.replace(b"Parameters of one gated", b"What one gated holds: the", 1),
+    }
+    for read in reads.values():
+        assert fingerprints.changed([file], recorded, lambda _, r=read: r) is None
+    for right, wrong in ((b"3 * d_model", b"2 * d_model"), (b"if gated", b"if not gated")):
+        assert right in source
+        planted = source.replace(right, wrong, 1)
+        assert fingerprints.changed([file], recorded, lambda _, p=planted: p) == file
+    assert fingerprints.changed([file], recorded, lambda _: None) == file  # no sources here
+    assert fingerprints.changed([file], recorded, lambda _: b"def (") == file
+    assert fingerprints.changed(["formulas/moe.py"], recorded) == "formulas/moe.py"
+
+
+def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import zipfile
+    import zipimport
+
+    source = fingerprints.source_of("spec.py")
+    assert source is not None
+    archive = tmp_path / "all.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("metacount/spec.py", source)
+    monkeypatch.setattr(fingerprints, "_loader", zipimport.zipimporter(str(archive)))
+    monkeypatch.setattr(fingerprints, "PACKAGE", str(archive / "metacount"))
+    assert fingerprints.source_of("spec.py") == source
+    assert fingerprints.source_of("rules.py") is None

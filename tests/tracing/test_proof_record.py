@@ -1,0 +1,295 @@
+"""The record of proofs: read without torch, and never of other sizes than it is of."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metacount import fingerprints
+from metacount.catalog import entries, entry
+from metacount.cli import main
+from metacount.proof_record import (
+    CODE,
+    FILE,
+    OURS,
+    all_said,
+    proven,
+    read_record,
+    structure,
+)
+from metacount.spec import Workload
+
+ROOT = Path(__file__).parents[2]
+OF_CODE = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
+CAUSAL = "causal_matmul_flops"
+
+
+def record() -> dict[str, Any]:
+    return copy.deepcopy(read_record())
+
+
+def test_every_fingerprint_is_that_of_the_code() -> None:
+    found = read_record()
+    assert set(found["file_names"]) == set(found["files"])
+    stale = {
+        name for name in found["files"]
+        if fingerprints.changed([name], found["files"]) is not None
+    }  # fmt: skip
+    assert not stale, f"prove again: python benchmarks/prove.py --stale --save ({stale})"
+
+
+def test_a_proof_rests_on_its_formulas_and_its_family_alone() -> None:
+    found = read_record()
+    files = {
+        (one["side"], one["name"]): {found["file_names"][i] for i in one["files"]}
+        for one in found["records"]
+    }
+    llama = files[CODE, "llama"]
+    assert {"formulas/attention.py", "formulas/ffn.py", "huggingface/families/llama.py",
+            "spec.py", "closed_form.py"} <= llama  # fmt: skip
+    assert not any(name.startswith("modules/") for name in llama)
+    assert "formulas/mla.py" not in llama
+    assert "huggingface/families/gemma.py" not in llama
+    assert {"modules/attention.py", "modules/model.py", "build.py"} <= files[OURS, "gemma-2b"]
+    assert not any(name.startswith("huggingface/") for name in files[OURS, "gemma-2b"])
+    assert "formulas/moe.py" in files[OURS, "mixtral-8x7b"]
+
+
+def test_a_changed_constant_takes_the_proof_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = entry("llama-7b").spec()
+    before = proven(spec, Workload())
+    assert before is not None and before.code is not None and before.ours is not None
+    assert len(before.code.of("equal")) == 5
+    read = fingerprints.source_of
+    right = b"return 3 * d_model * d_ff"
+
+    def planted(file: str) -> bytes | None:
+        source = read(file)
+        return source and source.replace(right, b"return 2 * d_model * d_ff")
+
+    assert right in (read("formulas/ffn.py") or b"")
+    monkeypatch.setattr(fingerprints.changed, "__defaults__", (planted,))
+    after = proven(spec, Workload())
+    assert after is not None and after.code is not None and after.ours is not None
+    for side in (after.code, after.ours):
+        assert side.of("equal", "chosen") == ()
+        assert {one.text for one in side.of("not said")} == {
+            "metacount/formulas/ffn.py is not what was proven"
+        }
+
+
+def said(model: str, *, config: dict[str, Any] | None = None, **run: Any) -> dict[str, str]:
+    """Quantity -> verdict against our modules."""
+    found = proven(entry(model).spec(), Workload(**run), config)
+    assert found is not None and found.ours is not None
+    return {one.quantity: one.verdict for one in found.ours.said}
+
+
+def test_a_workload_outside_the_domain_is_not_said_to_be_proven() -> None:
+    assert set(said("gpt-oss-20b", seq_len=2048).values()) == {"equal"}
+    assert set(said("gpt-oss-20b", seq_len=64).values()) == {"equal"}
+    assert said("gpt-oss-20b", seq_len=2)["decode_matmul_flops"] == "not said"
+    other = said("gpt-oss-20b", seq_len=2048, dtype="fp8")
+    assert [name for name, verdict in other.items() if verdict != "equal"] == ["kv_cache_bytes"]
+    # the record without what was shown above the window
+    cut = record()
+    for one in cut["records"]:
+        one["cases"] = [case for case in one["cases"] if "below" in case["name"]]
+    spec = entry("gpt-oss-20b").spec()
+    below = proven(spec, Workload(seq_len=64), record=cut)
+    above = proven(spec, Workload(seq_len=2048), record=cut)
+    assert below is not None and above is not None and below.ours and above.ours
+    assert not below.ours.of("not said")
+    assert {one.quantity for one in above.ours.of("not said")} == {
+        "matmul_flops", CAUSAL, "decode_matmul_flops", "kv_cache_bytes"
+    }  # fmt: skip
+    assert all("window" in one.text for one in above.ours.of("not said"))
+
+
+def test_a_proof_of_one_key_value_head_is_none_of_many() -> None:
+    assert set(said("gemma-2b").values()) == set(said("gemma-7b").values()) == {"equal"}
+    cut = record()
+    for one in cut["records"]:
+        one["cases"] = [c for c in one["cases"] if c["name"].startswith("n_kv_heads = 1")]
+    runs = ("matmul_flops", CAUSAL, "decode_matmul_flops", "kv_cache_bytes")
+    for model, verdict in (("gemma-2b", "equal"), ("gemma-7b", "not said")):
+        found = proven(entry(model).spec(), Workload(), record=cut)
+        assert found is not None and found.ours is not None
+        verdicts = {one.quantity: one for one in found.ours.said}
+        assert {verdicts[name].verdict for name in runs} == {verdict}
+    assert verdicts["params"].text == "shown only where n_kv_heads = 1"
+
+
+def test_what_is_refuted_for_many_is_not_proven_for_one() -> None:
+    planted = record()
+    for one in planted["records"]:
+        if (one["side"], one["name"]) == (OURS, "gemma-2b"):
+            found = one["cases"][0]["quantities"]["params"]
+            found |= {"differs": {"attention": "n_kv_heads·(n_kv_heads - 1)"},
+                      "zero": "n_kv_heads**2 - n_kv_heads == 0"}  # fmt: skip
+    for model, hidden in (("gemma-2b", True), ("gemma-7b", False)):
+        against = proven(entry(model).spec(), Workload(), record=planted)
+        assert against is not None and against.ours is not None
+        (wrong,) = against.ours.of("differs")
+        assert wrong.quantity == "params"
+        assert wrong.text.endswith("0 at these sizes, not at all sizes") is hidden
+
+
+def test_a_size_that_nothing_knows_is_no_proof() -> None:
+    planted = record()
+    planted["conditions"].append(["S ≤ max_position_embeddings",
+                                  "S <= config_max_position_embeddings"])  # fmt: skip
+    for one in planted["records"]:
+        for case in one["cases"]:
+            for found in case["quantities"].values():
+                found.setdefault("where", []).append(len(planted["conditions"]) - 1)
+    spec = entry("llama-7b").spec()
+    for config, verdict in (
+        (None, "not said"),
+        ({"max_position_embeddings": 4096}, "equal"),
+        ({"max_position_embeddings": 512}, "not said"),
+    ):
+        found = proven(spec, Workload(), config, planted)
+        assert found is not None and found.ours is not None
+        assert {one.verdict for one in found.ours.said} == {verdict}, config
+    unknown = proven(spec, Workload(), None, planted)
+    assert unknown is not None and unknown.ours is not None
+    assert "max_position_embeddings is not known here" in unknown.ours.said[0].text
+
+
+def test_the_record_covers_a_model_by_its_structure() -> None:
+    found = proven(entry("llama-7b").spec(), Workload())
+    assert found is not None and found.code is not None
+    assert [one.quantity for one in found.code.of("equal")] == OF_CODE
+    # no code of transformers has the structure of the original Transformer here; our modules have
+    original = proven(entry("transformer-base").spec(), Workload(seq_len=64))
+    assert original is not None and original.code is None and original.ours is not None
+    assert {one.quantity for one in original.ours.of("equal")} == {*OF_CODE, CAUSAL}
+    assert proven(entry("llama-7b").spec().replace(qk_norm="l2"), Workload()) is None
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_code_does_besides_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "count", "type:llama4_text", "--seq", "64")
+    assert "runs more matmul_flops: the formula counts the experts that a token chose" in text
+    assert "(n_experts - top_k) more FLOPs, on experts that it did not choose" in text
+    assert "unproven active_params: not said to be proven against the code of llama4_text" in text
+    proof = json.loads(shown(capsys, "count", "type:llama4_text", "--seq", "64", "--json"))["proof"]
+    assert set(proof["equal_for_chosen_experts"]) == {"matmul_flops", "decode_matmul_flops"}
+    assert "active_params" in proof["not_said"]
+    assert "matmul_flops" not in proof["quantities"]
+
+
+def test_a_refutation_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "count", "type:phimoe", "--seq", "64")
+    assert "differs matmul_flops: the formula less the code of phimoe" in text
+    assert "(top_k - 2)" in text
+    assert "those of another number of experts per token: see matmul_flops" in text
+    proof = json.loads(shown(capsys, "count", "type:phimoe", "--seq", "64", "--json"))["proof"]
+    assert set(proof["differs"]) == {"matmul_flops", "decode_matmul_flops"}
+    assert "params" in proof["quantities"]
+
+
+def test_all_sizes_is_never_said_without_its_domain(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "count", "gemma-7b")
+    assert "all other sizes from 3, where" in text
+    assert "head_dim is even" in text
+    assert "for all sizes," not in text
+    assert "for B = 1, bytes_per_value = 2 and all other" in text
+    many = shown(capsys, "count", "gemma-7b", "--batch", "4")
+    assert "for bytes_per_value = 2 and all other sizes from 3, where" in many
+    one_head = shown(capsys, "count", "gemma-2b")
+    assert "n_kv_heads = 1" in one_head
+
+
+def test_nothing_is_refuted_that_is_not_known_to_be() -> None:
+    refuted = {(one["name"], quantity) for one, _, quantity, found in all_said(read_record())
+               if "differs" in found}  # fmt: skip
+    assert refuted == {("phimoe", "matmul_flops"), ("phimoe", "decode_matmul_flops")}
+
+
+def test_every_structure_is_recorded_with_all_of_its_cases() -> None:
+    from metacount.huggingface.config import mapped_types
+    from metacount.proof_cases import cases
+    from metacount.proof_writing import of_type
+    from metacount.spec import SpecError
+
+    recorded = {(one["side"], one["name"]): [case["name"] for case in one["cases"]]
+                for one in read_record()["records"]}  # fmt: skip
+    expected: dict[tuple[str, str], list[str]] = {}
+    for name in mapped_types():
+        try:
+            expected[CODE, name] = [case.name for case in cases(of_type(name))]
+        except SpecError:
+            continue
+    by_key: dict[str, list[Any]] = {}
+    for model in entries():
+        if model.sizes is not None:
+            by_key.setdefault(structure(model.spec()), []).append((model.id, model.spec()))
+    for (name, spec), *others in by_key.values():
+        expected[OURS, name] = [case.name for case in cases(spec, [s for _, s in others])]
+    assert recorded == expected
+
+
+SECONDS = 20  # of this process; the whole record takes most of an hour
+
+
+def test_some_of_the_record_is_proven_again() -> None:
+    """Another choice every day, printed; `benchmarks/prove.py --check` proves all of it."""
+    from metacount.proof_cases import cases
+    from metacount.proof_writing import of_type, recorded
+    from metacount.views.code_form import in_fields
+
+    found = read_record()
+    day = time.strftime("%Y-%m-%d")
+    order = list(found["records"])
+    random.Random(day).shuffle(order)
+    begun, tried = time.process_time(), []
+    for one in order:
+        if time.process_time() - begun > SECONDS and tried:
+            break
+        specs = [m.spec() for m in entries() if m.sizes is not None
+                 and structure(m.spec()) == one["structure"]]  # fmt: skip
+        model: Any = of_type(one["name"]) if one["side"] == CODE else specs[0]
+        every = list(cases(model, specs[1:] if one["side"] == OURS else ()))
+        index = random.Random(day + one["name"]).randrange(len(every))
+        tried.append(f"{one['name']} ({one['side']}): {every[index].name}")
+        print(f"{day}: {tried[-1]}")
+        again = recorded(every[index], in_fields)
+        kept = one["cases"][index]
+        assert kept["name"] == again["name"]
+        for quantity, now in again["quantities"].items():
+            was = dict(kept["quantities"][quantity])
+            if "where" in was:
+                was["where"] = sorted(found["conditions"][i] for i in was["where"])
+                now = {**now, "where": sorted(now["where"])}
+            assert was == now, f"{tried[-1]}: {quantity}"
+    assert tried
+
+
+def test_the_readme_says_how_many_are_recorded() -> None:
+    equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
+    for one, _, quantity, found in all_said(read_record()):
+        if found.keys() == {"where"}:
+            equal[one["side"]].add((one["name"], quantity))
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    types, structures = ({name for name, _ in equal[side]} for side in (CODE, OURS))
+    sentence = (
+        f"{len(equal[CODE])} formulas of {len(types)} types equal transformers' code, "
+        f"{len(equal[OURS])} of {len(structures)} structures our modules"
+    )
+    assert sentence in text, f"README should say: {sentence}"
+
+
+def test_the_record_is_read_without_torch_and_is_small() -> None:
+    assert Path(FILE).stat().st_size < 2_000_000
