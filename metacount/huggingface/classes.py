@@ -96,7 +96,7 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
             raise SpecError("architectures", "must be a list of class names", named[0],
                             "remove it, or name one class")  # fmt: skip
         if named:
-            name = RENAMED.get(named[0], named[0])
+            name: str = RENAMED.get(str(named[0]), str(named[0]))
             found = _class_called(name, model_type)
             if found is not None:
                 older = "" if name == named[0] else f", as {named[0]}"
