@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def _no_other_alarm() -> bool:
     """Whether signals can be used and the program around us does not use this one."""
     if not hasattr(signal, "setitimer"):
         return False
-    return signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN)
+    handler = signal.getsignal(signal.SIGALRM)
+    return handler in (signal.SIG_DFL, signal.SIG_IGN) or getattr(handler, "ours", False)
 
 
 @contextlib.contextmanager
@@ -50,8 +52,9 @@ def _by_signal(seconds: float) -> Iterator[None]:
         if running:
             raise TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    stop.ours = True  # type: ignore[attr-defined]
+    before, start = signal.signal(signal.SIGALRM, stop), time.monotonic()
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:
@@ -60,6 +63,9 @@ def _by_signal(seconds: float) -> Iterator[None]:
                 running = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left:  # a limit around this one goes on
+            left = max(0.001, left - (time.monotonic() - start))
+            signal.setitimer(signal.ITIMER_REAL, left, AGAIN)
 
 
 @contextlib.contextmanager
@@ -79,8 +85,7 @@ def _by_thread(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        while not done.is_set():  # the exception may arrive in the middle of this
-            with contextlib.suppress(TooLong):
-                done.set()
+        with contextlib.suppress(TooLong):  # it may arrive in the middle of this
+            done.set()
         with contextlib.suppress(TooLong), lock:
             raise_in(ctypes.c_ulong(thread), None)  # what was raised and has not arrived yet

@@ -35,6 +35,7 @@ RANGES = {"vocab_size": (100, 300_000), "n_positions": (64, 200_000), "window": 
           "n_experts": (2, 2_048), "top_k": (1, 16), "n_heads": (1, 256), "n_kv_heads": (1, 128),
           "head_dim": (2, 512), "n_buckets": (4, 256), "rotary_dim": (2, 256)}  # fmt: skip
 LENGTHS = (1, 2, 128, 512, 4_096, 8_192, 32_768, 131_072, 1_048_576)
+MOE_LAYERS = 2_000
 LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
 LAYERS, WIDTHS = (1, 200), (8, 65_536)
 RUNS = {"batch_size": (1, 512), "seq_len": (1, 2**20), "source_len": (1, 2**20)}
@@ -281,6 +282,8 @@ def _with(case: Case, changes: dict[str, int]) -> Iterator[Case]:
     runs = {name: size for name, size in changes.items() if name not in LIMITS}
     if min(changes.values()) < 1 or any(size > LIMITS[name] for name, size in sizes.items()):
         return
+    if spec.is_moe and any(sizes.get(name, 0) > MOE_LAYERS for name in LAYERED):
+        return  # which of them have experts is looked at one by one: that takes long
     try:
         other = spec.replace(**_repaired(spec, sizes)) if sizes else spec
         if "prefix_len" not in runs and run.prefix_len:
