@@ -46,6 +46,9 @@ ATTENTION, FEED_FORWARD, BIASES, NORMS, PAIRS = (
 )
 
 
+EVERY = "MoE is counted in every layer, the dense ones too"
+
+
 def _group(name: str, parts: list[Part]) -> list[Part]:
     return [Part(name=p.name, expr=sympy.sympify(p.expr), count=p.count, group=name,
                  variants=p.variants) for p in parts if p.expr != 0]  # fmt: skip
@@ -136,19 +139,21 @@ def _feed_forward(
     n_dense = n_layers - n_moe
     names = ("gate_proj", "up_proj", "down_proj") if o.gated else ("up_proj", "down_proj")
     if o.d_ff is not None:
-        everywhere = "the dense FFN is counted in every layer"
+        dense_everywhere = "the dense FFN is counted in every layer"
         for name in names:
-            wide = ((everywhere, n_layers * o.d_model * o.d_ff),) if o.is_moe else ()
+            wide = ((dense_everywhere, n_layers * o.d_model * o.d_ff),) if o.is_moe else ()
             dense = n_dense * o.d_model * o.d_ff
             found.append(Part(name=f"{word}FFN {name}", expr=dense, variants=wide))
     if not o.is_moe:
         return found
     d, m, experts = o.d_model, o.d_ff_expert, o.n_experts
     used = o.top_k if active else experts
-    found.append(Part(
-        name=word + "router", expr=n_moe * d * experts,
-        variants=(("the router is counted for the active experts only", n_moe * d * o.top_k),),
-    ))  # fmt: skip
+    only = "the router is counted for the active experts only"
+    router = [(only, n_moe * d * o.top_k)]
+    everywhere = not is_zero_layers(n_dense)
+    if everywhere:
+        router.append((EVERY, n_layers * d * experts))
+    found.append(Part(name=word + "router", expr=n_moe * d * experts, variants=tuple(router)))
     other = (
         ("all experts are counted, not the active ones only", experts)
         if active
@@ -156,16 +161,16 @@ def _feed_forward(
     )
     one = n_moe * d * m
     variants = [(other[0], one * other[1])]
-    if not is_zero_layers(n_dense):
-        variants.append(("MoE is counted in every layer, the dense ones too",
-                         n_layers * d * m * used))  # fmt: skip
+    if everywhere:
+        variants.append((EVERY, n_layers * d * m * used))
     found.append(Part(name=word + "matrices of the routed experts", expr=one * used,
                       count=len(names), variants=tuple(variants)))  # fmt: skip
     if letters.spec.n_shared_experts:
         width = o.n_shared_experts * (o.d_ff_expert if o.d_ff_shared is None else o.d_ff_shared)
         shared = n_moe * d * width
+        wide = ((EVERY, n_layers * d * width),) if everywhere else ()
         found.append(Part(name=word + "matrices of the shared experts", expr=shared,
-                          count=len(names)))  # fmt: skip
+                          count=len(names), variants=wide))  # fmt: skip
         if o.shared_expert_gate:
             found.append(Part(name=word + "gate of the shared experts", expr=n_moe * d))
     return found

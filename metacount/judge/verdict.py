@@ -51,7 +51,7 @@ def check(
     if isinstance(formula, str):
         words = vocabulary(found, case, quantity)
         expr, notes = parse(formula, words.meanings)
-        return judged(expr, found, case, quantity, notes)
+        return judged(expr, found, case, quantity, notes, formula)
     if isinstance(formula, sympy.Basic | int | Fraction):
         words = vocabulary(found, case, quantity)
         # read as text: the same names, the same bounds
@@ -80,7 +80,14 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
 
-def judged(theirs: Any, model: Model, case: Case, quantity: str, notes: list[str]) -> Judgement:
+def judged(
+    theirs: Any,
+    model: Model,
+    case: Case,
+    quantity: str,
+    notes: list[str],
+    text: str | None = None,
+) -> Judgement:
     """The verdict on an expression in our letters."""
     truth = Truth(*case, quantity)
     numbers = numbers_of(*case)
@@ -93,7 +100,8 @@ def judged(theirs: Any, model: Model, case: Case, quantity: str, notes: list[str
     terms: tuple[Term, ...] = ()
     if not settled and value != truth.value:
         verdict = WRONG
-        terms = explain(theirs, difference, truth, numbers)
+        meanings = vocabulary(model, case, quantity).meanings
+        terms = explain(theirs, difference, truth, numbers, text, meanings)
     elif not settled:
         counterexample, tried = _counterexample(theirs, case, quantity)
         verdict = TRIED if counterexample is None else HERE

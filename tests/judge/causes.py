@@ -65,6 +65,10 @@ def has(words: str, *patterns: str) -> bool:
     return all(re.search(pattern, words) for pattern in patterns)
 
 
+def _part(names: str) -> str:
+    return "|".join(PARTS[name] for name in names.split("|"))
+
+
 def _instead(words: str, names: str) -> bool:
     options = [option.split() for option in names.split("|")]
     return any(has(words, *(rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name)
@@ -77,9 +81,9 @@ def _factor(words: str, number: str) -> bool:
 
 
 SAYS: dict[str, Callable[[str, str], bool]] = {
-    "left out": lambda words, part: has(words, PARTS[part], "left out"),
-    "twice": lambda words, part: has(words, PARTS[part], "twice|three times|too often"),
-    "half": lambda words, part: has(words, PARTS[part], "half"),
+    "left out": lambda words, part: has(words, _part(part), "left out"),
+    "twice": lambda words, part: has(words, _part(part), "twice|three times|too often"),
+    "half": lambda words, part: has(words, _part(part), "half|halved|one of"),
     "number": lambda words, what: any(
         has(words, *(rf"(?<!\w){part}(?!\w)" for part in option.split()))
         for option in what.split("|")
@@ -92,7 +96,6 @@ SAYS: dict[str, Callable[[str, str], bool]] = {
 
 def says(words: str, cause: str) -> bool:
     """Whether the words of a term name a cause."""
-    # `number: a 1|left out: b`: either of two that say the same
     kind, _, what = cause.partition(": ")
     return SAYS[kind](words, what)
 

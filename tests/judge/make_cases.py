@@ -200,14 +200,14 @@ SWAPS = [("h_kv", "h", "n_heads n_kv_heads"), ("h", "h_kv", "n_kv_heads n_heads"
          ("m", "m_e", "d_ff_expert d_ff"), ("(N - N_0)", "N", "n_layers n_dense_layers"),
          ("N_0", "N", "n_layers n_dense_layers"), ("m", "(4*d)", "4 d_model d_ff"),
          ("m", "(8*d/3)", "8 d_model d_ff"), ("m_e", "(4*d)", "4 d_model d_ff_expert"),
-         ("k", "(k + E_s)", "top_k"), ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
+         ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice"), ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
          ("d_n", "d_v", "v_head_dim qk_nope_head_dim"), ("d_c", "r_q", "q_lora_rank kv_lora_rank"),
-         ("h_d", "d", "d_model head_dim"), ("k", "1", "top_k"), ("E", "(E - 1)", "n_experts"),
+         ("h_d", "d", "d_model head_dim"), ("k", "1", "top_k"), ("E", "(E - 1)", "phrase: n_experts|one expert too few|norms"),
          ("N", "(N - 1)", "n_layers|layer"), ("N", "(N + 1)", "n_layers|layer"),
          ("S", "1", "seq_len"), ("S**2", "S", "seq_len"), ("B", "1", "batch_size"),
          ("c", "1", "bytes"), ("E_s", "1", "n_shared_experts"), ("d_r", "h*d_r", "n_heads"),
-         ("V", "(V + 1)", "vocab_size"), ("E_s", "E", "n_experts n_shared_experts"),
-         ("3", "2", "gate|FFN|feed-forward|expert"), ("2", "3", "gate|FFN|third")]  # fmt: skip
+         ("V", "(V + 1)", "phrase: vocab_size|final norm"), ("E_s", "E", "n_experts n_shared_experts"),
+         ("3", "2", "phrase: expert|FFN|feed-forward"), ("2", "3", "phrase: FFN|third matrix")]  # fmt: skip
 
 
 def swapped(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> Any:
@@ -223,7 +223,7 @@ def swapped(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> An
     chosen = has if draw.random() < 0.6 or ours == "N" else [draw.choice(has)]
     changed = [(changed_by(s, ours, other) or s) if i in chosen else s
                for i, s in enumerate(summands)]  # fmt: skip
-    return changed, ["instead: " + words]
+    return changed, [words if ": " in words else "instead: " + words]
 
 
 def changed_by(summand: Summand, ours: str, other: str) -> Summand | None:
@@ -296,13 +296,25 @@ def made(models: list[str], n: int, seed: int, multiple: tuple[int, ...]) -> lis
             now = set() if result is None else {*result[0]} ^ {*summands}
             names = {name for name, _, _ in now} or {result and result[0][-1][0]}
             if result is not None and not names & touched:
-                summands, causes, touched = result[0], [*causes, *result[1]], touched | names
+                # what changes nothing at these sizes is no cause
+                same = value(result[0], model, quantity) == value(summands, model, quantity)
+                told = [] if same else result[1]
+                summands, causes, touched = result[0], [*causes, *told], touched | names
         formula = text(summands, draw.randrange(4))
-        if len(causes) != wanted or formula in seen or not wrong(formula, model, quantity):
+        if not 0 < len(causes) <= wanted or formula in seen or not wrong(formula, model, quantity):
             continue
         seen.add(formula)
         found.append({"model": model, "quantity": quantity, "formula": formula, "causes": causes})
     return found
+
+
+def value(summands: list[Summand], model: str, quantity: str) -> object:
+    """The value of a formula at the model's own sizes."""
+    spec = find_model(model).spec
+    sizes = {letter: getattr(spec, name, None) for letter, name in OURS.items()}
+    # what `wrong` compares at: one sequence of 2,048, two bytes
+    return eval(text(summands, 0),  # our own text
+                {**sizes, "B": 1, "S": 2048, "T": 2048, "c": 2})  # fmt: skip
 
 
 def wrong(formula: str, model: str, quantity: str) -> bool:

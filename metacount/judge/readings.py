@@ -1,0 +1,244 @@
+"""What a formula takes for granted: sizes that are equal at this model, numbers that are sizes.
+
+A formula with d² for d·h·h_d, or 32 for N, is read as what it means at this model, so that what is
+wrong in it stands alone; what was taken as equal is said.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from metacount.frozen import frozen
+from metacount.judge.condition import named
+from metacount.judge.exact import value_at
+from metacount.judge.monomials import NotMonomials, Table, less, substituted
+from metacount.judge.text import TOKEN, parse
+from metacount.judge.vocabulary import BYTES_LETTER, LETTERS
+from metacount.resolve import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from metacount.judge.monomials import Space
+
+MOST_RELATIONS = 10
+MOST_LITERALS = 40
+SMALLEST_LITERAL = 3  # 1 and 2 are factors
+PREFIX = "number_"
+
+
+@frozen
+class Relation:
+    """A letter, what it is equal to at the model, and that in words."""
+
+    words: str
+    place: int
+    by: Table
+    free: bool  # whether it may be taken where it makes no monomial match yet
+    pin: bool = False  # a number
+
+
+@frozen
+class Reading:
+    """Both sides with some sizes taken as one."""
+
+    theirs: Table
+    relations: tuple[Relation, ...]
+    words: tuple[str, ...]
+
+    def taken(self, table: Table) -> Table | None:
+        """A table with these sizes taken as one."""
+        return _taken(table, self.relations)
+
+
+def _taken(table: Table, relations: tuple[Relation, ...]) -> Table | None:
+    found: Table | None = table
+    for relation in relations:
+        found = None if found is None else substituted(found, relation.place, relation.by)
+    return found
+
+
+def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
+    """What is equal at the model's sizes."""
+    found = []
+    d, heads, width, kv, ff = (
+        LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
+    )
+
+    def add(words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False) -> None:
+        if letter in space.place and by.free_symbols <= space.place.keys():
+            table = space.table(by)
+            found.append(Relation(words=words, place=space.place[letter], by=table, free=free,
+                                  pin=pin))  # fmt: skip
+
+    if width in numbers and numbers[heads] * numbers[width] == numbers[d]:
+        add(f"{named(heads * width)} = {named(d)}", width, d / heads)
+    if kv in numbers and numbers[heads] == numbers[kv]:
+        add(f"{named(kv)} = {named(heads)}", kv, heads)
+    for wide in (ff, LETTERS["d_ff_expert"]):
+        if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
+            ratio = sympy.Rational(numbers[wide], numbers[d])
+            add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d)
+    narrow = [LETTERS[name] for name in ("qk_nope_head_dim", "v_head_dim", "head_dim")]
+    for a, b in combinations([letter for letter in narrow if letter in numbers], 2):
+        if numbers[a] == numbers[b]:
+            add(f"{named(b)} = {named(a)}", b, a)
+    for letter, n in numbers.items():
+        add(f"{named(letter)} = {n}", letter, sympy.Integer(n), free=n == 1, pin=True)
+    return found
+
+
+def whole_quotients(expr: Any, numbers: Mapping[Any, int]) -> tuple[Any, list[str]]:
+    """`expr` without the floors and ceilings that change nothing at these sizes."""
+    said, same = [], {}
+    for call in sorted(expr.atoms(sympy.floor, sympy.ceiling), key=str):
+        inside = call.args[0]
+        if not inside.has(sympy.floor, sympy.ceiling) and len(inside.free_symbols) > 0:
+            _, below = inside.as_numer_denom()
+            if value_at(inside, numbers).denominator == 1 and not below.is_Add:
+                same[call] = inside
+                said.append(f"{named(inside)} is whole")
+    return expr.xreplace(same), said
+
+
+def read(
+    theirs: Table, ours: Table, known: list[Relation], words: tuple[str, ...] = ()
+) -> Iterator[Reading]:
+    """The formula as it stands, and with what makes the two sides most alike taken as equal."""
+    yield Reading(theirs=theirs, relations=(), words=words)
+    chosen: tuple[Relation, ...] = ()
+    mine, its = theirs, ours
+    now = _unlike(mine, its)
+    for _ in range(MOST_RELATIONS):
+        tried = []
+        for relation in known:
+            used = any(key[relation.place] for key in mine)
+            if (relation in chosen or (relation.pin and used)
+                    or not (used or any(key[relation.place] for key in its))):  # fmt: skip
+                continue
+            a, b = (substituted(table, relation.place, relation.by) for table in (mine, its))
+            if a is None or b is None:
+                continue
+            exact, far, differing = _unlike(a, b)
+            free = relation.free
+            if (far, differing) < now[1:] if free else exact < now[0]:
+                tried.append(((not free, far, differing), relation, a, b))
+        if not tried:
+            break
+        _, relation, mine, its = min(tried, key=lambda one: one[0])
+        now = _unlike(mine, its)
+        chosen = (*chosen, relation)
+    if chosen:
+        said = (*words, *(relation.words for relation in chosen))
+        yield Reading(theirs=mine, relations=chosen, words=said)
+
+
+def _unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
+    """How many monomials of theirs are not ours, to the number; how far off; how many differ."""
+    exact = sum(ours.get(key) != value for key, value in theirs.items())
+    far = sum(
+        min((sum(map(abs, map(int.__sub__, key, other))) for other in ours), default=0)
+        for key in theirs if key not in ours
+    )  # fmt: skip
+    return exact, far, len(less(theirs, ours))
+
+
+class Literals:
+    """The numbers in a formula's text that may be sizes of the model."""
+
+    def __init__(
+        self, text: str, meanings: Callable[[tuple[str, ...]], Mapping[str, Any]],
+        numbers: Mapping[Any, int],
+    ) -> None:  # fmt: skip
+        self.numbers = numbers
+        self.values: dict[Any, int] = {}
+        marked = self._marked(text)
+        self.expr: Any = None
+        if not self.values or len(self.values) > MOST_LITERALS:
+            return
+        marks = {letter.name: letter for letter in self.values}
+
+        def meaning(names: tuple[str, ...]) -> dict[str, Any]:
+            known = meanings(tuple(name for name in names if name not in marks))
+            return {**known, **{name: marks[name] for name in names if name in marks}}
+
+        try:
+            self.expr, _ = parse(marked, meaning)
+        except InputError:
+            self.expr = None
+
+    def _marked(self, text: str) -> str:
+        found, at, before = [], 0, ""
+        while at < len(text) and (token := TOKEN.match(text, at)) is not None:
+            kind = str(token.lastgroup)
+            word, at = token[kind], token.end()
+            if kind == "number" and word.isdigit() and before not in ("**", "^"):
+                value = int(word)
+                if value >= SMALLEST_LITERAL and self.meant(value):
+                    word = f"{PREFIX}{len(self.values)}"
+                    letter = sympy.Symbol(word, integer=True, positive=True)
+                    self.values[letter] = value
+            found.append(word)
+            before = word
+        return " ".join(found)
+
+    def meant(self, value: int) -> list[Any]:
+        """The sizes that a number may stand for."""
+        found: list[Any] = [letter for letter, n in self.numbers.items() if n == value]
+        layers, dense = LETTERS["n_layers"], LETTERS["n_dense_layers"]
+        if dense in self.numbers and self.numbers[layers] - self.numbers[dense] == value:
+            found.append(layers - dense)
+        return found
+
+    def read(self, ours: Table, space: Space) -> Iterator[tuple[Table, tuple[str, ...]]]:
+        """Their table with sizes for numbers: wherever one may be meant, or large ones only."""
+        if self.expr is None:
+            return
+        try:
+            marked = space.table(self.expr)
+        except NotMonomials:
+            return
+        for least in (SMALLEST_LITERAL, 30):
+            chosen: dict[Any, Any] = {}
+            for letter, value in self.values.items():
+                meant = [size for size in self.meant(value) if size.free_symbols <= space.place.keys()]
+                as_number = value < least or not meant
+                chosen[letter] = sympy.Integer(value) if as_number else meant[0]
+            best = self._unlike(marked, chosen, ours, space)
+            for _ in range(2):
+                for letter, value in self.values.items():
+                    for size in (sympy.Integer(value), *self.meant(value)):
+                        if value < least or not size.free_symbols <= space.place.keys():
+                            continue
+                        other = {**chosen, letter: size}
+                        score = self._unlike(marked, other, ours, space)
+                        if score < best:
+                            best, chosen = score, other
+            table = self._with(marked, chosen, space)
+            if table is not None:
+                said = {f"{named(size)} = {value_at(size, self.numbers)}": None
+                        for size in chosen.values() if size.free_symbols}  # fmt: skip
+                yield table, tuple(said)
+
+    def _unlike(
+        self, marked: Table, chosen: Mapping[Any, Any], ours: Table, space: Space
+    ) -> tuple[int, int]:
+        table = self._with(marked, chosen, space)
+        if table is None:
+            return len(marked) + 1, 0
+        numerals = sum(not size.free_symbols for size in chosen.values())
+        return _unlike(table, ours)[1] + len(less(table, ours)), numerals
+
+    def _with(self, marked: Table, chosen: Mapping[Any, Any], space: Space) -> Table | None:
+        found: Table | None = marked
+        for letter, size in chosen.items():
+            by = ({space.one: Fraction(int(size))} if size.is_Integer else space.table(size))
+            found = None if found is None else substituted(found, space.place[letter], by)
+        return found
+
+
+BYTES_PLACE = BYTES_LETTER
