@@ -72,16 +72,27 @@ class Change:
 class Changes:
     """The changes that two tables suggest."""
 
-    def __init__(self, space: Space, numbers: Mapping[Any, int]) -> None:
+    def __init__(
+        self, space: Space, numbers: Mapping[Any, int], written: frozenset[int] | None
+    ) -> None:
         self.space, self.here = space, space.values(numbers)
+        self.written = written  # the numbers in the formula's text, where there is one
         self.names = [NAMES.get(letter.name) if letter.is_Symbol else None
                       for letter in space.letters]  # fmt: skip
         self.found: dict[Any, Change | None] = {}
 
-    def between(self, scope: Table, difference: Table) -> Iterator[Change]:
-        """Changes of `scope` that would make some monomial of `difference`, theirs less ours."""
+    def between(
+        self, scope: Table, difference: Table, summands: tuple[Table, ...] = ()
+    ) -> Iterator[Change]:
+        """Changes of `scope` that would make some monomial of `difference`, theirs less ours.
+
+        `summands` are theirs as they were written, before equal monomials were added up.
+        """
         seen = set()
-        for key in self._hints(scope, difference):
+        extra = {(t, value) for summand in summands if len(summand) == 1
+                 for t, value in summand.items() if t in difference}  # fmt: skip
+        found = [*difference.items(), *(one for one in extra if difference[one[0]] != one[1])]
+        for key in self._hints(scope, difference, found):
             if key not in seen:
                 seen.add(key)
                 if key not in self.found:
@@ -91,7 +102,9 @@ class Changes:
                 if change is not None:
                     yield change
 
-    def _hints(self, scope: Table, difference: Table) -> Iterator[Any]:
+    def _hints(
+        self, scope: Table, difference: Table, found: list[tuple[Monomial, Fraction]]
+    ) -> Iterator[Any]:
         for p, a in scope.items():
             left = difference.get(p, Fraction(0))
             gone = left * a < 0
@@ -100,7 +113,7 @@ class Changes:
                 if ratio > 0:
                     yield "times", ratio, self.space.one
                 yield from self._zero(p)
-            for t, value in difference.items():
+            for t, value in found:
                 ratio = value / a
                 if t == p:
                     if ratio > 0:
@@ -160,7 +173,7 @@ class Changes:
                 cost = POSSIBLE if name in WIDTHS else ODD
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
-                if number.limit_denominator(MOST_BELOW) != number:
+                if number.limit_denominator(MOST_BELOW) != number or number < Fraction(2, 3):
                     cost = STRANGE
         elif number == 1:
             cost = POSSIBLE if self._is_pair(added, name) else STRANGE
@@ -186,6 +199,8 @@ class Changes:
             return Change(words=f"not multiplied by {name}", cost=POSSIBLE, place=i, by=by)
         off = max(number / here, here / number)
         cost = POSSIBLE if off <= NEAR else ODD if off <= FAR else STRANGE
+        if self.written is not None and int(number) not in self.written:
+            cost += ODD
         if number.denominator != 1:
             cost = STRANGE
         words = f"{_plain(number)} stands where {name} = {_plain(here)} belongs"
@@ -217,7 +232,7 @@ class Changes:
         above = [(self.names[i], n) for i, n in enumerate(r) if n > 0]
         below = [(self.names[i], -n) for i, n in enumerate(r) if n < 0]
         if not above and not below:
-            said = {2: ("counted twice", LIKELY), 3: ("counted three times", POSSIBLE),
+            said = {2: ("counted twice", POSSIBLE), 3: ("counted three times", POSSIBLE),
                     Fraction(1, 2): ("only half counted", POSSIBLE)}  # fmt: skip
             default = (f"a factor of {_plain(max(number, 1 / number))} too "
                        f"{'much' if number > 1 else 'little'}", STRANGE)  # fmt: skip

@@ -13,7 +13,14 @@ from metacount.judge.judgement import Term
 from metacount.judge.mistakes import Library, factor_words, parts_of
 from metacount.judge.monomials import NotMonomials, Space, Table, less, plus
 from metacount.judge.parts import Letters
-from metacount.judge.readings import Literals, Reading, read, relations, whole_quotients
+from metacount.judge.readings import (
+    Literals,
+    Reading,
+    read,
+    relations,
+    summands,
+    whole_quotients,
+)
 from metacount.judge.story import Edit, Search, Story
 from metacount.judge.vocabulary import BYTES_LETTER, LETTERS
 
@@ -72,21 +79,27 @@ def _told(
     parts = parts_of(letters, truth.quantity)
     exprs = [plain(truth.expr), *(plain(part.expr) for part in parts)]
     exprs += [plain(expr) for part in parts for _, expr in part.variants]
-    theirs, whole = whole_quotients(plain(theirs), numbers)
+    theirs, whole = whole_quotients(theirs, numbers)
     literals = None if text is None or meanings is None else Literals(text, meanings, numbers)
-    marks = [] if literals is None or literals.expr is None else [literals.expr]
-    space = Space([theirs, *exprs, *marks, *numbers])
+    if literals is not None and literals.expr is None:
+        literals = None
+    marked: dict[Any, int] = {} if literals is None else literals.values
+    marks = [] if literals is None else [literals.expr, *marked]
+    space = Space([theirs, plain(theirs), *exprs, *marks, *numbers])
     library = Library(letters, truth.quantity, parts, space)
-    table = space.table(theirs)
     known = relations(space, numbers)
-    marked = {} if literals is None else literals.values
-    teller = Teller(library, Changes(space, {**numbers, **marked}), truth.quantity)
-    for reading in read(table, library.whole, known, tuple(whole)):
-        teller.tell(reading)
-    if literals is not None and literals.expr is not None:
-        for other, said in literals.read(library.whole, space):
-            for reading in read(other, library.whole, known, (*whole, *said)):
-                teller.tell(reading)
+    written = None if literals is None else frozenset(marked.values())
+    changes = Changes(space, {**numbers, **marked}, written)
+    teller = Teller(library, changes, truth.quantity)
+    readings: list[tuple[Table, tuple[Table, ...], tuple[str, ...]]] = []
+    if literals is None:
+        parts_of_theirs = tuple(space.table(one) for one in summands(theirs))
+        readings.append((space.table(plain(theirs)), parts_of_theirs, ()))
+    else:
+        readings += literals.read(library.whole, space)
+    for table, several, said in readings:
+        for reading in read(table, several, library.whole, known, (*whole, *said)):
+            teller.tell(reading)
     return teller.best, space
 
 
@@ -128,7 +141,7 @@ class Teller:
         tried: set[Any],
     ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:  # fmt: skip
         difference = less(reading.theirs, table)
-        for change in (*self.changes.between(table, difference),
+        for change in (*self.changes.between(table, difference, reading.summands),
                        *self._factors(reading.theirs, table)):  # fmt: skip
             if change.factor and change.words.startswith("counted"):
                 continue  # a factor of everything has its own words
@@ -191,6 +204,7 @@ class Teller:
                 table = None if table is None else change.of(table)
             return table
 
+        places = {change.place for change in everywhere}
         for mistake in self.library.known:
             true = reading.taken(mistake.adds)
             adds = changed(true)
@@ -202,7 +216,9 @@ class Teller:
             now = changed(before)
             if now is None or before is None:
                 continue
-            for change in self.changes.between(now, difference):
+            for change in self.changes.between(now, difference, reading.summands):
+                if change.place is not None and change.place in places:
+                    continue  # what was changed everywhere is not changed back
                 after, after_true = change.of(now), change.of(before)
                 if after is None or after_true is None:
                     continue

@@ -73,7 +73,7 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
         yield f"a norm after the embedding {none}", o.d_model
     if o.has_head and o.tie_embeddings:
         yield TIED, ends.token_table_params(o)
-    if o.has_head and o.vocab_size is not None and not o.head_bias:
+    if o.vocab_size is not None and not o.head_bias:
         yield f"a bias of the head {none}", o.vocab_size
 
 

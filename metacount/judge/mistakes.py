@@ -17,9 +17,9 @@ from metacount.judge.extras import LIKELY as LIKELY_WORDS
 from metacount.judge.extras import extras
 from metacount.judge.kept import cache_parts
 from metacount.judge.monomials import NotMonomials, Table, less, times
-from metacount.judge.parts import ATTENTION, EVERY, FEED_FORWARD, Letters, Part, parameter_parts
+from metacount.judge.parts import ATTENTION, EVERY, FEED_FORWARD, NORMS, Letters, Part, parameter_parts
 from metacount.judge.products import flop_parts
-from metacount.judge.vocabulary import BYTES_LETTER
+from metacount.judge.vocabulary import BYTES_LETTER, LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,17 @@ class Library:
             self._unit(names, one, count, unit)
         for name, members in groups(parts):
             self._group(name, members, unit_of)
+            for words, word in (("all norms' biases", "bias"), ("all norms' weights", "")):
+                some = [p for p in members if "norm" in p.name and ("bias" in p.name) == bool(word)]
+                if name == NORMS and len(some) not in (0, len(members)):
+                    self._group(words, some, unit_of)
+            blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
+            if name == NORMS and 1 < len(blocks) < len(members):
+                self._group("the norms of the blocks", blocks, unit_of)
+        if letters.spec.n_dense_layers:
+            most = [part for part in parts if part.group != FEED_FORWARD
+                    and part.expr.has(LETTERS["n_layers"])]  # fmt: skip
+            self._group("all of the layers but the feed-forward", most, unit_of)
         self._variants(parts, unit_of)
         for words, expr in extras(letters, quantity, parts):
             self._add(words, expr, KNOWN if words in LIKELY_WORDS else EXTRA)

@@ -211,7 +211,12 @@ def _tables(letters: Letters) -> list[Part]:
         ("pooler", o.d_model * o.d_model if o.pooler else 0),
         ("bias of the pooler", o.d_model if o.pooler else 0),
     ]
-    return [Part(name=name, expr=sympy.sympify(expr)) for name, expr in pairs]
+    ends_of = {"pooler": "the pooler with its bias", "transform": "the transform before the head"}
+    return [Part(name=name, expr=sympy.sympify(expr),
+                 group=next((group for word, group in ends_of.items()
+                             if word in name or (name == "norm before the head"
+                                                 and word == "transform")), ""))
+            for name, expr in pairs]  # fmt: skip
 
 
 def _biases_of_gqa(letters: Letters, word: str, n: Any) -> list[Part]:

@@ -15,9 +15,9 @@ import sympy
 from metacount.frozen import frozen
 from metacount.judge.condition import named
 from metacount.judge.exact import value_at
-from metacount.judge.monomials import NotMonomials, Table, less, substituted
+from metacount.judge.monomials import Table, less, substituted
 from metacount.judge.text import TOKEN, parse
-from metacount.judge.vocabulary import BYTES_LETTER, LETTERS
+from metacount.judge.vocabulary import LETTERS
 from metacount.resolve import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MOST_RELATIONS = 10
 MOST_LITERALS = 40
+MOST_SUMMANDS = 200
 SMALLEST_LITERAL = 3  # 1 and 2 are factors
+LARGE = 30  # seldom a factor
 PREFIX = "number_"
 
 
@@ -47,6 +49,7 @@ class Reading:
     """Both sides with some sizes taken as one."""
 
     theirs: Table
+    summands: tuple[Table, ...]  # theirs as written, before equal monomials were added up
     relations: tuple[Relation, ...]
     words: tuple[str, ...]
 
@@ -79,6 +82,9 @@ def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
         add(f"{named(heads * width)} = {named(d)}", width, d / heads)
     if kv in numbers and numbers[heads] == numbers[kv]:
         add(f"{named(kv)} = {named(heads)}", kv, heads)
+    elif kv in numbers and numbers[kv] > 1:
+        add(f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}", kv,
+            heads / (numbers[heads] // numbers[kv]))  # fmt: skip
     for wide in (ff, LETTERS["d_ff_expert"]):
         if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
@@ -106,10 +112,11 @@ def whole_quotients(expr: Any, numbers: Mapping[Any, int]) -> tuple[Any, list[st
 
 
 def read(
-    theirs: Table, ours: Table, known: list[Relation], words: tuple[str, ...] = ()
-) -> Iterator[Reading]:
+    theirs: Table, summands: tuple[Table, ...], ours: Table, known: list[Relation],
+    words: tuple[str, ...] = (),
+) -> Iterator[Reading]:  # fmt: skip
     """The formula as it stands, and with what makes the two sides most alike taken as equal."""
-    yield Reading(theirs=theirs, relations=(), words=words)
+    yield Reading(theirs=theirs, summands=summands, relations=(), words=words)
     chosen: tuple[Relation, ...] = ()
     mine, its = theirs, ours
     now = _unlike(mine, its)
@@ -134,7 +141,9 @@ def read(
         chosen = (*chosen, relation)
     if chosen:
         said = (*words, *(relation.words for relation in chosen))
-        yield Reading(theirs=mine, relations=chosen, words=said)
+        taken = [_taken(summand, chosen) for summand in summands]
+        yield Reading(theirs=mine, summands=tuple(table for table in taken if table),
+                      relations=chosen, words=said)  # fmt: skip
 
 
 def _unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
@@ -147,8 +156,32 @@ def _unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
     return exact, far, len(less(theirs, ours))
 
 
+def summands(expr: Any) -> list[Any]:
+    """The summands of a formula as they were written: sums of parts are taken apart, sizes such as
+    (N - 1) or (h + h_kv) are not.
+
+    >>> N, d, m, h = sympy.symbols("N d m h")
+    >>> summands(N * (2 * d * m + d * (h - 1)) + d)
+    [d, 2*N*d*m, N*d*(h - 1)]
+    """
+    found, waiting = [], [expr]
+    while waiting and len(found) < MOST_SUMMANDS:
+        one = waiting.pop()
+        if one.is_Add:
+            waiting += one.args
+            continue
+        sums = [arg for arg in sympy.Mul.make_args(one) if arg.is_Add
+                and any(term.as_coeff_Mul()[1].is_Mul for term in arg.args)]  # fmt: skip
+        if sums:
+            rest = one / sums[0]
+            waiting += [rest * arg for arg in sums[0].args]
+        else:
+            found.append(one)
+    return sorted(found, key=lambda one: len(str(one)))
+
+
 class Literals:
-    """The numbers in a formula's text that may be sizes of the model."""
+    """The numbers in a formula's text, each with the sizes of the model that it may stand for."""
 
     def __init__(
         self, text: str, meanings: Callable[[tuple[str, ...]], Mapping[str, Any]],
@@ -158,7 +191,7 @@ class Literals:
         self.values: dict[Any, int] = {}
         marked = self._marked(text)
         self.expr: Any = None
-        if not self.values or len(self.values) > MOST_LITERALS:
+        if len(self.values) > MOST_LITERALS:
             return
         marks = {letter.name: letter for letter in self.values}
 
@@ -169,16 +202,17 @@ class Literals:
         try:
             self.expr, _ = parse(marked, meaning)
         except InputError:
-            self.expr = None
+            return
+        self.expr, _ = whole_quotients(self.expr, {**numbers, **self.values})
 
     def _marked(self, text: str) -> str:
         found, at, before = [], 0, ""
         while at < len(text) and (token := TOKEN.match(text, at)) is not None:
             kind = str(token.lastgroup)
             word, at = token[kind], token.end()
-            if kind == "number" and word.isdigit() and before not in ("**", "^"):
+            if kind == "number" and word.isdigit() and before not in ("**", "^", "/", "//"):
                 value = int(word)
-                if value >= SMALLEST_LITERAL and self.meant(value):
+                if value >= SMALLEST_LITERAL:
                     word = f"{PREFIX}{len(self.values)}"
                     letter = sympy.Symbol(word, integer=True, positive=True)
                     self.values[letter] = value
@@ -194,35 +228,40 @@ class Literals:
             found.append(layers - dense)
         return found
 
-    def read(self, ours: Table, space: Space) -> Iterator[tuple[Table, tuple[str, ...]]]:
-        """Their table with sizes for numbers: wherever one may be meant, or large ones only."""
-        if self.expr is None:
-            return
-        try:
-            marked = space.table(self.expr)
-        except NotMonomials:
-            return
-        for least in (SMALLEST_LITERAL, 30):
-            chosen: dict[Any, Any] = {}
-            for letter, value in self.values.items():
-                meant = [size for size in self.meant(value) if size.free_symbols <= space.place.keys()]
-                as_number = value < least or not meant
-                chosen[letter] = sympy.Integer(value) if as_number else meant[0]
+    def read(
+        self, ours: Table, space: Space
+    ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
+        """Their table and summands with sizes for numbers: for none, large ones only, for all."""
+        marked = space.table(self.expr)
+        parts = [space.table(one) for one in summands(self.expr)]
+        meant = {letter: [size for size in self.meant(value)
+                          if size.free_symbols <= space.place.keys()]
+                 for letter, value in self.values.items()}  # fmt: skip
+        seen = set()
+        for least in (None, LARGE, SMALLEST_LITERAL):
+            options = {
+                letter: [] if least is None or value < least else meant[letter]
+                for letter, value in self.values.items()
+            }
+            chosen = {letter: sizes[0] if sizes else sympy.Integer(self.values[letter])
+                      for letter, sizes in options.items()}  # fmt: skip
+            if (key := tuple(chosen.values())) in seen:
+                continue
+            seen.add(key)
             best = self._unlike(marked, chosen, ours, space)
-            for _ in range(2):
-                for letter, value in self.values.items():
-                    for size in (sympy.Integer(value), *self.meant(value)):
-                        if value < least or not size.free_symbols <= space.place.keys():
-                            continue
+            for letter, sizes in [*options.items()] * 2 if least is not None else ():
+                for size in (sympy.Integer(self.values[letter]), *sizes) if sizes else ():
+                    if size != chosen[letter]:
                         other = {**chosen, letter: size}
                         score = self._unlike(marked, other, ours, space)
                         if score < best:
                             best, chosen = score, other
             table = self._with(marked, chosen, space)
+            tables = [self._with(part, chosen, space) for part in parts]
             if table is not None:
                 said = {f"{named(size)} = {value_at(size, self.numbers)}": None
                         for size in chosen.values() if size.free_symbols}  # fmt: skip
-                yield table, tuple(said)
+                yield table, tuple(one for one in tables if one), tuple(said)
 
     def _unlike(
         self, marked: Table, chosen: Mapping[Any, Any], ours: Table, space: Space
@@ -231,7 +270,8 @@ class Literals:
         if table is None:
             return len(marked) + 1, 0
         numerals = sum(not size.free_symbols for size in chosen.values())
-        return _unlike(table, ours)[1] + len(less(table, ours)), numerals
+        _, far, differing = _unlike(table, ours)
+        return far + differing, numerals
 
     def _with(self, marked: Table, chosen: Mapping[Any, Any], space: Space) -> Table | None:
         found: Table | None = marked
@@ -239,6 +279,3 @@ class Literals:
             by = ({space.one: Fraction(int(size))} if size.is_Integer else space.table(size))
             found = None if found is None else substituted(found, space.place[letter], by)
         return found
-
-
-BYTES_PLACE = BYTES_LETTER

@@ -15,6 +15,7 @@ MOST_ALTERNATIVES = 2
 MOST_EDITS = 5
 MOST_STEPS = 6_000  # tables looked at
 CLOSE = 0.05  # stories as likely as each other
+AGAINST = 0.7  # for two mistakes that undo each other in part
 SAME = 0.3  # mistakes that add the same, where one is little less likely
 
 
@@ -76,8 +77,10 @@ class Search:
     ) -> None:
         if n == 1:
             last = self.by_adds.get(key_of(left))
-            if last is not None and cost + 1 + last.cost <= self.best + CLOSE and _fits(last, room):
-                total = cost + 1 + last.cost
+            if last is None or not _fits(last, room):
+                return
+            total = cost + 1 + last.cost + AGAINST * any(_against(last, one) for one in told)
+            if total <= self.best + CLOSE:
                 self.best = min(self.best, total)
                 self.found.append((total, (*told, last)))
             return
@@ -95,10 +98,18 @@ class Search:
             rest = less(left, edit.adds)
             if not rest or (n > 2 and len(rest) >= len(left)):
                 continue
+            after += AGAINST * any(_against(edit, other) for other in told)
+            if after + (n - 1) > self.best + CLOSE:
+                continue
             used = dict(room)
             for part, count in edit.uses:
                 used[part] -= count
             self._from(rest, n - 1, (*told, edit), after, used)
+
+
+def _against(a: Edit, b: Edit) -> bool:
+    """Whether one takes away of what the other adds: left out although it is plainly there."""
+    return any(b.adds[key] * value < 0 for key, value in a.adds.items() if key in b.adds)
 
 
 def _fits(edit: Edit, room: dict[str, int]) -> bool:
@@ -106,6 +117,7 @@ def _fits(edit: Edit, room: dict[str, int]) -> bool:
 
 
 def _either(a: Edit, b: Edit) -> Edit:
-    if b.words.replace(":", "") in a.words or a.words.count(OR) + 1 >= MOST_ALTERNATIVES:
+    plain = a.words.replace(":", "")
+    if b.words.replace(":", "") in plain or a.words.count(OR) + 1 >= MOST_ALTERNATIVES:
         return a
     return Edit(words=a.words + OR + b.words, adds=a.adds, true=a.true, cost=a.cost, uses=a.uses)

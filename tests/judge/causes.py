@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from metacount import Workload, check
+from metacount import Workload, check, find_model
 
 Case = dict[str, Any]
 
 RIGHT, OPEN, MISLEADING = "right", "not accounted for", "misleading"
+ONE_SIZE = re.compile(r"[qkvo]_proj")  # of one size where n_kv_heads = n_heads
 # What a part may be called. Parts of one size cannot be told apart by a count.
 PARTS = {
     "embedding": "embedding|output head",
@@ -106,7 +107,10 @@ def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
     result = check(case["formula"], case["model"], quantity=case["quantity"], workload=workload)
     assert result.verdict == "wrong", case
     assert sum(term.value for term in result.terms) == result.difference_value, case
-    said = [term.words for term in result.terms if term.known and term.value]
+    spec = find_model(case["model"]).spec
+    equal = spec.attention == "gqa" and spec.n_heads == spec.n_kv_heads
+    said = [ONE_SIZE.sub("q_proj k_proj v_proj o_proj", term.words) if equal else term.words
+            for term in result.terms if term.known and term.value]  # fmt: skip
     left = [term for term in result.terms if not term.known]
     lines = [f"{term.value} {term.words}" for term in result.terms]
     if any(not any(says(words, cause) for cause in case["causes"]) for words in said):

@@ -151,6 +151,7 @@ def replaced(size: str, letter: str, other: str) -> str:
     return re.sub(rf"(?<!\w){letter}(?!\w)", other, size)
 
 
+PROJECTIONS = {"q", "k", "v", "o"}
 Mistake = Callable[[list[Summand], ModelSpec, random.Random], tuple[list[Summand], list[str]] | None]
 
 
@@ -197,7 +198,7 @@ def letters(summand: Summand, letter: str) -> bool:
 
 SWAPS = [("h_kv", "h", "n_heads n_kv_heads"), ("h", "h_kv", "n_kv_heads n_heads"),
          ("h_d", "(d/h)", "d_model n_heads head_dim"), ("m_e", "m", "d_ff d_ff_expert"),
-         ("m", "m_e", "d_ff_expert d_ff"), ("(N - N_0)", "N", "n_layers n_dense_layers"),
+         ("m", "m_e", "d_ff_expert d_ff"), ("(N - N_0)", "N", "phrase: every layer|n_layers"),
          ("N_0", "N", "n_layers n_dense_layers"), ("m", "(4*d)", "4 d_model d_ff"),
          ("m", "(8*d/3)", "8 d_model d_ff"), ("m_e", "(4*d)", "4 d_model d_ff_expert"),
          ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice"), ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
@@ -295,7 +296,8 @@ def made(models: list[str], n: int, seed: int, multiple: tuple[int, ...]) -> lis
             result = change(summands, spec, draw)
             now = set() if result is None else {*result[0]} ^ {*summands}
             names = {name for name, _, _ in now} or {result and result[0][-1][0]}
-            if result is not None and not names & touched:
+            both = names & PROJECTIONS and touched & PROJECTIONS  # often the same as one mistake
+            if result is not None and not names & touched and not both:
                 # what changes nothing at these sizes is no cause
                 same = value(result[0], model, quantity) == value(summands, model, quantity)
                 told = [] if same else result[1]
