@@ -6,6 +6,7 @@ product: each connects a monomial that the model has with one that only the form
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,9 @@ class Changes:
         `summands` are theirs as they were written, before equal monomials were added up.
         """
         seen = set()
-        extra = {(t, value) for summand in summands if len(summand) == 1
-                 for t, value in summand.items() if t in difference}  # fmt: skip
+        alike = Counter(one for summand in summands if len(summand) == 1
+                        for one in summand.items() if one[0] in difference)  # fmt: skip
+        extra = {(t, k * value) for (t, value), n in alike.items() for k in (1, n)}
         found = [*difference.items(), *(one for one in extra if difference[one[0]] != one[1])]
         for key in self._hints(scope, difference, found):
             if key not in seen:
@@ -220,7 +222,7 @@ class Changes:
                 cost = STRANGE
         else:
             cost = POSSIBLE if abs(number) == 1 else ODD
-            if name in WIDTHS or name in ("batch_size", "bytes_per_value"):
+            if name in (*WIDTHS, "batch_size", "bytes_per_value", "n_dense_layers"):
                 cost = STRANGE
         by = {_letter(self.space.one, i): Fraction(1), added: number}
         if by.keys() != {_letter(self.space.one, i), added} or len(by) < 2:
@@ -232,7 +234,7 @@ class Changes:
         above = [(self.names[i], n) for i, n in enumerate(r) if n > 0]
         below = [(self.names[i], -n) for i, n in enumerate(r) if n < 0]
         if not above and not below:
-            said = {2: ("counted twice", POSSIBLE), 3: ("counted three times", POSSIBLE),
+            said = {2: ("counted twice", POSSIBLE), 3: ("counted three times", ODD),
                     Fraction(1, 2): ("only half counted", POSSIBLE)}  # fmt: skip
             default = (f"a factor of {_plain(max(number, 1 / number))} too "
                        f"{'much' if number > 1 else 'little'}", STRANGE)  # fmt: skip

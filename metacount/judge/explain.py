@@ -36,7 +36,8 @@ UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
 MOST_EVERYWHERE = 3  # changes of the whole count at once
 WIDTH = 5  # of them that are followed further
 READ = 0.03  # of a size that is read into a formula
-DEAREST = 7.0
+DEAREST = 6.2
+MOST_MISTAKES = 5
 SCOPED = 0.05  # a change of one part, beside one of everything
 
 
@@ -191,7 +192,9 @@ class Teller:
             story: Story | None = Story(told=(), cost=0.0)
         else:
             edits = [*self._edits(reading, everywhere, difference)]
-            story = Search(edits, self.library.room).cheapest(difference, self.dearest - cost)
+            story = Search(edits, self.library.room).cheapest(
+                difference, self.dearest - cost, MOST_MISTAKES - len(everywhere)
+            )
         if story is not None and cost + story.cost < self.dearest:
             self.best = Told(reading=reading, everywhere=everywhere, story=story,
                              cost=cost + story.cost)  # fmt: skip

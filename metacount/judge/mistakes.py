@@ -134,7 +134,7 @@ class Library:
             uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
             table = less(table, times(self.space.table(part.total), Fraction(-1)))
         items = tuple(uses.items())
-        if len(items) > 1:
+        if len(items) > 1 or items and items[0][1] < self.room[items[0][0]]:
             self.known.append(Mistake(words=f"{name} left out", adds=times(table, Fraction(-1)),
                                       cost=KNOWN, uses=items))  # fmt: skip
             self.scopes.append(Scope(name=name, table=table, uses=items))

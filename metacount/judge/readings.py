@@ -84,7 +84,7 @@ def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
         add(f"{named(kv)} = {named(heads)}", kv, heads)
     elif kv in numbers and numbers[kv] > 1:
         add(f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}", kv,
-            heads / (numbers[heads] // numbers[kv]))  # fmt: skip
+            heads / (numbers[heads] // numbers[kv]), free=False)  # fmt: skip
     for wide in (ff, LETTERS["d_ff_expert"]):
         if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
@@ -248,7 +248,8 @@ class Literals:
             if (key := tuple(chosen.values())) in seen:
                 continue
             seen.add(key)
-            best = self._unlike(marked, chosen, ours, space)
+            yield from self._reading(marked, parts, chosen, space)
+            best, first = self._unlike(marked, chosen, ours, space), chosen
             for letter, sizes in [*options.items()] * 2 if least is not None else ():
                 for size in (sympy.Integer(self.values[letter]), *sizes) if sizes else ():
                     if size != chosen[letter]:
@@ -256,12 +257,18 @@ class Literals:
                         score = self._unlike(marked, other, ours, space)
                         if score < best:
                             best, chosen = score, other
-            table = self._with(marked, chosen, space)
-            tables = [self._with(part, chosen, space) for part in parts]
-            if table is not None:
-                said = {f"{named(size)} = {value_at(size, self.numbers)}": None
-                        for size in chosen.values() if size.free_symbols}  # fmt: skip
-                yield table, tuple(one for one in tables if one), tuple(said)
+            if chosen is not first:
+                yield from self._reading(marked, parts, chosen, space)
+
+    def _reading(
+        self, marked: Table, parts: list[Table], chosen: Mapping[Any, Any], space: Space
+    ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
+        table = self._with(marked, chosen, space)
+        tables = [self._with(part, chosen, space) for part in parts]
+        if table is not None:
+            said = {f"{named(size)} = {value_at(size, self.numbers)}": None
+                    for size in chosen.values() if size.free_symbols}  # fmt: skip
+            yield table, tuple(one for one in tables if one), tuple(said)
 
     def _unlike(
         self, marked: Table, chosen: Mapping[Any, Any], ours: Table, space: Space

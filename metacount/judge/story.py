@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
 OR = ", or "  # two mistakes that add the same: nobody can tell which was made
 MOST_ALTERNATIVES = 2
-MOST_EDITS = 5
 MOST_STEPS = 6_000  # tables looked at
 CLOSE = 0.05  # stories as likely as each other
-AGAINST = 0.7  # for two mistakes that undo each other in part
-SAME = 0.3  # mistakes that add the same, where one is little less likely
+AGAINST = 1.5  # for two mistakes that undo each other in part
+SAME = 0.15  # mistakes that add the same, where one is little less likely
 
 
 @frozen
@@ -56,11 +55,11 @@ class Search:
                 self.by_key.setdefault(monomial, []).append(edit)
         self.longest = max((len(edit.adds) for edit in self.by_adds.values()), default=0)
 
-    def cheapest(self, difference: Table, below: float) -> Story | None:
+    def cheapest(self, difference: Table, below: float, most: int) -> Story | None:
         """The cheapest set of edits that add up to `difference`, if it costs less than `below`."""
         self.best, self.steps = below, 0
         self.found: list[tuple[float, tuple[Edit, ...]]] = []
-        for n in range(1, MOST_EDITS + 1):
+        for n in range(1, most + 1):
             if n >= self.best:
                 break
             self._from(difference, n, (), 0.0, dict(self.room))

@@ -78,7 +78,8 @@ def _instead(words: str, names: str) -> bool:
 
 def _factor(words: str, number: str) -> bool:
     above, _, below = number.partition("/")
-    return has(words, rf"factor of {below or above}\b")
+    twice = number == "2" and has(words, "^keys and values counted twice")
+    return twice or has(words, rf"factor of {below or above}\b")
 
 
 SAYS: dict[str, Callable[[str, str], bool]] = {
