@@ -27,9 +27,9 @@ TUNED = ["llama-7b", "llama3.1-405b", "gpt2", "gemma-2b", "mixtral-8x7b", "deeps
 HELD_OUT = ["llama-13b", "llama3-8b", "llama3-70b", "gpt2-xl", "gemma-7b", "deepseek-v2",
             "qwen3-0.6b", "qwen3-8b", "qwen1.5-72b", "olmo2-7b", "pythia-12b", "gpt3-175b",
             "smollm2-135m", "yi-34b", "palm-540b", "phi3.5-moe", "opt-175b"]  # fmt: skip
-ELSEWHERE = {"d": "hidden_size", "N": "num_hidden_layers", "h": "num_attention_heads",
-             "h_kv": "num_key_value_heads", "V": "vocab_size", "m_e": "moe_intermediate_size",
-             "E": "num_experts", "k": "num_experts_per_tok", "h_d": "head_dim"}  # fmt: skip
+THIRD = ["llama-33b", "llama-65b", "gpt2-medium", "gpt2-large", "qwen2-72b", "qwen2.5-32b", "qwen3-4b",
+         "deepseek-v3", "glm-4.5", "mixtral-8x7b", "internlm2-20b", "smollm2-1.7b", "deepseek-67b",
+         "qwen3-14b", "qwen3-1.7b"]  # fmt: skip
 OURS = {"d": "d_model", "N": "n_layers", "h": "n_heads", "h_kv": "n_kv_heads", "h_d": "head_dim",
         "V": "vocab_size", "m": "d_ff", "m_e": "d_ff_expert", "E": "n_experts", "k": "top_k",
         "E_s": "n_shared_experts", "N_0": "n_dense_layers", "P": "n_positions", "S": "seq_len",
@@ -334,4 +334,5 @@ def write(name: str, cases: list[Case]) -> None:
 
 if __name__ == "__main__":
     write("made.json", made(TUNED, 170, 1, (1, 1, 1, 2, 2, 3, 4)))
+    write("third.json", made(THIRD, 150, 3, (1, 1, 1, 2, 2, 3, 4)))
     write("held_out.json", made(HELD_OUT, 150, 2, (1, 1, 1, 2, 2, 3, 4)))
