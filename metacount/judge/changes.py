@@ -24,10 +24,13 @@ WIDTHS = ("d_model", "head_dim", "d_ff", "d_ff_expert", "d_ff_shared", "q_lora_r
           "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
           "d_embedding")  # fmt: skip
 NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
+EXPERTS = ("n_experts", "top_k", "n_shared_experts")
+REPEATED = (*EXPERTS, "n_heads", "n_kv_heads", "n_layers", "batch_size", "seq_len",
+            "bytes_per_value")  # fmt: skip
 KINDS: tuple[tuple[str, ...], ...] = (
     WIDTHS,
     ("n_heads", "n_kv_heads"),
-    ("n_experts", "top_k", "n_shared_experts"),
+    EXPERTS,
     ("n_layers", "n_dense_layers", "n_encoder_layers"),
     ("seq_len", "kv_len", "source_len", "window"),
     ("vocab_size", "n_positions"),
@@ -40,6 +43,7 @@ FAR = 64
 MOST_BELOW = 3  # 8/3 of a width is usual, 19/6 is an accident
 
 # How much less likely than a known mistake.
+UNWRITTEN = 1.2  # a number that nobody wrote
 LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
 
 
@@ -175,7 +179,7 @@ class Changes:
                 cost = POSSIBLE if name in WIDTHS else ODD
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
-                if number.limit_denominator(MOST_BELOW) != number or number < Fraction(2, 3):
+                if number.limit_denominator(MOST_BELOW) != number or not Fraction(2, 3) <= number <= 8:
                     cost = STRANGE
         elif number == 1:
             cost = POSSIBLE if self._is_pair(added, name) else STRANGE
@@ -201,8 +205,8 @@ class Changes:
             return Change(words=f"not multiplied by {name}", cost=POSSIBLE, place=i, by=by)
         off = max(number / here, here / number)
         cost = POSSIBLE if off <= NEAR else ODD if off <= FAR else STRANGE
-        if self.written is not None and int(number) not in self.written:
-            cost += ODD
+        if self.written is not None and int(number) not in self.written and number > 2:
+            cost += UNWRITTEN
         if number.denominator != 1:
             cost = STRANGE
         words = f"{_plain(number)} stands where {name} = {_plain(here)} belongs"
@@ -218,7 +222,7 @@ class Changes:
         if letters:
             kind = next((k for k in KINDS if name in k), ())
             cost = POSSIBLE if letters[0][0] in kind and abs(number) == 1 else STRANGE
-            if name in WIDTHS or letters[0][0] == "n_dense_layers":
+            if kind != EXPERTS:
                 cost = STRANGE
         else:
             cost = POSSIBLE if abs(number) == 1 else ODD
@@ -243,7 +247,8 @@ class Changes:
         if any(name is None for name, _ in above + below):
             return None
         if not below:
-            cost = ODD if number == 1 and sum(n for _, n in above) == 1 else STRANGE
+            one = number == 1 and sum(n for _, n in above) == 1
+            cost = ODD if one and above[0][0] in REPEATED else STRANGE
             words = f"multiplied by {self.text({r: number})} once too often"
         elif not above and number == 1:
             cost = POSSIBLE if sum(n for _, n in below) == 1 else STRANGE

@@ -38,6 +38,8 @@ WIDTH = 5  # of them that are followed further
 READ = 0.03  # of a size that is read into a formula
 DEAREST = 6.2
 MOST_MISTAKES = 5
+FEW = 3
+MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
 
@@ -124,7 +126,7 @@ class Teller:
         if ours is None or key in self.seen:
             return
         self.seen.add(key)
-        base = READ * len(reading.words)
+        base = READ * len(reading.words) + sum(one.cost for one in reading.relations)
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
         tried: set[Any] = set()
         for depth in range(MOST_EVERYWHERE + 1):
@@ -180,7 +182,7 @@ class Teller:
                                                       Fraction(1, 2**20), Fraction(1, 2**10))  # fmt: skip
                     letters = [(a, n) for a, n in zip(self.space.letters, powers, strict=True) if n]
                     words = factor_words(number, letters, self.quantity)
-                    if plain:
+                    if plain and (number == 1 or not letters):
                         yield Change(words=words, cost=0.1 + 0.2 * len(letters) + 0.3 * (
                             number != 1 and bool(letters)), place=None, by=None, factor=found)
 
@@ -195,9 +197,19 @@ class Teller:
             story = Search(edits, self.library.room).cheapest(
                 difference, self.dearest - cost, MOST_MISTAKES - len(everywhere)
             )
-        if story is not None and cost + story.cost < self.dearest:
+        if story is not None and cost + story.cost < self.dearest and self._plain(
+            difference, story, everywhere
+        ):
             self.best = Told(reading=reading, everywhere=everywhere, story=story,
                              cost=cost + story.cost)  # fmt: skip
+
+    def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
+        """Whether a story of many parts is no accident: large ones that cancel each other."""
+        if len(story.told) + len(everywhere) < FEW:
+            return True
+        each = [abs(self.space.value(edit.adds, self.changes.here)) for edit in story.told]
+        whole = abs(self.space.value(left, self.changes.here))
+        return bool(everywhere) and not each or sum(each) <= MOST_CANCELLED * max(whole, each[-1])
 
     def _edits(
         self, reading: Reading, everywhere: tuple[Change, ...], difference: Table

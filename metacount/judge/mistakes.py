@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_COPIES = 4
 # How much less likely than a known mistake.
-KNOWN, SOME, EXTRA, HALF, ODD = 0.0, 0.1, 0.3, 0.35, 0.6
+KNOWN, SOME, EXTRA, HALF, ODD = 0.0, 0.1, 0.2, 0.35, 0.6
 
 
 @frozen
@@ -91,6 +91,11 @@ class Library:
             blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
             if name == NORMS and 1 < len(blocks) < len(members):
                 self._group("the norms of the blocks", blocks, unit_of)
+        for name, members in halves(parts):
+            self._group(name, members, unit_of)
+        blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
+        if len({part.group for part in blocks}) > 1:
+            self._group("the matrices of the blocks", blocks, unit_of)
         if letters.spec.n_dense_layers:
             most = [part for part in parts if part.group != FEED_FORWARD
                     and part.expr.has(LETTERS["n_layers"])]  # fmt: skip
@@ -113,13 +118,15 @@ class Library:
             self.known.append(Mistake(words=words, adds=adds, cost=cost, uses=uses))
 
     def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
+        # small tensors are forgotten, seldom counted twice
+        twice = HALF if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):
             what, cost = _some(n, count, names), KNOWN if n == count else SOME
             uses = ((unit, n),)
             self.known.append(Mistake(words=f"{what} left out", adds=times(one, Fraction(-n)),
                                       cost=cost, uses=uses))  # fmt: skip
             self.known.append(Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)),
-                                      cost=SOME, uses=uses))  # fmt: skip
+                                      cost=twice, uses=uses))  # fmt: skip
             if n in (1, count):
                 self.known.append(Mistake(words=f"{what}: only half counted", uses=uses,
                                           adds=times(one, Fraction(-n, 2)), cost=HALF))  # fmt: skip
@@ -227,6 +234,15 @@ def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
     """Parts that are often left out together."""
     for group in dict.fromkeys(part.group for part in parts if part.group):
         yield group, [part for part in parts if part.group == group]
+
+
+def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
+    names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
+    for name in dict.fromkeys(names):
+        members = [part for part in parts if part.name.partition(" (")[0] == name]
+        if len(members) > 1:
+            yield name, members
 
 
 def _some(n: int, count: int, names: list[str]) -> str:

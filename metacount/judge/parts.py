@@ -107,14 +107,15 @@ def _attention(letters: Letters, word: str, n: Any) -> list[Part]:
     if o.attention == "gqa":
         return _gqa(letters, word, n)
     d, h = o.d_model, o.n_heads
-    q_width = h * (o.qk_nope_head_dim + o.qk_rope_head_dim)
+    queries = ("not rotated", o.qk_nope_head_dim), ("rotated", o.qk_rope_head_dim)
     if o.q_lora_rank is None:
-        q = [Part(name="q_proj", expr=n * d * q_width)]
+        q = [Part(name=f"q_proj ({what})", expr=n * d * h * width) for what, width in queries]
     else:
         q = [
             Part(name="q_a_proj", expr=n * d * o.q_lora_rank),
-            Part(name="q_b_proj", expr=n * o.q_lora_rank * q_width),
-        ]
+            *(Part(name=f"q_b_proj ({what})", expr=n * o.q_lora_rank * h * width)
+              for what, width in queries),
+        ]  # fmt: skip
     return [
         *q,
         Part(name="kv_a_proj (latent)", expr=n * d * o.kv_lora_rank),
@@ -286,7 +287,9 @@ def _norms(letters: Letters, word: str, n: Any, *, cross: bool) -> list[Part]:
             found.append(Part(name="norm of the query latent", expr=n * o.q_lora_rank))
         return [part for part in found if part.expr != 0]
     weights = n * norm.qk_norm_params(o.qk_norm, o.n_heads, o.n_kv_heads, o.head_dim)
-    wide = (("QK-norm counted as d_model", 2 * n * o.d_model),) if o.qk_norm == "head" else ()
+    wide = {"head": (("QK-norm counted as d_model", 2 * n * o.d_model),),
+            "full": (("QK-norm counted for one head, not for all", 2 * n * o.head_dim),)}.get(
+                o.qk_norm, ())  # fmt: skip
     found.append(Part(name=word + "QK-norm", expr=sympy.sympify(weights), variants=wide))
     return [part for part in found if part.expr != 0]
 

@@ -42,6 +42,7 @@ class Relation:
     by: Table
     free: bool  # whether it may be taken where it makes no monomial match yet
     pin: bool = False  # a number
+    cost: float = 0.0
 
 
 @frozen
@@ -72,11 +73,12 @@ def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
         LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
     )
 
-    def add(words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False) -> None:
+    def add(words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False,
+            cost: float = 0.0) -> None:  # fmt: skip
         if letter in space.place and by.free_symbols <= space.place.keys():
             table = space.table(by)
             found.append(Relation(words=words, place=space.place[letter], by=table, free=free,
-                                  pin=pin))  # fmt: skip
+                                  pin=pin, cost=cost))  # fmt: skip
 
     if width in numbers and numbers[heads] * numbers[width] == numbers[d]:
         add(f"{named(heads * width)} = {named(d)}", width, d / heads)
@@ -84,7 +86,7 @@ def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
         add(f"{named(kv)} = {named(heads)}", kv, heads)
     elif kv in numbers and numbers[kv] > 1:
         add(f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}", kv,
-            heads / (numbers[heads] // numbers[kv]), free=False)  # fmt: skip
+            heads / (numbers[heads] // numbers[kv]), free=False, cost=0.4)  # fmt: skip
     for wide in (ff, LETTERS["d_ff_expert"]):
         if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
@@ -139,11 +141,9 @@ def read(
         _, relation, mine, its = min(tried, key=lambda one: one[0])
         now = _unlike(mine, its)
         chosen = (*chosen, relation)
-    if chosen:
-        said = (*words, *(relation.words for relation in chosen))
         taken = [_taken(summand, chosen) for summand in summands]
         yield Reading(theirs=mine, summands=tuple(table for table in taken if table),
-                      relations=chosen, words=said)  # fmt: skip
+                      relations=chosen, words=(*words, *(one.words for one in chosen)))  # fmt: skip
 
 
 def _unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:

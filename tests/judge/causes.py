@@ -89,7 +89,8 @@ SAYS: dict[str, Callable[[str, str], bool]] = {
     "number": lambda words, what: any(
         has(words, *(rf"(?<!\w){part}(?!\w)" for part in option.split()))
         for option in what.split("|")
-    ),
+    )
+    or (what == "bytes_per_value 1" and has(words, "values, not bytes")),
     "instead": _instead,
     "factor": _factor,
     "phrase": lambda words, pattern: has(words, pattern),
@@ -114,6 +115,9 @@ def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
             for term in result.terms if term.known and term.value]  # fmt: skip
     left = [term for term in result.terms if not term.known]
     lines = [f"{term.value} {term.words}" for term in result.terms]
+    also = case.get("also", [])  # other words for the same sum, as simple
+    if any(words in also for words in said) and not left:
+        return RIGHT, lines
     if any(not any(says(words, cause) for cause in case["causes"]) for words in said):
         return MISLEADING, lines
     named = all(any(says(words, cause) for words in said) for cause in case["causes"])
