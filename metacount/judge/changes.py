@@ -40,10 +40,12 @@ PAIRS = {("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim")
          ("head_dim", "n_heads"): ("d_model",)}  # fmt: skip
 NEAR = 4  # times as large or as small: still a number for the same size
 FAR = 64
-MOST_BELOW = 3  # 8/3 of a width is usual, 19/6 is an accident
+# Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
+RATIOS = {Fraction(ratio) for ratio in
+          ("1", "2", "3", "4", "5", "8", "2/3", "4/3", "8/3", "16/3", "3/2", "5/2", "7/2")}
 
 # How much less likely than a known mistake.
-UNWRITTEN = 1.2  # a number that nobody wrote
+UNWRITTEN = 1.6  # a number that nobody wrote
 LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
 
 
@@ -179,7 +181,7 @@ class Changes:
                 cost = POSSIBLE if name in WIDTHS else ODD
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
-                if number.limit_denominator(MOST_BELOW) != number or not Fraction(2, 3) <= number <= 8:
+                if number not in RATIOS:
                     cost = STRANGE
         elif number == 1:
             cost = POSSIBLE if self._is_pair(added, name) else STRANGE
@@ -190,6 +192,10 @@ class Changes:
         else:
             words = f"{text} in place of {name}"
         return Change(words=words, cost=cost + (ODD if same else 0), place=i, by=by)
+
+    def letter(self, i: int, other: Monomial) -> Change | None:
+        """Another size in a size's place."""
+        return self._by(i, Fraction(1), other)
 
     def _is_pair(self, added: Monomial, name: str) -> bool:
         key = tuple(sorted(f"{'/' if n < 0 else ''}{self.names[j]}" for j, n in enumerate(added)

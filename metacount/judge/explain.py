@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from metacount.frozen import frozen
 from metacount.judge.changes import Change, Changes
 from metacount.judge.exact import plain, value_at
-from metacount.judge.explain_numbers import explain_numbers
+from metacount.judge.explain_numbers import UNKNOWN, explain_numbers
 from metacount.judge.judgement import Term
-from metacount.judge.mistakes import Library, factor_words, parts_of
+from metacount.judge.mistakes import LAYERS, Library, factor_words, parts_of
 from metacount.judge.monomials import NotMonomials, Space, Table, less, plus
 from metacount.judge.parts import Letters
 from metacount.judge.readings import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["explain", "explain_numbers"]
 
-UNKNOWN = "not accounted for: no part of the model explains this"
 UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
 MOST_EVERYWHERE = 3  # changes of the whole count at once
 WIDTH = 5  # of them that are followed further
@@ -39,6 +38,7 @@ READ = 0.03  # of a size that is read into a formula
 DEAREST = 6.2
 MOST_MISTAKES = 5
 FEW = 3
+ONE_LAYER = ("n_layers + ", "n_layers - ")
 MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
@@ -127,6 +127,8 @@ class Teller:
             return
         self.seen.add(key)
         base = READ * len(reading.words) + sum(one.cost for one in reading.relations)
+        if base + 1 >= self.dearest:
+            return
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
         tried: set[Any] = set()
         for depth in range(MOST_EVERYWHERE + 1):
@@ -234,6 +236,8 @@ class Teller:
             for change in self.changes.between(now, difference, reading.summands):
                 if change.place is not None and change.place in places:
                     continue  # what was changed everywhere is not changed back
+                if scope.name != LAYERS and change.words.startswith(ONE_LAYER):
+                    continue  # a layer more or less is one of everything
                 after, after_true = change.of(now), change.of(before)
                 if after is None or after_true is None:
                     continue

@@ -113,7 +113,7 @@ def _judged(answer: Answer, model: Model, case: Case, quantity: str) -> Judgemen
     words = vocabulary(model, case, quantity)
     if answer.text is not None:
         expr, _ = parse(answer.text, words.meanings)
-        return judged(expr, model, case, quantity, answer.notes)
+        return judged(expr, model, case, quantity, answer.notes, answer.text)
     truth = Truth(*case, quantity)
     terms: tuple[Term, ...] = ()
     if answer.value != truth.value:

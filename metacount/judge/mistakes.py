@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from metacount.judge.monomials import Space
 
 MOST_COPIES = 4
+LAYERS = "all of the layers but the feed-forward"
 # How much less likely than a known mistake.
 KNOWN, SOME, EXTRA, HALF, ODD = 0.0, 0.1, 0.2, 0.35, 0.6
 
@@ -95,11 +96,14 @@ class Library:
             self._group(name, members, unit_of)
         blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
         if len({part.group for part in blocks}) > 1:
-            self._group("the matrices of the blocks", blocks, unit_of)
+            total = sympy.Add(*(part.total for part in blocks))
+            self._add("the matrices of the blocks: only half counted", -total / 2, HALF,
+                      tuple((unit, self.room[unit]) for unit in
+                            dict.fromkeys(unit_of[part.name] for part in blocks)))  # fmt: skip
         if letters.spec.n_dense_layers:
             most = [part for part in parts if part.group != FEED_FORWARD
                     and part.expr.has(LETTERS["n_layers"])]  # fmt: skip
-            self._group("all of the layers but the feed-forward", most, unit_of)
+            self._group(LAYERS, most, unit_of)
         self._variants(parts, unit_of)
         for words, expr in extras(letters, quantity, parts):
             self._add(words, expr, KNOWN if words in LIKELY_WORDS else EXTRA)

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OR = ", or "  # two mistakes that add the same: nobody can tell which was made
-MOST_ALTERNATIVES = 2
-MOST_STEPS = 6_000  # tables looked at
+MOST_ALTERNATIVES = 3
+MOST_STEPS = 4_000  # tables looked at
 CLOSE = 0.05  # stories as likely as each other
 AGAINST = 1.5  # for two mistakes that undo each other in part
-SAME = 0.15  # mistakes that add the same, where one is little less likely
+SAME = 0.2  # mistakes that add the same, where one is little less likely
 
 
 @frozen
