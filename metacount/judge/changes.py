@@ -177,7 +177,9 @@ class Changes:
         if len(letters) == 1:
             ((other, _),) = letters
             kind = next((k for k in KINDS if name in k), ())
-            if other is None:
+            if letters[0][1] != 1:
+                cost = STRANGE
+            elif other is None:
                 cost = POSSIBLE if name in WIDTHS else ODD
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE

@@ -11,7 +11,7 @@ from metacount.judge.exact import plain, value_at
 from metacount.judge.explain_numbers import UNKNOWN, explain_numbers
 from metacount.judge.judgement import Term
 from metacount.judge.mistakes import LAYERS, Library, factor_words, parts_of
-from metacount.judge.monomials import NotMonomials, Space, Table, less, plus
+from metacount.judge.monomials import Monomial, NotMonomials, Space, Table, less, plus
 from metacount.judge.parts import Letters
 from metacount.judge.readings import (
     Literals,
@@ -38,6 +38,8 @@ READ = 0.03  # of a size that is read into a formula
 DEAREST = 6.2
 MOST_MISTAKES = 5
 FEW = 3
+COPIES = ("counted twice", "only half counted")
+FAR = 3  # letters between what is left out and what is left over
 ONE_LAYER = ("n_layers + ", "n_layers - ")
 MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
@@ -90,7 +92,7 @@ def _told(
     marks = [] if literals is None else [literals.expr, *marked]
     space = Space([theirs, plain(theirs), *exprs, *marks, *numbers])
     library = Library(letters, truth.quantity, parts, space)
-    known = relations(space, numbers)
+    known = relations(space, numbers, pins=literals is None)
     written = None if literals is None else frozenset(marked.values())
     changes = Changes(space, {**numbers, **marked}, written)
     teller = Teller(library, changes, truth.quantity)
@@ -103,6 +105,10 @@ def _told(
     for table, several, said in readings:
         for reading in read(table, several, library.whole, known, (*whole, *said)):
             teller.tell(reading)
+    if teller.best is None and readings:
+        table, several, said = readings[0]
+        for reading in read(table, several, library.whole, known, (*whole, *said)):
+            teller.sure(reading)
     return teller.best, space
 
 
@@ -185,8 +191,7 @@ class Teller:
                     letters = [(a, n) for a, n in zip(self.space.letters, powers, strict=True) if n]
                     words = factor_words(number, letters, self.quantity)
                     if plain and (number == 1 or not letters):
-                        yield Change(words=words, cost=0.1 + 0.2 * len(letters) + 0.3 * (
-                            number != 1 and bool(letters)), place=None, by=None, factor=found)
+                        yield Change(words=words, cost=0.15 + 0.2 * len(letters), place=None, by=None, factor=found)
 
     def _tell(
         self, reading: Reading, everywhere: tuple[Change, ...], table: Table, cost: float
@@ -204,6 +209,27 @@ class Teller:
         ):
             self.best = Told(reading=reading, everywhere=everywhere, story=story,
                              cost=cost + story.cost)  # fmt: skip
+
+    def sure(self, reading: Reading) -> None:
+        """Where no story is whole: parts left out that nothing left over comes near."""
+        ours = reading.taken(self.library.whole)
+        if self.best is not None or ours is None:
+            return
+        left, told = less(reading.theirs, ours), list[Edit]()
+        known = sorted(self.library.known, key=lambda one: (-len(one.adds), one.cost))
+        for mistake in known:
+            adds = reading.taken(mistake.adds)
+            if not adds or not mistake.words.endswith("left out"):
+                continue
+            rest = less(left, adds)
+            if any(left.get(key) != value for key, value in adds.items()):
+                continue
+            if all(_distance(key, other) > FAR for key in adds for other in rest):
+                told.append(Edit(words=mistake.words, adds=adds, true=adds, cost=mistake.cost))
+                left = rest
+        if told and left:
+            story = Story(told=tuple(told), cost=DEAREST)
+            self.best = Told(reading=reading, everywhere=(), story=story, cost=DEAREST)
 
     def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
         """Whether a story of many parts is no accident: large ones that cancel each other."""
@@ -238,6 +264,8 @@ class Teller:
                     continue  # what was changed everywhere is not changed back
                 if scope.name != LAYERS and change.words.startswith(ONE_LAYER):
                     continue  # a layer more or less is one of everything
+                if len(scope.uses) == 1 and change.words in COPIES:
+                    continue  # in the library, in other words
                 after, after_true = change.of(now), change.of(before)
                 if after is None or after_true is None:
                     continue
@@ -246,6 +274,10 @@ class Teller:
                     yield Edit(words=f"{scope.name}: {change.words}", adds=adds,
                                true=less(after_true, before), uses=scope.uses,
                                cost=change.cost + scope.cost + SCOPED)  # fmt: skip
+
+
+def _distance(a: Monomial, b: Monomial) -> int:
+    return sum(map(abs, map(int.__sub__, a, b)))
 
 
 def _said(told: Told, truth: Truth, space: Space) -> list[tuple[Any, str]]:
@@ -262,7 +294,8 @@ def _said(told: Told, truth: Truth, space: Space) -> list[tuple[Any, str]]:
             return []
         said.append((space.expr(less(after, now)), change.words))
         now = after
-    return said if now == told.reading.theirs else []
+    # what was found to be a part of the difference only leaves the rest
+    return said if now == told.reading.theirs or told.cost == DEAREST else []
 
 
 def _terms(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_COPIES = 4
 LAYERS = "all of the layers but the feed-forward"
 # How much less likely than a known mistake.
-KNOWN, SOME, EXTRA, HALF, ODD = 0.0, 0.1, 0.2, 0.35, 0.6
+KNOWN, SOME, EXTRA, SMALL, HALF, ODD = 0.0, 0.1, 0.2, 0.25, 0.35, 0.6
 
 
 @frozen
@@ -123,7 +123,7 @@ class Library:
 
     def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
         # small tensors are forgotten, seldom counted twice
-        twice = HALF if any("bias" in name or "norm" in name for name in names) else SOME
+        twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):
             what, cost = _some(n, count, names), KNOWN if n == count else SOME
             uses = ((unit, n),)
@@ -131,7 +131,7 @@ class Library:
                                       cost=cost, uses=uses))  # fmt: skip
             self.known.append(Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)),
                                       cost=twice, uses=uses))  # fmt: skip
-            if n in (1, count):
+            if n == 1:
                 self.known.append(Mistake(words=f"{what}: only half counted", uses=uses,
                                           adds=times(one, Fraction(-n, 2)), cost=HALF))  # fmt: skip
             scope = Scope(name=what, table=times(one, Fraction(n)), uses=uses,

@@ -66,8 +66,8 @@ def _taken(table: Table, relations: tuple[Relation, ...]) -> Table | None:
     return found
 
 
-def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
-    """What is equal at the model's sizes."""
+def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[Relation]:
+    """What is equal at the model's sizes; with `pins`, every size and its number too."""
     found = []
     d, heads, width, kv, ff = (
         LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
@@ -90,12 +90,14 @@ def relations(space: Space, numbers: Mapping[Any, int]) -> list[Relation]:
     for wide in (ff, LETTERS["d_ff_expert"]):
         if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
-            add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d)
+            add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d, cost=0.15)
     narrow = [LETTERS[name] for name in ("qk_nope_head_dim", "v_head_dim", "head_dim")]
     for a, b in combinations([letter for letter in narrow if letter in numbers], 2):
         if numbers[a] == numbers[b]:
             add(f"{named(b)} = {named(a)}", b, a)
     for letter, n in numbers.items():
+        if n > 2 and not pins:
+            continue  # the numbers that were written are read as what they are
         add(f"{named(letter)} = {n}", letter, sympy.Integer(n), free=n == 1, pin=True)
     return found
 
@@ -249,6 +251,10 @@ class Literals:
                 continue
             seen.add(key)
             yield from self._reading(marked, parts, chosen, space)
+            several = [letter for letter, sizes in options.items() if len(sizes) > 1]
+            for size in options[several[0]][1:] if len(several) == 1 else ():
+                other = {**chosen, several[0]: size}
+                yield from self._reading(marked, parts, other, space)
             best, first = self._unlike(marked, chosen, ours, space), chosen
             for letter, sizes in [*options.items()] * 2 if least is not None else ():
                 for size in (sympy.Integer(self.values[letter]), *sizes) if sizes else ():

@@ -15,7 +15,7 @@ MOST_ALTERNATIVES = 3
 MOST_STEPS = 4_000  # tables looked at
 CLOSE = 0.05  # stories as likely as each other
 AGAINST = 1.5  # for two mistakes that undo each other in part
-SAME = 0.2  # mistakes that add the same, where one is little less likely
+SAME = 0.12  # mistakes that add the same, where one is little less likely
 
 
 @frozen
@@ -47,7 +47,9 @@ class Search:
         for edit in sorted(edits, key=lambda edit: edit.cost):
             key = key_of(edit.adds)
             first = self.by_adds.setdefault(key, edit)
-            if first is not edit and edit.cost <= first.cost + SAME:
+            # beside what everybody gets wrong, an unlikelier mistake is not worth a word
+            near = SAME if first.cost else 0.0
+            if first is not edit and edit.cost <= first.cost + near:
                 self.by_adds[key] = _either(first, edit)
         self.by_key: dict[object, list[Edit]] = {}
         for edit in self.by_adds.values():
