@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from metacount.frozen import frozen
 from metacount.judge.condition import named
 from metacount.judge.monomials import Monomial, Table, substituted, times
-from metacount.judge.vocabulary import BYTES_LETTER, LETTERS, NAMES
+from metacount.judge.vocabulary import LETTERS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ WIDTHS = ("d_model", "head_dim", "d_ff", "d_ff_expert", "d_ff_shared", "q_lora_r
           "d_embedding")  # fmt: skip
 NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
 EXPERTS = ("n_experts", "top_k", "n_shared_experts")
-REPEATED = (*EXPERTS, "n_heads", "n_kv_heads", "n_layers", "batch_size", "seq_len",
+REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len",
             "bytes_per_value")  # fmt: skip
 KINDS: tuple[tuple[str, ...], ...] = (
     WIDTHS,
@@ -41,10 +41,13 @@ PAIRS = {("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim")
 NEAR = 4  # times as large or as small: still a number for the same size
 FAR = 64
 # Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
-RATIOS = {Fraction(ratio) for ratio in
-          ("1", "2", "3", "4", "5", "8", "2/3", "4/3", "8/3", "16/3", "3/2", "5/2", "7/2")}
+RATIOS = {
+    Fraction(ratio)
+    for ratio in ("1", "2", "3", "4", "5", "8", "2/3", "4/3", "8/3", "16/3", "3/2", "5/2", "7/2")
+}
 
 # How much less likely than a known mistake.
+TOO_MANY, TOO_FEW = "one layer too many", "one layer too few"
 UNWRITTEN = 1.6  # a number that nobody wrote
 LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
 
@@ -164,7 +167,7 @@ class Changes:
         if name is None:
             return None
         if number == 0:
-            words = "n_layers in place of n_layers - n_dense_layers (every layer, the dense ones too)"
+            words = "n_layers in place of n_layers - n_dense_layers (in the dense layers too)"
             return Change(words=words, cost=POSSIBLE, place=i, by={})
         if not any(added):
             return self._number(i, name, number)
@@ -240,6 +243,8 @@ class Changes:
         if by.keys() != {_letter(self.space.one, i), added} or len(by) < 2:
             return None
         words = f"{self.text(by)} in place of {name}"
+        if name == "n_layers" and abs(number) == 1 and not letters:
+            words = TOO_MANY if number > 0 else TOO_FEW
         return Change(words=words, cost=cost, place=i, by=by)
 
     def _times(self, number: Fraction, r: Monomial) -> Change | None:
@@ -294,6 +299,3 @@ def _letter(one: Monomial, i: int) -> Monomial:
 def _plain(number: Fraction) -> str:
     """A number as people write it in a formula: no commas."""
     return str(number)
-
-
-BYTES_NAME = NAMES[BYTES_LETTER.name]

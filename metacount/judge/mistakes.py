@@ -17,7 +17,15 @@ from metacount.judge.extras import LIKELY as LIKELY_WORDS
 from metacount.judge.extras import extras
 from metacount.judge.kept import cache_parts
 from metacount.judge.monomials import NotMonomials, Table, less, times
-from metacount.judge.parts import ATTENTION, EVERY, FEED_FORWARD, NORMS, Letters, Part, parameter_parts
+from metacount.judge.parts import (
+    ATTENTION,
+    EVERY,
+    FEED_FORWARD,
+    NORMS,
+    Letters,
+    Part,
+    parameter_parts,
+)
 from metacount.judge.products import flop_parts
 from metacount.judge.vocabulary import BYTES_LETTER, LETTERS
 
@@ -67,9 +75,7 @@ def parts_of(letters: Letters, quantity: str) -> list[Part]:
 class Library:
     """The known mistakes of one quantity of one model, and what else may have been changed."""
 
-    def __init__(
-        self, letters: Letters, quantity: str, parts: list[Part], space: Space
-    ) -> None:
+    def __init__(self, letters: Letters, quantity: str, parts: list[Part], space: Space) -> None:
         self.space, self.quantity = space, quantity
         self.room: dict[str, int] = {}
         self.whole: Table = {}
@@ -145,7 +151,7 @@ class Library:
             uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
             table = less(table, times(self.space.table(part.total), Fraction(-1)))
         items = tuple(uses.items())
-        if len(items) > 1 or items and items[0][1] < self.room[items[0][0]]:
+        if len(items) > 1 or (items and items[0][1] < self.room[items[0][0]]):
             self.known.append(Mistake(words=f"{name} left out", adds=times(table, Fraction(-1)),
                                       cost=KNOWN, uses=items))  # fmt: skip
             self.scopes.append(Scope(name=name, table=table, uses=items))
@@ -186,8 +192,10 @@ class Library:
                 2 * nope + 2 * value}  # fmt: skip
         for total in sorted(sums, key=str):
             size = scale * o.d_model * o.n_heads * total
-            words = ("multi-head attention is counted, not MLA: "
-                     f"q, k, v and o as {named(sympy.expand(o.d_model * o.n_heads * total))}")
+            words = (
+                "multi-head attention is counted, not MLA: "
+                f"q, k, v and o as {named(sympy.expand(o.d_model * o.n_heads * total))}"
+            )
             for more in ([], latent) if latent else ([],):
                 gone = [*mine, *more]
                 uses: dict[str, int] = {}
@@ -197,7 +205,6 @@ class Library:
                 extra = ", no norms of the latents" if more else ""
                 self._add(words + extra, size - sympy.Add(*(part.total for part in gone)), KNOWN,
                           (*uses.items(),))  # fmt: skip
-
 
     def _mixture(self, letters: Letters, parts: list[Part], unit_of: dict[str, str]) -> None:
         """Mistakes over the feed-forward of a mixture as a whole."""
@@ -221,7 +228,8 @@ class Library:
             ))  # fmt: skip
             uses = tuple((unit_of[part.name], 1) for part in dense)
             self._add(f"{EVERY}, and their own FFN is left out",
-                      in_dense - sympy.Add(*(part.total for part in dense)), KNOWN, uses)  # fmt: skip
+                      in_dense - sympy.Add(*(part.total for part in dense)),
+                      KNOWN, uses)  # fmt: skip
 
 
 def merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:

@@ -10,6 +10,7 @@ from metacount.judge.monomials import Key, Table, key_of, less
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LEFT_OUT = " left out"
 OR = ", or "  # two mistakes that add the same: nobody can tell which was made
 MOST_ALTERNATIVES = 3
 MOST_STEPS = 4_000  # tables looked at
@@ -48,7 +49,8 @@ class Search:
             key = key_of(edit.adds)
             first = self.by_adds.setdefault(key, edit)
             # beside what everybody gets wrong, an unlikelier mistake is not worth a word
-            near = SAME if first.cost else 0.0
+            both = first.words.endswith(LEFT_OUT) and edit.words.endswith(LEFT_OUT)
+            near = SAME if first.cost or both else 0.0
             if first is not edit and edit.cost <= first.cost + near:
                 self.by_adds[key] = _either(first, edit)
         self.by_key: dict[object, list[Edit]] = {}

@@ -86,11 +86,13 @@ SAYS: dict[str, Callable[[str, str], bool]] = {
     "left out": lambda words, part: has(words, _part(part), "left out"),
     "twice": lambda words, part: has(words, _part(part), "twice|three times|too often"),
     "half": lambda words, part: has(words, _part(part), "half|halved|one of"),
-    "number": lambda words, what: any(
-        has(words, *(rf"(?<!\w){part}(?!\w)" for part in option.split()))
-        for option in what.split("|")
-    )
-    or (what == "bytes_per_value 1" and has(words, "values, not bytes")),
+    "number": lambda words, what: (
+        any(
+            has(words, *(rf"(?<!\w){part}(?!\w)" for part in option.split()))
+            for option in what.split("|")
+        )
+        or (what == "bytes_per_value 1" and has(words, "values, not bytes"))
+    ),
     "instead": _instead,
     "factor": _factor,
     "phrase": lambda words, pattern: has(words, pattern),

@@ -27,9 +27,9 @@ TUNED = ["llama-7b", "llama3.1-405b", "gpt2", "gemma-2b", "mixtral-8x7b", "deeps
 HELD_OUT = ["llama-13b", "llama3-8b", "llama3-70b", "gpt2-xl", "gemma-7b", "deepseek-v2",
             "qwen3-0.6b", "qwen3-8b", "qwen1.5-72b", "olmo2-7b", "pythia-12b", "gpt3-175b",
             "smollm2-135m", "yi-34b", "palm-540b", "phi3.5-moe", "opt-175b"]  # fmt: skip
-THIRD = ["llama-33b", "llama-65b", "gpt2-medium", "gpt2-large", "qwen2-72b", "qwen2.5-32b", "qwen3-4b",
-         "deepseek-v3", "glm-4.5", "mixtral-8x7b", "internlm2-20b", "smollm2-1.7b", "deepseek-67b",
-         "qwen3-14b", "qwen3-1.7b"]  # fmt: skip
+THIRD = ["llama-33b", "llama-65b", "gpt2-medium", "gpt2-large", "qwen2-72b", "qwen2.5-32b",
+         "qwen3-4b", "deepseek-v3", "glm-4.5", "mixtral-8x7b", "internlm2-20b", "smollm2-1.7b",
+         "deepseek-67b", "qwen3-14b", "qwen3-1.7b"]  # fmt: skip
 OURS = {"d": "d_model", "N": "n_layers", "h": "n_heads", "h_kv": "n_kv_heads", "h_d": "head_dim",
         "V": "vocab_size", "m": "d_ff", "m_e": "d_ff_expert", "E": "n_experts", "k": "top_k",
         "E_s": "n_shared_experts", "N_0": "n_dense_layers", "P": "n_positions", "S": "seq_len",
@@ -152,7 +152,8 @@ def replaced(size: str, letter: str, other: str) -> str:
 
 
 PROJECTIONS = {"q", "k", "v", "o"}
-Mistake = Callable[[list[Summand], ModelSpec, random.Random], tuple[list[Summand], list[str]] | None]
+Changed = tuple[list[Summand], list[str]] | None
+Mistake = Callable[[list[Summand], ModelSpec, random.Random], Changed]
 
 
 def left_out(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> Any:
@@ -201,14 +202,18 @@ SWAPS = [("h_kv", "h", "n_heads n_kv_heads"), ("h", "h_kv", "n_kv_heads n_heads"
          ("m", "m_e", "d_ff_expert d_ff"), ("(N - N_0)", "N", "phrase: every layer|n_layers"),
          ("N_0", "N", "n_layers n_dense_layers"), ("m", "(4*d)", "4 d_model d_ff"),
          ("m", "(8*d/3)", "8 d_model d_ff"), ("m_e", "(4*d)", "4 d_model d_ff_expert"),
-         ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice"), ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
+         ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice"),
+         ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
          ("d_n", "d_v", "v_head_dim qk_nope_head_dim"), ("d_c", "r_q", "q_lora_rank kv_lora_rank"),
-         ("h_d", "d", "d_model head_dim"), ("k", "1", "top_k"), ("E", "(E - 1)", "phrase: n_experts|one expert too few|norms"),
+         ("h_d", "d", "d_model head_dim"), ("k", "1", "top_k"),
+         ("E", "(E - 1)", "phrase: n_experts|one expert too few|norms"),
          ("N", "(N - 1)", "n_layers|layer"), ("N", "(N + 1)", "n_layers|layer"),
          ("S", "1", "seq_len"), ("S**2", "S", "seq_len"), ("B", "1", "batch_size"),
          ("c", "1", "bytes"), ("E_s", "1", "n_shared_experts"), ("d_r", "h*d_r", "n_heads"),
-         ("V", "(V + 1)", "phrase: vocab_size|final norm"), ("E_s", "E", "n_experts n_shared_experts"),
-         ("3", "2", "phrase: expert|FFN|feed-forward"), ("2", "3", "phrase: FFN|third matrix")]  # fmt: skip
+         ("V", "(V + 1)", "phrase: vocab_size|final norm"),
+         ("E_s", "E", "n_experts n_shared_experts"),
+         ("3", "2", "phrase: expert|FFN|feed-forward"),
+         ("2", "3", "phrase: FFN|third matrix")]  # fmt: skip
 
 
 def swapped(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> Any:
