@@ -210,6 +210,9 @@ class Changes:
     def _number(self, i: int, name: str, number: Fraction) -> Change | None:
         here = self.here[i]
         by = {self.space.one: number}
+        if number == here:
+            return Change(words=f"nothing at these sizes, as {name} = {_plain(here)}",
+                          cost=POSSIBLE, place=i, by=by)  # fmt: skip
         if number == 1:
             if name == "bytes_per_value":
                 return Change(words="values, not bytes", cost=LIKELY, place=i, by=by)

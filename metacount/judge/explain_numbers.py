@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.judge.changes import KINDS, Changes
 from metacount.judge.exact import plain
+from metacount.judge.factors import factor_words
 from metacount.judge.judgement import Term
-from metacount.judge.mistakes import Library, Mistake, factor_words, parts_of
+from metacount.judge.mistakes import Library, Mistake, parts_of
 from metacount.judge.monomials import Space, Table, less, times
 from metacount.judge.parts import Letters
 from metacount.judge.story import OR

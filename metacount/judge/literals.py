@@ -48,7 +48,8 @@ def summands(expr: Any) -> list[Any]:
     >>> summands(N * (2 * d * m + d * (h - 1)) + d)
     [d, 2*N*d*m, N*d*(h - 1)]
     """
-    found, waiting = [], [expr]
+    found: list[Any] = []
+    waiting = [expr]
     while waiting and len(found) < MOST_SUMMANDS:
         one = waiting.pop()
         if one.is_Add:

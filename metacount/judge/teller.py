@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.frozen import frozen
 from metacount.judge.changes import TOO_FEW, TOO_MANY, Change, Changes
-from metacount.judge.mistakes import LAYERS, Library, factor_words
+from metacount.judge.factors import factor_words
+from metacount.judge.mistakes import LAYERS, Library
 from metacount.judge.monomials import Monomial, Table, less
 from metacount.judge.readings import Reading
 from metacount.judge.story import Edit, Search, Story
@@ -71,7 +72,7 @@ class Teller:
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
         tried: set[Any] = set()
         for depth in range(MOST_EVERYWHERE + 1):
-            following = []
+            following: list[tuple[tuple[Change, ...], Table, float]] = []
             for everywhere, table, cost in level:
                 if cost + (len(everywhere) == 0) < self.dearest:
                     self._tell(reading, everywhere, table, cost)
@@ -112,7 +113,7 @@ class Teller:
             for other, theirs_value in theirs.items():
                 powers = tuple(map(int.__sub__, other, mine))
                 found = (theirs_value / value, powers)
-                if found in seen or found == (1, self.space.one):
+                if found in seen or found == (Fraction(1), self.space.one):
                     continue
                 seen.add(found)
                 number, _ = found

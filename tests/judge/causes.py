@@ -84,7 +84,8 @@ def _factor(words: str, number: str) -> bool:
 
 SAYS: dict[str, Callable[[str, str], bool]] = {
     "left out": lambda words, part: has(words, _part(part), "left out"),
-    "twice": lambda words, part: has(words, _part(part), "twice|three times|too often"),
+    # 2·B·S·V·d may be the head once more or the embedding as if it were multiplied with
+    "twice": lambda words, part: has(words, _part(part), "twice|three times|too often|looked up"),
     "half": lambda words, part: has(words, _part(part), "half|halved|one of"),
     "number": lambda words, what: (
         any(
@@ -131,3 +132,11 @@ def cases(*names: str) -> list[Case]:
     folder = Path(__file__).parent / "cases"
     return [case for name in names
             for case in json.loads((folder / f"{name}.json").read_text("utf-8"))]  # fmt: skip
+
+
+if __name__ == "__main__":  # the three rates over every case
+    from collections import Counter
+
+    for path in sorted((Path(__file__).parent / "cases").glob("*.json")):
+        found = Counter(outcome(case)[0] for case in cases(path.stem))
+        print(path.stem, dict(found))

@@ -300,8 +300,11 @@ def made(models: list[str], n: int, seed: int, multiple: tuple[int, ...]) -> lis
             change = draw.choice([m for m in MISTAKES if wanted == 1 or m is not whole_factor])
             result = change(summands, spec, draw)
             now = set() if result is None else {*result[0]} ^ {*summands}
-            names = {name for name, _, _ in now} or {result and result[0][-1][0]}
-            both = names & PROJECTIONS and touched & PROJECTIONS  # often the same as one mistake
+            names = {name for name, _, _ in now} or (
+                {result[0][-1][0]} if result is not None else set()
+            )
+            # two mistakes in the projections are often the same as one
+            both = names & PROJECTIONS and touched & PROJECTIONS
             if result is not None and not names & touched and not both:
                 # what changes nothing at these sizes is no cause
                 same = value(result[0], model, quantity) == value(summands, model, quantity)
