@@ -190,6 +190,8 @@ class Changes:
                     cost = STRANGE
         elif number == 1:
             cost = POSSIBLE if self._is_pair(added, name) else STRANGE
+        if cost >= STRANGE:
+            return None
         text = self.text(by)
         if (other := letters[0][0]) and (name, text) == ("n_kv_heads", "n_heads"):
             text = "n_heads"
@@ -265,6 +267,8 @@ class Changes:
         if not below:
             one = number == 1 and sum(n for _, n in above) == 1
             cost = ODD if one and above[0][0] in REPEATED else STRANGE
+            if cost >= STRANGE:
+                return None
             words = f"multiplied by {self.text({r: number})} once too often"
         elif not above and number == 1:
             cost = POSSIBLE if sum(n for _, n in below) == 1 else STRANGE
@@ -274,6 +278,8 @@ class Changes:
         else:
             new = {tuple(max(n, 0) for n in r): number}
             old = tuple(max(-n, 0) for n in r)
+            if above and (len(above) > 1 or number != 1):
+                return None
             text = self.text({old: Fraction(1)})
             cost = POSSIBLE if (len(above) == 1 and number == 1
                                 and self._is_pair(old, above[0][0] or "")) else STRANGE  # fmt: skip

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 FACTORS = {Fraction(n) for n in (2, 3, 4, 6, "1/2", "3/2", "1/3", "1/4", "1/6")}
 FACTORS |= {Fraction(1, 2**power) for power in (10, 20, 30)}
 UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
-MOST_SEARCHES = 50  # over readings and changes of everything, so that no formula takes long
+MOST_MONOMIALS = 40  # of a difference: with more, no list of mistakes is an explanation
+MOST_SEARCHES = 24  # over readings and changes of everything, so that no formula takes long
 MOST_EVERYWHERE = 3  # changes of the whole count at once
 WIDTH = 5  # of them that are followed further
 READ = 0.03  # of a size that is read into a formula
@@ -64,6 +65,8 @@ class Teller:
         ours = reading.taken(self.library.whole)
         key = (frozenset(reading.theirs.items()), frozenset(ours.items()) if ours else None)
         if ours is None or key in self.seen:
+            return
+        if len(less(reading.theirs, ours)) > MOST_MONOMIALS:
             return
         self.seen.add(key)
         base = READ * len(reading.words) + sum(one.cost for one in reading.relations)
