@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 TIED = "embedding counted twice; the output head shares it"
 LOOKED_UP = "embedding counted as a matrix product; it is looked up"
-LIKELY = (TIED, LOOKED_UP)
+TOO_MANY, TOO_FEW = (f"one expert too {word} in each MoE layer" for word in ("many", "few"))
+LIKELY = (TIED, LOOKED_UP, TOO_MANY, TOO_FEW)
 
 
 def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple[str, Any]]:
@@ -60,8 +61,8 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
                     n_moe * o.n_experts,
                 )
             one = n_moe * (3 if o.gated else 2) * o.d_model * o.d_ff_expert
-            yield "one expert too many in each MoE layer", one
-            yield "one expert too few in each MoE layer", -one
+            yield TOO_MANY, one
+            yield TOO_FEW, -one
             if not o.router_bias:
                 yield f"a bias of the router {none}", n_moe * o.n_experts
     norms = [part.total for part in parts if part.group == NORMS and part.name != "QK-norm"]
@@ -73,7 +74,7 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
         yield f"a norm after the embedding {none}", o.d_model
     if o.has_head and o.tie_embeddings:
         yield TIED, ends.token_table_params(o)
-    if o.has_head and o.vocab_size is not None and not o.head_bias:
+    if o.vocab_size is not None and not o.head_bias:
         yield f"a bias of the head {none}", o.vocab_size
 
 

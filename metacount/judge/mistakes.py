@@ -1,7 +1,7 @@
 """Mistakes that people make when they count, each with what it adds to the count.
 
-A part left out or counted twice, a size in another one's place, the whole counted in other units:
-made from the model's own parts, so that every model has its own list.
+A part left out or counted twice, another way of counting it, what the model does not have: made
+from the model's own parts, so that every model has its own list.
 """
 
 from __future__ import annotations
@@ -13,46 +13,54 @@ import sympy
 
 from metacount.frozen import frozen
 from metacount.judge.condition import named
-from metacount.judge.extras import LIKELY, extras
+from metacount.judge.extras import LIKELY as LIKELY_WORDS
+from metacount.judge.extras import extras
 from metacount.judge.kept import cache_parts
 from metacount.judge.monomials import NotMonomials, Table, less, times
-from metacount.judge.parts import Letters, Part, parameter_parts
+from metacount.judge.parts import (
+    ATTENTION,
+    EVERY,
+    FEED_FORWARD,
+    NORMS,
+    Letters,
+    Part,
+    parameter_parts,
+)
 from metacount.judge.products import flop_parts
-from metacount.judge.vocabulary import BYTES_LETTER, LETTERS
+from metacount.judge.vocabulary import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from metacount.judge.monomials import Space
 
-# How likely a mistake is, where two explain the same: small is likely.
-KNOWN, LEFT_OUT, EXTRA, SOME, SWAP, ODD_SWAP = range(6)
 MOST_COPIES = 4
+LAYERS = "all of the layers but the feed-forward"
+# How much less likely than a known mistake.
+KNOWN, SOME, EXTRA, SMALL, HALF, ODD = 0.0, 0.1, 0.2, 0.25, 0.35, 0.6
 
-WIDTHS = ("d_model", "head_dim", "d_ff", "d_ff_expert", "d_ff_shared", "q_lora_rank",
-          "kv_lora_rank",
-          "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "d_embedding")  # fmt: skip
-KINDS: tuple[tuple[str, ...], ...] = (
-    WIDTHS,
-    ("n_heads", "n_kv_heads"),
-    ("n_experts", "top_k", "n_shared_experts"),
-    ("n_layers", "n_dense_layers", "n_encoder_layers"),
-    ("seq_len", "kv_len", "source_len", "window"),
-    ("vocab_size", "n_positions"),
-)
+
+@frozen
+class Scope:
+    """Some of a count that may be changed as one: its name, its size, and which parts it is.
+
+    `uses` says how many copies of which part, so that nothing is changed twice.
+    """
+
+    name: str
+    table: Table
+    uses: tuple[tuple[str, int], ...]
+    cost: float = 0.0
 
 
 @frozen
 class Mistake:
-    """A mistake in words, what it adds, and how likely it is beside others that add the same.
-
-    `raw` is what it adds before sizes that are equal at the model were taken as one.
-    """
+    """A mistake in words, what it adds, how unlikely it is, and what it takes the place of."""
 
     words: str
     adds: Table
-    rank: int
-    raw: Table | None = None
+    cost: float
+    uses: tuple[tuple[str, int], ...] = ()
 
 
 def parts_of(letters: Letters, quantity: str) -> list[Part]:
@@ -64,60 +72,167 @@ def parts_of(letters: Letters, quantity: str) -> list[Part]:
     return flop_parts(letters, quantity)
 
 
-def mistakes(letters: Letters, quantity: str, parts: list[Part], space: Space) -> list[Mistake]:
-    """The mistakes that are worth trying, the likely ones first."""
-    found: list[Mistake] = []
-    found += _variants(parts, space)
-    units = [*_merged(parts)]
-    for names, expr, count in units:
-        found += _left_out_or_twice(names, space.table(expr), count)
-    groups = [*_groups(parts)]
-    for name, expr in groups:
-        found.append(Mistake(words=f"{name} left out", adds=times(space.table(expr), Fraction(-1)),
-                             rank=LEFT_OUT))  # fmt: skip
-    for words, expr in extras(letters, quantity, parts):
+class Library:
+    """The known mistakes of one quantity of one model, and what else may have been changed."""
+
+    def __init__(self, letters: Letters, quantity: str, parts: list[Part], space: Space) -> None:
+        self.space, self.quantity = space, quantity
+        self.room: dict[str, int] = {}
+        self.whole: Table = {}
+        self.scopes: list[Scope] = []
+        self.known: list[Mistake] = []
+        unit_of: dict[str, str] = {}
+        for names, expr, count in merged(parts):
+            unit = _some(count, count, names)
+            self.room[unit] = count
+            unit_of.update(dict.fromkeys(names, unit))
+            one = space.table(expr)
+            self.whole = less(self.whole, times(one, Fraction(-count)))
+            self._unit(names, one, count, unit)
+        for name, members in groups(parts):
+            self._group(name, members, unit_of)
+            for words, word in (("all norms' biases", "bias"), ("all norms' weights", "")):
+                some = [p for p in members if "norm" in p.name and ("bias" in p.name) == bool(word)]
+                if name == NORMS and len(some) not in (0, len(members)):
+                    self._group(words, some, unit_of)
+            blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
+            if name == NORMS and 1 < len(blocks) < len(members):
+                self._group("the norms of the blocks", blocks, unit_of)
+        for name, members in halves(parts):
+            self._group(name, members, unit_of)
+        blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
+        if len({part.group for part in blocks}) > 1:
+            total = sympy.Add(*(part.total for part in blocks))
+            self._add("the matrices of the blocks: only half counted", -total / 2, HALF,
+                      tuple((unit, self.room[unit]) for unit in
+                            dict.fromkeys(unit_of[part.name] for part in blocks)))  # fmt: skip
+        if letters.spec.n_dense_layers:
+            most = [part for part in parts if part.group != FEED_FORWARD
+                    and part.expr.has(LETTERS["n_layers"])]  # fmt: skip
+            self._group(LAYERS, most, unit_of)
+        self._variants(parts, unit_of)
+        for words, expr in extras(letters, quantity, parts):
+            self._add(words, expr, KNOWN if words in LIKELY_WORDS else EXTRA)
+        self._other_attention(letters, parts, unit_of)
+        if letters.of.is_moe:
+            self._mixture(letters, parts, unit_of)
+
+    def _add(
+        self, words: str, expr: Any, cost: float, uses: tuple[tuple[str, int], ...] = ()
+    ) -> None:
         try:
-            rank = KNOWN if words in LIKELY else EXTRA
-            found.append(Mistake(words=words, adds=space.table(expr), rank=rank))
+            adds = self.space.table(expr)
         except NotMonomials:
-            continue  # a letter that neither side has
-    whole = sympy.Add(*(part.total for part in parts))
-    swapped = [("", whole, SWAP), *((name, expr, SWAP) for name, expr in groups)]
-    swapped += [(_some(count, count, names), count * expr, SWAP) for names, expr, count in units]
-    swapped += [(_some(1, count, names), expr, ODD_SWAP)
-                for names, expr, count in units if count > 1]  # fmt: skip
-    for name, expr in [("", whole), *groups]:
-        found += _one_layer_off(name, space.table(expr), space)
-    for name, expr, rank in swapped:
-        found += _swaps(name, space.table(expr), space, rank)
-    return sorted((m for m in found if m.adds), key=lambda m: m.rank)
+            return  # a letter that neither side has
+        if adds:
+            self.known.append(Mistake(words=words, adds=adds, cost=cost, uses=uses))
+
+    def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
+        # small tensors are forgotten, seldom counted twice
+        twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
+        for n in range(1, min(count, MOST_COPIES) + 1):
+            what, cost = _some(n, count, names), KNOWN if n == count else SOME
+            uses = ((unit, n),)
+            self.known.append(Mistake(words=f"{what} left out", adds=times(one, Fraction(-n)),
+                                      cost=cost, uses=uses))  # fmt: skip
+            self.known.append(Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)),
+                                      cost=twice, uses=uses))  # fmt: skip
+            if n == 1:
+                self.known.append(Mistake(words=f"{what}: only half counted", uses=uses,
+                                          adds=times(one, Fraction(-n, 2)), cost=HALF))  # fmt: skip
+            scope = Scope(name=what, table=times(one, Fraction(n)), uses=uses,
+                          cost=cost + (ODD if 1 < n < count else 0))  # fmt: skip
+            self.scopes.append(scope)
+
+    def _group(self, name: str, members: list[Part], unit_of: dict[str, str]) -> None:
+        uses: dict[str, int] = {}
+        table: Table = {}
+        for part in members:
+            uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
+            table = less(table, times(self.space.table(part.total), Fraction(-1)))
+        items = tuple(uses.items())
+        if len(items) > 1 or (items and items[0][1] < self.room[items[0][0]]):
+            self.known.append(Mistake(words=f"{name} left out", adds=times(table, Fraction(-1)),
+                                      cost=KNOWN, uses=items))  # fmt: skip
+            self.scopes.append(Scope(name=name, table=table, uses=items))
+
+    def _variants(self, parts: list[Part], unit_of: dict[str, str]) -> None:
+        together: dict[str, list[tuple[Part, Any]]] = {}
+        for part in parts:
+            for words, expr in part.variants:
+                together.setdefault(words, []).append((part, part.count * expr - part.total))
+        for words, changed in together.items():
+            uses: dict[str, int] = {}
+            for part, _ in changed:
+                uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
+            self._add(words, sympy.Add(*(adds for _, adds in changed)), KNOWN, (*uses.items(),))
+            if len(changed) > 1:
+                alike: dict[Any, list[str]] = {}
+                for part, adds in changed:
+                    alike.setdefault(adds, []).append(part.name)
+                for adds, names in alike.items():
+                    for n in range(1, len(names) + 1):
+                        if n < len(changed):
+                            what = _some(n, len(names), names)
+                            self._add(f"{what}: {words}", n * adds, SOME)
+
+    def _other_attention(
+        self, letters: Letters, parts: list[Part], unit_of: dict[str, str]
+    ) -> None:
+        """The attention of a model with latents counted as if it had none."""
+        o = letters.of
+        mine = [part for part in parts if part.group == ATTENTION]
+        latent = [part for part in parts if "latent" in part.name and part.group != ATTENTION]
+        if o.attention != "mla" or not mine or self.quantity == "kv_cache_bytes":
+            return
+        scale = mine[-1].total / (o.d_model * o.n_heads * o.v_head_dim)  # o_proj's layers, tokens
+        nope, rope, value = o.qk_nope_head_dim, o.qk_rope_head_dim, o.v_head_dim
+        per_head = o.d_model / o.n_heads
+        sums = {4 * value, 4 * nope, 4 * (nope + rope), 2 * (nope + rope) + 2 * value, 4 * per_head,
+                2 * nope + 2 * value}  # fmt: skip
+        for total in sorted(sums, key=str):
+            size = scale * o.d_model * o.n_heads * total
+            words = (
+                "multi-head attention is counted, not MLA: "
+                f"q, k, v and o as {named(sympy.expand(o.d_model * o.n_heads * total))}"
+            )
+            for more in ([], latent) if latent else ([],):
+                gone = [*mine, *more]
+                uses: dict[str, int] = {}
+                for part in gone:
+                    unit = unit_of[part.name]
+                    uses[unit] = uses.get(unit, 0) + part.count
+                extra = ", no norms of the latents" if more else ""
+                self._add(words + extra, size - sympy.Add(*(part.total for part in gone)), KNOWN,
+                          (*uses.items(),))  # fmt: skip
+
+    def _mixture(self, letters: Letters, parts: list[Part], unit_of: dict[str, str]) -> None:
+        """Mistakes over the feed-forward of a mixture as a whole."""
+        o = letters.of
+        three = [part for part in parts if part.count > 1 and part.group == FEED_FORWARD]
+        dense = [part for part in parts if part.group == FEED_FORWARD and part.count == 1
+                 and "FFN" in part.name]  # fmt: skip
+        if len(three) + len(dense) > 1:
+            one = [*(part.expr for part in three), *(part.expr for part in dense[:1])]
+            inner = "three" if letters.spec.gated else "two"
+            self._add(f"one of the {inner} matrices of every expert and every FFN left out",
+                      -sympy.Add(*one), SOME)  # fmt: skip
+        experts = [part for part in parts if "routed experts" in part.name or "router" in part.name]
+        rest = sympy.Add(*(part.total for part in parts if part not in experts))
+        self._add("all of the model counted n_experts times, not the experts alone",
+                  (o.n_experts - 1) * rest, SOME)  # fmt: skip
+        if dense:
+            in_dense = sympy.Add(*(
+                next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
+                * part.count for part in parts
+            ))  # fmt: skip
+            uses = tuple((unit_of[part.name], 1) for part in dense)
+            self._add(f"{EVERY}, and their own FFN is left out",
+                      in_dense - sympy.Add(*(part.total for part in dense)),
+                      KNOWN, uses)  # fmt: skip
 
 
-def _one_layer_off(name: str, table: Table, space: Space) -> Iterator[Mistake]:
-    letter = LETTERS["n_layers"]
-    if letter not in space.place:
-        return
-    i = space.place[letter]
-    one = {(*key[:i], 0, *key[i + 1 :]): value for key, value in table.items() if key[i] == 1}
-    for words, sign in (("one layer too many", 1), ("one layer too few", -1)):
-        yield Mistake(words=f"{name}: {words}" if name else words,
-                      adds=times(one, Fraction(sign)), rank=ODD_SWAP)  # fmt: skip
-
-
-def _variants(parts: list[Part], space: Space) -> Iterator[Mistake]:
-    together: dict[str, Table] = {}
-    for part in parts:
-        for words, expr in part.variants:
-            try:
-                adds = less(space.table(part.count * expr), space.table(part.total))
-            except NotMonomials:
-                continue  # a letter that neither side has
-            together[words] = less(together.get(words, {}), times(adds, Fraction(-1)))
-    for words, adds in together.items():
-        yield Mistake(words=words, adds=adds, rank=KNOWN)
-
-
-def _merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:
+def merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:
     """Parts of one size together: nobody can tell which of them is meant."""
     sizes: dict[Any, tuple[list[str], int]] = {}
     for part in parts:
@@ -127,23 +242,19 @@ def _merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:
         yield names, expr, count
 
 
-def _groups(parts: list[Part]) -> Iterator[tuple[str, Any]]:
+def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Parts that are often left out together."""
     for group in dict.fromkeys(part.group for part in parts if part.group):
-        members = [part for part in parts if part.group == group]
-        if len({part.expr for part in members}) > 1:
-            yield group, sympy.Add(*(part.total for part in members))
+        yield group, [part for part in parts if part.group == group]
 
 
-def _left_out_or_twice(names: list[str], one: Table, count: int) -> Iterator[Mistake]:
-    for n in range(1, min(count, MOST_COPIES) + 1):
-        what, rank = _some(n, count, names), LEFT_OUT if n == count else SOME
-        yield Mistake(words=f"{what} left out", adds=times(one, Fraction(-n)), rank=rank)
-        yield Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)), rank=rank)
-    if count == 1:
-        yield Mistake(words=f"{names[0]} counted three times", adds=times(one, Fraction(2)),
-                      rank=SOME)  # fmt: skip
-        yield Mistake(words=f"{names[0]}: only half counted",
-                      adds=times(one, Fraction(-1, 2)), rank=ODD_SWAP)  # fmt: skip
+def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
+    names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
+    for name in dict.fromkeys(names):
+        members = [part for part in parts if part.name.partition(" (")[0] == name]
+        if len(members) > 1:
+            yield name, members
 
 
 def _some(n: int, count: int, names: list[str]) -> str:
@@ -170,76 +281,3 @@ def listed(names: list[str]) -> str:
     rest = [name.removeprefix(shared) for name in names]
     text = rest[0] if len(rest) == 1 else f"{', '.join(rest[:-1])} and {rest[-1]}"
     return shared + text
-
-
-def _swaps(name: str, table: Table, space: Space, rank: int) -> Iterator[Mistake]:
-    for kind in KINDS:
-        for ours in kind:
-            letter = LETTERS[ours]
-            if letter not in space.place or not any(k[space.place[letter]] for k in table):
-                continue
-            for other, powers in _others(ours, kind):
-                monomial = space.monomial(powers)
-                if monomial is None:
-                    continue
-                adds = less(space.swapped(table, letter, monomial), table)
-                yield Mistake(words=_swap_words(name, ours, other), adds=adds, rank=rank)
-
-
-def _others(ours: str, kind: tuple[str, ...]) -> Iterator[tuple[str, dict[Any, int]]]:
-    for other in kind:
-        if other != ours:
-            yield other, {LETTERS[other]: 1}
-    heads, width, d = LETTERS["n_heads"], LETTERS["head_dim"], LETTERS["d_model"]
-    if ours == "head_dim":
-        yield "d_model / n_heads", {d: 1, heads: -1}
-    if ours == "v_head_dim":
-        yield "d_model / n_heads", {d: 1, heads: -1}
-    if ours == "d_model":
-        yield "n_heads·head_dim", {heads: 1, width: 1}
-    yield "1", {}
-
-
-def _swap_words(name: str, ours: str, other: str) -> str:
-    where = f"{name}: " if name else ""
-    if other == "1":
-        return f"{where}not multiplied by {ours}"
-    if (ours, other) == ("n_kv_heads", "n_heads"):
-        return f"{where}n_heads in place of n_kv_heads (multi-head, not grouped-query attention)"
-    return f"{where}{other} in place of {ours}"
-
-
-def factor_words(factor: Fraction, powers: list[tuple[Any, int]], quantity: str) -> str:
-    """What it usually means when a whole count is off by a factor."""
-    said = [_number_words(factor, quantity)] if factor != 1 else []
-    missing = [named(letter) for letter, n in powers if n < 0 and letter != BYTES_LETTER]
-    extra = [named(letter) for letter, n in powers if n > 0 and letter != BYTES_LETTER]
-    for letter, n in powers:
-        if letter == BYTES_LETTER:
-            said.append("values, not bytes" if n < 0 else "multiplied by the bytes of a value")
-    if missing:
-        said.append(f"not multiplied by {listed(missing)}")
-    if extra:
-        said.append(f"multiplied by {listed(extra)} once too often")
-    return ", ".join(said)
-
-
-def _number_words(factor: Fraction, quantity: str) -> str:
-    large = factor if factor > 1 else 1 / factor
-    text = f"a factor of {large}"
-    flops = quantity.endswith("_flops")
-    words = {
-        Fraction(1, 2): "multiply-adds, not FLOPs",
-        Fraction(3): "a forward and a backward, not the forward alone",
-        Fraction(4): "forward, recomputation and backward, not the forward alone",
-        Fraction(3, 2): "multiply-adds of a forward and a backward",
-        Fraction(2): "FLOPs counted twice",
-    }
-    if flops and factor in words:
-        return f"{text}: {words[factor]}"
-    if quantity == "kv_cache_bytes":
-        said = {Fraction(1, 2): "keys or values only, or values of one byte, or not bytes",
-                Fraction(2): "keys and values counted twice, or the bytes of a value"}  # fmt: skip
-        if factor in said:
-            return f"{text}: {said[factor]}"
-    return f"{text} too {'much' if factor > 1 else 'little'}"

@@ -34,6 +34,7 @@ class Space:
             letters |= expr.free_symbols | calls
         self.letters = sorted(letters, key=str)
         self.place = {letter: i for i, letter in enumerate(self.letters)}
+        self.one: Monomial = (0,) * len(self.letters)
 
     def table(self, expr: Any) -> Table:
         """`expr` multiplied out."""
@@ -62,34 +63,63 @@ class Space:
             )
         )
 
-    def value(self, table: Table, numbers: Mapping[Any, int]) -> Fraction:
-        """The value of a table with a number for each letter."""
+    def values(self, numbers: Mapping[Any, int]) -> list[Fraction]:
+        """The value of each letter."""
+        return [value_at(letter, numbers) for letter in self.letters]
+
+    def value(self, table: Table, values: list[Fraction]) -> Fraction:
+        """The value of a table with a value for each letter."""
         total = Fraction(0)
         for key, value in table.items():
-            for letter, n in zip(self.letters, key, strict=True):
+            for here, n in zip(values, key, strict=True):
                 if n:
-                    value *= value_at(letter, numbers) ** n
+                    value *= here**n
             total += value
         return total
-
-    def swapped(self, table: Table, letter: Any, other: Monomial) -> Table:
-        """The table with a monomial in the letter's place."""
-        i = self.place[letter]
-        found: Table = {}
-        for key, value in table.items():
-            n = key[i]
-            new = key
-            if n:
-                new = tuple((0 if j == i else e) + n * o
-                            for j, (e, o) in enumerate(zip(key, other, strict=True)))  # fmt: skip
-            found[new] = found.get(new, Fraction(0)) + value
-        return {key: value for key, value in found.items() if value}
 
     def monomial(self, powers: Mapping[Any, int]) -> Monomial | None:
         """The monomial of some letters; None where the space does not have one of them."""
         if not powers.keys() <= self.place.keys():
             return None
         return tuple(powers.get(letter, 0) for letter in self.letters)
+
+
+def substituted(table: Table, place: int, by: Table) -> Table | None:
+    """The table with a polynomial in a letter's place; None where it would stand below a line."""
+    found: Table = {}
+    powers: dict[int, Table] = {}
+    for key, value in table.items():
+        n = key[place]
+        if not n:
+            found[key] = found.get(key, Fraction(0)) + value
+            continue
+        if n not in powers:
+            power = _power(by, n)
+            if power is None:
+                return None
+            powers[n] = power
+        rest = (*key[:place], 0, *key[place + 1 :])
+        for other, factor in powers[n].items():
+            new = tuple(map(int.__add__, rest, other))
+            found[new] = found.get(new, Fraction(0)) + value * factor
+    return {key: value for key, value in found.items() if value}
+
+
+def _power(by: Table, n: int) -> Table | None:
+    if len(by) == 1:
+        ((key, value),) = by.items()
+        return {tuple(n * e for e in key): value**n}
+    if n < 0:
+        return None
+    found = by
+    for _ in range(n - 1):
+        product: Table = {}
+        for a, x in found.items():
+            for b, y in by.items():
+                key = tuple(map(int.__add__, a, b))
+                product[key] = product.get(key, Fraction(0)) + x * y
+        found = {key: value for key, value in product.items() if value}
+    return found
 
 
 def less(a: Table, b: Table) -> Table:
@@ -104,22 +134,16 @@ def less(a: Table, b: Table) -> Table:
     return found
 
 
+def plus(a: Table, b: Table) -> Table:
+    """a + b."""
+    return less(a, times(b, Fraction(-1)))
+
+
 def times(a: Table, factor: Fraction, powers: Monomial | None = None) -> Table:
     """`a` multiplied by a number and a monomial."""
     if powers is None:
         return {key: factor * value for key, value in a.items()}
-    return {
-        tuple(x + y for x, y in zip(key, powers, strict=True)): factor * value
-        for key, value in a.items()
-    }
-
-
-def within(part: Table, whole: Table) -> bool:
-    """Whether every monomial of `part` is in `whole`, with the same sign and not more of it."""
-    return all(
-        key in whole and (whole[key] > 0) == (value > 0) and abs(whole[key]) >= abs(value)
-        for key, value in part.items()
-    )
+    return {tuple(map(int.__add__, key, powers)): factor * value for key, value in a.items()}
 
 
 def key_of(table: Table) -> Key:

@@ -46,6 +46,9 @@ ATTENTION, FEED_FORWARD, BIASES, NORMS, PAIRS = (
 )
 
 
+EVERY = "MoE is counted in every layer, the dense ones too"
+
+
 def _group(name: str, parts: list[Part]) -> list[Part]:
     return [Part(name=p.name, expr=sympy.sympify(p.expr), count=p.count, group=name,
                  variants=p.variants) for p in parts if p.expr != 0]  # fmt: skip
@@ -104,14 +107,15 @@ def _attention(letters: Letters, word: str, n: Any) -> list[Part]:
     if o.attention == "gqa":
         return _gqa(letters, word, n)
     d, h = o.d_model, o.n_heads
-    q_width = h * (o.qk_nope_head_dim + o.qk_rope_head_dim)
+    queries = ("not rotated", o.qk_nope_head_dim), ("rotated", o.qk_rope_head_dim)
     if o.q_lora_rank is None:
-        q = [Part(name="q_proj", expr=n * d * q_width)]
+        q = [Part(name=f"q_proj ({what})", expr=n * d * h * width) for what, width in queries]
     else:
         q = [
             Part(name="q_a_proj", expr=n * d * o.q_lora_rank),
-            Part(name="q_b_proj", expr=n * o.q_lora_rank * q_width),
-        ]
+            *(Part(name=f"q_b_proj ({what})", expr=n * o.q_lora_rank * h * width)
+              for what, width in queries),
+        ]  # fmt: skip
     return [
         *q,
         Part(name="kv_a_proj (latent)", expr=n * d * o.kv_lora_rank),
@@ -136,19 +140,21 @@ def _feed_forward(
     n_dense = n_layers - n_moe
     names = ("gate_proj", "up_proj", "down_proj") if o.gated else ("up_proj", "down_proj")
     if o.d_ff is not None:
-        everywhere = "the dense FFN is counted in every layer"
+        dense_everywhere = "the dense FFN is counted in every layer"
         for name in names:
-            wide = ((everywhere, n_layers * o.d_model * o.d_ff),) if o.is_moe else ()
+            wide = ((dense_everywhere, n_layers * o.d_model * o.d_ff),) if o.is_moe else ()
             dense = n_dense * o.d_model * o.d_ff
             found.append(Part(name=f"{word}FFN {name}", expr=dense, variants=wide))
     if not o.is_moe:
         return found
     d, m, experts = o.d_model, o.d_ff_expert, o.n_experts
     used = o.top_k if active else experts
-    found.append(Part(
-        name=word + "router", expr=n_moe * d * experts,
-        variants=(("the router is counted for the active experts only", n_moe * d * o.top_k),),
-    ))  # fmt: skip
+    only = "the router is counted for the active experts only"
+    router = [(only, n_moe * d * o.top_k)]
+    everywhere = not is_zero_layers(n_dense)
+    if everywhere:
+        router.append((EVERY, n_layers * d * experts))
+    found.append(Part(name=word + "router", expr=n_moe * d * experts, variants=tuple(router)))
     other = (
         ("all experts are counted, not the active ones only", experts)
         if active
@@ -156,16 +162,16 @@ def _feed_forward(
     )
     one = n_moe * d * m
     variants = [(other[0], one * other[1])]
-    if not is_zero_layers(n_dense):
-        variants.append(("MoE is counted in every layer, the dense ones too",
-                         n_layers * d * m * used))  # fmt: skip
+    if everywhere:
+        variants.append((EVERY, n_layers * d * m * used))
     found.append(Part(name=word + "matrices of the routed experts", expr=one * used,
                       count=len(names), variants=tuple(variants)))  # fmt: skip
     if letters.spec.n_shared_experts:
         width = o.n_shared_experts * (o.d_ff_expert if o.d_ff_shared is None else o.d_ff_shared)
         shared = n_moe * d * width
+        wide = ((EVERY, n_layers * d * width),) if everywhere else ()
         found.append(Part(name=word + "matrices of the shared experts", expr=shared,
-                          count=len(names)))  # fmt: skip
+                          count=len(names), variants=wide))  # fmt: skip
         if o.shared_expert_gate:
             found.append(Part(name=word + "gate of the shared experts", expr=n_moe * d))
     return found
@@ -206,7 +212,12 @@ def _tables(letters: Letters) -> list[Part]:
         ("pooler", o.d_model * o.d_model if o.pooler else 0),
         ("bias of the pooler", o.d_model if o.pooler else 0),
     ]
-    return [Part(name=name, expr=sympy.sympify(expr)) for name, expr in pairs]
+    ends_of = {"pooler": "the pooler with its bias", "transform": "the transform before the head"}
+    return [Part(name=name, expr=sympy.sympify(expr),
+                 group=next((group for word, group in ends_of.items()
+                             if word in name or (name == "norm before the head"
+                                                 and word == "transform")), ""))
+            for name, expr in pairs]  # fmt: skip
 
 
 def _biases_of_gqa(letters: Letters, word: str, n: Any) -> list[Part]:
@@ -276,7 +287,9 @@ def _norms(letters: Letters, word: str, n: Any, *, cross: bool) -> list[Part]:
             found.append(Part(name="norm of the query latent", expr=n * o.q_lora_rank))
         return [part for part in found if part.expr != 0]
     weights = n * norm.qk_norm_params(o.qk_norm, o.n_heads, o.n_kv_heads, o.head_dim)
-    wide = (("QK-norm counted as d_model", 2 * n * o.d_model),) if o.qk_norm == "head" else ()
+    wide = {"head": (("QK-norm counted as d_model", 2 * n * o.d_model),),
+            "full": (("QK-norm counted for one head, not for all", 2 * n * o.head_dim),)}.get(
+                o.qk_norm, ())  # fmt: skip
     found.append(Part(name=word + "QK-norm", expr=sympy.sympify(weights), variants=wide))
     return [part for part in found if part.expr != 0]
 

@@ -147,7 +147,8 @@ def judged(
     terms: tuple[Term, ...] = ()
     if not settled and value != truth.value:
         verdict = WRONG
-        terms = explain(expr, difference, truth, numbers)
+        meanings = vocabulary(model, case, quantity).meanings
+        terms = explain(expr, difference, truth, numbers, theirs.text, meanings)
     elif not settled:
         if tried is None or tried.small is None:
             tried = _tried(theirs, case, quantity, timeout)

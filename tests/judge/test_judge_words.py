@@ -204,13 +204,13 @@ def test_what_no_part_accounts_for_is_said() -> None:
     result = metacount.check(f"{LLAMA} + 7*N*m**2", "llama-7b")
     (term,) = result.terms
     assert not term.known
-    assert term.words == "no part of the model accounts for this"
+    assert term.words == "not accounted for: no part of the model explains this"
     assert term.value == result.difference_value == 7 * 32 * 11008**2
 
 
 def test_a_known_mistake_beside_an_unknown_one() -> None:
     result = metacount.check(f"{LLAMA.replace('2*V*d', 'V*d')} + 7*N*m**2", "llama-7b")
     assert {term.words: term.value for term in result.terms} == {
-        "no part of the model accounts for this": 7 * 32 * 11008**2,
+        "not accounted for: no part of the model explains this": 7 * 32 * 11008**2,
         "one of embedding and output head left out": -131_072_000,
     }

@@ -1,0 +1,142 @@
+"""Whether what `check` says of a wrong formula names its true causes, and nothing else.
+
+A case of `cases/*.json` has its causes as `kind: of what`; the kinds are the functions below.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from metacount import Workload, check, find_model
+
+Case = dict[str, Any]
+
+RIGHT, OPEN, MISLEADING = "right", "not accounted for", "misleading"
+ONE_SIZE = re.compile(r"[qkvo]_proj")  # of one size where n_kv_heads = n_heads
+# What a part may be called. Parts of one size cannot be told apart by a count.
+PARTS = {
+    "embedding": "embedding|output head",
+    "head": "output head|embedding",
+    "positions": "position table",
+    "relative position": "relative position",
+    "q": "q_proj|the attention projections",
+    "k": "k_proj|the attention projections",
+    "v": "v_proj|the attention projections",
+    "o": "o_proj|the attention projections",
+    "attention": "the attention projections|q_proj",
+    "cross-attention": "cross-attention",
+    "q_a": "q_a_proj",
+    "q_b": "q_b_proj",
+    "kv_a": "kv_a_proj",
+    "kv_b": "kv_b_proj",
+    "ffn": "FFN|feed-forward",
+    "router": "router",
+    "experts": "routed experts",
+    "shared": "shared expert",
+    "block norms": "norms",
+    "final norm": "final norm|all norms|norm",
+    "embedding norm": "after the embedding|final norm",
+    "latent norms": "latent",
+    "norms": "norm",
+    "qk norm": "QK-norm",
+    "biases": "bias",
+    "qkv bias": "bias",
+    "o bias": "bias",
+    "ffn bias": "bias|norm",
+    "sinks": "sinks",
+    "router bias": "router bias",
+    "expert bias": "experts' biases",
+    "head bias": "bias of the head",
+    "scores": "scores|sums of values",
+    "values": "scores|sums of values",
+    "scores of the rotated keys": "scores of the rotated keys",
+    "keys": "keys|values",
+    "cached values": "keys|values",
+    "latents": "latents",
+    "rotated keys": "rotated keys",
+}
+
+
+def has(words: str, *patterns: str) -> bool:
+    """Whether every pattern is in the words."""
+    return all(re.search(pattern, words) for pattern in patterns)
+
+
+def _part(names: str) -> str:
+    return "|".join(PARTS[name] for name in names.split("|"))
+
+
+def _instead(words: str, names: str) -> bool:
+    options = [option.split() for option in names.split("|")]
+    return any(has(words, *(rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name)
+                            for name in option)) for option in options)  # fmt: skip
+
+
+def _factor(words: str, number: str) -> bool:
+    above, _, below = number.partition("/")
+    twice = number == "2" and has(words, "^keys and values counted twice")
+    return twice or has(words, rf"factor of {below or above}\b")
+
+
+SAYS: dict[str, Callable[[str, str], bool]] = {
+    "left out": lambda words, part: has(words, _part(part), "left out"),
+    # 2·B·S·V·d may be the head once more or the embedding as if it were multiplied with
+    "twice": lambda words, part: has(words, _part(part), "twice|three times|too often|looked up"),
+    "half": lambda words, part: has(words, _part(part), "half|halved|one of"),
+    "number": lambda words, what: (
+        any(
+            has(words, *(rf"(?<!\w){part}(?!\w)" for part in option.split()))
+            for option in what.split("|")
+        )
+        or (what == "bytes_per_value 1" and has(words, "values, not bytes"))
+    ),
+    "instead": _instead,
+    "factor": _factor,
+    "phrase": lambda words, pattern: has(words, pattern),
+}
+
+
+def says(words: str, cause: str) -> bool:
+    """Whether the words of a term name a cause."""
+    kind, _, what = cause.partition(": ")
+    return SAYS[kind](words, what)
+
+
+def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
+    """Right, not accounted for or misleading; and what was said."""
+    workload = Workload(seq_len=case.get("seq", 2048))
+    result = check(case["formula"], case["model"], quantity=case["quantity"], workload=workload)
+    assert result.verdict == "wrong", case
+    assert sum(term.value for term in result.terms) == result.difference_value, case
+    spec = find_model(case["model"]).spec
+    equal = spec.attention == "gqa" and spec.n_heads == spec.n_kv_heads
+    said = [ONE_SIZE.sub("q_proj k_proj v_proj o_proj", term.words) if equal else term.words
+            for term in result.terms if term.known and term.value]  # fmt: skip
+    left = [term for term in result.terms if not term.known]
+    lines = [f"{term.value} {term.words}" for term in result.terms]
+    also = case.get("also", [])  # other words for the same sum, as simple
+    if any(words in also for words in said) and not left:
+        return RIGHT, lines
+    if any(not any(says(words, cause) for cause in case["causes"]) for words in said):
+        return MISLEADING, lines
+    named = all(any(says(words, cause) for words in said) for cause in case["causes"])
+    return (RIGHT if named and not left else OPEN), lines
+
+
+def cases(*names: str) -> list[Case]:
+    """The cases of some files."""
+    folder = Path(__file__).parent / "cases"
+    return [case for name in names
+            for case in json.loads((folder / f"{name}.json").read_text("utf-8"))]  # fmt: skip
+
+
+if __name__ == "__main__":  # the three rates over every case
+    from collections import Counter
+
+    for path in sorted((Path(__file__).parent / "cases").glob("*.json")):
+        found = Counter(outcome(case)[0] for case in cases(path.stem))
+        print(path.stem, dict(found))
