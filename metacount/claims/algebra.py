@@ -8,7 +8,6 @@ left: equal for all sizes.
 
 from __future__ import annotations
 
-import ast
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from metacount import catalog, symbols
 from metacount.claims import parts
 from metacount.claims.counted import number
-from metacount.claims.facts import computed
+from metacount.claims.facts import computed, evaluated
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.units import exact, relative
@@ -32,14 +31,6 @@ Number = Any  # int, Fraction or SymPy expression
 
 SMALL_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 TRIED = 5000
-
-OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: Fraction(a, b) if isinstance(a, (int, Fraction)) else a / b,
-    ast.Pow: lambda a, b: a**b,
-}
 
 
 def dense(spec: ModelSpec) -> bool:
@@ -71,32 +62,13 @@ AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
 }
 
 
-def evaluated(formula: str, sizes: dict[str, Number]) -> Number:
-    """A formula in our names with `sizes` put in: ints, or symbols.
-
-    >>> evaluated("4*d_model**2", {"d_model": 3})
-    36
-    """
-
-    def walk(node: ast.expr) -> Number:
-        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](walk(node.left), walk(node.right))
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if isinstance(node, ast.Name) and node.id in sizes:
-            return sizes[node.id]
-        raise ValueError(f"a formula is made of sizes, whole numbers, + - * / **: got {formula!r}")
-
-    return walk(ast.parse(formula, mode="eval").body)
-
-
 def part_formula(claim: Claim) -> Finding:
     """A formula for a part. Options: `formula`, `part`, `counts` (the part in words), `among`.
 
     `where` are equations between sizes that are tried as a reason; `only_where`, a condition on a
     model's fields that is tried as what decides in the catalog.
     """
-    from metacount.views.formula import in_letters
+    from metacount.letters import in_letters
 
     options = claim.options
     spec = spec_of(claim)
@@ -151,7 +123,7 @@ def _as_where(claim: Claim, difference: Number) -> str:
     """The claim's equations, where they make the difference zero."""
     import sympy
 
-    from metacount.views.formula import in_letters
+    from metacount.letters import in_letters
 
     named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
     pairs = [(evaluated(a, named), evaluated(b, named)) for a, b in claim.options.get("where", [])]
@@ -194,7 +166,7 @@ def _apart(difference: Number) -> str:
     """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
     import sympy
 
-    from metacount.views.formula import in_letters
+    from metacount.letters import in_letters
 
     if _mixed(difference):
         return f"{in_letters(-difference)} more, which no sizes that were tried make zero"
@@ -219,7 +191,7 @@ def _zero(difference: Number) -> str:
     """The equations of which one makes a difference zero."""
     import sympy
 
-    from metacount.views.formula import in_letters
+    from metacount.letters import in_letters
 
     told = []
     for factor in _mixed(difference):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from metacount import catalog
@@ -34,6 +35,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: lambda a, b: Fraction(a, b) if isinstance(a, int | Fraction) else a / b,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
@@ -95,8 +97,6 @@ class Known:
         """A part or a size of the claim's model, or of another one."""
         spec = spec_of(self.claim) if id is None else catalog.entry(id).spec()
         if name == "stated":
-            from metacount.claims.algebra import evaluated
-
             return evaluated(self.claim.options["formula"], spec.to_dict())
         return value(spec, name) if name in PARTS else getattr(spec, name)
 
@@ -108,6 +108,20 @@ def computed(text: str, known: Known | Mapping[str, Any]) -> Any:
     True
     """
     return _walk(ast.parse(text.strip(), mode="eval").body, known)
+
+
+def evaluated(formula: str, sizes: Mapping[str, Any]) -> Any:
+    """A formula in our names with `sizes` put in: ints, or symbols.
+
+    >>> evaluated("4*d_model**2", {"d_model": 3})
+    36
+    """
+    try:
+        return computed(formula, sizes)
+    except (KeyError, SyntaxError) as error:
+        raise ValueError(
+            f"a formula is made of sizes, whole numbers, + - * / **: {error}"
+        ) from None
 
 
 def _walk(node: ast.expr, known: Known | Mapping[str, Any]) -> Any:

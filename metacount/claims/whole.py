@@ -18,7 +18,7 @@ VERDICTS = {
 def whole_formula(claim: Claim) -> Finding:
     """A formula for a count of a model. Options: `formula`, `quantity`."""
     from metacount.judge import check
-    from metacount.views.formula import in_letters
+    from metacount.letters import in_letters
 
     entry = model_of(claim)
     judged = check(claim.options["formula"], entry.id, quantity=claim.options["quantity"])

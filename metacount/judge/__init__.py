@@ -4,14 +4,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.judge.any_formula import check
     from metacount.judge.judgement import Counterexample, Judgement, Term
-    from metacount.judge.verdict import check
 
 _HOMES = {
     "Counterexample": "judgement",
     "Judgement": "judgement",
     "Term": "judgement",
-    "check": "verdict",
+    "check": "any_formula",
 }
 __all__ = ["Counterexample", "Judgement", "Term", "check"]
 

@@ -120,6 +120,6 @@ def named(expr: Any) -> str:
     >>> named(2 * LETTERS["d_model"] ** 2 + 1)
     '2·d_model² + 1'
     """
-    from metacount.views.formula import in_letters
+    from metacount.letters import in_letters
 
     return WORD.sub(lambda letter: NAMES.get(letter[0], letter[0]), in_letters(expr))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.closed_form import QUANTITIES
-from metacount.figures import fitted
 from metacount.judge.bounded import in_letters
 from metacount.judge.call import Answer
 from metacount.judge.condition import condition, named
@@ -33,59 +30,14 @@ from metacount.judge.text import read
 from metacount.judge.theirs import Theirs, Tried, small_cases, tried_at
 from metacount.judge.truth import Truth, count_of
 from metacount.judge.vocabulary import NAMES, Vocabulary, numbers_of
-from metacount.resolve import InputError, Model, model_of, shown
-from metacount.spec import Request, Workload, nearest
+from metacount.resolve import Model
 
 if TYPE_CHECKING:
     from metacount.judge.trials import Case
-    from metacount.resolve import Given
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is
 FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.45, 0.25, 0.2  # shares of it
 WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the mistake
-
-
-def check(
-    formula: Any,
-    model: Given,
-    *,
-    quantity: str = "params",
-    workload: Workload | Request | None = None,
-    timeout: float = TIMEOUT,
-) -> Judgement:
-    """Judge `formula`, a text, a SymPy expression or a function, as a count of `model`.
-
-    Raises `InputError` where it is no formula, names what the model does not have, or takes more
-    than `timeout` seconds.
-
-    >>> check("12*n_layers*d_model**2", "gpt2").verdict
-    'wrong'
-    >>> check("V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d + V*d", "llama-7b").verdict
-    'equal'
-    """
-    found = model_of(model)
-    if quantity not in QUANTITIES:
-        known = nearest(quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
-        raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
-    case = (found.spec, fitted(found.spec, workload or Request()))
-    if isinstance(formula, sympy.Basic | int | Fraction):
-        formula = _written(formula)  # read as text: the same names, the same bounds
-    if isinstance(formula, str):
-        return judged_text(formula, found, case, quantity, timeout)
-    if callable(formula):
-        from metacount.judge.function import judged_function
-
-        return judged_function(formula, found, case, quantity, timeout)
-    raise InputError(
-        f"a formula is a text, a SymPy expression or a function: got {shown(repr(formula))}"
-    )
-
-
-def _written(formula: Any) -> str:
-    try:
-        return str(formula)
-    except ValueError:
-        raise InputError("the number is too long; at most 40 digits") from None
 
 
 def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:

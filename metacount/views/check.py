@@ -11,7 +11,8 @@ from metacount import units
 from metacount.closed_form import readable
 from metacount.judge.condition import named
 from metacount.judge.judgement import EQUAL, HERE, TRIED, UNTRIED
-from metacount.views.formula import MEANINGS, in_letters
+from metacount.letters import in_letters
+from metacount.views.formula import MEANINGS
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:

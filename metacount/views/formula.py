@@ -12,6 +12,7 @@ from sympy.printing.str import StrPrinter
 from metacount import units
 from metacount.closed_form import readable
 from metacount.figures import ALL_POSITIONS
+from metacount.letters import in_letters
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table, wrapped
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from metacount.closed_form import ClosedForm
     from metacount.resolve import Model
 
-SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GLUE = "\0"
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # \w would take the ² of d² along
 
@@ -97,18 +97,6 @@ def _glued(formula: str, depth: int) -> str:
         breakable = char != " " or (formula[i + 1] in "+-=" and level < depth)
         out.append(char if breakable else GLUE)
     return "".join(out)
-
-
-def in_letters(expr: Any) -> str:
-    """An expression as a person writes it.
-
-    >>> import sympy
-    >>> S, d, h_d = sympy.symbols("S d h_d")
-    >>> in_letters(2 * d * S**2 * (h_d + 1))
-    '2·S²·d·(h_d + 1)'
-    """
-    text = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(SUPERSCRIPTS), str(expr))
-    return text.replace("*", "·").replace("Min(", "min(")
 
 
 def _with_numbers(letters: str, form: ClosedForm) -> str:
