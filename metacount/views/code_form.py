@@ -10,13 +10,13 @@ from sympy import ceiling, floor, latex, symbols
 
 from metacount import units
 from metacount.closed_form import readable
+from metacount.letters import in_letters
 from metacount.tracing.domain import in_words
 from metacount.tracing.sizes import SMALLEST
 from metacount.views.formula import (
     MEANINGS,
     broken,
     free_name,
-    in_letters,
     upright,
     whole_python,
 )
