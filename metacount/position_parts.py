@@ -107,7 +107,7 @@ PARTS: dict[str, type[RopeScaling] | type[QueryGrowth]] = {
 
 def part_from(name: str, value: Any) -> Any:
     """The part of a spec's field `name`, from an object of a file; None and parts stay."""
-    made = PARTS[name]
+    made: Any = PARTS[name]
     if value is None or type(value) is made:
         return value
     if not isinstance(value, dict):

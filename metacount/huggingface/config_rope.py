@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+TRAINED = "original_max_position_embeddings"
+
+
 def scaling_of(keys: Keys, found: dict[str, Any], *, nested: bool = False) -> RopeScaling | None:
     """The scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
 
@@ -45,8 +48,8 @@ def _details(keys: Keys, kind: str, found: dict[str, Any], nested: bool) -> dict
         names = ("factor", "low_freq_factor", "high_freq_factor")
         return {"n_trained": trained, **{name: found.get(name) for name in names}}
     factor = found.get("factor")
-    if factor is None and is_number(_limit(keys)) and trained:
-        factor = _limit(keys) / trained
+    if factor is None:
+        factor = _number("max_position_embeddings", _limit(keys)) / _number(TRAINED, trained)
     if kind == "longrope":
         short, long = (_tuple(found.get(f"{name}_factor")) for name in ("short", "long"))
         attention = _longrope_attention(found, factor, trained)
@@ -73,10 +76,15 @@ def _limit(keys: Keys) -> Any:
 
 def _trained(keys: Keys, found: dict[str, Any]) -> Any:
     """A key beside the object goes before the one in it (Phi-3)."""
-    beside = keys.defaults.get("original_max_position_embeddings")
-    beside = keys.data.get("original_max_position_embeddings", beside)
-    inside = found.get("original_max_position_embeddings")
+    beside = keys.data.get(TRAINED, keys.defaults.get(TRAINED))
+    inside = found.get(TRAINED)
     return beside if beside is not None else _limit(keys) if inside is None else inside
+
+
+def _number(name: str, value: Any) -> float:
+    if not is_number(value) or not 0 < value < 1e12:
+        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
+    return float(value)
 
 
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
@@ -88,25 +96,25 @@ def yarn_scale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def _yarn_attention(found: dict[str, Any], factor: object) -> Any:
+def _yarn_attention(found: dict[str, Any], factor: Any) -> Any:
     """On queries and keys: what is given, else by `mscale` and `mscale_all_dim`, else eq. 22."""
-    given, m, all_dim = (found.get(k) for k in ("attention_factor", "mscale", "mscale_all_dim"))
-    if given is not None or not is_number(factor):
-        return 1.0 if given is None else given
-    scale = float(factor)  # type: ignore[arg-type]
-    if is_number(m) and is_number(all_dim) and m and all_dim:
-        return yarn_scale(scale, m) / yarn_scale(scale, all_dim)
+    given, all_dim = found.get("attention_factor"), found.get("mscale_all_dim")
+    if given is not None:
+        return given
+    scale = _number("factor", factor)
+    if found.get("mscale") and all_dim:
+        own = yarn_scale(scale, _number("mscale", found["mscale"]))
+        return own / yarn_scale(scale, _number("mscale_all_dim", all_dim))
     return yarn_scale(scale)
 
 
-def _longrope_attention(found: dict[str, Any], factor: object, trained: object) -> Any:
-    """sqrt(1 + ln(factor)/ln(trained)): Ding et al. 2024, arXiv:2402.13753, section 3.2 code."""
+def _longrope_attention(found: dict[str, Any], factor: Any, trained: Any) -> Any:
+    """What is given, else sqrt(1 + ln(factor)/ln(trained)), as in Phi-3's code."""
     given = found.get("attention_factor")
     if given is not None:
         return given
-    if not is_number(factor) or not is_number(trained) or factor <= 1 or trained <= 1:  # type: ignore[operator]
-        return 1.0
-    return math.sqrt(1 + math.log(factor) / math.log(trained))  # type: ignore[arg-type]
+    factor, trained = _number("factor", factor), _number(TRAINED, trained)
+    return math.sqrt(1 + math.log(factor) / math.log(trained)) if min(factor, trained) > 1 else 1.0
 
 
 def _tuple(value: object) -> object:
@@ -115,10 +123,12 @@ def _tuple(value: object) -> object:
 
 def latent_scale(keys: Keys, found: dict[str, Any], width: int) -> float | None:
     """DeepSeek's scale of scores: the usual one times yarn_scale(factor, mscale_all_dim)²."""
-    all_dim, factor = found.get("mscale_all_dim"), found.get("factor")
-    if kind_of(found) == "default" or not all_dim:
+    if kind_of(found) == "default" or not found.get("mscale_all_dim"):
         return None
-    if not is_number(all_dim) or not is_number(factor):
-        keys.differs("mscale_all_dim without a factor")
+    try:
+        all_dim = _number("mscale_all_dim", found["mscale_all_dim"])
+        scale = yarn_scale(_number("factor", found.get("factor")), all_dim)
+    except SpecError as error:
+        keys.differs(f"the scale of scores by mscale_all_dim is not in the spec, for {error}")
         return None
-    return float(width**-0.5 * yarn_scale(float(factor), float(all_dim)) ** 2)
+    return float(scale**2 / width**0.5)
