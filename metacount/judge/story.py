@@ -49,8 +49,7 @@ class Search:
             key = key_of(edit.adds)
             first = self.by_adds.setdefault(key, edit)
             # beside what everybody gets wrong, an unlikelier mistake is not worth a word
-            both = first.words.endswith(LEFT_OUT) and edit.words.endswith(LEFT_OUT)
-            near = SAME if first.cost or both else 0.0
+            near = SAME if first.cost or edit.words.endswith(LEFT_OUT) else 0.0
             if first is not edit and edit.cost <= first.cost + near:
                 self.by_adds[key] = _either(first, edit)
         self.by_key: dict[object, list[Edit]] = {}

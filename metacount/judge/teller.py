@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from metacount.frozen import frozen
 from metacount.judge.changes import TOO_FEW, TOO_MANY, Change, Changes
 from metacount.judge.factors import factor_words
+from metacount.judge.literals import LARGE
 from metacount.judge.mistakes import LAYERS, Library
 from metacount.judge.monomials import Monomial, Table, less
 from metacount.judge.readings import Reading
@@ -26,6 +27,7 @@ MOST_SEARCHES = 40  # over readings and changes of everything, so that no formul
 MOST_EVERYWHERE = 3  # changes of the whole count at once
 WIDTH = 5  # of them that are followed further
 READ = 0.03  # of a size that is read into a formula
+SMALL = 0.3  # more, where the number is small: it may be a factor
 DEAREST = 6.2
 MOST_MISTAKES = 5
 FEW = 3
@@ -70,6 +72,8 @@ class Teller:
             return
         self.seen.add(key)
         base = READ * len(reading.words) + sum(one.cost for one in reading.relations)
+        read = [word.rpartition(" = ")[2] for word in reading.words]
+        base += SMALL * sum(2 < int(number) < LARGE for number in read if number.isdigit())
         if base + 1 >= self.dearest or self.searches > MOST_SEARCHES:
             return
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]

@@ -61,6 +61,11 @@ PARTS = {
 }
 
 
+# One size of a mixture in the other one's place, in words of its own.
+BETWEEN = {"top_k n_experts": "for the active (experts|ones) only",
+           "n_experts top_k": "all experts are counted"}  # fmt: skip
+
+
 def has(words: str, *patterns: str) -> bool:
     """Whether every pattern is in the words."""
     return all(re.search(pattern, words) for pattern in patterns)
@@ -71,6 +76,8 @@ def _part(names: str) -> str:
 
 
 def _instead(words: str, names: str) -> bool:
+    if names in BETWEEN and has(words, BETWEEN[names]):
+        return True
     options = [option.split() for option in names.split("|")]
     return any(has(words, *(rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name)
                             for name in option)) for option in options)  # fmt: skip
