@@ -182,7 +182,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_what_code_does_besides_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "count", "type:llama4_text", "--seq", "64")
     assert "runs more matmul_flops: the formula counts the experts that a token chose" in text
-    assert "(n_experts - top_k) more FLOPs, on experts that it did not choose" in text
+    assert "(n_experts - 1) more FLOPs, on experts that it did not choose" in text  # k is 1
     assert "unproven active_params: not said to be proven against the code of llama4_text" in text
     proof = json.loads(shown(capsys, "count", "type:llama4_text", "--seq", "64", "--json"))["proof"]
     assert set(proof["equal_for_chosen_experts"]) == {"matmul_flops", "decode_matmul_flops"}
