@@ -61,8 +61,8 @@ def cache_implementation() -> str:
 
 def builds(config: dict[str, Any]) -> bool:
     """Whether transformers makes a model of a config."""
+    from metacount.errors import SpecError
     from metacount.huggingface.model import build_transformers
-    from metacount.spec import SpecError
 
     try:
         build_transformers(config)

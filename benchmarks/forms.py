@@ -41,8 +41,8 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     """At how many other configs, of at most `configs`, the form gives what `numel()` gives."""
     import sympy
 
+    from metacount.errors import SpecError
     from metacount.huggingface.model import build_transformers
-    from metacount.spec import SpecError
     from metacount.tracing.build import size_values, whole_fields, with_fields
     from metacount.tracing.domain import in_domain
     from metacount.tracing.sizes import symbol

@@ -29,10 +29,11 @@ import transformers
 
 from metacount import fingerprints
 from metacount.catalog import entries
+from metacount.errors import SpecError
 from metacount.huggingface.config import mapped_types
 from metacount.proof_record import CODE, FILE, OURS, all_said, structure
 from metacount.proof_writing import of_type, record_of
-from metacount.spec import ModelSpec, SpecError
+from metacount.spec import ModelSpec
 from metacount.views.code_form import in_fields
 
 MAX_DEPTH, LINE = 4, 100

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from metacount.api import count, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.claims import judge_claim
+    from metacount.errors import InputError, SpecError
     from metacount.figures import Count
     from metacount.judge import Judgement, check
-    from metacount.resolve import InputError, Model, find_model
-    from metacount.spec import ModelSpec, Request, SpecError, Workload
+    from metacount.resolve import Model, find_model
+    from metacount.spec import ModelSpec, Request, Workload
     from metacount.witnesses import Verification, Witness
 
 # Where each public name lives. No name is also a module's: importing that would hide it.
@@ -37,12 +38,12 @@ _HOMES = {
     "judge_claim": "claims",
     "Count": "figures",
     "count": "api",
-    "InputError": "resolve",
+    "InputError": "errors",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",
     "Request": "spec",
-    "SpecError": "spec",
+    "SpecError": "errors",
     "Workload": "spec",
 }
 

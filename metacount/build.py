@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from .errors import SpecError
 from .measure.tensors import DTYPES as DTYPES
 from .modules.model import Model
-from .spec import ModelSpec, SpecError
+from .spec import ModelSpec
 
 # Every block is really instantiated; this many take about two seconds and 200 MB on meta.
 MAX_BLOCKS = 4096

@@ -14,8 +14,7 @@ import sys
 
 from metacount import __version__
 from metacount.commands import EXIT_INTERRUPTED
-from metacount.resolve import InputError, printable
-from metacount.spec import SpecError
+from metacount.errors import InputError, SpecError, printable
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

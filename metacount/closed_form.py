@@ -12,7 +12,8 @@ from metacount import symbols
 from metacount.formulas import attention, model
 from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Workload
 from metacount.symbols import Term
 
 if TYPE_CHECKING:

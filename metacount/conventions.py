@@ -9,9 +9,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount import convention_sources as by
+from metacount.errors import InputError
 from metacount.formulas import ends, model, moe, stack
 from metacount.frozen import frozen
-from metacount.resolve import InputError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

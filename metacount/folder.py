@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 
+from metacount.errors import InputError, SpecError, printable, shown
 from metacount.frozen import frozen
-from metacount.resolve import Foreign, InputError, find_in_file, printable, shown
+from metacount.resolve import Foreign, find_in_file
 from metacount.shielded import shielded
-from metacount.spec import SpecError
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from metacount.resolve import InputError, shown
+from metacount.errors import InputError, shown
 
 
 def check_writable(option: str, file: str) -> None:

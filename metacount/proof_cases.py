@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .errors import SpecError
 from .frozen import frozen
 from .huggingface.config import spec_from_config
 from .huggingface.limits import LAYER_COUNTS
 from .proof_record import SIZES, structure
-from .spec import ModelSpec, SpecError, Workload
+from .spec import ModelSpec, Workload
 from .tracing.build import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
 from .tracing.source import As
 

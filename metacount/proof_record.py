@@ -15,7 +15,7 @@ from metacount import fingerprints
 from metacount.frozen import frozen
 from metacount.proof_domain import FROM as FROM
 from metacount.proof_domain import NotKnown, NotReadable, holds
-from metacount.spec import DTYPE_BYTES
+from metacount.rules import DTYPE_BYTES
 from metacount.symbols import MODEL_TERMS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -12,7 +12,8 @@ from typing import Any
 import sympy
 
 from .frozen import frozen
-from .spec import DTYPE_BYTES, ModelSpec, Workload
+from .rules import DTYPE_BYTES
+from .spec import ModelSpec, Workload
 from .textbook_forms import (
     PROVEN,
     Textbook,

@@ -8,10 +8,7 @@ from __future__ import annotations
 import os
 
 from metacount import catalog
-from metacount.errors import InputError as InputError
-from metacount.errors import SpecError, nearest
-from metacount.errors import printable as printable
-from metacount.errors import shown as shown
+from metacount.errors import InputError, SpecError, nearest, printable, shown
 from metacount.frozen import fields, frozen
 from metacount.position_parts import PARTS
 from metacount.rules import CHOICES, MAX_DIGITS

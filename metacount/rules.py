@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError as SpecError
-from metacount.errors import nearest as nearest
-from metacount.errors import shown_name as shown_name
-from metacount.errors import shown_value as shown_value
+from metacount.errors import SpecError
 from metacount.frozen import fields
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -5,13 +5,10 @@ Formulas and modules both read a `ModelSpec`, never each other.
 
 from __future__ import annotations
 
+from metacount.errors import SpecError, nearest, shown_name
 from metacount.frozen import REQUIRED, fields, frozen
 from metacount.position_parts import PARTS, QueryGrowth, RopeScaling, check_parts, part_from
-from metacount.rules import CHOICES as CHOICES
-from metacount.rules import DTYPE_BYTES as DTYPE_BYTES
-from metacount.rules import SpecError as SpecError
-from metacount.rules import check_model, check_workload, shown_name
-from metacount.rules import nearest as nearest
+from metacount.rules import check_model, check_workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

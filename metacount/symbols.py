@@ -5,8 +5,8 @@ Foreign spellings live here alone. SymPy is imported only when symbols are asked
 
 from __future__ import annotations
 
+from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
-from metacount.spec import SpecError, nearest
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

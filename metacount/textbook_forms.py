@@ -12,13 +12,15 @@ from typing import Any
 import sympy
 
 from .closed_form import QUANTITIES as TEXTBOOK
+from .errors import SpecError
 from .figures import fitted
 from .frozen import frozen
 from .huggingface.config import spec_from_config
 from .huggingface.model import chosen_class
 from .named_sizes import Named
 from .proof_record import SIZES
-from .spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
+from .rules import DTYPE_BYTES
+from .spec import ModelSpec, Workload
 from .tracing.build import configs_of, layer_fields, size_values, with_fields
 from .tracing.sizes import symbol
 

@@ -11,7 +11,8 @@ from .catalog import CatalogEntry, compare_published
 from .figures import count, fitted, said_of_length
 from .frozen import frozen
 from .resolve import Foreign
-from .spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
+from .rules import DTYPE_BYTES
+from .spec import SEQ_LEN, ModelSpec, Request, Workload
 from .units import exact
 from .witness import BREAKDOWNS, QUANTITIES
 from .witness import Witness as Witness

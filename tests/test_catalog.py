@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from metacount import catalog, units
+from metacount.errors import SpecError
 from metacount.formulas import model
-from metacount.spec import ModelSpec, SpecError
+from metacount.spec import ModelSpec
 
 
 def words(text: str) -> list[str]:

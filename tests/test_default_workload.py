@@ -9,8 +9,8 @@ import pytest
 
 import metacount
 from metacount import catalog
+from metacount.errors import InputError
 from metacount.huggingface.positions import longest_of
-from metacount.resolve import InputError
 from tests.command_line import refused, run, run_json
 
 # tokens that a model has positions for, or 2,048, by hand from what was published:

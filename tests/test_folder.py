@@ -14,8 +14,9 @@ from miniatures import TINY, TINY_PARAMS
 
 from metacount import catalog, folder
 from metacount.cli import main
+from metacount.errors import InputError
 from metacount.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
-from metacount.resolve import InputError, find_in_file
+from metacount.resolve import find_in_file
 from metacount.spec import Workload
 
 # keys and values of 3 layers, 2 heads of 4, 2 bytes each

@@ -12,9 +12,10 @@ import pytest
 from test_spec import DENSE, MLA, MOE, refusal
 
 from metacount import position_parts
+from metacount.errors import InputError, SpecError
 from metacount.position_parts import PARTS, QueryGrowth, RopeScaling
-from metacount.resolve import InputError, parse_settings
-from metacount.spec import ModelSpec, SpecError
+from metacount.resolve import parse_settings
+from metacount.spec import ModelSpec
 from metacount.views.fields import field_rows
 
 YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False,

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount import rules as rules_module
+from metacount.errors import SpecError, nearest
 from metacount.position_parts import PARTS
-from metacount.rules import CHOICES, LIMITS, NUMBERS, SpecError, nearest
+from metacount.rules import CHOICES, LIMITS, NUMBERS
 from metacount.spec import ModelSpec, Workload
 
 DENSE: dict[str, Any] = {

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from metacount import symbols
-from metacount.rules import LIMITS, SpecError
+from metacount.errors import SpecError
+from metacount.rules import LIMITS
 from metacount.spec import Workload
 
 # The letters of the design's vocabulary.

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from miniatures import WORKLOAD, miniature
 
 from metacount import catalog, witnesses
+from metacount.errors import SpecError
 from metacount.formulas import attention, block, moe
-from metacount.spec import CHOICES, ModelSpec, SpecError, Workload
+from metacount.rules import CHOICES
+from metacount.spec import ModelSpec, Workload
 
 BUILDABLE = [e for e in catalog.entries() if e.sizes is not None]
 LLAMA_7B = catalog.entry("llama-7b").spec()

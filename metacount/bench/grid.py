@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from metacount import catalog
 from metacount.bench.work import Positions
-from metacount.resolve import InputError
+from metacount.errors import InputError
 from metacount.spec import ModelSpec
 
 from .layers import attention, ffn, mla, moe, norm

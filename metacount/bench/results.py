@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from metacount.bench.rows import OK, Ceiling, Row
+from metacount.errors import InputError, shown
 from metacount.output_file import not_written
-from metacount.resolve import InputError, shown
 
 FOLDER = os.path.join("benchmarks", "results")
 MAX_FILE_BYTES = 2**28

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from metacount import units
+from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
-from metacount.spec import ModelSpec, SpecError, nearest
+from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ def claims() -> tuple[Claim, ...]:
 
 def find_claim(id: str) -> Claim:
     """One claim; `SpecError` with the nearest id for one that is not there."""
-    from metacount.spec import SpecError, nearest
+    from metacount.errors import SpecError, nearest
 
     known = {claim.id: claim for claim in claims()}
     if id not in known:
@@ -99,7 +99,7 @@ def judge_claim(claim: Claim | str) -> Verdict:
     """
     if isinstance(claim, str):
         claim = find_claim(claim)
-    from metacount.spec import SpecError
+    from metacount.errors import SpecError
 
     try:
         return _judged(claim)

@@ -17,9 +17,9 @@ from metacount.claims.parts import (
     value,
     without_biases,
 )
+from metacount.errors import SpecError
 from metacount.formulas import ffn
 from metacount.formulas import model as formulas
-from metacount.spec import SpecError
 from metacount.units import exact, relative, signed
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from metacount import catalog
 from metacount.claims.finding import VERDICTS
 from metacount.claims.parts import PARTS, spec_of, value
-from metacount.spec import SpecError
+from metacount.errors import SpecError
 from metacount.units import exact
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from metacount import catalog, symbols
+from metacount.errors import SpecError
 from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
 from metacount.formulas.dim import Dim
-from metacount.spec import SpecError
 from metacount.units import exact
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from metacount.commands import EXIT_DISAGREE, EXIT_INTERRUPTED, interrupted, json_text
+from metacount.errors import InputError, shown
 from metacount.options import add_json
-from metacount.resolve import InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _device(asked: str | None, *, cuda: bool) -> str:
 
 
 def _check_variants(asked: Sequence[str] | None, known: Sequence[str]) -> None:
-    from metacount.spec import nearest
+    from metacount.errors import nearest
 
     for name in asked or ():
         if name not in known:

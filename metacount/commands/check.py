@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from metacount.commands import json_text
+from metacount.errors import InputError, shown
 from metacount.options import (
     add_json,
     add_model,
@@ -13,7 +14,7 @@ from metacount.options import (
     check_quantity,
     request_of,
 )
-from metacount.resolve import InputError, find_model, shown
+from metacount.resolve import find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
+from metacount.errors import InputError, shown
 from metacount.options import add_json
-from metacount.resolve import InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -66,6 +66,6 @@ def run(args: argparse.Namespace) -> Result:
 def _one_of(what: str, name: str | None, known: Iterable[str], otherwise: str) -> None:
     if name is None or name in known:
         return
-    from metacount.spec import nearest
+    from metacount.errors import nearest
 
     raise InputError(f"{what} '{shown(name)}' is not known; {nearest(name, known, otherwise)}")

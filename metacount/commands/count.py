@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
+from metacount.errors import InputError
 from metacount.options import (
     MODEL_HELP,
     add_folder,
@@ -11,7 +12,7 @@ from metacount.options import (
     add_workload,
     request_of,
 )
-from metacount.resolve import Foreign, InputError, Model, Source, find_any, parse_settings, remedy
+from metacount.resolve import Foreign, Model, Source, find_any, parse_settings, remedy
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
+from metacount.errors import InputError, shown
 from metacount.options import (
     add_model,
     add_quantity,
@@ -10,7 +11,7 @@ from metacount.options import (
     check_quantity,
     request_of,
 )
-from metacount.resolve import Foreign, InputError, find_any, find_model, shown
+from metacount.resolve import Foreign, find_any, find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

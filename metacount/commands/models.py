@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from metacount.commands import json_text
+from metacount.errors import InputError, shown
 from metacount.options import add_json
-from metacount.resolve import InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.family is not None:
         families = {entry.family.lower(): entry.family for entry in entries}
         if args.family.lower() not in families:
-            from metacount.spec import nearest
+            from metacount.errors import nearest
 
             known = nearest(args.family, families, f"choose one of {', '.join(families.values())}")
             raise InputError(f"--family '{shown(args.family)}' is not in the catalog; {known}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from metacount.errors import InputError, shown
 from metacount.options import MODEL_HELP, add_settings
-from metacount.resolve import InputError, find_model, parse_settings, shown
+from metacount.resolve import find_model, parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
+from metacount.errors import InputError, shown
 from metacount.options import add_json
-from metacount.resolve import InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> Result:
     jobs = [job for job in known if not args.types or job[1] in args.types]
     for name in args.types:
         if name not in {name for _, name in known}:
-            from metacount.spec import nearest
+            from metacount.errors import nearest
 
             close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
             raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")

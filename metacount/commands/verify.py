@@ -11,8 +11,9 @@ from metacount.commands import (
     json_text,
     prepare_for_torch,
 )
+from metacount.errors import InputError, shown
 from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
-from metacount.resolve import InputError, Model, find_any, shown
+from metacount.resolve import Model, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -29,9 +29,10 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 
 from __future__ import annotations
 
+from metacount.errors import SpecError
 from metacount.formulas import attention, block, ends, stack
 from metacount.formulas.dim import Dim, is_zero
-from metacount.spec import ModelSpec, SpecError
+from metacount.spec import ModelSpec
 
 ROLES = ("embedding", "position", "attention", "ffn", "moe", "norm", "head", "other")
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from metacount.errors import InputError, shown
 from metacount.frozen import frozen
 from metacount.huggingface.checkpoint_compare import (
     BUFFER,
@@ -24,7 +25,6 @@ from metacount.huggingface.checkpoint_header import (
     read_local_index,
 )
 from metacount.huggingface.checkpoint_names import ModuleTensors, module_tensors
-from metacount.resolve import InputError, shown
 from metacount.units import exact
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import math
 import sys
 from typing import Any, NamedTuple
 
+from metacount.errors import InputError, shown
 from metacount.huggingface.checkpoint_text import JsonCursor, RegularFile
-from metacount.resolve import InputError, shown
 
 MAX_HEADER_BYTES = 2**25  # 32 MiB are 200,000 tensors and more; the format's own limit is 10^8
 MAX_INDEX_BYTES = 2**26

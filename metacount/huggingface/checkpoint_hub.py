@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from metacount.errors import InputError, shown
 from metacount.huggingface.checkpoint import (
     CheckpointReport,
     check_n_tensors,
@@ -26,7 +27,6 @@ from metacount.huggingface.checkpoint_header import (
     parse_header,
     parse_index,
 )
-from metacount.resolve import InputError, shown
 
 FIRST_BYTES = 2**17  # nearly every header is shorter, so one request is enough
 TIMEOUT = 10.0  # seconds without a byte

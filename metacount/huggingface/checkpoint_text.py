@@ -13,8 +13,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, Self
 
+from metacount.errors import InputError, shown
 from metacount.json_file import STRICT_JSON, NotStrict
-from metacount.resolve import InputError, shown
 
 MAX_PIECE = 2**16  # bytes of one value: a tensor's entry, or an index's metadata
 MAX_NAME = 1000  # characters

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..spec import SpecError, nearest
+from ..errors import SpecError, nearest
 
 # Without `architectures`: the first of these mappings that has the type.
 MAPPINGS = (

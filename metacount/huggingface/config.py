@@ -4,8 +4,9 @@ transformers, so that counting a config is as quick as counting a model of the c
 
 from __future__ import annotations
 
+from ..errors import SpecError, nearest
 from ..frozen import frozen
-from ..spec import ModelSpec, SpecError, nearest
+from ..spec import ModelSpec
 from .config_keys import Keys, Unmapped, UnmappedClass, UnmappedKey, UnmappedType
 from .config_rules import refusals
 from .families import FAMILIES, family_of

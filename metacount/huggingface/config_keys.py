@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..rules import MAX_LAYERS, SpecError, nearest, shown_name
+from ..errors import SpecError, nearest, shown_name
+from ..rules import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..rules import SpecError, shown_name
+from ..errors import SpecError, shown_name
 from .config_keys import Keys, is_number, words
 from .config_rope import scaling_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..errors import SpecError
 from ..position_parts import RopeScaling
-from ..rules import SpecError
 from .config_keys import Keys, is_number
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

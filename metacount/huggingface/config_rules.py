@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from ..rules import shown_value
+from ..errors import shown_value
 from .config_keys import is_number
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..errors import SpecError
 from ..json_file import untagged
-from ..spec import SpecError
 
 MAX_SIZE = 2**31  # of any whole number
 MAX_LAYERS = 4096  # of any count of layers or blocks

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import SpecError
 from ..measure.quiet import quiet
-from ..spec import SpecError
 from .classes import MAPPINGS, ClassChoice, choose_class, config_class, model_types, version
 from .limits import checked_config
 

@@ -17,7 +17,8 @@ from ..measure.foreign_roles import Roles, text_config
 from ..measure.operators import UncountedOp
 from ..measure.questions import NeedsData
 from ..measure.tensors import DTYPES
-from ..spec import DTYPE_BYTES, Workload
+from ..rules import DTYPE_BYTES
+from ..spec import Workload
 from ..units import exact
 from ..witness import BREAKDOWNS, QUANTITIES, Witness
 from .classes import ClassChoice, version

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from metacount.closed_form import QUANTITIES
+from metacount.errors import InputError, nearest, shown
 from metacount.figures import fitted
 from metacount.judge.function import judged_function
 from metacount.judge.verdict import TIMEOUT, judged_text
-from metacount.resolve import InputError, model_of, shown
-from metacount.spec import Request, Workload, nearest
+from metacount.resolve import model_of
+from metacount.spec import Request, Workload
 
 if TYPE_CHECKING:
     from metacount.judge.judgement import Judgement

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from metacount.errors import InputError, shown
 from metacount.judge.exact import value_at
 from metacount.judge.spellings import structure_of
 from metacount.judge.vocabulary import Vocabulary, numbers_of
-from metacount.resolve import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from metacount.errors import InputError
 from metacount.judge.numeric import MAX_BITS
-from metacount.resolve import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from metacount.errors import InputError, shown
 from metacount.judge.arguments import Arguments
 from metacount.judge.code import Code
 from metacount.judge.letters import Asked, Letter, Session
@@ -23,7 +24,6 @@ from metacount.judge.places import places
 from metacount.judge.text import read
 from metacount.judge.theirs import Theirs, of_the_run, small_cases, tried_at
 from metacount.judge.truth import count_of
-from metacount.resolve import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

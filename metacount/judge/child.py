@@ -11,9 +11,9 @@ import os
 import sys
 from typing import Any
 
+from metacount.errors import InputError, shown
 from metacount.judge.call import ask
 from metacount.judge.vocabulary import Vocabulary
-from metacount.resolve import InputError, shown
 from metacount.spec import ModelSpec, Workload
 
 MAX_MEMORY = 4 * 2**30  # bytes of data

@@ -7,6 +7,7 @@ import os
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from metacount.errors import InputError, printable, shown
 from metacount.judge.call import Answer, ask
 from metacount.judge.judgement import Judgement
 from metacount.judge.limits import TooLong, limited
@@ -14,7 +15,6 @@ from metacount.judge.process import answer_of
 from metacount.judge.text import read
 from metacount.judge.theirs import Theirs, Tried
 from metacount.judge.verdict import TIMEOUT, judged, judged_numbers, vocabulary
-from metacount.resolve import InputError, printable, shown
 from metacount.spec import ModelSpec, Workload
 
 if TYPE_CHECKING:

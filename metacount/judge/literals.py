@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from metacount.errors import InputError
 from metacount.judge.condition import named
 from metacount.judge.exact import value_at
 from metacount.judge.monomials import Table, substituted
 from metacount.judge.readings import unlike
 from metacount.judge.text import TOKEN, parse
 from metacount.judge.vocabulary import LETTERS
-from metacount.resolve import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

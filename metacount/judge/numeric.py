@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
-from metacount.resolve import InputError
+from metacount.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,10 @@ from math import ceil, floor, gcd
 from typing import TYPE_CHECKING
 
 from metacount import catalog
+from metacount.errors import SpecError
 from metacount.judge.trials import COUNTED, Case, free_sizes, random_cases
-from metacount.rules import LIMITS, MAX_TOKENS
-from metacount.spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
+from metacount.rules import DTYPE_BYTES, LIMITS, MAX_TOKENS
+from metacount.spec import ModelSpec, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

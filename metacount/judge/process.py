@@ -17,7 +17,7 @@ import time
 import uuid
 from typing import IO, Any
 
-from metacount.resolve import InputError
+from metacount.errors import InputError
 
 MAX_ANSWER = 2**24  # bytes
 MARK = "METACOUNT_CHECK"  # in the environment of all that a check starts

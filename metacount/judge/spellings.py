@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from metacount.errors import SpecError
 from metacount.huggingface.families import family_of
-from metacount.rules import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

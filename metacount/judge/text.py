@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from metacount.resolve import InputError, shown
+from metacount.errors import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

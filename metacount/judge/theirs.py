@@ -6,13 +6,13 @@ import time
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from metacount.errors import InputError
 from metacount.judge.exact import value_at
 from metacount.judge.numeric import at, crossings, literals
 from metacount.judge.places import Gap, places, sizes_of
 from metacount.judge.trials import random_cases, shrunk
 from metacount.judge.truth import count_of
 from metacount.judge.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
-from metacount.resolve import InputError
 from metacount.symbols import WORKLOAD_TERMS
 
 if TYPE_CHECKING:

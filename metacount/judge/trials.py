@@ -6,7 +6,9 @@ import random
 from typing import TYPE_CHECKING
 
 from metacount import symbols
-from metacount.spec import DTYPE_BYTES, ModelSpec, SpecError, Workload
+from metacount.errors import SpecError
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

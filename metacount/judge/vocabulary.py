@@ -11,10 +11,11 @@ import sympy
 
 from metacount import symbols
 from metacount.closed_form import BYTES, WINDOWED
+from metacount.errors import InputError, nearest, shown
 from metacount.formulas import attention
 from metacount.judge.spellings import ConfigKeys
-from metacount.resolve import InputError, shown
-from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, nearest
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from .. import modules
-from ..spec import SpecError
+from ..errors import SpecError
 from .sizes import NotTraced
 
 # Code that is read, and what it calls: an error with one of these files on its way is theirs.

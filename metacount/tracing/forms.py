@@ -12,9 +12,10 @@ from typing import Any
 
 import sympy
 
+from ..errors import SpecError
 from ..huggingface.limits import LAYER_COUNTS
 from ..measure.tensors import DTYPES
-from ..spec import ModelSpec, SpecError, Workload
+from ..spec import ModelSpec, Workload
 from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from .elsewhere import Elsewhere, tried_elsewhere
 from .foreign_errors import OurError, is_foreign

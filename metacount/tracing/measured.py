@@ -9,7 +9,8 @@ import sympy
 from torch import nn
 
 from ..measure.tensors import DTYPES
-from ..spec import DTYPE_BYTES, Workload
+from ..rules import DTYPE_BYTES
+from ..spec import Workload
 from .code_form import agrees
 from .sizes import NotTraced, symbol
 from .source import IN_BYTES, OF_PARAMS, Source

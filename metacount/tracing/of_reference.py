@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..build import build
+from ..errors import SpecError
 from ..measure.params import active_values, measure_params, owned
 from ..measure.reference_flops import ReferenceCounter
 from ..measure.reference_roles import role_of
@@ -21,7 +22,7 @@ from ..measure.tensors import DTYPES, tensor_bytes
 from ..measure.workload import measure_forward
 from ..modules.attention import Visibility
 from ..modules.model import Model
-from ..spec import ModelSpec, SpecError, Workload
+from ..spec import ModelSpec, Workload
 from .count import Amounts, with_kv_len
 from .layers import Place, places, places_by_name, stacks
 from .masks import kept_pairs

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import SpecError
 from ..huggingface.classes import version
 from ..huggingface.limits import EXPERT_COUNTS
 from ..huggingface.model import build_transformers
 from ..measure.foreign import measure_foreign_params
 from ..measure.foreign_forward import ForeignRun, kind_of, measure_foreign_forward
 from ..measure.foreign_roles import Roles
-from ..spec import SpecError, Workload
+from ..spec import Workload
 from .build import layer_fields, size_values, traced_module, whole_fields, with_fields
 from .count import Amounts, TracedRun, traced_forward, traced_params
 from .sizes import NotTraced, Sizes

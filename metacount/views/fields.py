@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from metacount import symbols
-from metacount.spec import CHOICES, ModelSpec
+from metacount.rules import CHOICES
+from metacount.spec import ModelSpec
 from metacount.views.layout import WIDEST_TEXT, columns, noted_table, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

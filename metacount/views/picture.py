@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from metacount.errors import InputError, shown
 from metacount.output_file import check_writable, not_written
-from metacount.resolve import InputError, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metacount.bench.rows import OK, Ceiling, Row
-from metacount.resolve import InputError
+from metacount.errors import InputError
 from metacount.views.picture import COLOURS, new_figure
 
 if TYPE_CHECKING:

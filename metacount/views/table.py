@@ -6,7 +6,7 @@ from metacount import units
 from metacount.catalog import compare_published
 from metacount.figures import length_shown
 from metacount.proof_record import proven
-from metacount.spec import DTYPE_BYTES
+from metacount.rules import DTYPE_BYTES
 from metacount.views.layout import (
     WIDEST_TEXT,
     bold,

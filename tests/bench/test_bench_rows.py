@@ -23,8 +23,8 @@ from metacount.bench.rows import (
 )
 from metacount.bench.timing import CpuStopwatch, flusher, input_sets, samples
 from metacount.bench.work import Work
+from metacount.errors import InputError
 from metacount.output_file import check_writable
-from metacount.resolve import InputError
 
 # 12 FLOPs take as long as 3 bytes: the ridge is at 4 FLOPs per byte
 ROOF = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9)

@@ -11,7 +11,7 @@ from changed_claims import changed
 
 from metacount.claims import TOPICS, claims, find_claim, labels
 from metacount.cli import main
-from metacount.spec import SpecError
+from metacount.errors import SpecError
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -16,7 +16,7 @@ from metacount.claims import judge_claim, needs_torch
 from metacount.claims.facts import BRACES, computed, named
 from metacount.claims.finding import RIGHT, VERDICTS, WRONG, Claim
 from metacount.claims.labels import Label, parse
-from metacount.spec import SpecError
+from metacount.errors import SpecError
 
 SENTENCES = [(id, n) for id, claim in ALL.items() for n in range(len(claim.explain))]
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import sympy
 
+from metacount.errors import SpecError
 from metacount.formulas import block, model, stack
-from metacount.spec import ModelSpec, SpecError
+from metacount.spec import ModelSpec
 
 # d=13, N=3, V=101, h=6, h_kv=2, head_dim=5, d_ff=17
 TINY = ModelSpec(

@@ -14,10 +14,10 @@ from in_float64 import build_in_float64, in_float64
 from torch import Tensor
 
 from metacount.build import build
+from metacount.errors import SpecError
 from metacount.huggingface.config import Mapped, spec_from_config
 from metacount.huggingface.weights import WeightsError, load_weights
 from metacount.modules import Model
-from metacount.spec import SpecError
 
 PREFILL, TOTAL, SOURCE, VOCAB = 9, 17, 13, 101
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from small_configs import SMALL
 
+from metacount.errors import SpecError
 from metacount.formulas import model as formulas
 from metacount.huggingface.classes import config_class
 from metacount.huggingface.config import Unmapped, spec_from_config
 from metacount.huggingface.config_keys import HARMLESS, NEUTRAL
 from metacount.huggingface.families import family_of
 from metacount.huggingface.model import build_transformers
-from metacount.rules import SpecError
 
 # What any key is tried at, besides what is near its own value; and one that no type depends on.
 ODD: tuple[Any, ...] = (None, True, 0, 1, 2, 3, -1, 0.5, "gelu", [], {})

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from header_files import U8, written
 
+from metacount.errors import InputError
 from metacount.huggingface.checkpoint import read_checkpoint
-from metacount.resolve import InputError
 
 INDEX_NAME = "model.safetensors.index.json"
 

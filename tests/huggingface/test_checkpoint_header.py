@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from metacount.errors import InputError
 from metacount.huggingface import checkpoint_header
 from metacount.huggingface.checkpoint_header import (
     DTYPE_BITS,
@@ -25,7 +26,6 @@ from metacount.huggingface.checkpoint_header import (
     parse_header,
     read_local_header,
 )
-from metacount.resolve import InputError
 
 
 def read(path: str) -> dict[str, StoredTensor]:

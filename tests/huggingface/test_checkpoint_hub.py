@@ -13,10 +13,10 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
+from metacount.errors import InputError
 from metacount.huggingface import checkpoint_hub
 from metacount.huggingface.checkpoint import CheckpointReport, read_checkpoint
 from metacount.huggingface.checkpoint_hub import read_repository
-from metacount.resolve import InputError
 
 pytest.importorskip("huggingface_hub")
 

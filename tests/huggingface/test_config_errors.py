@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metacount.errors import SpecError
 from metacount.huggingface.config import (
     Mapped,
     Unmapped,
@@ -20,7 +21,6 @@ from metacount.huggingface.config import (
 )
 from metacount.huggingface.config_keys import words
 from metacount.huggingface.families import family_of
-from metacount.rules import SpecError
 
 
 def mapped(model_type: str, **keys: Any) -> Mapped:

@@ -15,6 +15,7 @@ from small_configs import SMALL
 
 import metacount
 from metacount.cli import main
+from metacount.errors import SpecError
 from metacount.formulas.model import params
 from metacount.huggingface.classes import config_class, version
 from metacount.huggingface.config import Unmapped, mapped_types, spec_from_config
@@ -23,7 +24,6 @@ from metacount.huggingface.config_rules import FILE, refusals
 from metacount.huggingface.families import family_of
 from metacount.huggingface.model import build_transformers
 from metacount.resolve import find_model
-from metacount.rules import SpecError
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 RECORD = json.loads(Path(FILE).read_text("utf-8"))

@@ -12,6 +12,7 @@ from small_configs import NEEDED, SMALL
 from transformers import AutoConfig
 
 from metacount.cli import main
+from metacount.errors import SpecError
 from metacount.huggingface.classes import config_class, model_types
 from metacount.huggingface.config import mapped_types, spec_from_config
 from metacount.huggingface.families import family_of
@@ -19,7 +20,6 @@ from metacount.huggingface.limits import DROPPED
 from metacount.huggingface.model import chosen_class, default_config
 from metacount.json_file import read_json
 from metacount.resolve import Foreign, Model, find_any
-from metacount.rules import SpecError
 
 TYPES = mapped_types()
 CAUSAL = sorted(set(model_types("causal-LM")) - set(TYPES))

@@ -10,11 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from metacount import catalog  # noqa: E402
+from metacount.errors import SpecError  # noqa: E402
 from metacount.huggingface.limits import checked_config  # noqa: E402
 from metacount.huggingface.model import build_transformers  # noqa: E402
 from metacount.huggingface.witness import transformers_witness  # noqa: E402
 from metacount.measure.foreign import measure_foreign_params  # noqa: E402
-from metacount.spec import SpecError, Workload  # noqa: E402
+from metacount.spec import Workload  # noqa: E402
 
 LLAMA_7B = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,

@@ -17,7 +17,7 @@ from metacount.modules import (
     RMSNorm,
     Visibility,
 )
-from metacount.spec import CHOICES
+from metacount.rules import CHOICES
 
 PLACEMENTS = CHOICES["norm_placement"]
 S, T = 5, 8

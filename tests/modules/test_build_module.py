@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from metacount import build as build_file
 from metacount import catalog
 from metacount.build import DTYPES, build
-from metacount.spec import CHOICES, ModelSpec, SpecError
+from metacount.errors import SpecError
+from metacount.rules import CHOICES
+from metacount.spec import ModelSpec
 
 SPECS: dict[str, ModelSpec] = {
     "decoder": small(ROPE, tie_embeddings=True),

@@ -10,7 +10,7 @@ from module_loops import SCALAR, assert_near, ffn, gated, randomised
 
 from metacount.modules import FeedForward, GatedFeedForward, gated_d_ff
 from metacount.modules.ffn import activate, gate
-from metacount.spec import CHOICES
+from metacount.rules import CHOICES
 
 ACTIVATIONS = CHOICES["activation"]
 

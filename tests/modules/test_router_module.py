@@ -12,7 +12,7 @@ from torch import Tensor
 
 from metacount.modules import Router, load_balancing_loss
 from metacount.modules.moe import Routing
-from metacount.spec import CHOICES
+from metacount.rules import CHOICES
 
 SCORINGS = CHOICES["router"]
 GROUPS: dict[str, dict[str, Any]] = {

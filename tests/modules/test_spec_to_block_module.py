@@ -18,7 +18,7 @@ from metacount.modules import (
     RMSNorm,
 )
 from metacount.modules.block import make_norm
-from metacount.spec import CHOICES
+from metacount.rules import CHOICES
 
 
 def test_what_each_layer_is_made_of() -> None:

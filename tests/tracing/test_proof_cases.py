@@ -9,6 +9,7 @@ import pytest
 import sympy
 
 from metacount.catalog import entries, entry
+from metacount.errors import SpecError
 from metacount.formulas import attention, moe
 from metacount.huggingface.config import mapped_types
 from metacount.proof_cases import OF_A_MODEL, OF_A_RUN, cases, small, spec_of
@@ -16,7 +17,7 @@ from metacount.proof_domain import holds
 from metacount.proof_record import structure
 from metacount.proof_writing import conditions_of, of_type
 from metacount.proofs import prove
-from metacount.spec import SpecError, Workload
+from metacount.spec import Workload
 from metacount.tracing.source import As
 
 ONES = ("gemma-2b", "palm-540b", "gemma3-1b", "deepseek-v3", "glm-4.5", "llama4-scout-text",

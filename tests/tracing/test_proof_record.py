@@ -219,10 +219,10 @@ def test_nothing_is_refuted_that_is_not_known_to_be() -> None:
 
 
 def test_every_structure_is_recorded_with_all_of_its_cases() -> None:
+    from metacount.errors import SpecError
     from metacount.huggingface.config import mapped_types
     from metacount.proof_cases import cases
     from metacount.proof_writing import of_type
-    from metacount.spec import SpecError
 
     recorded = {(one["side"], one["name"]): [case["name"] for case in one["cases"]]
                 for one in read_record()["records"]}  # fmt: skip

@@ -9,12 +9,13 @@ import pytest
 import sympy
 
 from metacount.catalog import entry
+from metacount.errors import SpecError
 from metacount.figures import fitted
 from metacount.huggingface.config import spec_from_config
 from metacount.named_sizes import Named
 from metacount.proof_record import structure
 from metacount.proofs import PROVEN, differences, prove, spec_forms, textbook_forms
-from metacount.spec import SpecError, Workload
+from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
 
 RUN = Workload(seq_len=64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...errors import SpecError
 from ...position_parts import QueryGrowth
-from ...rules import SpecError
 from ..config_keys import Keys
 from ..config_parts import (
     biases,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...rules import MAX_LAYERS, SpecError
+from ...errors import SpecError
+from ...rules import MAX_LAYERS
 from ..config_keys import Keys
 from ..config_parts import biases, divided, rope, sizes, windows
 from .family import decoder

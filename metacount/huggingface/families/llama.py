@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...errors import SpecError
 from ...position_parts import part_from
-from ...rules import SpecError
 from ..config_keys import Keys
 from ..config_parts import biases, layer_types, nope_every, rope, rope_object, sizes, windows
 from .family import decoder

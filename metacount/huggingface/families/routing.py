@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...rules import SpecError
+from ...errors import SpecError
 from ..config_keys import Keys
 from ..config_parts import moe_layout
 
