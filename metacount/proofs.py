@@ -200,7 +200,8 @@ def differences(
 def _equal_by_order(domain: Iterable[Any]) -> dict[Any, Any]:
     """Sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S, seen from the
     last token."""
-    found, least = {}, set()
+    found: dict[Any, Any] = {}
+    least = set()
     for one in domain:
         if not isinstance(one, sympy.Rel) or isinstance(one, sympy.Eq | sympy.Ne):
             continue
