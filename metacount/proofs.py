@@ -6,7 +6,7 @@ side of a window, what torch asked of sizes: all of that is its domain, in our o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -21,6 +21,7 @@ from .textbook_forms import (
     textbook_forms,
     textbook_of,
 )
+from .tracing.build import LAYER_PATTERNS
 from .tracing.code_form import CodeForm
 from .tracing.domain import is_below
 from .tracing.forms import IDLE, NotTraced, Tracer
@@ -78,6 +79,8 @@ def prove(
     if isinstance(model, ModelSpec):
         letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
     textbook = textbook_of(model, letters, workload)
+    put_right = {**textbook.put_right, **_held_patterns(textbook, tracer)}
+    textbook = Textbook(**{**vars(textbook), "put_right": put_right})
     names = [name for name in textbook.forms if not quantities or name in quantities]
     found = {name: _proof(name, textbook, tracer, workload) for name in names}
     if textbook.spec.is_moe and "active_params" in found:
@@ -111,6 +114,17 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
         idle=None if idle is None else idle.xreplace(ours),
         ours=tuple(ours.items()),
     )
+
+
+def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[Any, Any]:
+    """Fields of a config that say which layers are of a kind, and that the spec has as a pattern:
+    the structure is of their numbers alone."""
+    letters = set().union(*(expr.free_symbols for expr in textbook.fields.values()))
+    return {
+        symbol(name): sympy.Integer(number)
+        for name, number in tracer.source.layer_fields({}).items()
+        if name in LAYER_PATTERNS and symbol(name) not in letters
+    }
 
 
 def _may_idle(quantity: str, textbook: Textbook) -> bool:
@@ -167,19 +181,40 @@ def differences(
     known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.lhs.is_Symbol}
     ours = put_right or {}
     sides = _sides(textbook, form)
+    equal = _equal_by_order((*form.domain, *sides.values()))
     found = {}
     for role in {**textbook, **form.by_role}:
         mine = sympy.sympify(textbook.get(role, 0)).xreplace(
             {least: side.lhs for least, side in sides.items()}
         )
         theirs = form.by_role.get(role, sympy.Integer(0))
-        left = (mine - theirs).subs(ours).subs(known)
+        left = (mine - theirs).subs(ours).subs(known).subs(equal)
         # no chunk is full where a sequence is shorter than one
         floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
         none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
         left = left.xreplace(none)
         if any(_reduced(case) != 0 for case in _cases(left)):
             found[role] = sympy.factor(_reduced(left))
+    return found
+
+
+def _equal_by_order(domain: Iterable[Any]) -> dict[Any, Any]:
+    """Sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S, seen from the
+    last token."""
+    found: dict[Any, Any] = {}
+    least = set()
+    for one in domain:
+        if not isinstance(one, sympy.Rel) or isinstance(one, sympy.Eq | sympy.Ne):
+            continue
+        strict = 1 if isinstance(one, sympy.Gt | sympy.Lt) else 0
+        more = one.lhs - one.rhs if isinstance(one, sympy.Ge | sympy.Gt) else one.rhs - one.lhs
+        more = sympy.expand(more - strict).xreplace({symbol("T"): symbol("S")})
+        least.add(more)
+        if -more in least:
+            lengths = {symbol("S"), symbol("T")} & (one.lhs.free_symbols | one.rhs.free_symbols)
+            for other in more.free_symbols - {symbol("S")} if lengths else ():
+                if sympy.expand(more - symbol("S") + other) == 0 or more == other - symbol("S"):
+                    found |= {symbol("S"): other, symbol("T"): other}
     return found
 
 

@@ -72,7 +72,7 @@ class Textbook:
         ours = self.ours
         equal = [
             *((symbol(name), expr) for name, expr in self.fields.items()),
-            *self.put_right.items(),
+            *((x, y) for x, y in self.put_right.items() if not y.is_Integer),  # else: a pattern
         ]
         pairs = [(x.xreplace(ours), y.xreplace(ours)) for x, y in equal]
         return [sympy.Eq(x, y, evaluate=False) for x, y in pairs if x != y]

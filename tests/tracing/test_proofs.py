@@ -127,3 +127,13 @@ def test_a_spec_has_one_width_where_a_config_has_two() -> None:
     # the mapping refuses a config in which they differ
     with pytest.raises(SpecError, match="decoder_ffn_dim"):
         spec_from_config({**config, "decoder_ffn_dim": 64})
+
+
+def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
+    from metacount.proofs import _equal_by_order
+
+    S, T, w = (sympy.Symbol(name, integer=True, positive=True) for name in ("S", "T", "w"))
+    both = [sympy.Ge(S, w, evaluate=False), sympy.Lt(T, w + 1, evaluate=False)]
+    assert _equal_by_order(both) == {S: w, T: w}
+    assert _equal_by_order(both[:1]) == {}
+    assert _equal_by_order([both[0], sympy.Le(S, w + 1, evaluate=False)]) == {}
