@@ -25,6 +25,18 @@ def silu(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
+def gelu_slope(x: Tensor) -> Tensor:
+    """The derivative of x·Φ(x): Φ(x) + x·φ(x)."""
+    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return (1 + torch.erf(x / ROOT_2)) / 2 + x * density
+
+
+def silu_slope(x: Tensor) -> Tensor:
+    """The derivative of x·s, s = 1 / (1 + e^-x): s·(1 + x·(1 - s))."""
+    s = 1 / (1 + torch.exp(-x))
+    return s * (1 + x * (1 - s))
+
+
 def plain_ffn(x_ND: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
     """down·gelu(up·x), in float64."""
     hidden = gelu(x_ND.double() @ up_MD.double().T)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from metacount import units
-from metacount.bench.rows import OK
+from metacount.bench.rows import DIRECTIONS, FORWARD, OK
 from metacount.views.layout import WIDEST_TEXT, bold, columns, paragraph, table, width_of, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from metacount.bench.rows import Ceiling, Row
 
 DASH = "-"
-TIME_HEADS = ("variant", "state", "median", "p20 - p80", "memory", "ratio", "")
+TIME_HEADS = ("variant", "state", "median", "p20 - p80", "memory", "ratio", "95 %", "")
+TIME_DROPS = ("p20 - p80", "95 %")  # where the line has no room for them, in this order
 ROOF_HEADS = (
     "variant",
     "state",
@@ -25,9 +26,21 @@ ROOF_HEADS = (
     "ceiling",
     "moved",
     "copy",
+    "roof",
     "FLOP/B",
     "bound",
     "by ops",
+)
+ROOF_DROPS = ("by ops", "copy", "moved")
+POWER_HEADS = (
+    "variant",
+    "state",
+    "clock",
+    "lowest",
+    "power",
+    "per call",
+    "degrees",
+    "held back by",
 )
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -37,17 +50,21 @@ LAUNCHES = {
 }
 
 LEGEND = {
-    "median": "of all samples of two passes, other variants in between; beside it the times below "
-    "which 20 and 80 % of them lie",
-    "state": "hot: caches as the call before left them, input sets in rotation; cold: flushed "
-    "before every call",
-    "memory": "weights and inputs that are used, and the most that the forward itself held",
-    "ratio": "time over that of the first variant; ~ is within noise: timing the same variant "
-    "twice differs by as much, or the ranges p20 - p80 overlap",
+    "median": "of all samples; beside it the times below which 20 and 80 % of them lie; every "
+    "variant had one turn in each round, in an order drawn anew",
+    "state": "hot: caches as the call before left them, input sets in rotation; cold: other data "
+    "read through the caches before every call; the weights are the same in every call, so that "
+    "small ones stay in a cache when hot",
+    "memory": "weights and inputs that are used, and the most that the call itself held",
+    "ratio": "time over that of the baseline (the row of 1.00), the median over rounds in which "
+    "both took their turn, with the interval in which it lies with 95 % confidence; ~ where that "
+    "holds 1 (for fewer than six rounds, where the rounds' ratios lie on both sides of it)",
     "TFLOP/s": "of the FLOPs that are needed (a causal mask's hidden pairs and padding are not), "
     "and their share of the ceiling, the best matrix product of this run",
     "moved": "bytes that must move: used weights, input, output and KV cache, once each; as a "
     "share of the copy of this run, read and write counted; above 100 % where they lay in a cache",
+    "roof": "the longer of computing the needed FLOPs at the ceiling and moving these bytes at the "
+    "faster of copy and reading, as a share of the time",
     "FLOP/B": "needed FLOPs per byte that must move; memory is the bound where it is below "
     "ceiling / copy",
     "by ops": "bytes of the tensors that the operators are given and make, each for itself, "
@@ -59,13 +76,47 @@ def bench_text(
     rows: Sequence[Row], ceilings: dict[str, Ceiling], environment: dict[str, Any]
 ) -> str:
     """Where it was measured, the roofs, two tables for each case, and what the columns mean."""
-    parts = [_where(environment), _roofs(ceilings, environment)]
-    for _, group in groupby(rows, key=_case_of):
-        parts.append(_case(list(group)))
-    if any(row.status == OK for row in rows):
-        parts.append([line for name, text in LEGEND.items()
-                      for line in paragraph(f"{name:<7}", text, columns())])  # fmt: skip
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    cases = [case_text(list(group), {}, environment) for _, group in groupby(rows, key=_case_of)]
+    roofs = _joined([_roofs(ceilings, environment)])
+    return "".join([where_text(environment), roofs, *cases, end_text(rows, {})])
+
+
+def where_text(environment: dict[str, Any]) -> str:
+    """The device, the versions, and what stands against it."""
+    warned = environment.get("other_load")
+    warning = paragraph("warning", warned, columns()) if warned else []
+    return _joined([_where(environment), warning])
+
+
+def case_text(
+    rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: dict[str, Any]
+) -> str:
+    """The roofs that were measured for this case, and its tables."""
+    return _joined([_roofs(new_roofs, environment), _case(rows) if rows else []])
+
+
+def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
+    """How far the roofs moved, and what the columns mean."""
+    drifts = [
+        line
+        for dtype, roof in ceilings.items()
+        if roof.drift is not None
+        for line in paragraph(
+            f"ceiling {dtype}",
+            f"{roof.drift * 100:+.1f} % from the beginning to the end",
+            columns(),
+        )
+    ]
+    legend = [
+        line for name, text in LEGEND.items() for line in paragraph(f"{name:<7}", text, columns())
+    ]
+    return _joined([drifts, legend if any(row.status == OK for row in rows) else []], last=True)
+
+
+def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
+    """Parts with a line of air after each, but for the last of all."""
+    text = "".join("\n".join(part) + "\n\n" for part in parts if part)
+    return text.removesuffix("\n") if last else text
 
 
 def _case_of(row: Row) -> tuple[Any, ...]:
@@ -80,7 +131,7 @@ def _where(environment: dict[str, Any]) -> list[str]:
         )
     if environment["driver"] is not None:
         said.append(f"driver {environment['driver']}")
-    if environment["load_average"] is not None:
+    if environment["load_average"] is not None and environment["kind"] == "cpu":
         said.append(f"load average {environment['load_average']} at the start")
     said += [f"torch {environment['torch']}", environment["date"]]
     if environment["commit"] is not None:
@@ -98,6 +149,10 @@ def _roofs(ceilings: dict[str, Ceiling], environment: dict[str, Any]) -> list[st
             f"{_figure(roof.flops_per_s / 1e12)} TFLOP/s ([{n}, {k}] @ [{k}, {m}]), copy "
             f"{_figure(roof.bytes_per_s / 1e9)} GB/s, ridge at {_figure(roof.ridge)} FLOP/B"
         )
+        if roof.read_bytes_per_s is not None:
+            text += f", reading {_figure(roof.read_bytes_per_s / 1e9)} GB/s"
+        if roof.library is not None:
+            text += f", by {roof.library}"
         if f"{dtype}_tflops" in peaks:
             text += (
                 f"; the vendor states {peaks[f'{dtype}_tflops']} TFLOP/s dense and "
@@ -114,60 +169,143 @@ def _case(rows: Sequence[Row]) -> list[str]:
     title = f"{first.topic} {first.model}, {work}, {first.dtype}"
     width = min(columns(), WIDEST_TEXT)
     lines = [*map(bold, wrapped(title, width)), *wrapped(sizes, width)]
-    timed = sorted((row for row in rows if row.status == OK), key=lambda row: row.state != "hot")
+    timed = sorted((row for row in rows if row.status == OK), key=_order)
     if timed:
-        launches = {row.launch for row in timed}
-        lines += ["", *table(TIME_HEADS, [_times(row, mixed=len(launches) > 1) for row in timed],
-                             "<<>>>><")]  # fmt: skip
-        lines += ["", *_roof_table([_beside_roof(row) for row in timed])]
-        if len(launches) == 1:
-            lines += [LAUNCHES[timed[0].launch]]
+        launches, directions = {row.launch for row in timed}, {row.direction for row in timed}
+        hows = [_how(row, launches, directions) for row in timed]
+        times = [_times(row, how) for row, how in zip(timed, hows, strict=True)]
+        lines += ["", *_fitting(TIME_HEADS, times, "<<>>>>><", TIME_DROPS)]
+        roofs = [_beside_roof(row, how) for row, how in zip(timed, hows, strict=True)]
+        lines += ["", *_fitting(ROOF_HEADS, roofs, "<<>>>>>><>", ROOF_DROPS)]
+        watched = [_watched(row, how) for row, how in zip(timed, hows, strict=True) if row.power_w]
+        if watched:
+            lines += ["", *_fitting(POWER_HEADS, watched, "<<>>>>><", ())]
+        lines += _remarks(timed, launches, directions)
     for row in rows:
         if row.status != OK:
-            lines += paragraph(row.variant, f"{row.status}: {row.reason}", columns())
+            name = row.variant if row.direction == FORWARD else f"{row.variant}, {row.direction}"
+            lines += paragraph(name, f"{row.status}: {row.reason}", columns())
     return lines
 
 
-def _times(row: Row, *, mixed: bool) -> tuple[str, ...]:
+def _order(row: Row) -> tuple[Any, ...]:
+    return DIRECTIONS.index(row.direction), row.state != "hot", row.launch != "graph"
+
+
+def _how(row: Row, launches: set[str], directions: set[str]) -> str:
+    """The state, and the launch and direction where there are several."""
+    said = [row.state]
+    if len(launches) > 1:
+        said.append(row.launch)
+    if len(directions) > 1:
+        said.append(SHORT[row.direction])
+    return " ".join(said)
+
+
+SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd"}
+
+
+def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> list[str]:
+    """What concerns single rows, said once each."""
+    lines: list[str] = []
+    if len(launches) == 1:
+        lines += [LAUNCHES[rows[0].launch]]
+    if directions != {FORWARD}:
+        lines += [", ".join(sorted(directions))]
+    for name, kernels in {row.variant: kernels_of(row) for row in rows}.items():
+        if kernels:
+            lines += paragraph(name, f"ran {', '.join(kernels)}", columns())
+    notes = {(row.variant, row.note): None for row in rows if row.note and row.direction == FORWARD}
+    for name, note in notes:
+        lines += paragraph(name, str(note), columns())
+    counted = {row.variant: row.counted_on for row in rows if row.counted_on}
+    for name, on in counted.items():
+        lines += paragraph(name, f"FLOPs counted on {on} of the same shapes", columns())
+    for row in rows:
+        if row.equal_time_d_ff is not None and row.equal_time_low and row.equal_time_high:
+            text = (
+                f"GELU's time at a width of {row.equal_time_d_ff:,.0f} "
+                f"({row.equal_time_low:,.0f} - {row.equal_time_high:,.0f}), "
+                f"{row.equal_time_d_ff / row.sizes['d_model']:.2f}·d; equal parameters at "
+                f"{row.sizes['swiglu_d_ff']:,}"
+            )
+            lines += paragraph(f"swiglu, {row.state}, {row.launch}", text, columns())
+    return lines
+
+
+def kernels_of(row: Row) -> list[str]:
+    """Which of torch's attention kernels ran: names of the operators that were counted."""
+    start = "aten._scaled_dot_product_"
+    return [name.removeprefix(start) for name in row.operators or () if name.startswith(start)]
+
+
+def _times(row: Row, how: str) -> tuple[str, ...]:
     assert row.median_s is not None and row.p20_s is not None and row.p80_s is not None
     scale, unit = _unit(row.median_s)
     ratio = DASH if row.ratio is None else f"{row.ratio:.2f}"
-    mark = "~" if row.within_noise and row.variant != row.baseline else ""
-    note = " ".join(part for part in (mark, row.launch if mixed else "") if part)
+    interval = ""
+    if row.ratio_low is not None and row.ratio_high is not None and row.variant != row.baseline:
+        interval = f"{row.ratio_low:.3f} - {row.ratio_high:.3f}"
     return (
         row.variant,
-        row.state,
+        how,
         f"{_figure(row.median_s / scale)} {unit}",
         f"{_figure(row.p20_s / scale)} - {_figure(row.p80_s / scale)}",
         DASH if row.peak_bytes is None else units.gib(row.peak_bytes),
         ratio,
-        note,
+        interval,
+        "~" if row.within_noise and row.variant != row.baseline else "",
     )
 
 
-def _beside_roof(row: Row) -> tuple[str, ...]:
-    assert row.tflops_per_s is not None and row.ceiling_share is not None
-    assert row.copy_share is not None and row.moved_bytes is not None and row.intensity is not None
+def _beside_roof(row: Row, how: str) -> tuple[str, ...]:
+    assert row.tflops_per_s is not None
+    assert row.moved_bytes is not None and row.intensity is not None
     products = row.needed_flops != 0
     return (
         row.variant,
-        row.state,
+        how,
         _figure(row.tflops_per_s) if products else DASH,
-        f"{row.ceiling_share * 100:.0f} %" if products else DASH,
+        _share(row.ceiling_share) if products else DASH,
         units.gib(row.moved_bytes),
-        f"{row.copy_share * 100:.0f} %",
+        _share(row.copy_share),
+        _share(row.roof_share),
         _figure(row.intensity) if products else "0",
         row.bound or DASH,
         DASH if row.operator_bytes is None else units.gib(row.operator_bytes),
     )
 
 
-def _roof_table(body: Sequence[Sequence[str]]) -> list[str]:
-    """All columns where they fit; the last one is left out first."""
-    align = "<<>>>>><>"
-    fits = width_of(ROOF_HEADS, body) <= columns()
-    shown = len(ROOF_HEADS) if fits else len(ROOF_HEADS) - 1
-    return table(ROOF_HEADS[:shown], [row[:shown] for row in body], align[:shown])
+def _watched(row: Row, how: str) -> tuple[str, ...]:
+    joules = row.joules_per_call or 0.0
+    return (
+        row.variant,
+        how,
+        f"{row.clock_mhz} MHz",
+        f"{row.clock_min_mhz} MHz",
+        f"{row.power_w:.0f} W",
+        f"{_figure(joules)} J" if joules >= 1 else f"{_figure(1e3 * joules)} mJ",
+        f"{row.temperature_c}",
+        row.throttled or DASH,
+    )
+
+
+def _share(share: float | None) -> str:
+    return DASH if share is None else f"{share * 100:.0f} %"
+
+
+def _fitting(
+    heads: Sequence[str], body: Sequence[Sequence[str]], align: str, drops: Sequence[str]
+) -> list[str]:
+    """All columns where they fit; those of `drops` are left out one after the other."""
+    kept = list(range(len(heads)))
+    for name in (None, *drops):
+        kept = [i for i in kept if heads[i] != name]
+        rows = [[row[i] for i in kept] for row in body]
+        shown = [heads[i] for i in kept]
+        if width_of(shown, rows) <= columns():
+            break
+    return table(shown, rows, "".join(align[i] for i in kept))
 
 
 def _unit(seconds: float) -> tuple[float, str]:
