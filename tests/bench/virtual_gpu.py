@@ -22,6 +22,7 @@ MICRO = 1e-6
 EAGER_LAUNCH, GRAPH_LAUNCH, EVENT = 20 * MICRO, 9 * MICRO, 1 * MICRO
 CYCLES_PER_SECOND = 2e9
 GIB = 2**30
+REAL_COPY = Tensor.copy_
 
 
 class VirtualGpu:
@@ -132,7 +133,7 @@ class VirtualGpu:
                 gpu.host += GRAPH_LAUNCH
                 gpu.run(self.seconds)
                 if self.make is not None and self.out is not None:
-                    self.out.copy_(self.make())
+                    REAL_COPY(self.out, self.make())
                 gpu.said.append(
                     f"replay {len(self.kernels)} {'+'.join(dict.fromkeys(self.kernels))}"
                 )
@@ -187,7 +188,7 @@ class VirtualGpu:
         fakes = {
             "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": graph, "stream": on,
             "graph_pool_handle": pool, "set_stream": set_stream, "_sleep": sleep,
-            "current_stream": lambda *_: SimpleNamespace(name=gpu.current),
+            "current_stream": lambda *_: SimpleNamespace(name=gpu.current, wait_stream=id),
             "synchronize": gpu._wait, "empty_cache": lambda: gpu.said.append("empty"),
             "get_sync_debug_mode": lambda: gpu.debug_mode, "set_sync_debug_mode": set_mode,
             "memory_allocated": lambda *_: gpu.held,

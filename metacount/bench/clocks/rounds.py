@@ -72,7 +72,7 @@ def take_turns(
         running = [one for one in entrants if one.failed is None]
         if not running:
             break
-        if done >= FEWEST_ROUNDS and clock() - began > allowed:
+        if done >= FEWEST_ROUNDS and clock() - began >= allowed:
             break
         if done >= FEWEST_FOR_INTERVAL and _precise(running, until):
             break

@@ -101,7 +101,7 @@ def near_widths(d_model: int) -> dict[str, int]:
     """Widths around the rule's, for `--equal-time`: swiglu@N.
 
     >>> near_widths(4096)
-    {'swiglu@8704': 8704, 'swiglu@9728': 9728, 'swiglu@12032': 12032, 'swiglu@13312': 13312}
+    {'swiglu@8704': 8704, 'swiglu@9984': 9984, 'swiglu@12032': 12032, 'swiglu@13312': 13312}
     """
     multiple, rule = multiple_of(d_model), rule_width(d_model)
     near = [multiple * max(1, round(share * rule / multiple)) for share in EQUAL_TIME_SHARES]

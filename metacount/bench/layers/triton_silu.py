@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton  # type: ignore[import-not-found, unused-ignore]
-import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
 from torch import Tensor
+
+try:
+    import triton  # type: ignore[import-not-found, unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # its variant is then said to be missing
+    triton = tl = None
 
 BLOCK = 1024
 
 
-@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _kernel(gate_up: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> None:
+def _silu_mul(gate_up: Any, out: Any, width: Any, BLOCK: Any) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -22,9 +25,14 @@ def _kernel(gate_up: Any, out: Any, width: Any, BLOCK: tl.constexpr) -> None:
     tl.store(out + row * width + column, gate * tl.sigmoid(gate) * up, mask=inside)
 
 
+if triton is not None:
+    _silu_mul.__annotations__["BLOCK"] = tl.constexpr
+    _kernel = triton.jit(_silu_mul)
+
+
 def silu_mul(gate_up_NX: Tensor) -> Tensor:
     """[N, 2·M] -> [N, M], computed in float32."""
     n, width = gate_up_NX.shape[0], gate_up_NX.shape[1] // 2
     out = torch.empty(n, width, device=gate_up_NX.device, dtype=gate_up_NX.dtype)
-    _kernel[(n, triton.cdiv(width, BLOCK))](gate_up_NX, out, width, BLOCK=BLOCK)
+    _kernel[(n, -(-width // BLOCK))](gate_up_NX, out, width, BLOCK=BLOCK)
     return out
