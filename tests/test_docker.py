@@ -144,4 +144,4 @@ def test_the_commands_of_the_readme_run(
     cpu = ["cpu" if word == "cuda" else word for word in inside(bench)]
     assert cpu != inside(bench)
     assert cli.main([*cpu, "--list"]) == 0
-    assert "swiglu-compiled" in capsys.readouterr().out
+    assert "swiglu-joined-compiled" in capsys.readouterr().out
