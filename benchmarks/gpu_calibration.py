@@ -23,9 +23,10 @@ import torch
 
 from metacount.bench.ceiling import measure_ceiling
 from metacount.bench.clocks.graphs import CaptureRoom
+from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch
 from metacount.bench.clocks.power import monitor_of
 from metacount.bench.clocks.statistics import median, median_interval
-from metacount.bench.clocks.stopwatch import COLD, HOT, EagerStopwatch, GraphStopwatch, flusher
+from metacount.bench.clocks.stopwatch import COLD, HOT, flusher
 from metacount.bench.device import describe, environment, flush_bytes
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-calibration.jsonl"

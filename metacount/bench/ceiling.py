@@ -17,8 +17,9 @@ import torch
 
 from . import device as devices
 from .clocks.graphs import CaptureRoom
+from .clocks.on_device import GraphStopwatch
 from .clocks.statistics import median
-from .clocks.stopwatch import HOT, Call, CpuStopwatch, GraphStopwatch, Stopwatch, estimate_call
+from .clocks.stopwatch import HOT, Call, CpuStopwatch, Stopwatch, estimate_call
 from .layers.case import DTYPES, product_precision
 from .rows import Ceiling
 

@@ -13,6 +13,7 @@ import torch
 
 from ..measure.operators import UncountedOp
 from .clocks.graphs import CaptureRoom, waits_for_host
+from .clocks.on_device import EagerStopwatch, GraphStopwatch, LostWork
 from .clocks.stopwatch import (
     EAGER,
     GRAPH,
@@ -20,9 +21,6 @@ from .clocks.stopwatch import (
     STATES,
     Call,
     CpuStopwatch,
-    EagerStopwatch,
-    GraphStopwatch,
-    LostWork,
     Stopwatch,
     estimate_call,
 )

@@ -163,7 +163,9 @@ def latent_attention(
         (past_Tc[:, :rank].double(), rms_norm(compressed[:, :rank], w["kv_norm"], eps))
     )
     new = [past + s for s in range(len(x))]
-    rotated = torch.cat((past_Tc[:, rank:].double(), rotate(compressed[:, rank:], new, theta, angles)))
+    rotated = torch.cat(
+        (past_Tc[:, rank:].double(), rotate(compressed[:, rank:], new, theta, angles))
+    )
     positions, heads = [past + row for row in rows], []
     for h in range(n_heads):
         q = q_all[:, h * (nope + rope) : (h + 1) * (nope + rope)]

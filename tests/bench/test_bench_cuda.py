@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from metacount.bench.ceiling import measure_ceiling
 from metacount.bench.clocks.graphs import CaptureRoom, waits_for_host
+from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch
 from metacount.bench.clocks.statistics import median
-from metacount.bench.clocks.stopwatch import EagerStopwatch, GraphStopwatch, flusher
+from metacount.bench.clocks.stopwatch import flusher
 from metacount.bench.device import describe, environment, flush_bytes
 from metacount.bench.layers import attention, attention_core, ffn, mla, moe, norm
 from metacount.bench.layers.case import Case
@@ -178,12 +180,15 @@ def test_every_other_layer_runs(number: int) -> None:
 
 
 def check(case: Case, dtype: str) -> None:
-    rows = run_case(case, PLAN, ROOF, describe(cuda()).cache_bytes)
+    plan = replace(PLAN, compile=dtype in ("bf16", "fp32"))  # compiling is what takes time
+    rows = run_case(case, plan, ROOF, describe(cuda()).cache_bytes)
     fast = moe.grouped_on_device(cuda(), torch.bfloat16)
     waits = {"loop"} if fast else {"loop", "grouped"}
     for row in rows:
         if row.status == "not available" and (
-            row.variant.endswith(MAY_LACK) or row.direction == "backward"
+            row.variant.endswith(MAY_LACK)
+            or row.direction == "backward"
+            or row.reason == "--no-compile"
         ):
             print(f"not run: {row.variant}: {row.reason}")
             continue

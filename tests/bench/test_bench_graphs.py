@@ -15,11 +15,11 @@ from one_thread import no_gradients  # noqa: F401  # a fixture for every test he
 from torch import Tensor
 from virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 
-from metacount.bench.clocks import graphs, stopwatch
+from metacount.bench.clocks import graphs, on_device, stopwatch
 from metacount.bench.clocks.graphs import CaptureRoom, waits_for_host
+from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch, LostWork
 from metacount.bench.clocks.rounds import Entrant, Until, take_turns
 from metacount.bench.clocks.statistics import median
-from metacount.bench.clocks.stopwatch import EagerStopwatch, GraphStopwatch, LostWork
 
 FLUSH = 56 * MICRO  # what reading twice the L2 takes
 
@@ -58,7 +58,7 @@ def test_hot_is_the_time_on_the_device(gpu: VirtualGpu, sets: int, micros: float
 def test_without_work_in_front_the_launch_shows(
     gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopwatch, "hold_device", lambda _device: None)
+    monkeypatch.setattr(on_device, "hold_device", lambda _device: None)
     monkeypatch.setattr(stopwatch, "passes_for", lambda _call_s, _sets: 1)
     assert read(watch(gpu, 3 * MICRO, 1), "hot") > 9 * MICRO
 

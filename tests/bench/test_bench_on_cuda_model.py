@@ -6,27 +6,24 @@ out what waits, captures, rounds, clocks and power, errors.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from bench_layers import DENSE, SPARSE, spec, tiny_cases
+from bench_layers import SPARSE, spec, tiny_cases
 from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor, nn
 from virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 
-from metacount.bench import estimate, grid, run
+from metacount.bench import run
 from metacount.bench.ceiling import Roofs, measure_ceiling
 from metacount.bench.clocks.graphs import CaptureRoom
-from metacount.bench.clocks.power import Monitor, Reading, monitor_of
 from metacount.bench.device import environment
-from metacount.bench.layers import ffn, moe
-from metacount.bench.layers.case import Built, Case, Inputs
-from metacount.bench.observe import observe
+from metacount.bench.layers import moe
+from metacount.bench.layers.case import Built, Case
 from metacount.bench.prepare import Plan
 from metacount.bench.rows import Ceiling, Row
 from metacount.bench.run import run_case
@@ -233,63 +230,6 @@ def test_the_ceiling_on_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatc
     assert roof.read_bytes_per_s == pytest.approx(4096 / 1e-3, rel=0.01)
 
 
-def reading(at: float, mhz: int = 1980, watts: float = 700.0, reasons: int = 0) -> Reading:
-    return Reading(at=at, sm_mhz=mhz, memory_mhz=3201, watts=watts, celsius=60, reasons=reasons)
-
-
-def test_clocks_and_power_of_a_row_are_those_of_its_turns() -> None:
-    monitor = Monitor(lambda: reading(0.0))
-    monitor.readings = [
-        reading(0.5, 345, 70.0),  # before the first turn
-        reading(1.5, 1500, 690.0, 0x4),
-        reading(1.6, 1400, 710.0, 0x4),
-        reading(2.5, 345, 70.0),  # another one's turn
-        reading(3.5, 1300, 700.0),
-    ]
-    found = monitor.of([(1.0, 2.0), (3.0, 4.0)], call_s=1e-3)
-    assert (found["clock_mhz"], found["clock_min_mhz"]) == (1400, 1300)
-    assert found["power_w"] == 700.0 and found["joules_per_call"] == pytest.approx(0.7)
-    assert found["throttled"] == "power cap" and found["temperature_c"] == 60
-    assert monitor.of([(10.0, 11.0)], call_s=1e-3) == {}
-
-
-def test_the_monitor_reads_while_it_is_open() -> None:
-    import time
-
-    monitor = Monitor(lambda: reading(time.perf_counter()), period=0.001)
-    start = time.perf_counter()
-    with monitor:
-        while len(monitor.readings) < 3 and time.perf_counter() - start < 10:
-            time.sleep(0.002)
-    assert len(monitor.readings) >= 3
-    assert monitor.of([(start, time.perf_counter())], 1.0)["clock_mhz"] == 1980
-
-
-def test_nvml_is_asked_by_the_uuid_of_the_device(
-    gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    nvml = ModuleType("pynvml")
-    vars(nvml).update(
-        NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0, nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
-        nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1700, 2: 3201}[kind],
-        nvmlDeviceGetPowerUsage=lambda handle: 650_000,
-        nvmlDeviceGetTemperature=lambda handle, sensor: 55,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x44,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monitor = monitor_of(DEVICE)
-    assert monitor is not None and asked == ["GPU-a-b"]
-    seen = monitor.read()
-    assert (seen.sm_mhz, seen.memory_mhz, seen.watts, seen.celsius) == (1700, 3201, 650.0, 55)
-    monitor.readings = [replace(seen, at=0.5)]
-    assert monitor.of([(0.0, 1.0)], 1.0)["throttled"] == "power cap, hardware thermal"
-    assert monitor_of(CPU) is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert monitor_of(DEVICE) is None
-
-
 def test_the_environment_of_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     prefer = SimpleNamespace(__str__=lambda self: "cublas")
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda: prefer)
@@ -297,43 +237,3 @@ def test_the_environment_of_a_device(gpu: VirtualGpu, monkeypatch: pytest.Monkey
     assert (said["device"], said["sms"], said["kind"]) == ("NVIDIA H200", 132, "cuda")
     assert said["flush_bytes"] == 2 * said["cache_bytes"] and said["flush"] == "reads"
     assert said["command"] == "metacount bench ffn" and said["other_load"] is None
-
-
-@pytest.mark.parametrize("topic", grid.TOPICS)
-def test_the_default_grid_of_a_device_is_counted_right(topic: str) -> None:
-    """Every variant at its real size, on meta: the formula is what the operators cost."""
-    cases = grid.cases(topic, "cuda")
-    small = [case for case in cases if case.workload.get("batch_size", 1) == 1]
-    for case in (small[0], small[-1]):
-        built = case.build(torch.device("meta"), 1)
-        inputs: Inputs = built.inputs[0]
-        for variant in built.variants:
-            if variant.name == "loop" or variant.missing:
-                continue  # reads values back, or is not here
-            if variant.name.endswith(("-cudnn", "-flash", "-efficient")):
-                continue  # kernels of a device
-            seen = observe(variant, variant.inputs or inputs)
-            assert seen.matmul_flops == variant.work.matmul_flops, (case.label, variant.name)
-
-
-def test_the_plan_of_a_device_that_is_not_here() -> None:
-    plan = Plan(device=torch.device("cuda"), rounds=40, seconds=0.3)
-    rates = estimate.stated_rates("", "bf16")
-    for topic in grid.TOPICS:
-        plans = [estimate.plan_of(case, plan, rates) for case in grid.cases(topic, "cuda")]
-        total = estimate.total_seconds(plans)
-        assert 1 < total < 1800, (topic, total)
-
-
-def test_an_estimate_by_hand() -> None:
-    rates = estimate.Rates(flops_per_s=1e12, bytes_per_s=1e9, flush_s=1e-3, source="")
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32")
-    work = case.build(torch.device("meta"), 1).variants[0].work
-    # 8112 FLOPs take 8.1 ns; 4 · (2 · 13 · 52 + 2 · 3 · 13) = 5720 bytes 5.72 µs; at 70 %
-    assert estimate.call_seconds(work, rates) == pytest.approx(5.72e-6 / 0.7)
-    plan = Plan(device=CPU, rounds=40, seconds=10.0, states=("hot",), compile=False)
-    planned = estimate.plan_of(case, plan, rates)
-    gelu = planned.variants[0]
-    # ten calls to check, six rounds of a burst of 8 ms and three calls in front
-    assert gelu.measuring_s == pytest.approx(10 * gelu.call_s + 6 * (8e-3 + 3 * gelu.call_s))
-    assert [v.measuring_s for v in planned.variants if "compiled" in v.name] == [0.0] * 4

@@ -8,6 +8,7 @@ interval, as on a real one.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -179,6 +180,7 @@ class VirtualGpu:
             gpu.current = getattr(stream, "name", "default")
 
         def set_mode(mode: Any) -> None:
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
             gpu.debug_mode = {"default": 0, "warn": 1, "error": 2}.get(mode, mode)
 
         properties = SimpleNamespace(

@@ -18,7 +18,10 @@ AUTOTUNED = "max-autotune-no-cudagraphs"  # a mode of torch.compile
 PACKAGES = {
     "-liger": ("liger_kernel", "liger-kernel"),
     "-triton": ("triton", "triton"),
-    "-fa3": ("flash_attn_interface", "flash-attn-3"),
+    "-fa3": (
+        "flash_attn_interface",
+        "git+https://github.com/Dao-AILab/flash-attention#subdirectory=hopper",
+    ),
     "-flashinfer": ("flashinfer", "flashinfer-python"),
     "-flashmla": ("flash_mla", "git+https://github.com/deepseek-ai/FlashMLA"),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -16,7 +14,8 @@ except ImportError:  # its variant is then said to be missing
 BLOCK = 1024
 
 
-def _silu_mul(gate_up: Any, out: Any, width: Any, BLOCK: Any) -> None:
+# Triton looks every name of an annotation up: it must know them
+def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -26,7 +25,6 @@ def _silu_mul(gate_up: Any, out: Any, width: Any, BLOCK: Any) -> None:
 
 
 if triton is not None:
-    _silu_mul.__annotations__["BLOCK"] = tl.constexpr
     _kernel = triton.jit(_silu_mul)
 
 
