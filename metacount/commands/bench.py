@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from metacount.commands import Result
 
 TOPICS = ("ffn", "attention", "mla", "moe", "norm")
+DIRECTIONS = ("forward", "backward", "forward+backward")
+DTYPES = ("bf16", "fp16", "tf32", "fp32")
 LARGEST = 2**24  # of any size; larger ones are a slip of the finger
 LONGEST = 7 * 86400  # seconds of a budget
 SAVED = ""  # --save without a file
@@ -82,11 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       help="of ffn: each product and the activation alone as well")  # fmt: skip
     what.add_argument("--equal-time", action="store_true",
                       help="of ffn: the width at which SwiGLU takes GELU's time")  # fmt: skip
-    what.add_argument("--direction", nargs="+", choices=("forward", "backward", "forward+backward"),
-                      help="of ffn (default forward)")  # fmt: skip
+    what.add_argument("--direction", nargs="+", metavar="WAY", choices=DIRECTIONS,
+                      help=f"of ffn: {', '.join(DIRECTIONS)} (default forward)")  # fmt: skip
     what.add_argument("--routing", nargs="+", choices=("balanced", "skewed"),
                       help="of moe (default both)")  # fmt: skip
-    what.add_argument("--dtype", nargs="+", choices=("bf16", "fp16", "tf32", "fp32"))
+    what.add_argument("--dtype", nargs="+", metavar="DTYPE", choices=DTYPES,
+                      help=f"{', '.join(DTYPES)} (default bf16 on CUDA, else fp32)")  # fmt: skip
     what.add_argument("--device", choices=("cpu", "cuda"), help="default cuda where there is one")
     what.add_argument("--variant", nargs="+", metavar="NAME", help="only these variants")
     what.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
