@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from metacount.bench.rows import OK
 from metacount.views.bench_tables import case_lines, figure
 from metacount.views.layout import WIDEST_TEXT, columns, paragraph, table, wrapped
@@ -37,15 +35,6 @@ LEGEND = {
     "by ops": "bytes of the tensors that the operators are given and make, each for itself, "
     "nothing fused (where the line has room; in --json operator_bytes)",
 }
-
-
-def bench_text(
-    rows: Sequence[Row], ceilings: dict[str, Ceiling], environment: dict[str, Any]
-) -> str:
-    """Where it was measured, the roofs, two tables for each case, and what the columns mean."""
-    cases = [case_text(list(group), {}, environment) for _, group in groupby(rows, key=_case_of)]
-    roofs = _joined([_roofs(ceilings, environment)])
-    return "".join([where_text(environment), roofs, *cases, end_text(rows, {})])
 
 
 def where_text(environment: dict[str, Any]) -> str:
@@ -84,10 +73,6 @@ def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
     """Parts with a line of air after each, but for the last of all."""
     text = "".join("\n".join(part) + "\n\n" for part in parts if part)
     return text.removesuffix("\n") if last else text
-
-
-def _case_of(row: Row) -> tuple[Any, ...]:
-    return row.topic, row.model, tuple(row.workload.items()), row.dtype, tuple(row.sizes.items())
 
 
 def _where(environment: dict[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.bench.rows import DIRECTIONS, FORWARD, OK
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK
 from metacount.views.layout import WIDEST_TEXT, bold, columns, paragraph, table, width_of, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -96,7 +96,9 @@ def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> l
     lines: list[str] = []
     if len(launches) == 1:
         lines += [LAUNCHES[rows[0].launch]]
-    if directions != {FORWARD}:
+    if BACKWARD in directions:
+        lines += ["bwd: forward and backward (fwd+bwd) less the forward of the same round"]
+    elif directions != {FORWARD}:
         lines += [", ".join(sorted(directions))]
     for name, kernels in {row.variant: kernels_of(row) for row in rows}.items():
         if kernels:

@@ -267,3 +267,14 @@ def test_results_without_what_is_drawn(
     assert "no matrix products" in capsys.readouterr().err
     assert main(["plot", "--curves", saved, "-o", file]) == 2
     assert "no feed-forward rows" in capsys.readouterr().err
+
+
+def test_directions_and_parts_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = bench(capsys, "ffn", "--d-model", "48", "--d-ff", "100", "--tokens", "3", *QUICK,
+                   "--direction", "backward", "--parts", "--equal-time")  # fmt: skip
+    assert "ffn d48-ff100, tokens 3, fp32" in out
+    assert "swiglu_own_d_ff 100" in " ".join(out.split())
+    assert re.search(r"^swiglu-own-joined +hot fwd\+bwd ", out, re.MULTILINE)
+    assert re.search(r"^swiglu:gate_up +hot fwd ", out, re.MULTILINE)
+    assert "bwd: forward and backward (fwd+bwd) less the forward of the same round" in out
+    assert max(len(line) for line in out.splitlines()) <= 80

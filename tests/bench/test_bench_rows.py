@@ -118,6 +118,8 @@ def test_bounds_on_both_sides_of_the_ridge() -> None:
         ([1.2, 1.3, 1.1], [1.0] * 3, 1.2, False),
         ([1.2, 1.3, 0.9], [1.0] * 3, 1.2, True),
         ([1.0] * 6, [1.0] * 6, 1.0, True),
+        # the median of the ratios 2, 1/2 and 3; the medians themselves are alike
+        ([2.0, 1.0, 6.0], [1.0, 2.0, 2.0], 2.0, True),
     ],
 )
 def test_noise(mine: list[float], other: list[float], ratio: float, noise: bool) -> None:

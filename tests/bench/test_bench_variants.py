@@ -175,3 +175,15 @@ def test_variants_share_their_weights() -> None:
     one = {p.untyped_storage().data_ptr() for p in by_name["swiglu"].parameters()}
     other = {p.untyped_storage().data_ptr() for p in by_name["swiglu-joined"].parameters()}
     assert one == other
+
+
+@pytest.mark.parametrize(("major", "fast"), [(8, False), (9, True), (10, True), (12, False)])
+def test_where_the_grouped_product_has_a_kernel(
+    major: int, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere it loops on the host: a graph of it would be a capture that fails."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 0))
+    cuda = torch.device("cuda", 0)
+    assert moe.grouped_on_device(cuda, torch.bfloat16) == fast
+    assert not moe.grouped_on_device(cuda, torch.float16)
+    assert moe.grouped_on_device(CPU, torch.float32)
