@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 
 from metacount.bench import ceiling, grid
 from metacount.bench.layers import ffn

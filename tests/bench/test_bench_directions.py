@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from bench_layers import DECODE, DENSE, LATENT, PREFILL, SPARSE, spec
-from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor, nn
 
 from metacount.bench import grid, measured, reference

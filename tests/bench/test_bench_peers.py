@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench_layers import DECODE, DENSE, LATENT, PREFILL, spec
-from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor
 
 from metacount.bench.layers import attention, ffn, mla, peer_cores, peers, triton_silu

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bench_layers import DENSE, spec, tiny_cases
-from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor, nn
 
 from metacount.bench import prepare, run
@@ -225,7 +225,7 @@ def test_an_error_while_timing_is_a_row() -> None:
     class FailsLater(nn.Module):
         def __init__(self, block: nn.Module) -> None:
             super().__init__()
-            self.block, self.left = block, 40
+            self.block, self.left = block, 16
 
         def forward(self, x: Tensor) -> Tensor:
             self.left -= 1
