@@ -74,6 +74,7 @@ def steps() -> list[Step]:
         bench("moe", "moe"),
         bench("norm", "norm"),
         Step(name="modules", words=("benchmarks/gpu_modules.py",)),
+        Step(name="figures", words=("benchmarks/gpu_figures.py",)),
     ]  # fmt: skip
     return found
 
