@@ -113,8 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                      help="stop, after three rounds, when they have lasted so long for each "
                      "variant, launch and state (default 0.3)")  # fmt: skip
     how.add_argument("--budget", type=_budget, metavar="SECONDS",
-                     help="of the whole run: cases that would not fit any more are rows that say "
-                     "so")  # fmt: skip
+                     help="of the whole run: cases that by an estimate would not fit any more are "
+                     "rows that say so")  # fmt: skip
     how.add_argument("--no-ceiling", action="store_true",
                      help="do not measure what the device can do; no shares then")  # fmt: skip
     out = parser.add_argument_group("what becomes of it")
