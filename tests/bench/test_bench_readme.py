@@ -117,3 +117,14 @@ def test_the_pictures_are_drawn_from_the_saved_rows(name: str, tmp_path: Path) -
 
 def test_every_picture_is_one_of_these() -> None:
     assert {file.name for file in RESULTS.glob("*.svg")} == set(PICTURES)
+
+
+def test_what_save_writes_by_itself_is_no_file_of_the_checkout() -> None:
+    from fnmatch import fnmatch
+
+    if not (ROOT / ".gitignore").exists():
+        pytest.skip("no checkout: the tests of an image")
+    ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
+    for topic in ("ffn", "attention", "mla", "moe", "norm"):
+        assert any(fnmatch(results.default_file(topic), pattern) for pattern in ignored)
+        assert not (RESULTS / results.default_file(topic)).exists()
