@@ -144,4 +144,15 @@ def test_the_commands_of_the_readme_run(
     cpu = ["cpu" if word == "cuda" else word for word in inside(bench)]
     assert cpu != inside(bench)
     assert cli.main([*cpu, "--list"]) == 0
-    assert "swiglu-compiled" in capsys.readouterr().out
+    assert "swiglu-joined-compiled" in capsys.readouterr().out
+
+
+def test_the_image_keeps_what_the_compiler_needs_and_knows_its_commit() -> None:
+    (pruned,) = [rest for word, rest in stage("build") if word == "RUN" and "-delete" in rest]
+    # torch.compile on CUDA prefers torch's own ptxas
+    assert "! -name ptxas" in pruned
+    environment = " ".join(rest for word, rest in stage("") if word == "ENV")
+    assert "METACOUNT_COMMIT=$REVISION" in environment
+    (gpu,) = [words for words in command_lines() if "--gpus" in words]
+    # a user that the image does not know has no home to write to
+    assert "HOME=/tmp" in gpu

@@ -1,4 +1,4 @@
-"""The device: what it is called, how large its caches are, what clock it runs at. Only read."""
+"""The device: what it is called, how large its caches are, what else keeps it busy. Only read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .results import FORMAT
+
 MIB = 2**20
 UNKNOWN_CACHE = 64 * MIB  # when the system does not say
+FLUSH_CACHES = 2  # a flush reads so many times the cache,
+MOST_CPU_FLUSH = 64 * MIB  # on a CPU of at most this much cache: a server's L3 serves others too
+BUSY_SHARE = 0.9  # of a core that an idle machine gives to a loop, at the least
+PROBE_SECONDS = 0.05
+COMMIT_VARIABLE = "METACOUNT_COMMIT"  # of a tree without .git
 
 # Dense (not sparse) peaks that NVIDIA states: bf16 and fp16 tensor TFLOP/s, fp32 TFLOP/s, TB/s.
 # Source: the data sheets of the H200, H100 SXM and A100 80GB SXM.
@@ -43,14 +52,13 @@ def describe(device: torch.device) -> DeviceInfo:
     """The device by name, its last cache, and its memory (on a CPU what is free now)."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        free, _ = torch.cuda.mem_get_info(device)
         return DeviceInfo(
             device=properties.name,
             kind="cuda",
             driver=_nvidia_smi(device, "driver_version"),
             threads=None,
             cache_bytes=int(getattr(properties, "L2_cache_size", 0)) or UNKNOWN_CACHE,
-            memory_bytes=free,
+            memory_bytes=free_bytes(device),
             stated_peaks=stated_peaks(properties.name),
         )
     return DeviceInfo(
@@ -59,9 +67,28 @@ def describe(device: torch.device) -> DeviceInfo:
         driver=None,
         threads=torch.get_num_threads(),
         cache_bytes=_cpu_cache(),
-        memory_bytes=_free_memory(),
+        memory_bytes=free_bytes(device),
         stated_peaks=None,
     )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had now."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
+
+
+def flush_bytes(device: torch.device, cache_bytes: int) -> int:
+    """How much a flush reads: twice the cache; on a CPU twice the share of its threads.
+
+    >>> flush_bytes(torch.device("cuda"), 60 * MIB) == 120 * MIB
+    True
+    >>> flush_bytes(torch.device("cpu"), 480 * MIB) <= 128 * MIB
+    True
+    """
+    if device.type == "cuda":
+        return FLUSH_CACHES * cache_bytes
+    share = cache_bytes * torch.get_num_threads() // (os.cpu_count() or 1)
+    return FLUSH_CACHES * min(max(share, 1), cache_bytes, MOST_CPU_FLUSH)
 
 
 def stated_peaks(name: str) -> dict[str, float] | None:
@@ -82,14 +109,14 @@ def stated_peaks(name: str) -> dict[str, float] | None:
 
 
 def clock_mhz(device: torch.device) -> int | None:
-    """The clock right now, in MHz; None where nobody says."""
+    """The clock of a CPU right now, in MHz; None where nobody says. A GPU's is read by `power`."""
     if device.type == "cuda":
-        said = _nvidia_smi(device, "clocks.sm")
-        return int(said) if said is not None and said.isdecimal() else None
+        return None
     clocks = re.findall(r"^cpu MHz\s*:\s*(\d+)", _read("/proc/cpuinfo"), re.MULTILINE)
     return max(map(int, clocks)) if clocks else None
 
 
+@cache
 def _nvidia_smi(device: torch.device, query: str) -> str | None:
     """One value that nvidia-smi reports for this device; None without nvidia-smi."""
     tool = shutil.which("nvidia-smi")
@@ -148,32 +175,99 @@ def load_average() -> float | None:
         return None
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def other_load(threads: int) -> str | None:
+    """Why times taken now would be of a busy machine, in one sentence; None on an idle one.
+
+    Two looks: what the last minute's load leaves of the cores, and whether a short loop gets a
+    whole core now.
+    """
+    cores, load = os.cpu_count() or 1, load_average()
+    if load is not None and load + threads > cores + 0.5 and load > 0.5:
+        return (
+            f"load average {load} on {cores} core{'s' if cores > 1 else ''} leaves less than "
+            f"{threads} idle: times are of a busy machine"
+        )
+    share = core_share()
+    if share < BUSY_SHARE:
+        return (
+            f"a loop got {share * 100:.0f} % of a core: something else is running, and times are "
+            "of a busy machine"
+        )
+    return None
+
+
+def core_share(seconds: float = PROBE_SECONDS) -> float:
+    """The share of a core that this process got while it wanted all of it."""
+    wall, mine = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < seconds:
+        pass
+    return (time.process_time() - mine) / (time.perf_counter() - wall)
+
+
+def environment(device: torch.device, *, command: str | None = None) -> dict[str, Any]:
     """What every line of a results file repeats: device, driver, versions, commit, settings."""
     from metacount import __version__
 
     info = describe(device)
+    cuda = info.kind == "cuda"
     return {
+        "format": FORMAT,
         "device": info.device,
         "kind": info.kind,
         "driver": info.driver,
-        "cuda": torch.version.cuda if info.kind == "cuda" else None,
+        "cuda": torch.version.cuda if cuda else None,
         "threads": info.threads,
         "load_average": load_average(),
+        "other_load": None if cuda else other_load(torch.get_num_threads()),
         "cache_bytes": info.cache_bytes,
+        "flush_bytes": flush_bytes(device, info.cache_bytes),
+        "flush": "reads",  # so that no changed lines are left to be written back
         "stated_peaks": info.stated_peaks,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "metacount": __version__,
         "commit": commit(),
+        "command": command,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    } | (_cuda_settings(device) if cuda else {})
+
+
+def _cuda_settings(device: torch.device) -> dict[str, Any]:
+    """What of a CUDA device and of torch's settings for it changes times."""
+    properties = torch.cuda.get_device_properties(device)
+    matmul: Any = torch.backends.cuda.matmul
+    return {
+        "host": _cpu_name(),
+        "sms": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "power_limit_w": _nvidia_smi(device, "power.limit"),
+        "ecc": _nvidia_smi(device, "ecc.mode.current"),
+        "mig": _nvidia_smi(device, "mig.mode.current"),
+        "cudnn": torch.backends.cudnn.version(),
+        "triton": _version("triton"),
+        "cublas": _version("nvidia-cublas") or _version("nvidia-cublas-cu12"),
+        "blas_library": str(torch.backends.cuda.preferred_blas_library()),
+        "bf16_reduced_precision": str(matmul.allow_bf16_reduced_precision_reduction),
+        "fp16_reduced_precision": str(matmul.allow_fp16_reduced_precision_reduction),
+        "alloc_conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
+        or os.environ.get("PYTORCH_ALLOC_CONF"),
     }
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def commit() -> str | None:
     """The commit of the checkout that this file belongs to, `+changes` where files differ from it.
 
-    None for an installed package, also when it lies inside somebody else's repository.
+    For an installed package, also when it lies inside somebody else's repository, what the variable
+    METACOUNT_COMMIT says, or None.
     """
     package = Path(__file__).resolve().parent.parent
 
@@ -185,9 +279,10 @@ def commit() -> str | None:
             return None
         return done.stdout.strip()
 
+    said = os.environ.get(COMMIT_VARIABLE) or None
     if not git("ls-files", "__init__.py"):
-        return None
+        return said
     found = git("rev-parse", "HEAD")
     if found is None:
-        return None
+        return said
     return f"{found}+changes" if git("status", "--porcelain", "--", ".") else found

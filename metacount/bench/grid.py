@@ -10,10 +10,12 @@ from metacount.bench.work import Positions
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
 
-from .layers import attention, ffn, mla, moe, norm
-from .layers.case import Case
+from .layers import attention, attention_core, ffn, mla, moe, norm
+from .layers.case import TF32, Case
 
-DTYPES = ("bf16", "fp16", "fp32")
+DTYPES = ("bf16", "fp16", "tf32", "fp32")
+PARTS = ("layer", "core")  # of attention: with its projections, or what lies between them
+DECODE_BATCHES = (1, 16, 128)  # one sequence alone is the time of the projections' weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,25 +27,26 @@ class Grid:
     tokens: tuple[int, ...] = ()
     seq_lens: tuple[int, ...] = ()
     kv_lens: tuple[int, ...] = ()
-    batch_sizes: tuple[int, ...] = (1,)
+    decode_batches: tuple[int, ...] = (1,)
     routings: tuple[str, ...] = moe.ROUTINGS
 
 
 GRIDS: dict[str, dict[str, Grid]] = {
     "ffn": {
         "cuda": Grid(
-            models=("llama-7b", "llama3.1-405b", "mixtral-8x7b", "qwen3-0.6b", "textbook-block"),
-            dtypes=DTYPES,
-            tokens=(1, 16, 128, 1024, 8192, 16384),
+            models=("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
+            dtypes=("bf16",),
+            tokens=(1, 16, 128, 1024, 4096, 16384),
         ),
         "cpu": Grid(models=("textbook-block", "qwen3-0.6b"), dtypes=("fp32",), tokens=(1, 64)),
     },
     "attention": {
         "cuda": Grid(
-            models=("llama-7b", "llama3.1-405b"),
+            models=("llama-7b", "llama3-8b"),
             dtypes=("bf16",),
             seq_lens=(2048, 8192),
             kv_lens=(4096, 32768),
+            decode_batches=DECODE_BATCHES,
         ),
         "cpu": Grid(
             models=("textbook-block", "qwen3-0.6b"),
@@ -58,6 +61,7 @@ GRIDS: dict[str, dict[str, Grid]] = {
             dtypes=("bf16",),
             seq_lens=(2048,),
             kv_lens=(4096, 32768),
+            decode_batches=DECODE_BATCHES,
         ),
         "cpu": Grid(models=("deepseek-v2",), dtypes=("fp32",), seq_lens=(32,), kv_lens=(256,)),
     },
@@ -71,7 +75,7 @@ GRIDS: dict[str, dict[str, Grid]] = {
     },
     "norm": {
         "cuda": Grid(
-            models=("llama-7b", "llama3.1-405b"), dtypes=DTYPES, tokens=(1, 256, 8192, 16384)
+            models=("llama-7b", "llama3.1-405b"), dtypes=("bf16",), tokens=(1, 256, 8192, 16384)
         ),
         "cpu": Grid(models=("qwen3-0.6b", "llama-7b"), dtypes=("fp32",), tokens=(1, 512)),
     },
@@ -91,72 +95,137 @@ def spec_for(topic: str, model: str) -> ModelSpec:
     return spec
 
 
-def cases(
-    topic: str,
-    device: str,
-    *,
-    models: Sequence[str] | None = None,
-    dtypes: Sequence[str] | None = None,
-    tokens: Sequence[int] | None = None,
-    seq_lens: Sequence[int] | None = None,
-    kv_lens: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    routings: Sequence[str] | None = None,
-) -> list[Case]:
-    """The cases of a topic on a kind of device; None stands for the default of `GRIDS`.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What somebody asked for; None stands for the default of `GRIDS`.
+
+    `widths` of the feed-forward stand beside the catalog: (d_model, d_ff or None).
+    """
+
+    models: Sequence[str] | None = None
+    dtypes: Sequence[str] | None = None
+    tokens: Sequence[int] | None = None
+    seq_lens: Sequence[int] | None = None
+    kv_lens: Sequence[int] | None = None
+    batch_sizes: Sequence[int] | None = None
+    routings: Sequence[str] | None = None
+    d_models: Sequence[int] | None = None
+    d_ffs: Sequence[int] | None = None
+    directions: Sequence[str] | None = None
+    part: str | None = None
+    parts: bool = False
+    equal_time: bool = False
+    autotune: bool = False
+
+
+OPTIONS = {
+    "tokens": "--tokens", "seq_lens": "--seq", "kv_lens": "--kv-len", "batch_sizes": "--batch",
+    "routings": "--routing", "d_models": "--d-model", "d_ffs": "--d-ff",
+    "directions": "--direction", "part": "--part", "parts": "--parts",
+    "equal_time": "--equal-time", "autotune": "--autotune",
+}  # fmt: skip
+TAKES = {
+    "ffn": ("tokens", "d_models", "d_ffs", "directions", "parts", "equal_time", "autotune"),
+    "attention": ("seq_lens", "kv_lens", "batch_sizes", "part"),
+    "mla": ("seq_lens", "kv_lens", "batch_sizes"),
+    "moe": ("tokens", "routings"),
+    "norm": ("tokens",),
+}
+
+
+def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
+    """The cases of a topic on a kind of device.
 
     For attention, `seq_lens` gives prefill and `kv_lens` decode; where one is given, the other
     is not filled in.
     """
+    asked = asked or Asked()
     grid = GRIDS[topic][device]
-    _refuse_misplaced(topic, tokens=tokens, seq_lens=seq_lens, kv_lens=kv_lens,
-                      batch_sizes=batch_sizes, routings=routings)  # fmt: skip
-    names = [catalog.entry(model.lower()).id for model in models or grid.models]
-    specs = {name: spec_for(topic, name) for name in names}
-    found: list[Case] = []
-    for name, spec in specs.items():
-        for dtype in dtypes or grid.dtypes:
-            if topic in ("attention", "mla"):
-                layer = attention if topic == "attention" else mla
-                asked = seq_lens is not None or kv_lens is not None
-                prefills = (seq_lens or ()) if asked else grid.seq_lens
-                decodes = (kv_lens or ()) if asked else grid.kv_lens
-                found += [
-                    layer.case(name, spec, at, dtype)
-                    for at in _positions(prefills, decodes, batch_sizes or grid.batch_sizes)
-                ]
-            elif topic == "moe":
-                found += [
-                    moe.case(name, spec, n, routing, dtype)
-                    for n in tokens or grid.tokens
-                    for routing in routings or grid.routings
-                ]
-            else:
-                one = ffn.case if topic == "ffn" else norm.case
-                found += [one(name, spec, n, dtype) for n in tokens or grid.tokens]
-    return found
+    _refuse_misplaced(topic, asked)
+    dtypes = tuple(asked.dtypes or grid.dtypes)
+    if device != "cuda" and TF32 in dtypes:
+        raise InputError("--dtype tf32 is a mode of CUDA devices; use fp32, or --device cuda")
+    names = asked.models or (() if asked.d_models or asked.d_ffs else grid.models)
+    specs = [(catalog.entry(name.lower()).id, spec_for(topic, name.lower())) for name in names]
+    gpu = device == "cuda"
+    if topic == "ffn":
+        return _ffn_cases(grid, asked, specs, dtypes, gpu=gpu)
+    return [
+        case
+        for name, spec in dict(specs).items()
+        for dtype in dtypes
+        for case in _cases_of(topic, grid, asked, name, spec, dtype, gpu=gpu)
+    ]
 
 
-def _positions(
-    prefills: Sequence[int], decodes: Sequence[int], batch_sizes: Sequence[int]
-) -> list[Positions]:
-    lengths = [(s, s) for s in prefills] + [(1, t) for t in decodes]
-    return [Positions(batch_size=b, seq_len=s, kv_len=t) for s, t in lengths for b in batch_sizes]
+def _cases_of(
+    topic: str, grid: Grid, asked: Asked, name: str, spec: ModelSpec, dtype: str, *, gpu: bool
+) -> list[Case]:
+    tokens = asked.tokens or grid.tokens
+    if topic == "attention":
+        layer = attention_core if asked.part == "core" else attention
+        ways = attention.GPU_WAYS if gpu else attention.WAYS
+        return [layer.case(name, spec, at, dtype, ways) for at in _positions(grid, asked)]
+    if topic == "mla":
+        ways = tuple(mla.GPU_WAYS if gpu else mla.WAYS)
+        return [mla.case(name, spec, at, dtype, ways) for at in _positions(grid, asked)]
+    if topic == "moe":
+        return [moe.case(name, spec, n, routing, dtype)
+                for n in tokens for routing in asked.routings or grid.routings]  # fmt: skip
+    return [norm.case(name, spec, n, dtype) for n in tokens]
 
 
-def _refuse_misplaced(topic: str, **given: Sequence[object] | None) -> None:
+def _ffn_cases(
+    grid: Grid,
+    asked: Asked,
+    specs: Sequence[tuple[str, ModelSpec]],
+    dtypes: Sequence[str],
+    *,
+    gpu: bool,
+) -> list[Case]:
+    extras = ffn.Extras(
+        peers=gpu,
+        autotune=asked.autotune,
+        parts=asked.parts,
+        equal_time=asked.equal_time,
+        directions=tuple(asked.directions or ("forward",)),
+    )
+    blocks = {name: (spec.d_model, ffn.widths(spec)) for name, spec in specs}
+    for d in asked.d_models or ():
+        for width in asked.d_ffs or (None,):
+            label = f"d{d}" if width is None else f"d{d}-ff{width}"
+            blocks[label] = d, ffn.gated_widths(d, {"swiglu-own": width})
+    if asked.d_ffs and not asked.d_models:
+        if not specs:
+            raise InputError("--d-ff needs --d-model, or --model for the other width")
+        blocks = {}
+        for name, spec in specs:
+            for width in asked.d_ffs:
+                gated = ffn.gated_widths(spec.d_model, {"swiglu-own": width})
+                blocks[f"{name}-ff{width}"] = spec.d_model, gated
+    return [
+        ffn.sized(label, d, gated, n, dtype, extras)
+        for label, (d, gated) in blocks.items()
+        for dtype in dtypes
+        for n in asked.tokens or grid.tokens
+    ]
+
+
+def _positions(grid: Grid, asked: Asked) -> list[Positions]:
+    named = asked.seq_lens is not None or asked.kv_lens is not None
+    prefills = (asked.seq_lens or ()) if named else grid.seq_lens
+    decodes = (asked.kv_lens or ()) if named else grid.kv_lens
+    found = [(b, s, s) for s in prefills for b in asked.batch_sizes or (1,)]
+    found += [(b, 1, t) for t in decodes for b in asked.batch_sizes or grid.decode_batches]
+    return [Positions(batch_size=b, seq_len=s, kv_len=t) for b, s, t in found]
+
+
+def _refuse_misplaced(topic: str, asked: Asked) -> None:
     """An option that the topic has no use for is an error, not ignored."""
-    takes = {
-        "attention": ("seq_lens", "kv_lens", "batch_sizes"),
-        "mla": ("seq_lens", "kv_lens", "batch_sizes"),
-        "moe": ("tokens", "routings"),
-    }.get(topic, ("tokens",))
-    options = {"tokens": "--tokens", "seq_lens": "--seq", "kv_lens": "--kv-len",
-               "batch_sizes": "--batch", "routings": "--routing"}  # fmt: skip
-    for name, values in given.items():
-        if values is not None and name not in takes:
-            use = ", ".join(options[other] for other in takes)
-            raise InputError(f"{options[name]} means nothing to bench {topic}; it takes {use}")
+    for name, option in OPTIONS.items():
+        if getattr(asked, name) not in (None, False) and name not in TAKES[topic]:
+            use = ", ".join(OPTIONS[other] for other in TAKES[topic])
+            raise InputError(f"{option} means nothing to bench {topic}; it takes {use}")
 
 
 def variants_of(found: Sequence[Case]) -> tuple[str, ...]:

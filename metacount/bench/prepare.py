@@ -1,44 +1,62 @@
-"""Before a variant is timed: counted, compared with the reference, compiled, warmed up."""
+"""Before a variant is timed: counted, compared with the reference, compiled, launches chosen."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from ..measure.operators import UncountedOp
+from .clocks.graphs import CaptureRoom, waits_for_host
+from .clocks.on_device import EagerStopwatch, GraphStopwatch, LostWork
+from .clocks.stopwatch import (
+    EAGER,
+    GRAPH,
+    LAUNCHES,
+    STATES,
+    Call,
+    CpuStopwatch,
+    Stopwatch,
+    estimate_call,
+)
+from .layers import case as cases
 from .layers.case import Built, Case, Inputs, Variant
-from .observe import TOLERANCE, Observed, error_of, observe
+from .layers.training import ForwardBackward
+from .observe import TOLERANCE, Observed, error_in, observe
 from .rows import MISCOUNTED, NO_ROOM, NOT_AVAILABLE, WRONG
-from .timing import STATES, Call, CaptureRoom, CpuStopwatch, CudaStopwatch, Stopwatch
 
 MAX_REASON = 160  # characters of somebody else's message
+WARM_UPS = 3  # calls of each input set before anything is timed; one for long calls
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to time: samples of each pass, the seconds they may take, and which states."""
+    """How to time: see `rounds.Until`; which states and launches; what is left out."""
 
     device: torch.device
     rounds: int
     seconds: float
+    precision: float = 0.005
+    warm_up_seconds: float = 0.1
     states: tuple[str, ...] = STATES
+    launches: tuple[str, ...] = LAUNCHES
     compile: bool = True
     only: tuple[str, ...] | None = None
     seed: int = 0
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A variant that passed its checks, with what was seen of it."""
+    """A variant that passed its checks, with what was seen of it, and a stopwatch a launch."""
 
     variant: Variant
     known: dict[str, Any]
-    watch: Stopwatch
-    passes: dict[str, list[list[float]]] = field(default_factory=dict)
+    watches: list[Stopwatch]
 
 
 class Refused(Exception):
@@ -51,6 +69,10 @@ class Refused(Exception):
 
 def failure_of(error: BaseException) -> tuple[str, str]:
     """Status and one line of a forward that did not run."""
+    if isinstance(error, Refused):
+        return error.status, error.reason
+    if isinstance(error, LostWork):
+        return WRONG, str(error)
     text = str(error)
     # a CPU has no exception of its own for it
     no_room = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate" in text
@@ -59,7 +81,16 @@ def failure_of(error: BaseException) -> tuple[str, str]:
     return (NO_ROOM, "out of memory") if no_room else (NOT_AVAILABLE, said)
 
 
+def is_ours(variant: Variant, error: BaseException) -> bool:
+    """Whether an error is a mistake of this program: what a device, a compiler or other people's
+    code raises is a row.
+    """
+    expected = (RuntimeError, MemoryError, Refused, LostWork)
+    return not (variant.compiled or variant.foreign or isinstance(error, expected))
+
+
 def of_work(variant: Variant) -> dict[str, Any]:
+    """The fields of a row that the work fills."""
     work = variant.work
     return {
         "matmul_flops": work.matmul_flops,
@@ -72,15 +103,16 @@ def of_work(variant: Variant) -> dict[str, Any]:
 class Expected:
     """What the reference gives for the first input set, once for variants that share it."""
 
-    def __init__(self, built: Built, rows: list[int]) -> None:
-        self.inputs, self.rows = built.inputs[0], rows
-        self._found: dict[Any, torch.Tensor] = {}
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+        self._found: dict[Any, cases.Expected] = {}
 
-    def of(self, variant: Variant) -> torch.Tensor:
+    def of(self, variant: Variant, inputs: Inputs) -> cases.Expected:
         """The rows in float64."""
-        if variant.reference not in self._found:
-            self._found[variant.reference] = variant.reference(self.inputs, self.rows)
-        return self._found[variant.reference]
+        key = variant.reference, id(inputs)  # parts share a reference, and not their inputs
+        if key not in self._found:
+            self._found[key] = variant.reference(inputs, self.rows)
+        return self._found[key]
 
 
 def prepare(
@@ -93,49 +125,120 @@ def prepare(
     room: CaptureRoom | None,
 ) -> Ready:
     """Count, compare with the reference, compile, warm up. `Refused` where one of them fails."""
+    if variant.missing is not None:
+        raise Refused(NOT_AVAILABLE, variant.missing)
     if variant.compiled and not plan.compile:
         raise Refused(NOT_AVAILABLE, "--no-compile")
-    inputs = built.inputs[0]
+    sets = variant.inputs or built.inputs
     try:
-        seen = observe(variant, inputs)
+        seen = observe(variant, sets[0])
         refuse_miscount(variant, seen)
-        call = (
-            torch.compile(variant.module, dynamic=False, fullgraph=True)
-            if variant.compiled
-            else variant.module
-        )
-        working = _working_bytes(call, inputs, plan.device, seen, compiled=variant.compiled)
-        error = error_of(call, inputs, expected.rows, expected.of(variant))
-        if not error <= TOLERANCE[case.dtype]:  # not a number is wrong too
-            raise Refused(
-                WRONG,
-                f"relative error {error:.2g} against float64, {case.dtype} explains at most "
-                f"{TOLERANCE[case.dtype]:.2g}",
-                relative_error=None if math.isnan(error) else error,
-            )
-        calls = [partial(call, *inputs) for inputs in built.inputs]
-        watch: Stopwatch
-        if room is not None:
-            watch = CudaStopwatch(calls, flush, room=room, capture=not variant.reads_back)
-        else:
-            watch = CpuStopwatch(calls, flush)
+        call = compiled_of(variant)
+        working = _working_bytes(call, sets[0], plan.device, seen, compiled=bool(variant.compiled))
+        check = _checker(case, variant, expected, sets[0])
+        error = check(call(*sets[0]))
+        calls = [partial(call, *inputs) for inputs in sets]
+        watches, note = _watches(variant, calls, flush, plan, room, check)
     except Refused:
         raise
     except UncountedOp as error:
         raise Refused(MISCOUNTED, str(error)) from None
     except Exception as error:
-        if not variant.compiled and not isinstance(error, RuntimeError):
-            raise  # a mistake of ours, not of the device; a compiler may raise anything
+        if is_ours(variant, error):
+            raise
         status, reason = failure_of(error)
         raise Refused(status, reason) from None
-    known = {
-        **of_work(variant),
+    known = of_work(variant) | {
         "relative_error": error,
-        "operator_bytes": None if variant.compiled else seen.operator_bytes,
+        "operators": seen.operators,
+        "counted_on": variant.stand_in_name or None,
+        # a compiler may fuse what the counted forward did one by one
+        "operator_bytes": None if variant.compiled or variant.stand_in else seen.operator_bytes,
         "working_bytes": working,
         "peak_bytes": None if working is None else seen.held_bytes + working,
+        "note": note,
     }
-    return Ready(variant=variant, known=known, watch=watch)
+    return Ready(variant=variant, known=known, watches=watches)
+
+
+def compiled_of(variant: Variant) -> Any:
+    """The variant's module, under torch.compile in its mode where it has one."""
+    if not variant.compiled:
+        return variant.module
+    if isinstance(variant.module, ForwardBackward):
+        call: Any = variant.module.compiled(variant.compiled)
+    else:
+        call = torch.compile(variant.module, dynamic=False, fullgraph=True, mode=variant.compiled)
+
+    def quiet(*inputs: torch.Tensor) -> Any:
+        # float32 is meant here; the compiler advises against it
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*TensorFloat32.*")
+            return call(*inputs)
+
+    ready: list[Any] = []
+
+    def once_quiet(*inputs: torch.Tensor) -> Any:
+        if ready:
+            return call(*inputs)
+        out = quiet(*inputs)
+        ready.append(True)
+        return out
+
+    return once_quiet
+
+
+def _checker(
+    case: Case, variant: Variant, expected: Expected, inputs: Inputs
+) -> Callable[[Any], float]:
+    """Compare what a call gave with the reference: its error, or `Refused`."""
+    bound = TOLERANCE[case.dtype]
+
+    def check(out: Any) -> float:
+        error = error_in(out, expected.rows, expected.of(variant, inputs), variant.pick)
+        if not error <= bound:  # not a number is wrong too
+            raise Refused(
+                WRONG,
+                f"relative error {error:.2g} against float64, {case.dtype} explains at most "
+                f"{bound:.2g}",
+                relative_error=None if math.isnan(error) else error,
+            )
+        return error
+
+    return check
+
+
+def _watches(
+    variant: Variant,
+    calls: Sequence[Call],
+    flush: Call,
+    plan: Plan,
+    room: CaptureRoom | None,
+    check: Callable[[Any], object],
+) -> tuple[list[Stopwatch], str | None]:
+    """A stopwatch for each launch that this variant can have, and what there is to say about it."""
+    call_s = estimate_call(calls[0], plan.device)
+    for call in calls:
+        for _ in range(WARM_UPS if call_s * len(calls) < 0.1 else 0):
+            call()
+    if room is None:
+        return [CpuStopwatch(calls, flush, call_s)], None
+    room.warm_up(calls[0])
+    waits = waits_for_host(calls[0], plan.device)
+    note = None
+    if waits and not variant.reads_back:
+        note = f"no graph: {waits}"
+    elif variant.reads_back and not waits:
+        note = "no graph: said to wait for the host, though no wait was seen"
+    graph = not waits and not variant.reads_back
+    found: list[Stopwatch] = []
+    if GRAPH in plan.launches and graph:
+        found.append(GraphStopwatch(calls, flush, call_s, room=room, states=plan.states,
+                                    check=check))  # fmt: skip
+    if EAGER in plan.launches or not found:
+        found.append(EagerStopwatch(calls, flush, call_s, plan.device))
+    torch.cuda.empty_cache()  # what this variant worked with is not kept while others run
+    return found, note
 
 
 def refuse_miscount(variant: Variant, seen: Observed) -> None:

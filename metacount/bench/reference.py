@@ -25,6 +25,18 @@ def silu(x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-x))
 
 
+def gelu_slope(x: Tensor) -> Tensor:
+    """The derivative of x·Φ(x): Φ(x) + x·φ(x)."""
+    density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    return (1 + torch.erf(x / ROOT_2)) / 2 + x * density
+
+
+def silu_slope(x: Tensor) -> Tensor:
+    """The derivative of x·s, s = 1 / (1 + e^-x): s·(1 + x·(1 - s))."""
+    s = 1 / (1 + torch.exp(-x))
+    return s * (1 + x * (1 - s))
+
+
 def plain_ffn(x_ND: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
     """down·gelu(up·x), in float64."""
     hidden = gelu(x_ND.double() @ up_MD.double().T)
@@ -103,11 +115,20 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return centred / torch.sqrt(variance + eps) * weight.double() + bias.double()
 
 
-def rotate(x_SP: Tensor, positions: list[int], theta: float) -> Tensor:
-    """Each pair of columns (2i, 2i + 1) as a complex number, turned by position·theta^(-2i/P)."""
+def rotate(
+    x_SP: Tensor, positions: list[int], theta: float, angles: torch.dtype = torch.float64
+) -> Tensor:
+    """Each pair of columns (2i, 2i + 1) as a complex number, turned by position·theta^(-2i/P).
+
+    The angle is rounded to `angles`, twice: each theta^(-2i/P), and its product with the position.
+    At position 131,072 half a unit in the last place of float32 is 0.004 radians; a model that
+    is defined with float32 angles is not wrong by that.
+    """
     width = x_SP.shape[-1]
-    turns = [[p * theta ** (-i / width) for i in range(0, width, 2)] for p in positions]
-    angle = torch.tensor(turns, dtype=torch.float64, device=x_SP.device)
+    device = x_SP.device
+    powers = [theta ** (-i / width) for i in range(0, width, 2)]
+    places = torch.tensor(positions, dtype=angles, device=device)
+    angle = (places[:, None] * torch.tensor(powers, dtype=angles, device=device)).double()
     x = torch.complex(x_SP[:, 0::2], x_SP[:, 1::2])
     turned = x * torch.polar(torch.ones_like(angle), angle)
     return torch.view_as_real(turned).flatten(-2)
@@ -131,6 +152,8 @@ def latent_attention(
     n_heads, rank, nope, rope, value = sizes
     w = {name: weight.double() for name, weight in weights.items()}
     x, past = x_SD.double(), len(past_Tc)
+    # the model takes angles in float32, and in float64 where its input is
+    angles = torch.float64 if x_SD.dtype == torch.float64 else torch.float32
     if "q_a" in w:
         q_all = rms_norm(x[rows] @ w["q_a"].T, w["q_norm"], eps) @ w["q_b"].T
     else:
@@ -140,11 +163,13 @@ def latent_attention(
         (past_Tc[:, :rank].double(), rms_norm(compressed[:, :rank], w["kv_norm"], eps))
     )
     new = [past + s for s in range(len(x))]
-    rotated = torch.cat((past_Tc[:, rank:].double(), rotate(compressed[:, rank:], new, theta)))
+    rotated = torch.cat(
+        (past_Tc[:, rank:].double(), rotate(compressed[:, rank:], new, theta, angles))
+    )
     positions, heads = [past + row for row in rows], []
     for h in range(n_heads):
         q = q_all[:, h * (nope + rope) : (h + 1) * (nope + rope)]
-        q = torch.cat((q[:, :nope], rotate(q[:, nope:], positions, theta)), dim=-1)
+        q = torch.cat((q[:, :nope], rotate(q[:, nope:], positions, theta, angles)), dim=-1)
         expand = w["kv_b"][h * (nope + value) : (h + 1) * (nope + value)]
         k = torch.cat((latent @ expand[:nope].T, rotated), dim=-1)
         heads.append(attend(q, k, latent @ expand[nope:].T, positions, (nope + rope) ** -0.5))

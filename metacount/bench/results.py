@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,19 +12,19 @@ from metacount.bench.rows import OK, Ceiling, Row
 from metacount.errors import InputError, shown
 from metacount.output_file import not_written
 
-FOLDER = os.path.join("benchmarks", "results")
+FORMAT = 2  # of a line; lines of format 1 say nothing of it
 MAX_FILE_BYTES = 2**28
 
 
 def lines_of(
-    rows: list[Row], ceilings: dict[str, Ceiling], environment: dict[str, Any], date: str
+    rows: Sequence[Row], ceilings: Mapping[str, Ceiling], environment: dict[str, Any], date: str
 ) -> list[dict[str, Any]]:
-    """A dict for each row: the row, the roof of its dtype, the environment, the date."""
+    """A dict for each row: the row, the roof of its dtype (if any), the environment, the date."""
     return [
         {
             "date": date,
             **environment,
-            "ceiling": asdict(ceilings[row.dtype]),
+            "ceiling": asdict(ceilings[row.dtype]) if row.dtype in ceilings else None,
             **row.to_dict(),
         }
         for row in rows
@@ -31,12 +32,12 @@ def lines_of(
 
 
 def default_file(topic: str) -> str:
-    """`benchmarks/results/TOPIC.jsonl` below the current folder, which must have such a folder."""
-    if not os.path.isdir(FOLDER):
-        raise InputError(
-            f"--save: there is no folder {FOLDER} here; give a file: --save results.jsonl"
-        )
-    return os.path.join(FOLDER, f"{topic}.jsonl")
+    """Where `--save` without a file appends: metacount-bench-TOPIC.jsonl in the current folder.
+
+    >>> default_file("ffn")
+    'metacount-bench-ffn.jsonl'
+    """
+    return f"metacount-bench-{topic}.jsonl"
 
 
 def append(file: str, lines: list[dict[str, Any]]) -> None:
@@ -74,7 +75,15 @@ def _line(file: str, number: int, text: str) -> dict[str, Any]:
         raise InputError(problem) from None
     if not isinstance(data, dict) or not _is_result(data):
         raise InputError(problem)
-    return data
+    return data if "format" in data else _from_format_1(data)
+
+
+def _from_format_1(line: dict[str, Any]) -> dict[str, Any]:
+    """A line as it is written today: what was compiled then was the joined block."""
+    name = line["variant"]
+    if line["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
+        name = name.removesuffix("-compiled") + "-joined-compiled"
+    return {**line, "format": 1, "variant": name}
 
 
 TEXTS = ("date", "device", "torch", "topic", "model", "dtype", "variant", "state", "launch",
@@ -88,12 +97,18 @@ def _is_result(data: dict[str, Any]) -> bool:
     return (
         all(isinstance(data.get(name), str) for name in TEXTS)
         and all(isinstance(data.get(name), dict) for name in ("sizes", "workload"))
-        and isinstance(roof, dict)
+        and (_is_roof(roof) or (roof is None and "ceiling" in data))
+        and (data["status"] != OK or all(_is_number(data.get(name)) for name in NUMBERS))
+        and (data["topic"] != "ffn" or _is_positive(data["workload"].get("tokens")))
+    )
+
+
+def _is_roof(roof: object) -> bool:
+    return (
+        isinstance(roof, dict)
         and all(_is_positive(roof.get(name)) for name in ("flops_per_s", "bytes_per_s"))
         and isinstance(shape := roof.get("shape"), list)
         and len(shape) == 3
-        and (data["status"] != OK or all(_is_number(data.get(name)) for name in NUMBERS))
-        and (data["topic"] != "ffn" or _is_positive(data["workload"].get("tokens")))
     )
 
 
@@ -106,13 +121,14 @@ def _is_positive(value: object) -> bool:
 
 
 def latest_run(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of every (device, topic, case, variant, state), only the line measured last.
+    """Of every (device, topic, case, variant, state, launch, direction), only the last line.
 
     A file grows by one run after another; a picture shows one point for each.
     """
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
         key = [line.get(name) for name in ("device", "torch", "topic", "model", "sizes",
-                                           "workload", "dtype", "variant", "state")]  # fmt: skip
+                                           "workload", "dtype", "variant", "state", "launch",
+                                           "direction")]  # fmt: skip
         found[json.dumps(key, sort_keys=True)] = line
     return list(found.values())

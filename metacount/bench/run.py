@@ -1,9 +1,11 @@
-"""One case after the other: checked, then timed in two interleaved passes, then put into rows."""
+"""One case after the other: checked, then timed in rounds, then put into rows."""
 
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,19 +13,24 @@ from typing import Any
 import torch
 
 from . import device as devices
-from .ceiling import measure_ceiling
-from .layers.case import Case
+from .ceiling import Roofs
+from .clocks.graphs import CaptureRoom
+from .clocks.power import Monitor, monitor_of
+from .clocks.rounds import Entrant, Until, take_turns
+from .clocks.stopwatch import flusher, input_sets, no_collector
+from .layers.case import Built, Case, Variant, product_precision
+from .measured import Measured, rows_of_case
 from .observe import rows_to_check
-from .prepare import Expected, Plan, Ready, Refused, failure_of, of_work, prepare
-from .rows import FAILED, NO_ROOM, OK, Ceiling, Row, Timing, compared, rates, timing_of
-from .timing import CaptureRoom, flusher, input_sets, no_collector, samples
+from .prepare import Expected, Plan, Ready, Refused, failure_of, is_ours, of_work, prepare
+from .rows import FAILED, NO_ROOM, NO_TIME, NOT_AVAILABLE, OK, Ceiling, Row
 
 NO_STATE = "-"  # of a row that was not timed
 # of the free memory; the rest is left to kernels and to whoever shares the machine
 USABLE_MEMORY = 0.8
+TIMING = "while it was timed: "
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Report:
     """Rows in order, with the roof of each dtype and where it all was measured."""
 
@@ -36,122 +43,194 @@ class Report:
         """Rows whose result or count is wrong."""
         return [row for row in self.rows if row.status in FAILED]
 
+    @property
+    def unmeasured(self) -> bool:
+        """Whether a case gave nothing and neither memory nor budget is the reason, or none did."""
+        by_case: dict[Any, list[Row]] = {}
+        for row in self.rows:
+            key = (row.topic, row.model, tuple(row.workload.items()), row.dtype)
+            by_case.setdefault(key, []).append(row)
+        empty = [rows for rows in by_case.values() if all(row.status != OK for row in rows)]
+        excused = (NO_ROOM, NO_TIME)
+        broken = [rows for rows in empty if any(row.status not in excused for row in rows)]
+        return bool(broken) or (bool(by_case) and len(empty) == len(by_case))
+
+
+Tell = Callable[[int, int, str, str], None]
+
 
 def run_cases(
     cases: Sequence[Case],
     plan: Plan,
     *,
-    ceilings: dict[str, Ceiling] | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, label: None,
-    keep: Callable[[Report, list[Row]], None] = lambda report, rows: None,
-) -> Report:
-    """Measure the roof of each dtype (unless given), then every case.
+    report: Report,
+    roofs: Roofs | None,
+    budget: float | None = None,
+    seconds: Sequence[float] = (),
+    tell: Tell = lambda done, total, label, detail: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[list[Row]]:
+    """Measure every case, and the roof of its dtype first (unless `roofs` is None).
 
-    `keep` gets the rows of each case as soon as they are there.
+    Gives the rows of each case as soon as they are there; they and the roofs are in `report` too. A
+    case that, by the estimates `seconds`, does not fit into what is left of `budget` is rows that
+    say so.
     """
+    began = clock()
     cache_bytes = devices.describe(plan.device).cache_bytes
-    roofs = dict(ceilings or {})
-    with torch.no_grad():
-        for dtype in dict.fromkeys(case.dtype for case in cases):
-            if dtype not in roofs:
-                progress(0, len(cases), f"ceiling, {dtype}")
-                roofs[dtype] = measure_ceiling(plan.device, dtype, cache_bytes)
-        report = Report(environment=devices.environment(plan.device), ceilings=roofs)
+    with monitor_of(plan.device) or nullcontext() as monitor:
         for done, case in enumerate(cases):
-            progress(done, len(cases), case.label)
-            rows = run_case(case, plan, roofs[case.dtype], cache_bytes)
+            spent = clock() - began
+            if budget is not None and spent + seconds[done] > budget:
+                reason = (
+                    f"about {seconds[done]:.0f} s; of --budget {budget:g} s "
+                    f"{max(0, budget - spent):.0f} are left"
+                )
+                rows = unmeasured(case, plan, NO_TIME, reason)
+            else:
+                if roofs is not None:
+                    if roofs.is_due(case.dtype):
+                        tell(done, len(cases), case.label, f"ceiling, {case.dtype}")
+                    report.ceilings[case.dtype] = roofs.of(case.dtype)
+                rows = run_case(
+                    case, plan, report.ceilings.get(case.dtype), cache_bytes, monitor=monitor,
+                    tell=partial(tell, done, len(cases), case.label),
+                )  # fmt: skip
             report.rows.extend(rows)
-            keep(report, rows)
-    return report
+            yield rows
+            if (lost := device_lost(plan.device)) is not None:
+                for rest in cases[done + 1 :]:
+                    rows = unmeasured(rest, plan, NOT_AVAILABLE, f"the device was lost: {lost}")
+                    report.rows.extend(rows)
+                    yield rows
+                return
+        if roofs is not None:
+            for dtype in roofs.first:  # what the device can still do at the end
+                report.ceilings[dtype] = roofs.of(dtype, again=True)
 
 
-def run_case(case: Case, plan: Plan, ceiling: Ceiling, cache_bytes: int) -> list[Row]:
+def device_lost(device: torch.device) -> str | None:
+    """The error that a CUDA device answers everything with from now on, or None."""
+    if device.type != "cuda":
+        return None
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        return failure_of(error)[1]
+    return None
+
+
+def unmeasured(case: Case, plan: Plan, status: str, reason: str) -> list[Row]:
+    """A row for each variant of a case that was not tried."""
+    return [
+        _blank(case)(variant=name, state=NO_STATE, launch=NO_STATE, status=status, reason=reason)
+        for name in _names(case, plan)
+    ]
+
+
+def run_case(
+    case: Case,
+    plan: Plan,
+    ceiling: Ceiling | None,
+    cache_bytes: int,
+    *,
+    monitor: Monitor | None = None,
+    tell: Callable[[str], None] = lambda detail: None,
+) -> list[Row]:
     """The rows of one case, in the order of its variants; nothing here raises for one variant."""
     torch.manual_seed(plan.seed)
     torch.compiler.reset()  # what was compiled for other sizes counts against a limit
     gc.collect()  # graphs and compiled code of the case before hold its tensors in cycles
     if plan.device.type == "cuda":
         torch.cuda.empty_cache()
-    blank = partial(Row, topic=case.topic, model=case.model, sizes=case.sizes,
-                    workload=case.workload, dtype=case.dtype)  # fmt: skip
-    names = [name for name in case.variants if plan.only is None or name in plan.only]
-    failure = partial(blank, state=NO_STATE, launch=NO_STATE)
-    free = devices.describe(plan.device).memory_bytes
-    n_sets = input_sets(plan.device, case.set_bytes, cache_bytes)
-    needed = case.needs_bytes + (n_sets - 1) * case.set_bytes
-    if needed > USABLE_MEMORY * free:
-        reason = f"needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
-        return [failure(variant=name, status=NO_ROOM, reason=reason) for name in names]
+    free = devices.free_bytes(plan.device)
+    wanted = input_sets(plan.device, case.set_bytes, cache_bytes)
+    n_sets = next((n for n in (wanted, 1) if _needed(case, n) <= USABLE_MEMORY * free), None)
+    if n_sets is None:
+        reason = f"needs about {_needed(case, 1) / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        return unmeasured(case, plan, NO_ROOM, reason)
     try:
         built = case.build(plan.device, n_sets)
-        flush = flusher(plan.device, cache_bytes)
+        flush = flusher(plan.device, devices.flush_bytes(plan.device, cache_bytes))
+        # a stream that fails here is the device's trouble, not a variant's
+        room = CaptureRoom(plan.device) if plan.device.type == "cuda" else None
     except (RuntimeError, MemoryError) as error:
-        status, reason = failure_of(error)
-        return [failure(variant=name, status=status, reason=reason) for name in names]
-    room = CaptureRoom(plan.device) if plan.device.type == "cuda" else None
-    expected = Expected(built, rows_to_check(case.rows, case.checked_rows))
-    rows: dict[str, list[Row]] = {}
-    ready: list[Ready] = []
+        return unmeasured(case, plan, *failure_of(error))
+    with torch.no_grad(), product_precision(case.dtype):
+        ready, refused = _prepared(case, built, plan, flush, room, tell)
+        tell("timing")
+        measured, failed = _timed(case, ready, plan)
+    timed = rows_of_case(measured, case, ceiling, _blank(case), plan.states, monitor,
+                         devices.clock_mhz(plan.device))  # fmt: skip
+    rows = [*timed, *refused, *failed]
+    order = {variant.key: i for i, variant in enumerate(built.variants)}
+    return sorted(rows, key=lambda row: order.get((row.variant, row.direction), len(order)))
+
+
+def _needed(case: Case, n_sets: int) -> int:
+    return case.needs_bytes + (n_sets - 1) * case.set_bytes
+
+
+def _names(case: Case, plan: Plan) -> list[str]:
+    return [name for name in case.variants if plan.only is None or name in plan.only]
+
+
+def _blank(case: Case) -> Any:
+    return partial(Row, topic=case.topic, model=case.model, sizes=case.sizes,
+                   workload=case.workload, dtype=case.dtype)  # fmt: skip
+
+
+def _not_timed(case: Case, variant: Variant, status: str, reason: str, **known: Any) -> Row:
+    row: Row = _blank(case)(
+        **{"variant": variant.name, "direction": variant.direction, "state": NO_STATE,
+           "launch": NO_STATE, "status": status, "reason": reason, **of_work(variant), **known}
+    )  # fmt: skip
+    return row
+
+
+def _prepared(
+    case: Case,
+    built: Built,
+    plan: Plan,
+    flush: Callable[[], Any],
+    room: CaptureRoom | None,
+    tell: Callable[[str], None],
+) -> tuple[list[Ready], list[Row]]:
+    """Every variant checked, one after the other, before the first is timed."""
+    expected = Expected(rows_to_check(case.rows, case.checked_rows))
+    names, ready, refused = _names(case, plan), [], []
     for variant in built.variants:
         if variant.name not in names:
             continue
+        tell(variant.name)
         try:
-            found = prepare(case, variant, built, plan, expected, flush, room)
-        except Refused as refused:
-            said = {"status": refused.status, "reason": refused.reason, **refused.known}
-            rows[variant.name] = [failure(variant=variant.name, **said, **of_work(variant))]
-            continue
-        ready.append(found)
+            ready.append(prepare(case, variant, built, plan, expected, flush, room))
+        except Refused as error:
+            refused.append(_not_timed(case, variant, error.status, error.reason, **error.known))
+            if plan.device.type == "cuda":
+                torch.cuda.empty_cache()
+    return ready, refused
+
+
+def _timed(case: Case, ready: Sequence[Ready], plan: Plan) -> tuple[list[Measured], list[Row]]:
+    """All that passed their checks take turns; who fails meanwhile is a row that says when."""
+    pairs = [
+        (Entrant(name=one.variant.name, watch=watch), one) for one in ready for watch in one.watches
+    ]
+    owners = {id(entrant): one for entrant, one in pairs}
+    until = Until(rounds=plan.rounds, seconds=plan.seconds, precision=plan.precision,
+                  states=plan.states, warm_up_seconds=plan.warm_up_seconds)  # fmt: skip
     with no_collector():
-        clock = _time(ready, plan, n_sets)
-    rows |= _timed_rows(ready, partial(blank, clock_mhz=clock, input_sets=n_sets), case, ceiling)
-    return [row for name in names for row in rows[name]]
-
-
-def _time(ready: Sequence[Ready], plan: Plan, n_sets: int) -> int | None:
-    """Two passes over all variants, so that what drifts does so for all; the clock in between."""
-    clock = None
-    for number in range(2):
-        for state in plan.states:
-            for one in ready:
-                found = samples(one.watch, state, rounds=plan.rounds, seconds=plan.seconds,
-                                sets=n_sets)  # fmt: skip
-                one.passes.setdefault(state, []).append(found)
-        if number == 0 and ready:
-            clock = devices.clock_mhz(plan.device)
-    return clock
-
-
-def _timed_rows(
-    ready: Sequence[Ready], blank: Any, case: Case, ceiling: Ceiling
-) -> dict[str, list[Row]]:
-    timings = {
-        (one.variant.name, state): timing_of(*passes)
-        for one in ready
-        for state, passes in one.passes.items()
-    }
-    baseline = case.variants[0]
-    rows: dict[str, list[Row]] = {}
-    for one in ready:
-        name = one.variant.name
-        rows[name] = list(_rows_of(one, timings, baseline, blank, ceiling))
-    return rows
-
-
-def _rows_of(
-    one: Ready, timings: dict[tuple[str, str], Timing], baseline: str, blank: Any, ceiling: Ceiling
-) -> Iterator[Row]:
-    name = one.variant.name
-    for state in one.passes:
-        timing = timings[name, state]
-        against = timings.get((baseline, state))
-        ratio = {} if against is None else {"baseline": baseline, **compared(timing, against)}
-        yield blank(
-            variant=name,
-            state=state,
-            launch=one.watch.launch,
-            status=OK,
-            **one.known,
-            **rates(one.variant.work, timing, ceiling),
-            **ratio,
-        )
+        take_turns(
+            [entrant for entrant, _ in pairs], until, seed=plan.seed,
+            is_ours=lambda entrant, error: is_ours(owners[id(entrant)].variant, error),
+        )  # fmt: skip
+    measured, failed = [], []
+    for entrant, one in pairs:
+        if entrant.failed is not None:
+            status, reason = failure_of(entrant.failed)
+            known = one.known | {"launch": entrant.watch.launch}
+            failed.append(_not_timed(case, one.variant, status, TIMING + reason, **known))
+        elif entrant.rounds:
+            measured.append(Measured.of(entrant, one))
+    return measured, failed

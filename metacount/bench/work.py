@@ -103,6 +103,84 @@ def ffn_work(n_tokens: int, d_model: int, d_ff: int, *, gated: bool, value_bytes
     )
 
 
+def ffn_training_work(
+    n_tokens: int, d_model: int, d_ff: int, *, gated: bool, value_bytes: int
+) -> Work:
+    """Forward and backward of one feed-forward block, all gradients.
+
+    Each product of the forward has two in the backward, one for what it multiplied and one for its
+    weights: three times the FLOPs. Weights are read and their gradients written; input and output
+    gradient are read, output and input gradient written.
+
+    >>> ffn_training_work(2, 3, 5, gated=True, value_bytes=2).matmul_flops  # 3 · 2·2·3·5·3
+    540
+    """
+    once = ffn_work(n_tokens, d_model, d_ff, gated=gated, value_bytes=value_bytes)
+    return Work(
+        matmul_flops=3 * once.matmul_flops,
+        needed_flops=3 * once.needed_flops,
+        weight_bytes=2 * once.weight_bytes,
+        input_bytes=2 * once.input_bytes,
+        output_bytes=2 * once.output_bytes,
+    )
+
+
+def backward_work(forward: Work, both: Work) -> Work:
+    """What the backward alone has to do: the FLOPs that the forward has not.
+
+    It reads weights, input and output gradient, and writes the gradients of weights and input.
+    """
+    return Work(
+        matmul_flops=both.matmul_flops - forward.matmul_flops,
+        needed_flops=both.needed_flops - forward.needed_flops,
+        weight_bytes=both.weight_bytes,
+        input_bytes=both.input_bytes,
+        output_bytes=forward.input_bytes,
+    )
+
+
+def product_work(n_rows: int, d_in: int, d_out: int, *, value_bytes: int) -> Work:
+    """One matrix product [n, d_in] @ [d_in, d_out].
+
+    >>> product_work(2, 3, 5, value_bytes=2).matmul_flops
+    60
+    """
+    flops = 2 * n_rows * d_in * d_out  # 2 per multiply-add
+    return Work(
+        matmul_flops=flops,
+        needed_flops=flops,
+        weight_bytes=d_in * d_out * value_bytes,
+        input_bytes=n_rows * d_in * value_bytes,
+        output_bytes=n_rows * d_out * value_bytes,
+    )
+
+
+def elementwise_work(n_in: int, n_out: int, *, value_bytes: int) -> Work:
+    """So many values in and out, no matrix product."""
+    return Work(
+        matmul_flops=0,
+        needed_flops=0,
+        weight_bytes=0,
+        input_bytes=n_in * value_bytes,
+        output_bytes=n_out * value_bytes,
+    )
+
+
+def attention_core_work(
+    at: Positions, n_heads: int, n_kv_heads: int, head_dim: int, *, value_bytes: int
+) -> Work:
+    """The products between the projections alone: queries in, keys and values read, values out."""
+    heads = at.n_tokens * n_heads * head_dim * value_bytes
+    return Work(
+        matmul_flops=attention_pair_flops(at.all_pairs, n_heads, head_dim),
+        needed_flops=attention_pair_flops(at.kept_pairs, n_heads, head_dim),
+        weight_bytes=0,
+        input_bytes=heads,
+        output_bytes=heads,
+        cache_bytes=at.cache_bytes(kv_cache_values(n_kv_heads, head_dim), value_bytes),
+    )
+
+
 def attention_work(
     at: Positions,
     d_model: int,

@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import sys
 
-from metacount.commands import EXIT_DISAGREE, EXIT_INTERRUPTED, interrupted, json_text
+from metacount.commands import EXIT_DISAGREE, json_text
 from metacount.errors import InputError, shown
 from metacount.options import add_json
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from metacount.bench.grid import Asked
     from metacount.bench.layers.case import Case
-    from metacount.bench.rows import Row
-    from metacount.bench.run import Report
+    from metacount.bench.prepare import Plan
     from metacount.commands import Result
 
 TOPICS = ("ffn", "attention", "mla", "moe", "norm")
+DIRECTIONS = ("forward", "backward", "forward+backward")
+DTYPES = ("bf16", "fp16", "tf32", "fp32")
 LARGEST = 2**24  # of any size; larger ones are a slip of the finger
+LONGEST = 7 * 86400  # seconds of a budget
 SAVED = ""  # --save without a file
 
 
@@ -31,68 +33,172 @@ def _size(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _between(text: str, what: str, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 3600:  # not a number is refused too
-        raise argparse.ArgumentTypeError(f"must be seconds, 0 to 3600: got '{shown(text)}'")
+    if not 0 <= value <= most:  # not a number is refused too
+        raise argparse.ArgumentTypeError(f"must be {what}, 0 to {most}: got '{shown(text)}'")
     return value
+
+
+def _seconds(text: str) -> float:
+    return _between(text, "seconds", 3600)
+
+
+def _budget(text: str) -> float:
+    return _between(text, "seconds", LONGEST)
+
+
+def _percent(text: str) -> float:
+    return _between(text, "percent", 100)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Every variant is compared with a float64 reference, and its FLOPs with the operators "
-        "that run, before it is timed; a difference is a row of its own and exit code 1."
+        "that run, before it is timed; a difference is a row of its own and exit code 1, and so "
+        "is a run, or a case of it, that measured nothing."
     )
     parser.add_argument("topic", metavar="TOPIC", choices=TOPICS, help=", ".join(TOPICS))
-    parser.add_argument("--model", nargs="+", metavar="NAME",
-                        help="take the sizes of these models of the catalog")  # fmt: skip
-    parser.add_argument("--tokens", nargs="+", type=_size, metavar="N",
-                        help="tokens of ffn, moe and norm")  # fmt: skip
-    parser.add_argument("--seq", nargs="+", type=_size, metavar="N",
-                        help="prefill of attention and mla: so many tokens")  # fmt: skip
-    parser.add_argument("--kv-len", nargs="+", type=_size, metavar="N",
-                        help="decode of attention and mla: one token that attends to so many, "
-                        "itself included")  # fmt: skip
-    parser.add_argument("--batch", nargs="+", type=_size, metavar="N",
-                        help="sequences of attention and mla")  # fmt: skip
-    parser.add_argument("--routing", nargs="+", choices=("balanced", "skewed"),
-                        help="of moe (default both)")  # fmt: skip
-    parser.add_argument("--dtype", nargs="+", choices=("bf16", "fp16", "fp32"))
-    parser.add_argument("--device", choices=("cpu", "cuda"),
-                        help="default cuda where there is one")  # fmt: skip
-    parser.add_argument("--variant", nargs="+", metavar="NAME", help="only these variants")
-    parser.add_argument("--state", nargs="+", choices=("hot", "cold"),
-                        help="caches as they are, or flushed first (default both)")  # fmt: skip
-    parser.add_argument("--rounds", type=_size, metavar="N",
-                        help="samples of each of two passes (default 20)")  # fmt: skip
-    parser.add_argument("--seconds", type=_seconds, metavar="X",
-                        help="take fewer, but 3, when that lasts longer (default 0.1)")  # fmt: skip
-    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    parser.add_argument("--save", nargs="?", const=SAVED, metavar="FILE",
-                        help="append the rows as JSON lines to FILE; without FILE, to "
-                        "benchmarks/results/TOPIC.jsonl, where there is such a folder")  # fmt: skip
-    parser.add_argument("--list", action="store_true",
-                        help="print the cases and variants, and run nothing")  # fmt: skip
+    what = parser.add_argument_group("what is timed")
+    what.add_argument("--model", nargs="+", metavar="NAME",
+                      help="take the sizes of these models of the catalog")  # fmt: skip
+    what.add_argument("--d-model", nargs="+", type=_size, metavar="N",
+                      help="of ffn: these widths, in no model")  # fmt: skip
+    what.add_argument("--d-ff", nargs="+", type=_size, metavar="N",
+                      help="of ffn: SwiGLU at these widths too (swiglu-own)")  # fmt: skip
+    what.add_argument("--tokens", nargs="+", type=_size, metavar="N",
+                      help="tokens of ffn, moe and norm")  # fmt: skip
+    what.add_argument("--seq", nargs="+", type=_size, metavar="N",
+                      help="prefill of attention and mla: so many tokens")  # fmt: skip
+    what.add_argument("--kv-len", nargs="+", type=_size, metavar="N",
+                      help="decode of attention and mla: one token that attends to so many, "
+                      "itself included")  # fmt: skip
+    what.add_argument("--batch", nargs="+", type=_size, metavar="N",
+                      help="sequences of attention and mla")  # fmt: skip
+    what.add_argument("--part", choices=("layer", "core"),
+                      help="of attention: core is what lies between the projections")  # fmt: skip
+    what.add_argument("--parts", action="store_true",
+                      help="of ffn: each product and the activation alone as well")  # fmt: skip
+    what.add_argument("--equal-time", action="store_true",
+                      help="of ffn: the width at which SwiGLU takes GELU's time")  # fmt: skip
+    what.add_argument("--direction", nargs="+", metavar="WAY", choices=DIRECTIONS,
+                      help=f"of ffn: {', '.join(DIRECTIONS)} (default forward)")  # fmt: skip
+    what.add_argument("--routing", nargs="+", choices=("balanced", "skewed"),
+                      help="of moe (default both)")  # fmt: skip
+    what.add_argument("--dtype", nargs="+", metavar="DTYPE", choices=DTYPES,
+                      help=f"{', '.join(DTYPES)} (default bf16 on CUDA, else fp32)")  # fmt: skip
+    what.add_argument("--device", choices=("cpu", "cuda"), help="default cuda where there is one")
+    what.add_argument("--variant", nargs="+", metavar="NAME", help="only these variants")
+    what.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    what.add_argument("--autotune", action="store_true",
+                      help="of ffn: torch.compile in its mode max-autotune as well")  # fmt: skip
+    how = parser.add_argument_group("how")
+    how.add_argument("--state", nargs="+", choices=("hot", "cold"),
+                     help="caches as they are, or flushed first (default both)")  # fmt: skip
+    how.add_argument("--launch", nargs="+", choices=("eager", "graph"),
+                     help="on CUDA: from Python, or as a CUDA graph (default both)")  # fmt: skip
+    how.add_argument("--precision", type=_percent, metavar="PERCENT",
+                     help="stop when every median is known to so much of it, up or down, at 95 %% "
+                     "confidence (default 0.5)")  # fmt: skip
+    how.add_argument(
+        "--rounds",
+        type=_size,
+        metavar="N",
+        help="most rounds; each variant has one turn in a round (default 40)",
+    )
+    how.add_argument("--seconds", type=_seconds, metavar="X",
+                     help="stop, after three rounds, when they have lasted so long for each "
+                     "variant, launch and state (default 0.3)")  # fmt: skip
+    how.add_argument("--budget", type=_budget, metavar="SECONDS",
+                     help="of the whole run: cases that by an estimate would not fit any more are "
+                     "rows that say so")  # fmt: skip
+    how.add_argument("--no-ceiling", action="store_true",
+                     help="do not measure what the device can do; no shares then")  # fmt: skip
+    out = parser.add_argument_group("what becomes of it")
+    out.add_argument("--save", nargs="?", const=SAVED, metavar="FILE",
+                     help="append the rows as JSON lines to FILE (default "
+                     "metacount-bench-TOPIC.jsonl in the current folder)")  # fmt: skip
+    out.add_argument("--compare", metavar="OLD",
+                     help="lay the medians beside those of a file that --save wrote")  # fmt: skip
+    out.add_argument("--list", action="store_true",
+                     help="print the cases and variants, and run nothing")  # fmt: skip
+    out.add_argument("--dry-run", action="store_true",
+                     help="print shapes, FLOPs, bytes and an estimate of the time, and run "
+                     "nothing; needs no device")  # fmt: skip
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
-    from datetime import UTC, datetime
-
     import torch
 
     from metacount.bench import grid, results
-    from metacount.bench.prepare import Plan
-    from metacount.bench.run import run_cases
     from metacount.output_file import check_writable
 
-    device = _device(args.device, cuda=torch.cuda.is_available())
-    cases = grid.cases(
-        args.topic,
-        device,
+    looking = args.list or args.dry_run
+    device = _device(args.device, cuda=torch.cuda.is_available(), looking=looking)
+    cases = grid.cases(args.topic, device, _asked(args))
+    _check_variants(args.variant, grid.variants_of(cases))
+    if device == "cpu" and args.launch is not None and "eager" not in args.launch:
+        raise InputError("--launch graph needs a CUDA device; leave it out, or --device cuda")
+    if args.list:
+        from metacount.views.bench import cases_data, cases_text
+
+        return json_text(cases_data(cases)) if args.json else cases_text(cases), 0
+    plan = _plan(args, device)
+    if args.dry_run:
+        return _dry_run(args, cases, plan)
+    old = None if args.compare is None else results.latest_run(results.read(args.compare))
+    file = None if args.save is None else args.save or results.default_file(args.topic)
+    if file is not None:
+        check_writable("--save", file)
+    from metacount.bench.session import Session
+
+    session = Session(
+        cases=cases,
+        plan=plan,
+        file=file,
+        budget=args.budget,
+        ceiling=not args.no_ceiling,
+        command=_command(args),
+    )
+    if args.json:
+        return _at_the_end(session), lambda: _code(session)
+    return _as_it_comes(session, old), lambda: _code(session)
+
+
+def _code(session: Any) -> int:
+    """What the run ends with, known when it has ended."""
+    if session.interrupted is not None:
+        return int(session.interrupted)
+    return EXIT_DISAGREE if session.report.failed or session.report.unmeasured else 0
+
+
+def _at_the_end(session: Any) -> Iterator[str]:
+    """Every row as JSON, also of a run that was stopped."""
+    for _ in session.text():
+        pass
+    yield json_text(session.lines)
+
+
+def _as_it_comes(session: Any, old: Sequence[dict[str, Any]] | None) -> Iterator[str]:
+    """Each case as it is done; at the end what the columns mean, and how it compares."""
+    for piece in session.text():
+        yield piece
+        sys.stdout.flush()
+    if old is not None:
+        from metacount.bench.comparison import compare
+        from metacount.views.bench_compare import compare_text
+
+        yield compare_text(compare(session.lines, old))
+
+
+def _asked(args: argparse.Namespace) -> Asked:
+    from metacount.bench.grid import Asked
+
+    return Asked(
         models=args.model,
         dtypes=args.dtype,
         tokens=args.tokens,
@@ -100,56 +206,56 @@ def run(args: argparse.Namespace) -> Result:
         kv_lens=args.kv_len,
         batch_sizes=args.batch,
         routings=args.routing,
+        d_models=args.d_model,
+        d_ffs=args.d_ff,
+        directions=args.direction,
+        part=args.part,
+        parts=args.parts,
+        equal_time=args.equal_time,
+        autotune=args.autotune,
     )
-    _check_variants(args.variant, grid.variants_of(cases))
-    if args.list:
-        return _list(cases, args.json), 0
-    file = None if args.save is None else args.save or results.default_file(args.topic)
-    if file is not None:
-        check_writable("--save", file)
-    plan = Plan(
+
+
+def _plan(args: argparse.Namespace, device: str) -> Plan:
+    import torch
+
+    from metacount.bench.prepare import Plan
+
+    with_index = device == "cuda" and torch.cuda.is_available()
+    return Plan(
         device=torch.device("cuda", torch.cuda.current_device())
-        if device == "cuda"
+        if with_index
         else torch.device(device),
-        rounds=args.rounds or 20,
-        seconds=0.1 if args.seconds is None else args.seconds,
+        rounds=args.rounds or 40,
+        seconds=0.3 if args.seconds is None else args.seconds,
+        precision=(0.5 if args.precision is None else args.precision) / 100,
         states=tuple(s for s in ("hot", "cold") if args.state is None or s in args.state),
+        launches=tuple(x for x in ("eager", "graph") if args.launch is None or x in args.launch),
         compile=not args.no_compile,
         only=None if args.variant is None else tuple(args.variant),
     )
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-
-    kept: list[Report] = []  # the report so far, once for each case
-
-    def keep(report: Report, rows: list[Row]) -> None:
-        kept.append(report)
-        # case by case, so that an interrupted run has not measured in vain
-        if file is not None:
-            results.append(file, results.lines_of(rows, report.ceilings, report.environment, date))
-
-    code = 0
-    try:
-        with _progress() as progress:
-            report = run_cases(cases, plan, progress=progress, keep=keep)
-    except KeyboardInterrupt:
-        if not kept:
-            raise
-        report, code = kept[-1], EXIT_INTERRUPTED
-        interrupted(len(kept), len(cases), "cases")
-    if file is not None:
-        print(f"metacount: {len(report.rows)} rows appended to {shown(file)}", file=sys.stderr)
-    code = code or (EXIT_DISAGREE if report.failed else 0)
-    if args.json:
-        lines = results.lines_of(report.rows, report.ceilings, report.environment, date)
-        return json_text(lines), code
-    from metacount.views.bench import bench_text
-
-    return bench_text(report.rows, report.ceilings, {"date": date, **report.environment}), code
 
 
-def _device(asked: str | None, *, cuda: bool) -> str:
-    if asked == "cuda" and not cuda:
-        raise InputError("--device cuda: torch finds no CUDA device here; use --device cpu")
+def _command(args: argparse.Namespace) -> str:
+    """The options that decide what is measured, without files, which name places of a machine."""
+    words = ["metacount", "bench", args.topic]
+    for name, value in sorted(vars(args).items()):
+        if name in ("topic", "run", "command", "json", "save", "compare", "list", "dry_run"):
+            continue
+        if value is None or value is False:
+            continue
+        words.append("--" + name.replace("_", "-"))
+        if value is not True:
+            words += [str(v) for v in (value if isinstance(value, list) else [value])]
+    return " ".join(words)
+
+
+def _device(asked: str | None, *, cuda: bool, looking: bool) -> str:
+    if asked == "cuda" and not cuda and not looking:
+        raise InputError(
+            "--device cuda: torch finds no CUDA device here; use --device cpu, or --dry-run to "
+            "see the plan"
+        )
     return asked or ("cuda" if cuda else "cpu")
 
 
@@ -162,37 +268,12 @@ def _check_variants(asked: Sequence[str] | None, known: Sequence[str]) -> None:
             raise InputError(f"--variant '{shown(name)}' is none of these cases'; {close}")
 
 
-def _list(cases: Sequence[Case], as_json: bool) -> str:
-    from metacount.views.bench import cases_data, cases_text
+def _dry_run(args: argparse.Namespace, cases: Sequence[Case], plan: Plan) -> tuple[str, int]:
+    from metacount.bench.estimate import plan_of
+    from metacount.bench.session import beforehand
+    from metacount.views.bench_plan import plan_data, plan_text
 
-    return json_text(cases_data(cases)) if as_json else cases_text(cases)
-
-
-def _progress() -> AbstractContextManager[Callable[[int, int, str], None]]:
-    """A bar on stderr, on a terminal."""
-    from contextlib import contextmanager
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    shown_columns: Any = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-
-    @contextmanager
-    def bar() -> Iterator[Callable[[int, int, str], None]]:
-        with Progress(
-            *shown_columns, console=console, transient=True, disable=not console.is_terminal
-        ) as progress:
-            task = progress.add_task("starting", total=None)
-
-            def update(done: int, total: int, label: str) -> None:
-                progress.update(task, completed=done, total=total, description=label)
-
-            yield update
-
-    return bar()
+    rates = beforehand(plan)
+    plans = [plan_of(case, plan, rates(case.dtype)) for case in cases]
+    where = {dtype: rates(dtype) for dtype in dict.fromkeys(case.dtype for case in cases)}
+    return (json_text(plan_data(plans, where)) if args.json else plan_text(plans, where)), 0

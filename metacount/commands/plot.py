@@ -22,10 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--roofline", nargs="+", metavar="RESULTS",
                         help="rates over intensity, from what `bench --save` wrote")  # fmt: skip
     parser.add_argument("--curves", nargs="+", metavar="RESULTS",
-                        help="GELU and SwiGLU over the tokens, from the same files")  # fmt: skip
+                        help="GELU and SwiGLU over the tokens, from such files")  # fmt: skip
     parser.add_argument("--state", choices=("hot", "cold"), default="hot",
                         help="which rows of the results (default hot)")  # fmt: skip
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "fp32"),
+    parser.add_argument(
+        "--launch",
+        choices=("eager", "graph"),
+        help="which rows of the results (default graph, where there are any)",
+    )
+    parser.add_argument("--dtype", choices=("bf16", "fp16", "tf32", "fp32"),
                         help="which rows of the results (default: of the last one)")  # fmt: skip
     add_settings(parser)
 
@@ -64,9 +69,9 @@ def _parameters(args: argparse.Namespace) -> tuple[Any, str]:
 
 def _results(files: Sequence[str], args: argparse.Namespace) -> tuple[Any, str]:
     from metacount.bench import results
-    from metacount.views import plot_bench
+    from metacount.views import plot_bench, plot_ffn
 
     lines = results.latest_run([line for file in files for line in results.read(file)])
-    chosen = plot_bench.chosen(lines, state=args.state, dtype=args.dtype)
-    figure = plot_bench.roofline_figure if args.roofline else plot_bench.curves_figure
+    chosen = plot_bench.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
+    figure = plot_bench.roofline_figure if args.roofline else plot_ffn.curves_figure
     return figure(chosen), f"{len(chosen.points)} rows, {chosen.title}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 
-from metacount.bench import grid, run
+from metacount.bench import ceiling, grid
 from metacount.bench.layers import ffn
 from metacount.bench.rows import Ceiling
 from metacount.cli import main
@@ -23,7 +23,7 @@ QUICK = ("--device", "cpu", "--no-compile", "--rounds", "3", "--seconds", "0", "
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(run, "measure_ceiling", lambda *_: ROOF)
+    monkeypatch.setattr(ceiling, "measure_ceiling", lambda *_, **__: ROOF)
 
 
 def bench(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -34,7 +34,10 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = bench(capsys, "ffn", "--model", "textbook-block", "--tokens", "3", *QUICK)
-    assert err == ""
+    said = [line for line in err.splitlines() if "warning" not in line]
+    assert re.fullmatch("metacount: 1 case, about .* s", said[0])
+    assert re.fullmatch("metacount: 1 of 1, textbook-block, tokens 3, fp32, .* s", said[1])
+    assert len(said) == 2
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "ffn textbook-block, tokens 3, fp32" in out
     assert "d_model 512, gelu_d_ff 2048, swiglu_d_ff 1376, swiglu_4d_d_ff 2048" in " ".join(
@@ -53,7 +56,7 @@ def test_json_and_save(
     asked = ("norm", "--model", "qwen3-0.6b", "--tokens", "3", *QUICK)
     out, err = bench(capsys, *asked, "--json", "--save", str(file))
     data = json.loads(out)
-    assert err == f"metacount: {len(data)} rows appended to {file}\n"
+    assert f"metacount: {len(data)} rows appended to {file}\n" in err
     assert [json.loads(line) for line in file.read_text().splitlines()] == data
     row = data[0]
     assert (row["topic"], row["variant"], row["kind"]) == ("norm", "rmsnorm", "cpu")
@@ -62,10 +65,11 @@ def test_json_and_save(
     for name in ("device", "driver", "torch", "commit", "date", "threads"):
         assert name in row
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    # as from an installed wheel: no checkout here, and no file of one is touched
     bench(capsys, *asked, "--save")
-    saved = (tmp_path / "benchmarks" / "results" / "norm.jsonl").read_text()
+    saved = (tmp_path / "metacount-bench-norm.jsonl").read_text()
     assert len(saved.splitlines()) == len(data)
+    assert str(tmp_path) not in saved and "--rounds 3" in data[0]["command"]
 
 
 def test_nothing_is_written_unasked(
@@ -101,14 +105,15 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_grid_of_a_cuda_device() -> None:
     found = grid.cases("ffn", "cuda")
-    models = ("llama-7b", "llama3.1-405b", "mixtral-8x7b", "qwen3-0.6b", "textbook-block")
-    assert {case.model for case in found} == set(models)
-    assert {case.workload["tokens"] for case in found} >= {1, 8192, 16384}
-    assert {case.dtype for case in found} == {"bf16", "fp16", "fp32"}
+    assert {case.model for case in found} == {"llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"}
+    assert {case.workload["tokens"] for case in found} >= {1, 4096, 16384}
+    assert {case.dtype for case in found} == {"bf16"}
     sizes = {case.model: case.sizes for case in found}
     assert sizes["llama-7b"]["swiglu_d_ff"] == 11008
-    assert sizes["llama3.1-405b"]["swiglu_own_d_ff"] == 53248
-    assert sizes["mixtral-8x7b"]["swiglu_own_d_ff"] == 14336
+    assert sizes["qwen3-32b"]["swiglu_own_d_ff"] == 25600
+    assert sizes["deepseek-v3"]["swiglu_own_d_ff"] == 18432
+    decode = [c.workload for c in grid.cases("attention", "cuda") if c.workload["seq_len"] == 1]
+    assert {work["batch_size"] for work in decode} == {1, 16, 128}
     assert {case.model for case in grid.cases("mla", "cuda")} == {"deepseek-v3", "deepseek-v2"}
     assert {case.model for case in grid.cases("moe", "cuda")} >= {"mixtral-8x7b"}
     for topic in grid.TOPICS:
@@ -132,6 +137,14 @@ def test_the_grid_of_a_cuda_device() -> None:
         (("ffn", "--model", "lama-7b"), "model is not in the catalog: got 'lama-7b'"),
         (("ffn", "--variant", "swigl"), "did you mean swiglu"),
         (("ffn", "--save", "no/such/folder.jsonl"), "there is no folder no/such"),
+        (("norm", "--parts"), "--parts means nothing to bench norm; it takes --tokens"),
+        (("ffn", "--part", "core"), "--part means nothing to bench ffn"),
+        (("ffn", "--device", "cpu", "--dtype", "tf32"), "--dtype tf32 is a mode of CUDA devices"),
+        (("ffn", "--device", "cpu", "--launch", "graph"), "--launch graph needs a CUDA device"),
+        (("ffn", "--d-ff", "7"), "--d-ff needs --d-model"),
+        (("ffn", "--budget", "-1"), "must be seconds, 0 to 604800"),
+        (("ffn", "--precision", "x"), "must be percent, 0 to 100"),
+        (("ffn", "--compare", "none.jsonl"), "none.jsonl cannot be read"),
     ],
 )
 def test_wrong_requests(
@@ -254,3 +267,14 @@ def test_results_without_what_is_drawn(
     assert "no matrix products" in capsys.readouterr().err
     assert main(["plot", "--curves", saved, "-o", file]) == 2
     assert "no feed-forward rows" in capsys.readouterr().err
+
+
+def test_directions_and_parts_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = bench(capsys, "ffn", "--d-model", "48", "--d-ff", "100", "--tokens", "3", *QUICK,
+                   "--direction", "backward", "--parts", "--equal-time")  # fmt: skip
+    assert "ffn d48-ff100, tokens 3, fp32" in out
+    assert "swiglu_own_d_ff 100" in " ".join(out.split())
+    assert re.search(r"^swiglu-own-joined +hot fwd\+bwd ", out, re.MULTILINE)
+    assert re.search(r"^swiglu:gate_up +hot fwd ", out, re.MULTILINE)
+    assert "bwd: forward and backward (fwd+bwd) less the forward of the same round" in out
+    assert max(len(line) for line in out.splitlines()) <= 80

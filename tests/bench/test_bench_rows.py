@@ -11,17 +11,18 @@ import torch
 from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
 from metacount.bench import results
+from metacount.bench.clocks.statistics import half_width, median_interval, quantile
+from metacount.bench.clocks.stopwatch import CpuStopwatch, flusher, input_sets
+from metacount.bench.device import flush_bytes
 from metacount.bench.rows import (
     Ceiling,
     Row,
     Timing,
     bound,
     compared,
-    quantile,
     rates,
     timing_of,
 )
-from metacount.bench.timing import CpuStopwatch, flusher, input_sets, samples
 from metacount.bench.work import Work
 from metacount.errors import InputError
 from metacount.output_file import check_writable
@@ -30,10 +31,9 @@ from metacount.output_file import check_writable
 ROOF = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9)
 
 
-def timing(median: float, *, low: float | None = None, high: float | None = None,
-           apart: float = 0.0) -> Timing:  # fmt: skip
-    return Timing(median_s=median, p20_s=low or median, p80_s=high or median, samples=6,
-                  apart=apart)  # fmt: skip
+def timing(seconds: float) -> Timing:
+    return Timing(median_s=seconds, p20_s=seconds, p80_s=seconds, samples=6, apart=0.0, rounds=6,
+                  low_s=None, high_s=None)  # fmt: skip
 
 
 def test_quantiles_by_hand() -> None:
@@ -44,11 +44,35 @@ def test_quantiles_by_hand() -> None:
     assert quantile([4.0], 0.8) == 4.0
 
 
-def test_two_passes() -> None:
-    both = timing_of([1.0, 2.0, 3.0], [4.0, 2.0, 3.0])
+def test_the_interval_of_a_median_by_hand() -> None:
+    # the median of six lies outside of smallest and largest with probability 2/64 = 3.1 %
+    assert median_interval([1.0, 6.0, 2.0, 5.0, 3.0, 4.0]) == (1.0, 6.0)
+    assert median_interval([1.0] * 5) is None
+    # of nine the second smallest and largest: 2 · (1 + 9) / 512 = 3.9 %; of eight the outermost,
+    # since 2 · (1 + 8) / 256 = 7.0 %
+    assert median_interval([float(x) for x in range(1, 10)]) == (2.0, 8.0)
+    assert median_interval([float(x) for x in range(1, 9)]) == (1.0, 8.0)
+    assert half_width([98.0, 100.0, 100.0, 100.0, 100.0, 102.0]) == pytest.approx(0.02)
+
+
+def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
+    import random
+
+    draw = random.Random(3)
+    held = 0
+    for _ in range(2000):
+        low, high = median_interval([draw.expovariate(1.0) for _ in range(11)]) or (0.0, 0.0)
+        held += low <= 0.6931 <= high  # ln 2
+    assert 0.95 <= held / 2000 < 0.995
+
+
+def test_rounds() -> None:
+    found = timing_of([[1.0, 2.0, 3.0], [4.0, 2.0, 3.0]])
     # medians 2 and 3; of 1 2 2 3 3 4 the middle is 2.5, p20 is 2 and p80 is 3
-    assert both == Timing(median_s=2.5, p20_s=2.0, p80_s=3.0, samples=6, apart=0.5)
-    assert timing_of([3.0, 4.0, 2.0], [1.0, 2.0, 3.0]).apart == 0.5
+    assert found == Timing(median_s=2.5, p20_s=2.0, p80_s=3.0, samples=6, apart=0.5, rounds=2,
+                           low_s=None, high_s=None)  # fmt: skip
+    six = timing_of([[x] for x in (5.0, 1.0, 3.0, 2.0, 4.0, 6.0)])
+    assert (six.low_s, six.high_s) == (1.0, 6.0)
 
 
 def test_rates_by_hand() -> None:
@@ -61,6 +85,17 @@ def test_rates_by_hand() -> None:
     assert found["gbytes_per_s"] == pytest.approx(1.2)
     assert found["copy_share"] == pytest.approx(0.4)
     assert found["bound"] == "compute"  # 60 / 12 = 5, above 4
+    # 60 FLOPs take 5 ns at the ceiling, 12 bytes 4 ns: half of the time
+    assert found["roof_share"] == pytest.approx(0.5)
+    assert rates(work, timing(1e-8), None).keys() == {"tflops_per_s", "gbytes_per_s"}
+
+
+def test_the_roof_of_what_only_reads_is_the_reading() -> None:
+    work = Work(matmul_flops=0, needed_flops=0, weight_bytes=12, input_bytes=0, output_bytes=0)
+    reads = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9,
+                    read_bytes_per_s=4e9)  # fmt: skip
+    # 12 bytes at 4 GB/s are 3 ns; at the copy's 3 GB/s they would be 4, more than it took
+    assert rates(work, timing(3e-9), reads)["roof_share"] == pytest.approx(1.0)
 
 
 def test_bounds_on_both_sides_of_the_ridge() -> None:
@@ -71,69 +106,70 @@ def test_bounds_on_both_sides_of_the_ridge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "ratio", "noise"),
+    ("mine", "other", "ratio", "noise"),
     [
-        (timing(1.2), timing(1.0), 1.2, False),
-        (timing(1.2, apart=0.19), timing(1.0), 1.2, False),
-        (timing(1.2, apart=0.21), timing(1.0), 1.2, True),
-        (timing(1.2), timing(1.0, apart=0.21), 1.2, True),
-        # a quarter faster is a third more the other way round
-        (timing(0.75, apart=0.3), timing(1.0), 0.75, False),
-        (timing(0.75, apart=0.34), timing(1.0), 0.75, True),
-        # ranges that overlap, and ranges that do not
-        (timing(1.2, low=1.09), timing(1.0, high=1.1), 1.2, True),
-        (timing(1.2, low=1.11), timing(1.0, high=1.1), 1.2, False),
-        (timing(0.8, high=0.91), timing(1.0, low=0.9), 0.8, True),
+        # steadily 1 % slower, while both drift by half: seen, because it is so in every round
+        ([1.01, 1.11, 1.212, 1.313, 1.414, 1.515], [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], 1.01, False),
+        ([1.2] * 6, [1.0] * 6, 1.2, False),
+        # slower in five rounds and faster in one
+        ([1.2, 1.2, 1.2, 1.2, 1.2, 0.9], [1.0] * 6, 1.2, True),
+        ([0.8] * 6, [1.0] * 6, 0.8, False),
+        # three rounds have no interval; all on one side is all that can be said
+        ([1.2, 1.3, 1.1], [1.0] * 3, 1.2, False),
+        ([1.2, 1.3, 0.9], [1.0] * 3, 1.2, True),
+        ([1.0] * 6, [1.0] * 6, 1.0, True),
+        # the median of the ratios 2, 1/2 and 3; the medians themselves are alike
+        ([2.0, 1.0, 6.0], [1.0, 2.0, 2.0], 2.0, True),
     ],
 )
-def test_noise(one: Timing, other: Timing, ratio: float, noise: bool) -> None:
-    assert compared(one, other) == {"ratio": pytest.approx(ratio), "within_noise": noise}
-
-
-class Script:
-    """A stopwatch that says what it is asked."""
-
-    launch = "eager"
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def hot(self) -> float:
-        self.asked.append("hot")
-        return 1.0
-
-    def cold(self, index: int) -> float:
-        self.asked.append(f"cold {index}")
-        return 2.0
-
-
-def test_samples_rotate_and_end() -> None:
-    watch = Script()
-    assert samples(watch, "cold", rounds=5, seconds=60.0, sets=3) == [2.0] * 5
-    assert watch.asked == ["cold 0", "cold 1", "cold 2", "cold 0", "cold 1"]
-    # no time at all still gives three
-    assert samples(watch, "hot", rounds=50, seconds=0.0, sets=3) == [1.0] * 3
-    assert samples(watch, "hot", rounds=2, seconds=0.0, sets=3) == [1.0] * 2
+def test_noise(mine: list[float], other: list[float], ratio: float, noise: bool) -> None:
+    found = compared(mine, other)
+    assert found["ratio"] == pytest.approx(ratio, rel=2e-3) and found["within_noise"] == noise
+    assert (found["ratio_low"] is None) == (len(mine) < 6)
 
 
 def test_cpu_stopwatch_calls_what_it_times() -> None:
     done: list[str] = []
     watch = CpuStopwatch([lambda: done.append("a"), lambda: done.append("b")],
-                         lambda: done.append("flush"))  # fmt: skip
-    assert done == ["a", "b"] * 3  # warm-up
-    done.clear()
-    assert 0 < watch.hot() < 1
-    assert done == ["a", "b"]
-    done.clear()
-    assert 0 < watch.cold(1) < 1
-    assert done == ["flush", "b"]
+                         lambda: done.append("flush"), 4e-4)  # fmt: skip
+    # twice 0.4 ms are 0.8: two passes make a millisecond
+    assert (watch.passes, watch.calls_per_sample) == (2, 4)
+    with watch.turn():
+        assert done == ["a", "b"]
+        done.clear()
+        found = watch.burst("hot")
+        assert done == ["a", "b", "a", "b"] * len(found) and all(0 < x < 1 for x in found)
+        done.clear()
+        found = watch.burst("cold")
+        assert done == [x for i in range(len(found)) for x in ("flush", "ab"[i % 2])]
 
 
-def test_flush_touches_twice_the_cache() -> None:
-    buffer = flusher(torch.device("cpu"), 4096)()
-    assert isinstance(buffer, torch.Tensor) and buffer.nbytes == 8192
-    before = buffer.clone()
-    assert before.unique().numel() > 50  # random, not zeros
+def test_a_flush_reads_and_leaves_nothing_to_be_written_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[torch.Tensor] = []
+    real = torch.randint
+
+    def randint(*arguments: Any, **rest: Any) -> torch.Tensor:
+        made.append(real(*arguments, **rest))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "randint", randint)
+    flush = flusher(torch.device("cpu"), 8192)
+    (buffer,) = made
+    before, version = buffer.clone(), buffer._version
+    assert buffer.nbytes == 8192 and before.unique().numel() > 50  # random, not zeros
+    # all of it is read: the largest value decides, wherever it lies
+    buffer[-1] = 1000
+    assert int(flush()) == 1000
+    assert buffer._version == version + 1  # by the test alone
+
+
+def test_a_large_shared_cache_is_not_flushed_whole() -> None:
+    mib = 2**20
+    assert flush_bytes(torch.device("cuda"), 60 * mib) == 120 * mib
+    assert flush_bytes(torch.device("cpu"), 480 * mib) <= 128 * mib
+    assert flush_bytes(torch.device("cpu"), 4096) <= 8192
 
 
 def test_input_sets() -> None:
@@ -146,7 +182,7 @@ def test_input_sets() -> None:
 ROW = Row(topic="ffn", model="tiny", sizes={"d_model": 13}, workload={"tokens": 3}, dtype="fp32",
           variant="gelu", state="hot", launch="eager", median_s=0.25, p20_s=0.2, p80_s=0.3,
           intensity=5.0, tflops_per_s=0.006, ratio=1.0)  # fmt: skip
-WHERE: dict[str, Any] = {"device": "a device", "torch": "2.0", "threads": 1}
+WHERE: dict[str, Any] = {"format": 2, "device": "a device", "torch": "2.0", "threads": 1}
 
 
 def test_results_round_trip_and_append(tmp_path: Path) -> None:
@@ -160,7 +196,8 @@ def test_results_round_trip_and_append(tmp_path: Path) -> None:
     read = results.read(str(file))
     assert [Row.from_dict(line) for line in read] == [ROW] * 3
     assert read[0]["ceiling"] == {
-        "dtype": "fp32", "flops_per_s": 12e9, "shape": [2, 3, 5], "bytes_per_s": 3e9
+        "dtype": "fp32", "flops_per_s": 12e9, "shape": [2, 3, 5], "bytes_per_s": 3e9,
+        "read_bytes_per_s": None, "library": None, "drift": None,
     }  # fmt: skip
     assert (read[2]["device"], read[2]["date"]) == ("a device", "2026-01-02T03:04:05+00:00")
 
@@ -201,9 +238,28 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         check_writable("--save", str(tmp_path))
 
 
-def test_the_default_file_needs_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="there is no folder benchmarks"):
-        results.default_file("ffn")
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    assert Path(results.default_file("ffn")) == Path("benchmarks/results/ffn.jsonl")
+def test_lines_of_an_older_format_are_read(tmp_path: Path) -> None:
+    """Then, `-compiled` of a gated block was the joined one; there was no direction."""
+    file = tmp_path / "r.jsonl"
+    line = results.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]
+    old = {k: v for k, v in line.items() if k not in ("format", "direction", "roof_share")}
+    lines = [{**old, "variant": name} for name in ("gelu-compiled", "swiglu-4d-compiled")]
+    file.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
+    read = results.read(str(file))
+    assert [x["variant"] for x in read] == ["gelu-compiled", "swiglu-4d-joined-compiled"]
+    assert Row.from_dict(read[0]).direction == "forward"
+    file.write_text(json.dumps({**line, "variant": "swiglu-compiled"}) + "\n", encoding="utf-8")
+    assert results.read(str(file))[0]["variant"] == "swiglu-compiled"
+
+
+def test_the_saved_results_are_read() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks" / "results"
+    names = {line["variant"] for line in results.read(str(folder / "ffn.jsonl"))}
+    assert {"swiglu-joined-compiled", "swiglu-4d-joined-compiled"} <= names
+    assert "swiglu-compiled" not in names
+
+
+def test_a_run_without_a_roof_can_be_saved(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    results.append(str(file), results.lines_of([ROW], {}, WHERE, "now"))
+    assert results.read(str(file))[0]["ceiling"] is None

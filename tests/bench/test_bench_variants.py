@@ -8,6 +8,7 @@ from bench_layers import DENSE, SPARSE, spec, tiny_cases
 from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor
 
+from metacount import catalog
 from metacount.bench import reference
 from metacount.bench.layers import attention, ffn, moe
 from metacount.bench.layers.case import Case, Variant
@@ -30,7 +31,7 @@ def test_variants_are_the_reference(number: int, dtype: str) -> None:
     for variant in built.variants:
         for inputs in built.inputs:
             expected = variant.reference(inputs, rows)
-            assert expected.dtype == torch.float64
+            assert all(block.dtype == torch.float64 for block in expected)
             error = error_of(variant.module, inputs, rows, expected)
             assert 0 < error < TOLERANCE[dtype], variant.name
 
@@ -111,9 +112,9 @@ def test_a_changed_result_is_seen() -> None:
 
 def test_a_value_that_is_not_finite_is_seen_in_a_row_that_is_not_compared() -> None:
     y = torch.ones(3, 2)
-    assert error_of(lambda: y, (), [0, 2], y[[0, 2]].double()) == 0.0
+    assert error_of(lambda: y, (), [0, 2], (y[[0, 2]].double(),)) == 0.0
     y[1, 0] = torch.inf
-    assert not error_of(lambda: y, (), [0, 2], y[[0, 2]].double()) <= 1
+    assert not error_of(lambda: y, (), [0, 2], (y[[0, 2]].double(),)) <= 1
 
 
 def test_rows_to_check() -> None:
@@ -152,7 +153,10 @@ def test_widths() -> None:
     assert ffn.rule_width(4096) == 11008
     assert ffn.rule_width(13) == 35
     assert ffn.widths(spec(DENSE)) == {"swiglu": 35, "swiglu-4d": 52, "swiglu-own": 17}
-    assert ffn.widths(spec(SPARSE))["swiglu-own"] == 40
+    assert ffn.widths(spec(SPARSE))["swiglu-expert"] == 40
+    # a mixture with dense layers first has both widths: deepseek-v3's 18432 and 2048
+    v3 = ffn.widths(catalog.entry("deepseek-v3").spec())
+    assert v3 == {"swiglu": 19200, "swiglu-4d": 28672, "swiglu-own": 18432, "swiglu-expert": 2048}
     assert list(ffn.widths(spec(DENSE, d_ff=52))) == ["swiglu", "swiglu-4d"]
     assert list(ffn.widths(spec(DENSE, gated=False))) == ["swiglu", "swiglu-4d"]
 
@@ -171,3 +175,15 @@ def test_variants_share_their_weights() -> None:
     one = {p.untyped_storage().data_ptr() for p in by_name["swiglu"].parameters()}
     other = {p.untyped_storage().data_ptr() for p in by_name["swiglu-joined"].parameters()}
     assert one == other
+
+
+@pytest.mark.parametrize(("major", "fast"), [(8, False), (9, True), (10, True), (12, False)])
+def test_where_the_grouped_product_has_a_kernel(
+    major: int, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere it loops on the host: a graph of it would be a capture that fails."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 0))
+    cuda = torch.device("cuda", 0)
+    assert moe.grouped_on_device(cuda, torch.bfloat16) == fast
+    assert not moe.grouped_on_device(cuda, torch.float16)
+    assert moe.grouped_on_device(CPU, torch.float32)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from ...build import DTYPES
 from ...modules.attention import Attention
 from ...spec import ModelSpec
 from .. import reference
 from ..work import Positions, attention_work
-from .case import Built, Case, Inputs, Reference, Variant, weight
-from .cores import FoldedCore, FusedCore, OverCache
+from .case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
+from .cores import BACKENDS, FoldedCore, FusedCore, OverCache
+from .peer_cores import FlashAttention3, FlashInfer
+from .peers import missing
 
 WAYS = ("", "-folded", "-sdpa")
+PEERS: dict[str, type[nn.Module]] = {"-fa3": FlashAttention3, "-flashinfer": FlashInfer}
+# each kernel of torch by its name, and those of other projects
+GPU_WAYS = (*WAYS, *BACKENDS, *PEERS)
 
 
 def kv_heads(spec: ModelSpec) -> dict[str, int]:
@@ -23,9 +30,14 @@ def kv_heads(spec: ModelSpec) -> dict[str, int]:
     return {"mha": h} | ({"gqa": grouped} if grouped else {}) | {"mqa": 1}
 
 
-def variant_names(kinds: dict[str, int]) -> tuple[str, ...]:
-    """Every variant, the baseline first; with a head each there is nothing to fold."""
-    return tuple(k + w for k in kinds for w in WAYS if not (k == "mha" and w == "-folded"))
+def variant_names(kinds: dict[str, int], ways: Sequence[str] = WAYS) -> tuple[str, ...]:
+    """Every variant; with a head each there is nothing to fold."""
+    return tuple(k + w for k in kinds for w in ways if not (k == "mha" and w == "-folded"))
+
+
+def baselines(kinds: dict[str, int], ways: Sequence[str] = WAYS) -> tuple[str, ...]:
+    """Every way to compute attention with a head each: ratios are to the fastest of them."""
+    return tuple(name for name in variant_names(kinds, ways) if name.startswith("mha"))
 
 
 def workload(at: Positions) -> dict[str, int | str]:
@@ -39,7 +51,9 @@ def workload(at: Positions) -> dict[str, int | str]:
     }
 
 
-def case(model: str, spec: ModelSpec, at: Positions, dtype: str) -> Case:
+def case(
+    model: str, spec: ModelSpec, at: Positions, dtype: str, ways: Sequence[str] = WAYS
+) -> Case:
     """One attention layer of `spec`'s sizes, without rotary embedding and QK-norm."""
     d, h, width = spec.d_model, spec.n_heads, spec.head_dim
     assert width is not None
@@ -56,12 +70,15 @@ def case(model: str, spec: ModelSpec, at: Positions, dtype: str) -> Case:
         sizes={"d_model": d, "n_heads": h, "head_dim": width}
         | {f"{kind}_n_kv_heads": g for kind, g in kinds.items()},
         workload=workload(at),
-        variants=variant_names(kinds),
+        variants=variant_names(kinds, ways),
+        baselines=baselines(kinds, ways),
         rows=at.n_tokens,
         checked_rows=4,
         needs_bytes=params * value_bytes + 3 * set_bytes + scores,
         set_bytes=set_bytes,
-        build=lambda device, n_sets: _build(d, h, width, kinds, at, DTYPES[dtype], device, n_sets),
+        build=lambda device, n_sets: _build(
+            d, h, width, kinds, at, DTYPES[dtype], device, n_sets, ways
+        ),
     )
 
 
@@ -86,6 +103,7 @@ def _build(
     dtype: torch.dtype,
     device: torch.device,
     n_sets: int,
+    ways: Sequence[str],
 ) -> Built:
     variants = []
     for index, (kind, g) in enumerate(kinds.items()):
@@ -97,17 +115,23 @@ def _build(
         )
         work = attention_work(at, d, h, g, width, value_bytes=dtype.itemsize)
         expected = _reference(weights, h, at, 1 + 2 * index)
-        for way in WAYS:
+        for way in ways:
             if kind == "mha" and way == "-folded":
                 continue
-            layer = OverCache(layer_of(weights, d, h, g, width, way), at, static=way != "")
+
+            over_cache = partial(_over_cache, weights, (d, h, g, width), at, 2 * index)
+            peer = way in PEERS
             variants.append(
                 Variant(
                     name=kind + way,
-                    module=_Pick(layer, 2 * index),
+                    module=over_cache(way),
                     work=work,
                     reference=expected,
                     shows_mask=way == "",
+                    missing=missing(way) if peer else None,
+                    foreign=peer,
+                    stand_in=over_cache("-sdpa") if peer else None,
+                    stand_in_name="scaled_dot_product_attention" if peer else "",
                 )
             )
 
@@ -117,6 +141,13 @@ def _build(
         return (x, *(torch.randn(shape, device=device, dtype=dtype) for shape in shapes))
 
     return Built(inputs=[one_set() for _ in range(n_sets)], variants=variants)
+
+
+def _over_cache(
+    weights: tuple[nn.Parameter, ...], sizes: tuple[int, int, int, int], at: Positions, first: int,
+    way: str,
+) -> _Pick:  # fmt: skip
+    return _Pick(OverCache(layer_of(weights, *sizes, way), at, static=way != ""), first)
 
 
 def layer_of(
@@ -129,9 +160,17 @@ def layer_of(
     for projection, values in zip(projections, weights, strict=True):
         projection.weight = values
     if way:
-        core: nn.Module = (FusedCore if way == "-sdpa" else FoldedCore)(layer.scale)
-        layer.add_module("core", core)  # another module of the same signature
+        layer.add_module("core", core_of(way, layer.scale))  # another module of the same signature
     return layer
+
+
+def core_of(way: str, scale: float) -> nn.Module:
+    """What computes the middle of attention in one way."""
+    if way in PEERS:
+        return PEERS[way](scale)
+    if way == "-folded":
+        return FoldedCore(scale)
+    return FusedCore(scale, None if way == "-sdpa" else way)
 
 
 def _reference(
@@ -139,13 +178,13 @@ def _reference(
 ) -> Reference:
     q, k, v, o = weights
 
-    def rows_of(inputs: Inputs, rows: list[int]) -> Tensor:
+    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
         x, past = inputs[0], at.kv_len - at.seq_len
         out = []
         for row in rows:
             b, s = divmod(row, at.seq_len)
             held = [t[b, :, :past] for t in inputs[cache : cache + 2]]
             out.append(reference.attention(x[b], held[0], held[1], (q, k, v, o), n_heads, [s]))
-        return torch.cat(out)
+        return (torch.cat(out),)
 
     return rows_of

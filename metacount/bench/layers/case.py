@@ -2,35 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ... import build
+from ..rows import FORWARD
 from ..work import Work
 
 Inputs = tuple[Tensor, ...]
-Reference = Callable[[Inputs, list[int]], Tensor]
+# what is compared: one tensor [.., D], or several where a call gives several
+Expected = Sequence[Tensor]
+Reference = Callable[[Inputs, list[int]], Expected]
+Pick = Callable[[Any, list[int]], Expected]
+
+TF32 = "tf32"  # float32 tensors, products in the tensor cores' short form
+DTYPES = {**build.DTYPES, TF32: torch.float32}
+
+
+@contextmanager
+def product_precision(dtype: str) -> Iterator[None]:
+    """Products of float32 as the dtype says: tf32 short, fp32 in full; as before afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == TF32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def rows_of(out: Any, rows: list[int]) -> Expected:
+    """Rows of the flattened output, which is one tensor [..., D]."""
+    y_ND: Tensor = out.flatten(0, -2)
+    return (y_ND[rows],)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to compute the layer. `module(*inputs)` gives [..., D].
+    """One way to compute the layer. `module(*inputs)` gives what `pick` takes rows of.
 
-    `reference(inputs, rows)` gives rows of the flattened output in float64. `compiled` puts the
-    module under torch.compile. `reads_back` says that the host waits for a value of the device in
-    the middle, which no CUDA graph can hold. Where `shows_mask` is set, the pairs that the mask
-    keeps can be counted too, and must give `work.needed_flops`.
+    `reference(inputs, rows)` gives the same in float64. `compiled` names a mode of torch.compile
+    (`default`, `max-autotune-no-cudagraphs`). `reads_back` says that the host waits for a value of
+    the device in the middle, which no CUDA graph can hold. Where `shows_mask` is set, the pairs
+    that the mask keeps can be counted too, and must give `work.needed_flops`. `missing` says how to
+    get what the variant needs and is not here; `foreign` code may raise anything, which is a row.
+    Where a kernel shows no operators, FLOPs are counted on `stand_in`, of the same shapes.
+    `inputs` are the variant's own, where it is a part of the layer (`part`) or needs more.
     """
 
     name: str
     module: nn.Module
     work: Work
     reference: Reference
-    compiled: bool = False
+    compiled: str | None = None
     reads_back: bool = False
     shows_mask: bool = False
+    missing: str | None = None
+    foreign: bool = False
+    stand_in: nn.Module | None = None
+    stand_in_name: str = ""
+    pick: Pick = rows_of
+    inputs: list[Inputs] | None = None
+    part: bool = False
+    direction: str = FORWARD
+    d_ff: int | None = None  # of a gated block, where its time is compared over widths
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from the others of its case."""
+        return self.name, self.direction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +89,9 @@ class Built:
 class Case:
     """One layer of one model at one size; `build(device, n_sets)` allocates it.
 
-    `variants` are the names in order, the first is the baseline. `needs_bytes` is a rough count of
-    what the case allocates, `set_bytes` of one input set; `checked_rows` is how many of the `rows`
+    `variants` are the names in order; `baselines` those that the fastest of is the baseline (the
+    first variant, where none are named). `needs_bytes` is a rough count of what the case allocates,
+    one variant at a time, `set_bytes` of one input set; `checked_rows` is how many of the `rows`
     of the output are compared with the reference.
     """
 
@@ -61,6 +106,7 @@ class Case:
     needs_bytes: int
     set_bytes: int
     build: Callable[[torch.device, int], Built]
+    baselines: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -6,6 +6,7 @@ Each core takes the place of a module's `core`, with the same signature.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,13 +16,20 @@ from ...modules.cache import LayerCache
 from ...modules.norm import at_least_float32
 from ..work import Positions
 
+BACKENDS = {
+    "-cudnn": "CUDNN_ATTENTION",
+    "-flash": "FLASH_ATTENTION",
+    "-efficient": "EFFICIENT_ATTENTION",
+    "-math": "MATH",
+}
+
 
 class FusedCore(nn.Module):
-    """torch's scaled_dot_product_attention: whichever kernel it chooses on the device."""
+    """torch's scaled_dot_product_attention: the kernel it chooses on the device, or one by name."""
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, scale: float, backend: str | None = None) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.backend = scale, backend
 
     def forward(
         self,
@@ -32,14 +40,25 @@ class FusedCore(nn.Module):
         _bias: Tensor | None = None,
     ) -> Tensor:
         """-> [B, H, S, U]; causal from the first position on, or one query that sees all."""
-        return F.scaled_dot_product_attention(
-            q_BHSK,
-            k_BGTK,
-            v_BGTU,
-            is_causal=sees.n_queries > 1,
-            scale=self.scale,
-            enable_gqa=q_BHSK.shape[1] != k_BGTK.shape[1],
-        )
+        with _only(self.backend):
+            return F.scaled_dot_product_attention(
+                q_BHSK,
+                k_BGTK,
+                v_BGTU,
+                is_causal=sees.n_queries > 1,
+                scale=self.scale,
+                enable_gqa=q_BHSK.shape[1] != k_BGTK.shape[1],
+            )
+
+
+def _only(backend: str | None) -> AbstractContextManager[None]:
+    """Torch may choose among its kernels, or must take this one."""
+    if backend is None:
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    found: AbstractContextManager[None] = sdpa_kernel(getattr(SDPBackend, BACKENDS[backend]))
+    return found
 
 
 class FoldedCore(nn.Module):

@@ -1,19 +1,51 @@
-"""Feed-forward blocks: GELU at 4·d against SwiGLU at three widths, each in several ways."""
+"""Feed-forward blocks: GELU at 4·d against SwiGLU at several widths, each in several ways."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...build import DTYPES
 from ...modules.ffn import FeedForward, GatedFeedForward
 from ...spec import ModelSpec
 from .. import reference
-from ..work import ffn_work
-from .case import Built, Case, Inputs, Reference, Variant, part, weight
+from ..rows import BACKWARD, BOTH, FORWARD
+from ..work import ffn_training_work, ffn_work
+from . import ffn_parts
+from .case import DTYPES, Built, Case, Inputs, Reference, Variant, part, weight
+from .peers import AUTOTUNED, GATED_PEERS, missing
+from .training import ForwardBackward, gated_gradients, picks, plain_gradients
 
-WAYS = ("", "-joined", "-compiled")
+COMPILED = "default"
+JOINED, JOINED_COMPILED, JOINED_AUTOTUNED = "-joined", "-joined-compiled", "-joined-autotuned"
+WAYS = ("", JOINED, JOINED_COMPILED)
+# widths whose time is laid beside GELU's, in shares of the rule's
+EQUAL_TIME_SHARES = (0.8, 0.9, 1.0, 1.1, 1.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """What is timed beside the variants that every device has."""
+
+    peers: bool = False  # other people's kernels
+    autotune: bool = False  # the compiler's search among kernels
+    parts: bool = False  # each product and the activation alone
+    equal_time: bool = False  # widths around the one that takes GELU's time
+    directions: tuple[str, ...] = (FORWARD,)
+
+    @property
+    def timed(self) -> tuple[str, ...]:
+        """The directions that are run: a backward alone is what both take less the forward."""
+        wanted = set(self.directions)
+        if BACKWARD in wanted:
+            wanted |= {FORWARD, BOTH}
+        return tuple(one for one in (FORWARD, BOTH) if one in wanted)
+
+
+PLAIN = Extras()
 
 
 class JoinedGatedFeedForward(nn.Module):
@@ -29,6 +61,11 @@ class JoinedGatedFeedForward(nn.Module):
         return F.linear(F.silu(gate_NM) * up_NM, self.down)
 
 
+def multiple_of(d_model: int) -> int:
+    """What a gated width is rounded up to: d/16, at most 256."""
+    return min(256, max(1, d_model // 16))
+
+
 def rule_width(d_model: int) -> int:
     """Width at which SwiGLU has the parameters of a two-matrix block of width 4·d: 8·d/3.
 
@@ -37,46 +74,90 @@ def rule_width(d_model: int) -> int:
     >>> [rule_width(d) for d in (512, 1024, 4096, 16384)]
     [1376, 2752, 11008, 43776]
     """
-    multiple = min(256, max(1, d_model // 16))
+    multiple = multiple_of(d_model)
     return multiple * -(-(8 * d_model) // (3 * multiple))
 
 
 def widths(spec: ModelSpec) -> dict[str, int]:
-    """Name and width of each SwiGLU: the rule's, 4·d, and the model's own where it is another."""
-    d = spec.d_model
-    found = {"swiglu": rule_width(d), "swiglu-4d": 4 * d}
-    own = spec.d_ff_expert if spec.is_moe else spec.d_ff
-    if spec.gated and own is not None and own not in found.values():
-        found["swiglu-own"] = own
+    """Name and width of each SwiGLU: the rule's, 4·d, the model's own and its experts' width.
+
+    `swiglu-own` is the width of the model's dense layers, `swiglu-expert` of one expert; either is
+    left out where another has it.
+    """
+    own = {"swiglu-own": spec.d_ff, "swiglu-expert": spec.d_ff_expert if spec.is_moe else None}
+    return gated_widths(spec.d_model, own if spec.gated else {})
+
+
+def gated_widths(d_model: int, own: dict[str, int | None]) -> dict[str, int]:
+    """The two widths that follow from d, and those of `own` that differ from them."""
+    found = {"swiglu": rule_width(d_model), "swiglu-4d": 4 * d_model}
+    for name, width in own.items():
+        if width is not None and width not in found.values():
+            found[name] = width
     return found
 
 
-def variant_names(gated: dict[str, int]) -> tuple[str, ...]:
+def near_widths(d_model: int) -> dict[str, int]:
+    """Widths around the rule's, for `--equal-time`: swiglu@N.
+
+    >>> near_widths(4096)
+    {'swiglu@8704': 8704, 'swiglu@9984': 9984, 'swiglu@12032': 12032, 'swiglu@13312': 13312}
+    """
+    multiple, rule = multiple_of(d_model), rule_width(d_model)
+    near = [multiple * max(1, round(share * rule / multiple)) for share in EQUAL_TIME_SHARES]
+    return {f"swiglu@{width}": width for width in dict.fromkeys(near) if width != rule}
+
+
+def variant_names(gated: dict[str, int], extras: Extras = PLAIN) -> tuple[str, ...]:
     """Every variant of the block, the baseline first."""
-    return ("gelu", "gelu-compiled", *(name + way for name in gated for way in WAYS))
+    names = ["gelu", "gelu-compiled", *(["gelu-autotuned"] if extras.autotune else [])]
+    ways = [*WAYS, *([JOINED_AUTOTUNED] if extras.autotune else [])]
+    ways += GATED_PEERS if extras.peers else []
+    for name in gated:
+        names += [name] if "@" in name else [name + way for way in ways]
+    if extras.parts and FORWARD in extras.timed:
+        names += [f"gelu{one}" for one in ffn_parts.PLAIN_PARTS]
+        names += [f"{name}{one}" for name in gated if "@" not in name
+                  for one in ffn_parts.GATED_PARTS]  # fmt: skip
+    return tuple(names)
 
 
-def case(model: str, spec: ModelSpec, n_tokens: int, dtype: str) -> Case:
+def case(model: str, spec: ModelSpec, n_tokens: int, dtype: str, extras: Extras = PLAIN) -> Case:
     """The feed-forward block of `spec`'s width, over `n_tokens` tokens."""
-    d, gated = spec.d_model, widths(spec)
+    return sized(model, spec.d_model, widths(spec), n_tokens, dtype, extras)
+
+
+def sized(
+    label: str, d: int, gated: dict[str, int], n_tokens: int, dtype: str, extras: Extras = PLAIN
+) -> Case:
+    """The block of width `d`, SwiGLU at the widths of `gated`."""
+    if extras.equal_time:
+        gated = gated | {k: w for k, w in near_widths(d).items() if w not in gated.values()}
     value_bytes = DTYPES[dtype].itemsize
     params = 2 * d * 4 * d + sum(3 * d * m for m in gated.values())
     widest = max(4 * d, *gated.values())
     set_bytes = n_tokens * d * value_bytes
+    # the hidden layer twice for the gate, once more for their product
+    working = 4 * n_tokens * widest * value_bytes + 4 * set_bytes
+    if BOTH in extras.timed:  # what the backward keeps and makes of it, and the gradients
+        working = 2 * working + 3 * d * widest * value_bytes + set_bytes
+    if extras.parts:
+        working += ffn_parts.needs_bytes(n_tokens, [4 * d, *gated.values()], value_bytes)
     return Case(
         topic="ffn",
-        model=model,
+        model=label,
         dtype=dtype,
         sizes={"d_model": d, "gelu_d_ff": 4 * d}
         | {f"{name.replace('-', '_')}_d_ff": width for name, width in gated.items()},
         workload={"tokens": n_tokens},
-        variants=variant_names(gated),
+        variants=variant_names(gated, extras),
         rows=n_tokens,
         checked_rows=128,
-        # the hidden layer twice for the gate, once more for their product
-        needs_bytes=params * value_bytes + 4 * n_tokens * widest * value_bytes + 4 * set_bytes,
-        set_bytes=set_bytes,
-        build=lambda device, n_sets: _build(d, gated, n_tokens, DTYPES[dtype], device, n_sets),
+        needs_bytes=params * value_bytes + working,
+        set_bytes=set_bytes * (2 if BOTH in extras.timed else 1),
+        build=lambda device, n_sets: _build(
+            d, gated, n_tokens, DTYPES[dtype], device, n_sets, extras
+        ),
     )
 
 
@@ -87,31 +168,89 @@ def _build(
     dtype: torch.dtype,
     device: torch.device,
     n_sets: int,
+    extras: Extras,
 ) -> Built:
+    def drawn() -> Tensor:
+        return torch.randn(n_tokens, d, device=device, dtype=dtype)
+
     with torch.device("meta"):
         plain = FeedForward(d, 4 * d, activation="gelu")
     plain.up_proj.weight = weight((4 * d, d), device, dtype)
     plain.down_proj.weight = weight((d, 4 * d), device, dtype)
-    size = dtype.itemsize
-    work = ffn_work(n_tokens, d, 4 * d, gated=False, value_bytes=size)
-    expected = _plain_reference(plain)
-    variants = [
-        Variant(name="gelu", module=plain, work=work, reference=expected),
-        Variant(name="gelu-compiled", module=plain, work=work, reference=expected, compiled=True),
-    ]
-    for name, width in gated.items():
-        work = ffn_work(n_tokens, d, width, gated=True, value_bytes=size)
-        separate, joined = gated_pair(d, width, device, dtype)
-        expected = _gated_reference(separate)
-        variants += [
-            Variant(name=name, module=separate, work=work, reference=expected),
-            Variant(name=name + WAYS[1], module=joined, work=work, reference=expected),
-            Variant(
-                name=name + WAYS[2], module=joined, work=work, reference=expected, compiled=True
-            ),
-        ]
-    inputs = [(torch.randn(n_tokens, d, device=device, dtype=dtype),) for _ in range(n_sets)]
-    return Built(inputs=list(inputs), variants=variants)
+    inputs: list[Inputs] = [(drawn(),) for _ in range(n_sets)]
+    both: list[Inputs] = [(x, drawn()) for (x,) in inputs] if BOTH in extras.timed else []
+    variants: list[Variant] = []
+    for name, compiled in (
+        ("gelu", None),
+        ("gelu-compiled", COMPILED),
+        ("gelu-autotuned", AUTOTUNED),
+    ):
+        if compiled != AUTOTUNED or extras.autotune:
+            variants += _plain(name, plain, compiled, n_tokens, dtype, extras, both)
+    pairs = {name: gated_pair(d, width, device, dtype) for name, width in gated.items()}
+    for name, pair in pairs.items():
+        variants += _gated(name, *pair, n_tokens, extras, both)
+    if extras.parts and FORWARD in extras.timed:
+        variants += ffn_parts.variants(plain, {n: p for n, p in pairs.items() if "@" not in n},
+                                       n_tokens, device, n_sets)  # fmt: skip
+    return Built(inputs=inputs, variants=variants)
+
+
+def _plain(
+    name: str, module: FeedForward, compiled: str | None, n_tokens: int, dtype: torch.dtype,
+    extras: Extras, both: list[Inputs],
+) -> Iterator[Variant]:  # fmt: skip
+    m, d = module.up_proj.weight.shape
+    if FORWARD in extras.timed:
+        yield Variant(
+            name=name, module=module, compiled=compiled, reference=_plain_reference(module),
+            work=ffn_work(n_tokens, d, m, gated=False, value_bytes=dtype.itemsize),
+        )  # fmt: skip
+    if BOTH in extras.timed:
+        weights = (module.up_proj.weight, module.down_proj.weight)
+        yield Variant(
+            name=name, module=ForwardBackward(module), compiled=compiled, direction=BOTH,
+            work=ffn_training_work(n_tokens, d, m, gated=False, value_bytes=dtype.itemsize),
+            reference=plain_gradients(*weights), pick=picks("up", "down"), inputs=both,
+        )  # fmt: skip
+
+
+def _gated(
+    name: str, separate: GatedFeedForward, joined: JoinedGatedFeedForward, n_tokens: int,
+    extras: Extras, both: list[Inputs],
+) -> Iterator[Variant]:  # fmt: skip
+    d, m = joined.down.shape
+    size = joined.down.dtype.itemsize
+    weights = (separate.gate_proj.weight, separate.up_proj.weight, joined.down)
+    ways: dict[str, tuple[nn.Module, str | None, str | None]] = {
+        "": (separate, None, None),
+        JOINED: (joined, None, None),
+        JOINED_COMPILED: (joined, COMPILED, None),
+    }
+    if extras.autotune:
+        ways[JOINED_AUTOTUNED] = (joined, AUTOTUNED, None)
+    if extras.peers:
+        ways |= {way: (peer(joined.gate_up, joined.down), None, missing(way))
+                 for way, peer in GATED_PEERS.items()}  # fmt: skip
+    if "@" in name:
+        ways = {"": ways[""]}
+    for way, (module, compiled, lacks) in ways.items():
+        three = module is separate
+        if FORWARD in extras.timed:
+            yield Variant(
+                name=name + way, module=module, compiled=compiled, missing=lacks,
+                foreign=way in GATED_PEERS,
+                reference=_gated_reference(separate), d_ff=m if way == "" else None,
+                work=ffn_work(n_tokens, d, m, gated=True, value_bytes=size),
+            )  # fmt: skip
+        if BOTH in extras.timed:
+            yield Variant(
+                name=name + way, module=ForwardBackward(module), compiled=compiled, missing=lacks,
+                foreign=way in GATED_PEERS,
+                direction=BOTH, reference=gated_gradients(*weights), inputs=both,
+                pick=picks("gate", "up", "down") if three else picks("gate_up", "down"),
+                work=ffn_training_work(n_tokens, d, m, gated=True, value_bytes=size),
+            )  # fmt: skip
 
 
 def gated_pair(
@@ -130,16 +269,16 @@ def gated_pair(
 
 
 def _plain_reference(module: FeedForward) -> Reference:
-    def rows_of(inputs: Inputs, rows: list[int]) -> Tensor:
+    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
         up, down = module.up_proj.weight, module.down_proj.weight
-        return reference.plain_ffn(inputs[0][rows], up, down)
+        return (reference.plain_ffn(inputs[0][rows], up, down),)
 
     return rows_of
 
 
 def _gated_reference(module: GatedFeedForward) -> Reference:
-    def rows_of(inputs: Inputs, rows: list[int]) -> Tensor:
+    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
         gate, up = module.gate_proj.weight, module.up_proj.weight
-        return reference.swiglu(inputs[0][rows], gate, up, module.down_proj.weight)
+        return (reference.swiglu(inputs[0][rows], gate, up, module.down_proj.weight),)
 
     return rows_of

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...build import DTYPES
 from ...modules.mla import LatentAttention
 from ...spec import ModelSpec
 from .. import reference
 from ..work import Positions, mla_work
 from .attention import workload
-from .case import Built, Case, Inputs, Reference, Variant, gain, weight
+from .case import DTYPES, Built, Case, Inputs, Reference, Variant, gain, weight
 from .cores import FoldedCore, FusedCore, OverCache
+from .peer_cores import FlashMla
+from .peers import missing
 
-# name: absorbed, core, cache written in place
-WAYS: dict[str, tuple[bool, type[FusedCore] | type[FoldedCore] | None]] = {
+# name: absorbed, and what takes the core's place over a cache that is written in place
+WAYS: dict[str, tuple[bool, Callable[[float], nn.Module] | None]] = {
     "expanded": (False, None),
     "expanded-sdpa": (False, FusedCore),
     "absorbed": (True, None),
     "absorbed-folded": (True, FoldedCore),
 }
+PEERS: dict[str, tuple[bool, Callable[[float], nn.Module] | None]] = {
+    "absorbed-flashmla": (True, FlashMla)
+}
+GPU_WAYS = WAYS | PEERS
 SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
-def case(model: str, spec: ModelSpec, at: Positions, dtype: str) -> Case:
+def case(
+    model: str, spec: ModelSpec, at: Positions, dtype: str, ways: Sequence[str] = tuple(WAYS)
+) -> Case:
     """One MLA layer of `spec`, latent norms and rotary embedding included."""
     sizes = {name: getattr(spec, name) for name in SIZES}
     h, value_bytes = spec.n_heads, DTYPES[dtype].itemsize
@@ -44,12 +52,12 @@ def case(model: str, spec: ModelSpec, at: Positions, dtype: str) -> Case:
         | ({} if spec.q_lora_rank is None else {"q_lora_rank": spec.q_lora_rank})
         | sizes,
         workload=workload(at),
-        variants=tuple(WAYS),
+        variants=tuple(ways),
         rows=at.n_tokens,
         checked_rows=2,
         needs_bytes=weights + 3 * set_bytes + repeated + 12 * at.all_pairs * h,
         set_bytes=set_bytes,
-        build=lambda device, n_sets: _build(spec, sizes, at, DTYPES[dtype], device, n_sets),
+        build=lambda device, n_sets: _build(spec, sizes, at, DTYPES[dtype], device, n_sets, ways),
     )
 
 
@@ -60,6 +68,7 @@ def _build(
     dtype: torch.dtype,
     device: torch.device,
     n_sets: int,
+    ways: Sequence[str],
 ) -> Built:
     first = layer_of(spec, sizes)
     for name, parameter in list(first.named_parameters()):
@@ -69,22 +78,32 @@ def _build(
         else:
             owner.weight = weight(tuple(parameter.shape), device, dtype)
     variants, expected = [], _reference(first, at)
-    for name, (absorbed, core) in WAYS.items():
+
+    def over_cache(name: str) -> OverCache:
+        absorbed, core = GPU_WAYS[name]
         layer = layer_of(spec, sizes)
         for (path, values), _ in zip(first.named_parameters(), layer.parameters(), strict=True):
             layer.get_submodule(path.removesuffix(".weight")).weight = values
-        if core is not None:
-            other: nn.Module = core(layer.core.scale)
-            layer.add_module("core", other)  # another module of the same signature
+        if core is not None:  # another module of the same signature
+            layer.add_module("core", core(layer.core.scale))
+        return OverCache(layer, at, static=core is not None, absorbed=absorbed)
+
+    for name in ways:
+        absorbed, core = GPU_WAYS[name]
         work = mla_work(at, spec.d_model, spec.n_heads, q_lora_rank=spec.q_lora_rank, **sizes,
                         absorbed=absorbed, value_bytes=dtype.itemsize)  # fmt: skip
+        peer = name in PEERS
         variants.append(
             Variant(
                 name=name,
-                module=OverCache(layer, at, static=core is not None, absorbed=absorbed),
+                module=over_cache(name),
                 work=work,
                 reference=expected,
                 shows_mask=core is None,
+                missing=missing("-flashmla") if peer else None,
+                foreign=peer,
+                stand_in=over_cache("absorbed-folded") if peer else None,
+                stand_in_name="absorbed-folded" if peer else "",
             )
         )
     width = sizes["kv_lora_rank"] + sizes["qk_rope_head_dim"]
@@ -126,7 +145,7 @@ def _reference(layer: LatentAttention, at: Positions) -> Reference:
         weights["q_norm"] = layer.q_a_layernorm.weight
     sizes = (layer.n_heads, layer.rank, layer.nope, layer.rope, layer.v_head_dim)
 
-    def rows_of(inputs: Inputs, rows: list[int]) -> Tensor:
+    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
         x, kept = inputs
         past, out = at.kv_len - at.seq_len, []
         for row in rows:
@@ -136,6 +155,6 @@ def _reference(layer: LatentAttention, at: Positions) -> Reference:
                     x[b], kept[b, :past], weights, sizes, [s], theta=layer.rope_theta, eps=1e-6
                 )
             )
-        return torch.cat(out)
+        return (torch.cat(out),)
 
     return rows_of

@@ -6,6 +6,7 @@ the router's own product and the weights of the chosen experts are computed.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -13,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...build import DTYPES
 from ...modules.moe import Experts
 from ...spec import ModelSpec
 from .. import reference
 from ..work import ffn_work, moe_work
-from .case import Built, Case, Inputs, Reference, Variant, weight
+from .case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
 from .ffn import gated_pair
 
 NAMES = ("dense", "loop", "batched", "grouped")
@@ -39,6 +39,21 @@ def choose(n_tokens: int, n_experts: int, top_k: int, routing: str) -> Tensor:
         zipf = 1 / torch.arange(1, n_experts + 1, dtype=torch.float64)
         chosen = torch.multinomial(zipf.expand(n_tokens, -1), top_k)
     return torch.randperm(n_experts)[chosen]
+
+
+def fullest(n_tokens: int, n_experts: int, top_k: int, routing: str) -> int:
+    """Rows of the expert that gets the most, rounded up where chance decides.
+
+    Of skewed routing the expert of rank 1 is drawn first with probability 1 / H(E), and by the
+    k-th draw with at most k times as much; no expert gets more than all tokens.
+
+    >>> fullest(16, 4, 2, "balanced"), fullest(16384, 128, 8, "skewed")
+    (8, 16384)
+    """
+    if routing == "balanced":
+        return -(-n_tokens * top_k // n_experts)
+    harmonic = sum(1 / rank for rank in range(1, n_experts + 1))
+    return min(n_tokens, math.ceil(n_tokens * top_k / harmonic))
 
 
 class Routed(nn.Module):
@@ -114,12 +129,12 @@ class BatchedExperts(_Sorted):
 def grouped_on_device(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether torch's grouped product runs without asking the host for the groups' sizes.
 
-    Its own kernel is for bf16 from compute capability 9.0; otherwise it loops over the experts
-    (torch's GroupedMMUtils.h). A CPU has nothing to wait for.
+    Its own kernel is for bf16 on compute capability 9 and 10 (not 12); otherwise it loops over the
+    experts (torch's GroupedMMUtils.h). A CPU has nothing to wait for.
     """
     if device.type != "cuda":
         return True
-    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) >= (9, 0)
+    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def grouped_mm(rows_RD: Tensor, weight_EDX: Tensor, ends_E: Tensor) -> Tensor:
@@ -136,8 +151,7 @@ def case(model: str, spec: ModelSpec, n_tokens: int, routing: str, dtype: str) -
     sizes = {"d_model": d, "d_ff_expert": m, "n_experts": e, "top_k": k}
     value_bytes = DTYPES[dtype].itemsize
     set_bytes = n_tokens * (d * value_bytes + 8 * k)
-    # a token goes to an expert once, so none gets more than all tokens
-    rows = n_tokens * k if routing == "balanced" else min(e * n_tokens, 8 * n_tokens * k)
+    rows = e * fullest(n_tokens, e, k, routing)  # batched pads every expert to it
     return Case(
         topic="moe",
         model=model,
@@ -147,7 +161,10 @@ def case(model: str, spec: ModelSpec, n_tokens: int, routing: str, dtype: str) -
         variants=NAMES,
         rows=n_tokens,
         checked_rows=32,
-        needs_bytes=value_bytes * (3 * d * m * (e + k) + rows * (2 * d + 4 * m)) + 4 * set_bytes,
+        # padded rows in and out, the product for both halves, silu of one, and silu·up
+        needs_bytes=value_bytes * (3 * d * m * (e + k) + rows * (2 * d + 4 * m))
+        + 4 * set_bytes
+        + n_tokens * k * 3 * d * value_bytes,  # rows sorted, and put back
         set_bytes=set_bytes,
         build=lambda device, n_sets: _build(
             (d, m, e, k), n_tokens, routing, DTYPES[dtype], device, n_sets
@@ -227,9 +244,9 @@ class _Dense(nn.Module):
 
 
 def _reference(router: Tensor, gate_up: Tensor, down: Tensor) -> Reference:
-    def rows_of(inputs: Inputs, rows: list[int]) -> Tensor:
+    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
         x, chosen = inputs
-        return reference.moe(x[rows], chosen[rows], router, gate_up, down)
+        return (reference.moe(x[rows], chosen[rows], router, gate_up, down),)
 
     return rows_of
 
@@ -237,7 +254,7 @@ def _reference(router: Tensor, gate_up: Tensor, down: Tensor) -> Reference:
 def _dense_reference(gate_up: Tensor, down: Tensor) -> Reference:
     width = down.shape[-1]
 
-    def rows_of(inputs: Inputs, rows: list[int]) -> Tensor:
-        return reference.swiglu(inputs[0][rows], gate_up[:width], gate_up[width:], down)
+    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
+        return (reference.swiglu(inputs[0][rows], gate_up[:width], gate_up[width:], down),)
 
     return rows_of

@@ -6,12 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...build import DTYPES
 from ...modules.norm import LayerNorm, RMSNorm
 from ...spec import ModelSpec
 from .. import reference
 from ..work import norm_work
-from .case import Built, Case, Inputs, Variant, gain
+from .case import DTYPES, Built, Case, Inputs, Variant, gain
 
 WAYS = ("", "-torch", "-compiled")
 NAMES = tuple(kind + way for kind in ("rmsnorm", "layernorm") for way in WAYS)
@@ -68,11 +67,11 @@ def _build(d: int, n_tokens: int, dtype: torch.dtype, device: torch.device, n_se
         rms, layer = RMSNorm(d, eps=EPS), LayerNorm(d, bias=True, eps=EPS)
     rms.weight, layer.weight, layer.bias = scale, scale, shift
 
-    def rms_rows(inputs: Inputs, rows: list[int]) -> Tensor:
-        return reference.rms_norm(inputs[0][rows], scale, EPS)
+    def rms_rows(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
+        return (reference.rms_norm(inputs[0][rows], scale, EPS),)
 
-    def layer_rows(inputs: Inputs, rows: list[int]) -> Tensor:
-        return reference.layer_norm(inputs[0][rows], scale, shift, EPS)
+    def layer_rows(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
+        return (reference.layer_norm(inputs[0][rows], scale, shift, EPS),)
 
     modules: dict[str, nn.Module] = {
         "rmsnorm": rms,
@@ -90,7 +89,7 @@ def _build(d: int, n_tokens: int, dtype: torch.dtype, device: torch.device, n_se
                 n_tokens, d, bias=name.startswith("layernorm"), value_bytes=dtype.itemsize
             ),
             reference=layer_rows if name.startswith("layernorm") else rms_rows,
-            compiled=name.endswith(WAYS[2]),
+            compiled="default" if name.endswith(WAYS[2]) else None,
         )
         for name, module in modules.items()
     ]

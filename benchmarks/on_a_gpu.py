@@ -1,0 +1,132 @@
+"""What a CUDA device is for, in order: tests, a calibration of the stopwatch, then the figures.
+
+    python benchmarks/on_a_gpu.py --list          the steps, with an estimate of their time
+    python benchmarks/on_a_gpu.py                 all of them, each in at most eight minutes
+    python benchmarks/on_a_gpu.py --step NAME...  some of them
+
+Every step is a command of its own and appends what it found to a file below `benchmarks/results`.
+A step that fails is said at the end, and the exit code is 1; the others are run all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+LIMIT = 480  # seconds of a step
+BUDGET = 420  # of a benchmark: what is left is for starting and for the last case
+TOKENS = ("1", "16", "64", "128", "256", "512", "1024", "4096", "16384")
+MODELS = ("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A name, and the words after `python`."""
+
+    name: str
+    words: tuple[str, ...]
+
+    @property
+    def is_bench(self) -> bool:
+        """Whether it is `metacount bench`, which can say beforehand how long it takes."""
+        return self.words[:3] == ("-m", "metacount", "bench")
+
+
+def bench(name: str, topic: str, *options: str) -> Step:
+    """A benchmark that is kept within its time and saved."""
+    file = RESULTS / f"gpu-{topic}.jsonl"
+    return Step(
+        name=name,
+        words=("-m", "metacount", "bench", topic, "--device", "cuda", *options, "--budget",
+               str(BUDGET), "--save", str(file)),
+    )  # fmt: skip
+
+
+def steps() -> list[Step]:
+    """All of them, in order: what must be right before what is slow."""
+    found = [
+        Step(name="tests", words=("-m", "pytest", "-q", "-ra", "tests/bench/test_bench_cuda.py")),
+        Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
+    ]
+    for model in MODELS:
+        found.append(bench(f"ffn-{model}", "ffn", "--model", model, "--tokens", *TOKENS,
+                           "--dtype", "bf16"))  # fmt: skip
+    found += [
+        bench("ffn-again", "ffn", "--model", "llama-7b", "--tokens", "4096", "--dtype", "bf16",
+              "--compare", str(RESULTS / "gpu-ffn.jsonl")),
+        bench("ffn-parts", "ffn", "--model", "llama-7b", "--tokens", "1", "128", "4096", "--dtype",
+              "bf16", "--parts", "--equal-time", "--no-compile"),
+        bench("ffn-backward", "ffn", "--model", "llama-7b", "--tokens", "128", "4096", "--dtype",
+              "bf16", "--direction", "forward", "backward", "forward+backward"),
+        *(bench(f"ffn-{dtype}", "ffn", "--model", "llama-7b", "--tokens", "1", "128", "1024",
+                "4096", "--dtype", dtype) for dtype in ("fp16", "tf32", "fp32")),
+        bench("attention", "attention", "--model", "llama3-8b", "--dtype", "bf16"),
+        bench("attention-core", "attention", "--part", "core", "--model", "llama3-8b"),
+        bench("mla", "mla", "--model", "deepseek-v3"),
+        bench("moe", "moe"),
+        bench("norm", "norm"),
+        Step(name="modules", words=("benchmarks/gpu_modules.py",)),
+        Step(name="figures", words=("benchmarks/gpu_figures.py",)),
+    ]  # fmt: skip
+    return found
+
+
+def estimate(step: Step) -> float | None:
+    """Seconds that a benchmark will take by its own estimate; None for other steps."""
+    if not step.is_bench:
+        return None
+    words = [word for word in step.words if word != "--compare"]
+    words = [w for i, w in enumerate(words) if not (w.endswith(".jsonl") or words[i] == "--save")]
+    done = subprocess.run([sys.executable, *words, "--dry-run", "--json"], cwd=ROOT,
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    return float(sum(case["seconds"] for case in json.loads(done.stdout)))
+
+
+def run(chosen: Sequence[Step]) -> list[str]:
+    """The names of those that failed; each one's output goes where this one's does."""
+    failed = []
+    for step in chosen:
+        print(f"== {step.name}: python {' '.join(step.words)}", flush=True)
+        began = time.perf_counter()
+        try:
+            code: int | str = subprocess.run([sys.executable, *step.words], cwd=ROOT,
+                                             timeout=LIMIT, check=False).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            code = f"stopped after {LIMIT} s"
+        print(f"== {step.name}: {code}, {time.perf_counter() - began:.0f} s", flush=True)
+        if code != 0:
+            failed.append(step.name)
+    return failed
+
+
+def main() -> int:
+    """Choose, list or run."""
+    parser = argparse.ArgumentParser(description="Run what needs a CUDA device, in order.")
+    names = [step.name for step in steps()]
+    parser.add_argument("--step", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
+    args = parser.parse_args()
+    chosen = [step for step in steps() if args.step is None or step.name in args.step]
+    if args.list:
+        for step in chosen:
+            seconds = estimate(step)
+            about = "" if seconds is None else f"  about {min(seconds, BUDGET):.0f} s"
+            if seconds is not None and seconds > BUDGET:
+                about += f" (of {seconds:.0f}: the last cases will not fit)"
+            print(f"{step.name}{about}")
+        return 0
+    failed = run(chosen)
+    print(f"failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
