@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-import time
 import types
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from metacount.errors import InputError, shown
 from metacount.judge.arguments import Arguments
 from metacount.judge.code import Code
 from metacount.judge.letters import Asked, Letter, Session
-from metacount.judge.limits import TooLong, limited
+from metacount.judge.limits import TooLong, limited, passed
 from metacount.judge.numeric import MAX_BITS
 from metacount.judge.places import places
 from metacount.judge.text import read
@@ -75,12 +74,12 @@ def ask(
     if right:
         gaps = () if theirs is None else theirs.gaps()
         others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, arguments.used()))
-        until = time.monotonic() + seconds * FOR_TRIALS
-        answer.tried = tried_at(others, value, case, words.quantity, until)
+        late = passed(seconds * FOR_TRIALS)
+        answer.tried = tried_at(others, value, case, words.quantity, late)
         values = [(case, answer.value), *answer.tried.answered]
     else:
-        until = time.monotonic() + seconds * FOR_TRIALS
-        answer.cases = small_cases(case, value, FOR_WORDS, until)
+        late = passed(seconds * FOR_TRIALS)
+        answer.cases = small_cases(case, value, FOR_WORDS, late)
         values = [(case, answer.value), *answer.cases]
     if theirs is not None:
         if all(theirs.value(other) == given for other, given in values):

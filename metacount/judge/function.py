@@ -97,7 +97,7 @@ def _judged(answer: Answer, model: Model, case: Case, quantity: str, timeout: fl
         words = vocabulary(model, case, quantity)
         theirs = Theirs(formula.tree, words.meanings(formula.names), answer.text)
         try:
-            with limited(timeout * FOR_LETTERS):
+            with limited(timeout * FOR_LETTERS, computing=True):
                 return judged(theirs, model, case, quantity, answer.notes, timeout, answer)
         except TooLong:
             answer.unsure = f"multiplying it out takes more than {timeout * FOR_LETTERS:g} s"

@@ -1,4 +1,4 @@
-"""A limit on wall-clock time for work in this process: whatever it is given, it ends."""
+"""Limits the time of work in this process: whatever it is given, it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 AGAIN = 0.2  # seconds between two attempts: code may swallow the first
@@ -20,64 +20,87 @@ class TooLong(BaseException):
     """The time is up. No `Exception`: code that catches everything must not catch this."""
 
 
+def passed(seconds: float, *, computing: bool = False) -> Callable[[], bool]:
+    """A question that is true once so many seconds have passed, as `limited` counts them."""
+    clock = time.process_time if computing else time.monotonic
+    until = clock() + seconds
+    return lambda: clock() > until
+
+
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limited(seconds: float, *, computing: bool = False) -> Iterator[None]:
     """Raise `TooLong` in the code of a `with` when it takes more than `seconds`.
 
-    In the main thread a signal does it, which ends a sleep too; in others, an exception that the
-    interpreter raises between two steps.
+    With `computing` these are seconds of the processor: what only computes gets the same on a busy
+    machine. In the main thread a signal does it, which ends a sleep too; in others, an exception
+    that the interpreter raises between two steps.
 
     >>> with limited(10):
     ...     print("quick")
     quick
     """
     main = threading.current_thread() is threading.main_thread()
-    with _by_signal(seconds) if main and _no_other_alarm() else _by_thread(seconds):
-        yield
+    if main and _no_other_alarm(computing):
+        with _by_signal(seconds, computing):
+            yield
+    else:
+        with _by_thread(seconds, time.process_time if computing else time.monotonic):
+            yield
 
 
-def _no_other_alarm() -> bool:
+def _alarm(computing: bool) -> tuple[signal.Signals, int]:
+    """The signal and the timer that sends it."""
+    if computing:
+        return signal.SIGPROF, signal.ITIMER_PROF
+    return signal.SIGALRM, signal.ITIMER_REAL
+
+
+def _no_other_alarm(computing: bool) -> bool:
     """Whether signals can be used and the program around us does not use this one."""
     if not hasattr(signal, "setitimer"):
         return False
-    handler = signal.getsignal(signal.SIGALRM)
+    handler = signal.getsignal(_alarm(computing)[0])
     return handler in (signal.SIG_DFL, signal.SIG_IGN) or getattr(handler, "ours", False)
 
 
 @contextlib.contextmanager
-def _by_signal(seconds: float) -> Iterator[None]:
+def _by_signal(seconds: float, computing: bool) -> Iterator[None]:
     running = True
+    number, timer = _alarm(computing)
+    clock = time.process_time if computing else time.monotonic
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if running:
             raise TooLong
 
     stop.ours = True  # type: ignore[attr-defined]
-    before, start = signal.signal(signal.SIGALRM, stop), time.monotonic()
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    before, start = signal.signal(number, stop), clock()
+    left, _ = signal.setitimer(timer, seconds, AGAIN)
     try:
         yield
     finally:
         while running:  # the signal may come in the middle of this
             with contextlib.suppress(TooLong):
                 running = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
         if left:  # a limit around this one goes on
-            left = max(0.001, left - (time.monotonic() - start))
-            signal.setitimer(signal.ITIMER_REAL, left, AGAIN)
+            left = max(0.001, left - (clock() - start))
+            signal.setitimer(timer, left, AGAIN)
 
 
 @contextlib.contextmanager
-def _by_thread(seconds: float) -> Iterator[None]:
+def _by_thread(seconds: float, clock: Callable[[], float]) -> Iterator[None]:
     done, lock = threading.Event(), threading.Lock()
     raise_in, thread = ctypes.pythonapi.PyThreadState_SetAsyncExc, threading.get_ident()
+
+    until = clock() + seconds
 
     def watch() -> None:
         wait = seconds
         while not done.wait(wait):
             with lock:
-                if not done.is_set():
+                if not done.is_set() and clock() >= until:
                     raise_in(ctypes.c_ulong(thread), ctypes.py_object(TooLong))
             wait = AGAIN
 

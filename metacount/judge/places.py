@@ -84,7 +84,7 @@ def _distinct(case: Case, found: list[Case]) -> list[Case]:
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    return (*case[0].to_dict().values(), *case[1].to_dict().values())
+    return tuple(repr(value) for part in case for value in part.to_dict().values())
 
 
 def _spread(cases: list[Case], most: int) -> list[Case]:

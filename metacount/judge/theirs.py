@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from metacount.errors import InputError
 from metacount.judge.exact import value_at
+from metacount.judge.limits import passed
 from metacount.judge.numeric import at, crossings, literals
 from metacount.judge.places import Gap, places, sizes_of
 from metacount.judge.trials import random_cases, shrunk
@@ -123,15 +123,15 @@ def tried_at(
     value: Callable[[Case], Fraction | None],
     case: Case,
     quantity: str,
-    until: float,
+    late: Callable[[], bool],
 ) -> Tried:
-    """Compare `value` with the count at `others`, up to the first difference or a point in time."""
+    """Compare `value` with the count at `others`, up to the first difference or until `late`."""
     others = [*others]
     found = Tried(len(others))
     seen: dict[str, set[int]] = {}
     given_at: dict[str, set[int]] = {}
     for other in others:
-        if time.monotonic() > until:
+        if late():
             found.late = True
             break
         _add(seen, other)
@@ -159,12 +159,12 @@ def tried_at(
 
 
 def small_cases(
-    case: Case, value: Callable[[Case], Fraction | None], most: int, until: float
+    case: Case, value: Callable[[Case], Fraction | None], most: int, late: Callable[[], bool]
 ) -> list[tuple[Case, Fraction]]:
     """What a wrong formula gives at small sizes, from which the mistake may be told."""
     found = []
     for other in random_cases(*case, most):
-        if time.monotonic() > until:
+        if late():
             break
         try:
             given = value(other)
@@ -184,12 +184,12 @@ def _smallest(
     case: Case, given: Fraction, value: Callable[[Case], Fraction | None], quantity: str
 ) -> tuple[Case, Fraction]:
     """The case made small, and what the formula gives there."""
-    until = time.monotonic() + TO_SHRINK
+    late = passed(TO_SHRINK)
     last = case, given
 
     def differs(other: Case) -> bool:
         nonlocal last
-        if time.monotonic() > until:
+        if late():
             return False
         try:
             found = value(other)

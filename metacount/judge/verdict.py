@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from metacount.judge.judgement import (
     Judgement,
     Term,
 )
-from metacount.judge.limits import TooLong, limited
+from metacount.judge.limits import TooLong, limited, passed
 from metacount.judge.structure import structure
 from metacount.judge.text import read
 from metacount.judge.theirs import Theirs, Tried, small_cases, tried_at
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
     from metacount.judge.trials import Case
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is
-FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.45, 0.25, 0.2  # shares of it
+FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.6, 0.2, 0.2  # shares of it; words are within letters
+NO_TIME = "not accounted for: no time was left to look for the mistake"
 WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the mistake
 
 
@@ -56,7 +56,7 @@ def judged_text(
     notes = [*formula.notes, *words.notes]
     answer = Answer(theirs.value(case), notes)
     try:
-        with limited(timeout * FOR_LETTERS):
+        with limited(timeout * FOR_LETTERS, computing=True):
             return judged(theirs, model, case, quantity, notes, timeout)
     except TooLong:
         pass
@@ -66,8 +66,8 @@ def judged_text(
     if answer.value == count_of(*case, quantity):
         answer.tried = _tried(theirs, case, quantity, timeout)
     else:
-        until = time.monotonic() + timeout * FOR_TRIALS
-        answer.cases = small_cases(case, theirs.value, WRONG_AT, until)
+        late = passed(timeout * FOR_TRIALS, computing=True)
+        answer.cases = small_cases(case, theirs.value, WRONG_AT, late)
     return judged_numbers(answer, model, case, quantity, timeout)
 
 
@@ -100,7 +100,12 @@ def judged(
     if not settled and value != truth.value:
         verdict = WRONG
         meanings = vocabulary(model, case, quantity).meanings
-        terms = explain(expr, difference, truth, numbers, theirs.text, meanings)
+        try:
+            with limited(timeout * FOR_WORDS, computing=True):
+                terms = explain(expr, difference, truth, numbers, theirs.text, meanings)
+        except TooLong:
+            shown = truth.shown(difference)
+            terms = (Term(expr=shown, value=value - truth.value, words=NO_TIME, known=False),)
     elif not settled:
         if tried is None or tried.small is None:
             tried = _tried(theirs, case, quantity, timeout)
@@ -140,8 +145,8 @@ def judged(
 
 def _tried(theirs: Theirs, case: Case, quantity: str, timeout: float) -> Tried:
     others = theirs.places(case, quantity)
-    until = time.monotonic() + timeout * FOR_TRIALS
-    return tried_at(others, theirs.value, case, quantity, until)
+    late = passed(timeout * FOR_TRIALS, computing=True)
+    return tried_at(others, theirs.value, case, quantity, late)
 
 
 def sure(answer: Answer) -> bool:
@@ -162,10 +167,11 @@ def judged_numbers(
         notes += tried.notes() + (_undecided(answer) if verdict != HERE else [])
     else:
         try:
-            with limited(timeout * FOR_WORDS):
+            with limited(timeout * FOR_WORDS, computing=True):
                 terms = explain_numbers(case, answer, truth)
         except TooLong:
-            notes.append("no time was left to look for the mistake")
+            off = answer.value - truth.value
+            terms = (Term(expr=None, value=off, words=NO_TIME, known=False),)
     return Judgement(
         verdict=verdict,
         quantity=quantity,

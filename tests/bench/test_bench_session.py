@@ -66,7 +66,7 @@ def test_a_run_that_is_stopped_has_not_measured_in_vain(
     assert main(["bench", *THREE, *QUICK, "--save", str(file)]) == code
     out, err = capsys.readouterr()
     assert "tokens 1, fp32" in out and "tokens 3, fp32" in out and "tokens 5" not in out
-    assert "metacount: stopped after 2 of 3 cases" in err and "median " in out
+    assert "metacount: interrupted after 2 of 3 cases" in err and "median " in out
     assert len(results.read(str(file))) == 2 * 6  # four variants, and two that need a compiler
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -217,7 +217,7 @@ def test_other_sizes_are_valid_and_differ() -> None:
     spec = entry("deepseek-v2").spec()
     cases = random_cases(spec, Workload(), 30)
     assert len(cases) == 30
-    assert len({tuple(case.to_dict().items()) for case, _ in cases}) == 30
+    assert len({repr(case) for case, _ in cases}) == 30
     # of the same structure: what is a size here is a size there
     assert {free_sizes(case) for case, _ in cases} <= {free_sizes(spec), (*free_sizes(spec),)}
     assert all(case.q_lora_rank and case.n_shared_experts for case, _ in cases)
