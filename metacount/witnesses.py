@@ -260,7 +260,9 @@ def verify(
     else:
         raise ValueError("a model is a spec or a source: got neither")
     if source is not None:
-        theirs, lines = outside_witnesses(source, run)
+        # what was asked, not what our side made of it: a mistake in `fitted` must show
+        asked = workload if isinstance(workload, Workload) else workload.within(run.seq_len)
+        theirs, lines = outside_witnesses(source, asked)
         witnesses += theirs
     if entry is not None:
         formula = witnesses[0]
