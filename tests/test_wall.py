@@ -104,6 +104,9 @@ NOT_FOR = {
     "ground": {"torch", "transformers", "accelerate"},
     "formula": {"torch", "transformers", "accelerate"},
 }
+# These do without what takes longer to import than a count takes, too.
+LIGHT = ("metacount.spec", "metacount.rules", "metacount.errors", "metacount.formulas")
+SLOW = {"numpy", "sympy", "rich", "matplotlib", "dataclasses", "inspect"}
 # Where a module is loaded by a computed name: what it says, and all that it can load.
 COMPUTED = {
     "metacount": ["import of importlib.import_module"],  # its table of names
@@ -147,7 +150,8 @@ def breaches(package: Path) -> list[str]:
             if side_of(other) not in (None, *MAY_REACH[side]):
                 found.append(f"{name} ({side}) reaches {' -> '.join(graph.path(name, other)[1:])}")
         for library in sorted({other.partition(".")[0] for other in graph.external[name]}):
-            if library in NOT_FOR.get(side, ()):
+            light = any(within(name, part) for part in LIGHT)
+            if library in NOT_FOR.get(side, ()) or (light and library in SLOW):
                 found.append(f"{name} ({side}) imports {library}")
         if set(graph.computed[name]) - set(COMPUTED.get(name, ())):
             found.append(f"{name} loads by a computed name: {', '.join(graph.computed[name])}")
@@ -265,6 +269,8 @@ def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
         ({"formulas/ffn": "def f():\n    import torch.nn\n"},
          "metacount.formulas.ffn (formula) imports torch"),
         ({"spec": "import torch\n"}, "metacount.spec (ground) imports torch"),
+        ({"formulas/ffn": "def f():\n    import numpy.linalg as la\n"},
+         "metacount.formulas.ffn (formula) imports numpy"),
         ({"huggingface/witness": "from metacount import verify\n"},
          "metacount.huggingface.witness (others) reaches metacount.witnesses"),
         ({"new_file": ""}, "metacount.new_file has no side"),
