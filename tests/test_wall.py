@@ -119,6 +119,12 @@ COMPUTED = {
     "metacount.symbols": ["import of importlib.import_module"],  # sympy, late
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
     "metacount.judge.child": ["import of importlib.util", "sys.modules"],  # somebody's file
+    # which optional libraries are there, and their versions
+    "metacount.bench.layers.peers": ["import of importlib.util.find_spec"],
+    "metacount.bench.device": [
+        "import of importlib.metadata.PackageNotFoundError",
+        "import of importlib.metadata.version",
+    ],
     "metacount.judge.code": ["import of builtins"],  # to know them in somebody's code
     "metacount.fingerprints": ["globals"],  # its own loader, for sources in an archive
     "metacount.measure.quick_meta": ["sys.modules"],  # whether torch's compiler is loaded

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.bench.rows import FORWARD, OK, Ceiling, Row
 from metacount.errors import InputError
+from metacount.views.ffn_ways import split
 from metacount.views.picture import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -247,6 +248,4 @@ def _key(marker: str, label: str, look: dict[str, Any]) -> Any:
 
 def _family(row: Row) -> str:
     """Topic and variant; a feed-forward's ways share the colour of its width."""
-    from metacount.views.plot_ffn import split
-
     return f"{row.topic}: {split(row.variant)[0] if row.topic == 'ffn' else row.variant}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.bench.rows import Ceiling, Row
 from metacount.errors import InputError
+from metacount.views.ffn_ways import WAYS, split
 from metacount.views.picture import COLOURS, new_figure
 from metacount.views.plot_bench import Chosen, figure, plain_ticks, write_notes
 
@@ -14,17 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_MODELS = 8  # panels side by side
-# the longer names first: a variant ends with the first that it ends with
-WAYS: dict[str, Any] = {
-    "-joined-compiled": ":",
-    "-joined-autotuned": (0, (1, 3)),
-    "-compiled": ":",
-    "-autotuned": (0, (1, 3)),
-    "-joined": "--",
-    "-liger": "-.",
-    "-triton": (0, (5, 1, 1, 1, 1, 1)),
-    "": "-",
-}
 WAY_NAMES = {
     "": "as it is",
     "-joined": "gate and up in one matrix",
@@ -42,16 +32,6 @@ WIDTH_NAMES = {
     "swiglu-own": "SwiGLU, the model's width",
     "swiglu-expert": "SwiGLU, an expert's width",
 }
-
-
-def split(variant: str) -> tuple[str, str]:
-    """A variant's width and way.
-
-    >>> split("swiglu-4d-joined"), split("swiglu-joined-compiled"), split("gelu")
-    (('swiglu-4d', '-joined'), ('swiglu', '-joined-compiled'), ('gelu', ''))
-    """
-    way = next(way for way in WAYS if variant.endswith(way))
-    return variant.removesuffix(way), way
 
 
 def curves_figure(data: Chosen) -> Figure:
