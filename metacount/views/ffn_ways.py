@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # the longer names first: a variant ends with the first that it ends with
 WAYS: dict[str, Any] = {
     "-joined-compiled": ":",
