@@ -216,11 +216,9 @@ class _Asked:
         is wrong, proves nothing.
         """
         found = [case["quantities"][quantity] for case in cases if quantity in case["quantities"]]
-        wrong = next((one for one in found if "differs" in one), None)
-        if wrong is not None:
-            text = "; ".join(f"{role} {left}" for role, left in wrong["differs"].items())
-            text += ZERO_HERE if self._holds(wrong["zero"]) else ""
-            return Said(quantity=quantity, verdict="differs", text=text)
+        wrong = [one for one in found if "differs" in one]
+        if wrong:
+            return self._differs(quantity, wrong)
         missed = []
         for one in found:
             if "problem" in one:
@@ -235,6 +233,19 @@ class _Asked:
         problems = [one["problem"] for one in found if "problem" in one]
         why = min(missed)[1] if missed else problems[0]
         return Said(quantity=quantity, verdict="not said", text=why)
+
+    def _differs(self, quantity: str, wrong: list[dict[str, Any]]) -> Said:
+        """What is left of a refuted formula, and where, if not at these sizes."""
+        fails = [[i for i in one["where"] if self._fail(i)] for one in wrong]
+        n = min(range(len(wrong)), key=lambda n: len(fails[n]))
+        text = "; ".join(f"{role} {left}" for role, left in wrong[n]["differs"].items())
+        text += ZERO_HERE if self._holds(wrong[n]["zero"]) else ""
+        elsewhere = [
+            says or test for says, test in map(self._record["conditions"].__getitem__, fails[n])
+        ]
+        if elsewhere:
+            text += f" where {'; '.join(elsewhere)}, which is not so here"
+        return Said(quantity=quantity, verdict="differs", text=text)
 
     def _holds(self, test: str) -> bool:
         try:

@@ -26,7 +26,7 @@ from .tracing.code_form import CodeForm
 from .tracing.domain import is_below
 from .tracing.forms import IDLE, NotTraced, Tracer
 from .tracing.parts import counting
-from .tracing.sizes import SMALLEST, symbol, unread
+from .tracing.sizes import SMALLEST, divides, symbol, unread
 from .tracing.source import As
 
 
@@ -182,6 +182,9 @@ def differences(
     ours = put_right or {}
     sides = _sides(textbook, form)
     equal = _equal_by_order((*form.domain, *sides.values()))
+    # where chunks fill a sequence, their number is no rounded one
+    divided = [c.args for c in form.domain if isinstance(c, divides)]
+    whole = {sympy.floor(above / below): above / below for below, above in divided}
     found = {}
     for role in {**textbook, **form.by_role}:
         mine = sympy.sympify(textbook.get(role, 0)).xreplace(
@@ -192,7 +195,7 @@ def differences(
         # no chunk is full where a sequence is shorter than one
         floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
         none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
-        left = left.xreplace(none)
+        left = left.xreplace(none).xreplace(whole)
         if any(_reduced(case) != 0 for case in _cases(left)):
             found[role] = sympy.factor(_reduced(left))
     return found

@@ -182,7 +182,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_what_code_does_besides_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "count", "type:llama4_text", "--seq", "64")
     assert "runs more matmul_flops: the formula counts the experts that a token chose" in text
-    assert "(n_experts - 1) more FLOPs, on experts that it did not choose" in text  # k is 1
+    assert "(n_experts - top_k) more FLOPs, on experts that it did not choose" in text
     assert "unproven active_params: not said to be proven against the code of llama4_text" in text
     proof = json.loads(shown(capsys, "count", "type:llama4_text", "--seq", "64", "--json"))["proof"]
     assert set(proof["equal_for_chosen_experts"]) == {"matmul_flops", "decode_matmul_flops"}
@@ -215,7 +215,19 @@ def test_all_sizes_is_never_said_without_its_domain(capsys: pytest.CaptureFixtur
 def test_nothing_is_refuted_that_is_not_known_to_be() -> None:
     refuted = {(one["name"], quantity) for one, _, quantity, found in all_said(read_record())
                if "differs" in found}  # fmt: skip
-    assert refuted == {("phimoe", "matmul_flops"), ("phimoe", "decode_matmul_flops")}
+    assert refuted == {
+        # it runs two experts per token whatever the config says
+        ("phimoe", "matmul_flops"), ("phimoe", "decode_matmul_flops"),
+        # its local layers keep every position
+        ("gpt_neo", "kv_cache_bytes"), ("gpt_neo", "decode_matmul_flops"),
+    }  # fmt: skip
+
+
+def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    below = shown(capsys, "count", "type:gpt_neo", "--seq", "64")  # a window of 256
+    assert "where window - 1 ≤ S, which is not so here" in below
+    above = shown(capsys, "count", "type:gpt_neo", "--seq", "512")
+    assert "(S - window + 1)" in above and "not so here" not in above
 
 
 def test_every_structure_is_recorded_with_all_of_its_cases() -> None:

@@ -137,3 +137,9 @@ def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
     assert _equal_by_order(both) == {S: w, T: w}
     assert _equal_by_order(both[:1]) == {}
     assert _equal_by_order([both[0], sympy.Le(S, w + 1, evaluate=False)]) == {}
+
+
+def test_chunks_that_fill_a_sequence_are_no_rounded_number() -> None:
+    spec = entry("llama4-scout-text").spec().replace(n_layers=4, vocab_size=97, window=8)
+    (causal,) = (proof for proof in prove(spec, Workload(seq_len=24)) if proof.quantity == CAUSAL)
+    assert causal.form is not None and causal.differences == {}
