@@ -178,6 +178,11 @@ def _numbers(spec: ModelSpec, workload: Workload, config: dict[str, Any] | None)
     return {name: value for name, value in every.items() if type(value) is int}
 
 
+def _telling(one: Against) -> tuple[int, int, int]:
+    """Most that is equal first, then fewest conditions, then the plainest name: llama."""
+    return len(one.of("equal")), -len(one.where), -len(one.name)
+
+
 class _Asked:
     """Conditions of a record at some numbers, each asked once."""
 
@@ -189,7 +194,7 @@ class _Asked:
     def best(self, records: list[dict[str, Any]]) -> Against | None:
         """What the first record says that says most: several types have one structure."""
         said = [self._against(one) for one in records]
-        return max(said, key=lambda one: len(one.of("equal")), default=None)
+        return max(said, key=_telling, default=None)
 
     def _against(self, one: dict[str, Any]) -> Against:
         stale = next((i for i in one["files"] if self._is_stale(i)), None)

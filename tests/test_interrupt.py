@@ -252,7 +252,7 @@ def test_a_file_that_is_judged_is_ended_with_the_command(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("seconds", "arguments"),
     [
-        (5.0, ("formula", "type:deepseek_v3", "--from-code")),
+        (4.0, ("formula", "type:deepseek_v3", "--from-code", "--quantity", "matmul_flops")),
         (4.0, ("verify", "deepseek-v3", "--all-sizes")),
         (3.0, ("verify", "--all", "--json")),
     ],

@@ -118,7 +118,7 @@ def evaluated(formula: str, sizes: Mapping[str, Any]) -> Any:
     """
     try:
         return computed(formula, sizes)
-    except (KeyError, SyntaxError) as error:
+    except (KeyError, SyntaxError, SpecError) as error:
         raise ValueError(
             f"a formula is made of sizes, whole numbers, + - * / **: {error}"
         ) from None

@@ -86,7 +86,7 @@ def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
             d_model=D_MODEL, n_experts=int(spec.n_experts or 0), top_k=int(spec.top_k or 0),
             scoring=spec.router, selection_bias=spec.selection_bias, n_groups=spec.n_groups,
             top_groups=spec.top_groups, group_score=spec.group_score,
-            routed_scale=spec.routed_scale)  # fmt: skip
+            routed_scale=spec.routed_scale, mixer_jitter=spec.mixer_jitter)  # fmt: skip
         x_ND = torch.randn(N_TOKENS, D_MODEL, dtype=torch.float64)
     return router.double(), x_ND
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 from functools import cache
+from itertools import combinations
 from math import ceil, floor, gcd
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SMALL, MIDDLE, MIXED = 200, 150, 250  # cases of each kind
 MOST = 1_600  # cases in all
+MOST_PAIRS = 200
 MOST_LITERALS = 60
 MOST_BESIDE = 700  # cases beside the numbers of a formula
 OBVIOUS = 4  # numbers up to here are tried by small sizes anyway
@@ -68,6 +70,7 @@ def places(
     found += random_cases(*case, SMALL)
     draw = random.Random(1)
     found += [c for _ in range(MIDDLE) if (c := _middle(case, draw)) is not None]
+    found += _together(case, turns)
     found += _mixed(case, own, numbers, turns, draw)
     if not run:
         found = [(spec, case[1]) for spec, _ in found]
@@ -238,6 +241,13 @@ def _turn(sign: Callable[[int], int], low: int, high: int, before: int) -> int:
         else:
             high = middle
     return high
+
+
+def _together(case: Case, turns: list[dict[str, int]]) -> list[Case]:
+    """Two turns at once, just past both: a product shows only where both factors have turned."""
+    past = [{name: size + 1 for name, size in turn.items()} for turn in turns]
+    pairs = [{**a, **b} for a, b in combinations(past, 2) if not a.keys() & b.keys()]
+    return [other for sizes in pairs[:MOST_PAIRS] for other in _with(case, sizes)]
 
 
 def _middle(case: Case, draw: random.Random) -> Case | None:

@@ -78,7 +78,7 @@ def forward(theirs: Any, ids: Tensor, past: Any, **options: Any) -> Any:
 
 
 def our_logits(ours: Model, ids: Tensor, **options: Any) -> Tensor:
-    if ours.encoder is not None:
+    if ours.spec.has_encoder:
         options["memory_BTD"] = ours.encode(tokens(3, SOURCE))
     logits = ours(ids, **options).logits_BSV
     assert logits is not None
@@ -136,7 +136,7 @@ def decode_apart(ours: Model, theirs: Any) -> float:
     ids, cache, past = tokens(6), ours.new_cache(), None
     expected, given = [], []
     options: dict[str, Any] = {}
-    if ours.encoder is not None:
+    if ours.spec.has_encoder:
         options["memory_BTD"] = ours.encode(tokens(3, SOURCE))
     for part in [ids[:, :PREFILL], *ids[:, PREFILL:].split(1, dim=1)]:
         output = forward(theirs, part, past, use_cache=True)

@@ -89,7 +89,8 @@ def test_every_default_of_a_family_is_read() -> None:
             keys = reading.Keys(base, dict(family.defaults), dict(family.aliases), end)
             family.fields(keys)
             read |= keys.read
-        assert set(family.defaults) <= read, model_type
+        # read beside the object that asks for a scaling
+        assert set(family.defaults) - {"original_max_position_embeddings"} <= read, model_type
 
 
 def test_a_planted_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_latex_of_any_model_keeps_names_apart(
     for line in body:
         parser.parse(f"${line.removesuffix(chr(92) * 2).replace('&=', '=')}$")
         # a name of several letters has a sign on both sides, where a factor could stand
-        bare = re.sub(r"\\(mathrm|text)\{[^{}]*\}(\^\{\d+\})?", "N", line)
+        bare = re.sub(r"\\(mathrm|text)\{[^{}]*\}(\^\{\d+\})?", "N", line.replace(r"\cdot", "*"))
         assert not re.search(r"[\w)}] *N|N *[\w({]|N *\\(left|frac|lceil|lfloor)", bare), bare
         # a hyphen in mathematics is a minus
         assert "-" not in "".join(re.findall(r"\\mathrm\{([^{}]*)\}", line))

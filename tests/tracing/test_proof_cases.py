@@ -142,7 +142,8 @@ def test_every_side_of_a_window_has_its_condition() -> None:
             all(holds(one.test, {**spec.to_dict(), **run, "window": wide}) for one in asked)
             for wide in (200, 50, 100)
         ]
-        assert sides[:2] == [window == 128, window == 32]
+        # what is kept with as many tokens as the window is wide is kept with more, too
+        assert sides[:2] == [window == 128, window in (32, 64)]
         assert sides[2] or window != 64
 
 
