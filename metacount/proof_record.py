@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FILE = os.path.join(os.path.dirname(__file__), "proofs.json")
 
 _read: dict[str, dict[str, Any]] = {}  # records by file, each read once
+_read_of: dict[tuple[str, str], dict[str, Any]] = {}  # by file and structure
+_stale: dict[tuple[object, ...], bool] = {}
 
 # Numbers of a spec that no count depends on.
 NO_COUNTS = ("norm_eps", "rope_theta", "name", "rope_scaling", "rope_scaling_windowed",
@@ -130,6 +132,27 @@ def read_record(file: str = FILE) -> dict[str, Any]:
     return _read[file]
 
 
+def read_records_of(key: str, file: str = FILE) -> dict[str, Any]:
+    """The record with what is of one structure alone: reading all of it takes twice as long.
+
+    `benchmarks/prove.py` writes each record between lines of two spaces and a brace.
+    """
+    if (file, key) in _read_of:
+        return _read_of[file, key]
+    with open(file, encoding="utf-8") as opened:
+        text = opened.read()
+    start = text.index('"records": [')
+    found: dict[str, Any] = json.loads(text[:start].rstrip().removesuffix(",") + "}")
+    found["records"], mark = [], f'"structure": "{key}"'
+    at = text.find(mark, start)
+    while at >= 0:
+        end = text.index("\n  }", at) + len("\n  }")
+        found["records"].append(json.loads(text[text.rindex("\n  {", start, at) : end]))
+        at = text.find(mark, end)
+    _read_of[file, key] = found
+    return found
+
+
 def proven(
     spec: ModelSpec,
     workload: Workload,
@@ -140,8 +163,8 @@ def proven(
 
     `config` is that of the model, where it has one: some conditions are of fields of it alone.
     """
-    record = read_record() if record is None else record
     key = structure(spec)
+    record = read_records_of(key) if record is None else record
     found = [one for one in record["records"] if one["structure"] == key]
     if not found:
         return None
@@ -189,7 +212,6 @@ class _Asked:
     def __init__(self, record: dict[str, Any], numbers: dict[str, int]) -> None:
         self._record, self._numbers = record, numbers
         self._fails: dict[int, str] = {}
-        self._stale: dict[int, bool] = {}
 
     def best(self, records: list[dict[str, Any]]) -> Against | None:
         """What the first record says that says most: several types have one structure."""
@@ -208,11 +230,12 @@ class _Asked:
 
     def _is_stale(self, index: int) -> bool:
         """Whether a file is another one now than when it was proven; each is read once."""
-        if index not in self._stale:
-            name = self._record["file_names"][index]
-            found = fingerprints.changed([name], self._record["files"])
-            self._stale[index] = found is not None
-        return self._stale[index]
+        name, files = self._record["file_names"][index], self._record["files"]
+        # once in a process, which may count many models; by another reader, anew
+        asked = (name, files[name]["bytes"], fingerprints.changed.__defaults__)
+        if asked not in _stale:
+            _stale[asked] = fingerprints.changed([name], files) is not None
+        return _stale[asked]
 
     def _said(self, quantity: str, cases: Iterable[dict[str, Any]]) -> Said:
         """The verdict of the first case that is of these sizes; else why none is.

@@ -21,6 +21,7 @@ from metacount.proof_record import (
     all_said,
     proven,
     read_record,
+    read_records_of,
     structure,
 )
 from metacount.spec import Workload
@@ -305,3 +306,11 @@ def test_the_readme_says_how_many_are_recorded() -> None:
 
 def test_the_record_is_read_without_torch_and_is_small() -> None:
     assert Path(FILE).stat().st_size < 2_000_000
+
+
+def test_what_is_of_one_structure_is_read_as_all_is() -> None:
+    whole = read_record()
+    keys = {one["structure"] for one in whole["records"]}
+    for key in (*keys, "no such structure"):
+        expected = {**whole, "records": [o for o in whole["records"] if o["structure"] == key]}
+        assert read_records_of(key) == expected
