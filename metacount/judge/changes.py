@@ -241,7 +241,9 @@ class Changes:
             if kind != EXPERTS:
                 cost = STRANGE
         else:
-            cost = POSSIBLE if abs(number) == 1 else ODD
+            # a row of the vocabulary more is as much as a norm more, which people rather write
+            likely = abs(number) == 1 and name != "vocab_size"
+            cost = POSSIBLE if likely else ODD
             if name in (*WIDTHS, "batch_size", "bytes_per_value", "n_dense_layers"):
                 cost = STRANGE
         by = {_letter(self.space.one, i): Fraction(1), added: number}
