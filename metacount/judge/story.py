@@ -36,7 +36,6 @@ class Story:
 
     told: tuple[Edit, ...]
     cost: float
-    sure: bool = True
 
 
 class Search:
@@ -66,13 +65,10 @@ class Search:
             if n >= self.best:
                 break
             self._from(difference, n, (), 0.0, dict(self.room))
-        near = [told for cost, told in self.found if cost <= self.best + CLOSE]
-        if not near:
+        if not self.found:
             return None
         cost, told = min(self.found, key=lambda found: found[0])
-        # stories as likely as each other: what they share is sure
-        same = {frozenset(edit.words for edit in one) for one in near}
-        return Story(told=told, cost=cost, sure=len(same) == 1)
+        return Story(told=told, cost=cost)
 
     def _from(
         self, left: Table, n: int, told: tuple[Edit, ...], cost: float, room: dict[str, int]

@@ -52,7 +52,7 @@ class Teller:
     """The cheapest story so far, over readings and over what may have been changed everywhere."""
 
     def __init__(self, library: Library, changes: Changes, quantity: str) -> None:
-        self.library, self.changes, self.quantity = library, changes, quantity
+        self.mistakes, self.changes, self.quantity = library, changes, quantity
         self.space = library.space
         self.best: Told | None = None
         self.seen: set[Any] = set()
@@ -64,7 +64,7 @@ class Teller:
 
     def tell(self, reading: Reading) -> None:
         """Look for a cheaper story under this reading."""
-        ours = reading.taken(self.library.whole)
+        ours = reading.taken(self.mistakes.whole)
         key = (frozenset(reading.theirs.items()), frozenset(ours.items()) if ours else None)
         if ours is None or key in self.seen:
             return
@@ -143,7 +143,7 @@ class Teller:
             story: Story | None = Story(told=(), cost=0.0)
         else:
             edits = [*self._edits(reading, everywhere, difference)]
-            story = Search(edits, self.library.room).cheapest(
+            story = Search(edits, self.mistakes.room).cheapest(
                 difference, self.dearest - cost, MOST_MISTAKES - len(everywhere)
             )
         if (
@@ -156,11 +156,11 @@ class Teller:
 
     def sure(self, reading: Reading) -> None:
         """Where no story is whole: parts left out that nothing left over comes near."""
-        ours = reading.taken(self.library.whole)
+        ours = reading.taken(self.mistakes.whole)
         if self.best is not None or ours is None:
             return
         left, told = less(reading.theirs, ours), list[Edit]()
-        known = sorted(self.library.known, key=lambda one: (-len(one.adds), one.cost))
+        known = sorted(self.mistakes.known, key=lambda one: (-len(one.adds), one.cost))
         for mistake in known:
             adds = reading.taken(mistake.adds)
             if not adds or not mistake.words.endswith("left out"):
@@ -192,13 +192,13 @@ class Teller:
             return table
 
         places = {change.place for change in everywhere}
-        for mistake in self.library.known:
+        for mistake in self.mistakes.known:
             true = reading.taken(mistake.adds)
             adds = changed(true)
             if adds and true:
                 yield Edit(words=mistake.words, adds=adds, true=true, cost=mistake.cost,
                            uses=mistake.uses)  # fmt: skip
-        for scope in self.library.scopes:
+        for scope in self.mistakes.scopes:
             before = reading.taken(scope.table)
             now = changed(before)
             if now is None or before is None:
