@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without loading ast
 LARGEST_POWER = 8
+SHOWN = 8  # conditions on a screen
 FROM = 3  # torch asks of every size whether it is 0 or 1; smaller ones are cases of their own
 
 
@@ -88,15 +89,22 @@ def _value(node: Any, numbers: Mapping[str, int]) -> int:
     raise NotReadable(kind)
 
 
-def sizes_text(where: Sequence[str], small: Sequence[str] = ()) -> str:
+def sizes_text(where: Sequence[str], small: Sequence[str] = (), most: int | None = None) -> str:
     """The sizes for which something was shown: numbers that sizes are held at, those of this model
     below 3, all others from 3 on, and conditions.
 
+    Of a model that meets them all, `most` conditions are enough, and how many others there are.
+
     >>> sizes_text(["n_kv_heads = 1", "head_dim is even"], ["B = 1"])
     'B = 1, n_kv_heads = 1 and all other sizes from 3, where head_dim is even'
+    >>> sizes_text(["head_dim is even", "S > 3", "S > 4"], most=1)
+    'all sizes from 3, where head_dim is even; and 2 other conditions, met here (`count --json`)'
     """
     held = dict.fromkeys((*small, *(text for text in where if _is_number(text))))
     rest = [text for text in where if text not in held]
+    if most is not None and len(rest) > most:
+        n = len(rest) - most
+        rest = [*rest[:most], f"and {n} other conditions, met here (`count --json`)"]
     sizes = (
         f"{', '.join(held)} and all other sizes from {FROM}" if held else f"all sizes from {FROM}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.proof_domain import sizes_text
+from metacount.proof_domain import SHOWN, sizes_text
 from metacount.proof_record import CODE, proven
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _of(against: Against | None, quantity: str, small: tuple[str, ...]) -> str:
 
 
 def _in_words(one: Said, code: str, small: tuple[str, ...]) -> str:
-    domain = f"for {sizes_text(one.where, small)}"
+    domain = f"for {sizes_text(one.where, small, SHOWN)}"
     if one.verdict == "equal":
         return f"proven equal to {code} {domain}"
     if one.verdict == "chosen":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.proof_domain import sizes_text
+from metacount.proof_domain import SHOWN, sizes_text
 from metacount.proof_record import CODE
 from metacount.views.layout import paragraph
 
@@ -47,4 +47,4 @@ def _names(said: list[Said] | tuple[Said, ...]) -> str:
 
 
 def _domain(against: Against, proof: Proven) -> str:
-    return sizes_text(against.where, proof.small)
+    return sizes_text(against.where, proof.small, SHOWN)
