@@ -11,32 +11,39 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
+import sys
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from metacount.api import count, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
+    from metacount.check import Judgement, check
     from metacount.claims import judge_claim
     from metacount.errors import InputError, SpecError
-    from metacount.figures import Count
-    from metacount.judge import Judgement, check
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.witnesses import Verification, Witness
+    from metacount.textbook.count import Count
+    from metacount.verify.compare import Verification, Witness
 
-# Where each public name lives. No name is also a module's: importing that would hide it.
+else:
+    ModuleType = type(sys)  # without loading types
+
+# Where each public name lives.
 _HOMES = {
     "CatalogEntry": "catalog",
     "compare_published": "catalog",
     "entries": "catalog",
     "entry": "catalog",
     "ids": "catalog",
-    "Verification": "witnesses",
-    "Witness": "witnesses",
+    "Verification": "verify.compare",
+    "Witness": "verify.compare",
     "verify": "api",
-    "Judgement": "judge",
-    "check": "judge",
+    "Judgement": "check.judgement",
+    "check": "check.any_formula",
     "judge_claim": "claims",
-    "Count": "figures",
+    "Count": "textbook.count",
     "count": "api",
     "InputError": "errors",
     "Model": "resolve",
@@ -70,6 +77,18 @@ __all__ = [
     "judge_claim",
     "verify",
 ]
+
+
+class _Package(ModuleType):
+    """This package: `metacount.check` and `metacount.verify` are functions, not their folders."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # importing a module of a folder binds the folder here, under the function's name
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:

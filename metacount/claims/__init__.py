@@ -114,7 +114,7 @@ def judge_claim(claim: Claim | str) -> Verdict:
 def _judged(claim: Claim) -> Verdict:
     from metacount.claims.facts import sentences
 
-    judge = getattr(import_module(f"{__name__}.{JUDGES[claim.judge]}"), claim.judge)
+    judge = getattr(import_module(f"{__name__}.judges.{JUDGES[claim.judge]}"), claim.judge)
     found = judge(claim)
     condition = None
     if found.verdict == CONDITIONAL:

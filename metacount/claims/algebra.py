@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from metacount import catalog, symbols
 from metacount.claims import parts
-from metacount.claims.counted import number
 from metacount.claims.facts import computed, evaluated
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
+from metacount.claims.judges.counted import number
 from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.units import exact, relative
 
@@ -68,7 +68,7 @@ def part_formula(claim: Claim) -> Finding:
     `where` are equations between sizes that are tried as a reason; `only_where`, a condition on a
     model's fields that is tried as what decides in the catalog.
     """
-    from metacount.letters import in_letters
+    from metacount.algebra.writing import in_letters
 
     options = claim.options
     spec = spec_of(claim)
@@ -123,7 +123,7 @@ def _as_where(claim: Claim, difference: Number) -> str:
     """The claim's equations, where they make the difference zero."""
     import sympy
 
-    from metacount.letters import in_letters
+    from metacount.algebra.writing import in_letters
 
     named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
     pairs = [(evaluated(a, named), evaluated(b, named)) for a, b in claim.options.get("where", [])]
@@ -153,7 +153,7 @@ def compared(truth: Number, said: Number) -> tuple[Number, str]:
     """The difference of two closed forms, and the verdict that the signs of its terms give."""
     import sympy
 
-    from metacount.closed_form import readable
+    from metacount.textbook.closed_form import readable
 
     expanded = sympy.expand(truth - said)
     if expanded == 0:
@@ -166,7 +166,7 @@ def _apart(difference: Number) -> str:
     """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
     import sympy
 
-    from metacount.letters import in_letters
+    from metacount.algebra.writing import in_letters
 
     if _mixed(difference):
         return f"{in_letters(-difference)} more, which no sizes that were tried make zero"
@@ -191,7 +191,7 @@ def _zero(difference: Number) -> str:
     """The equations of which one makes a difference zero."""
     import sympy
 
-    from metacount.letters import in_letters
+    from metacount.algebra.writing import in_letters
 
     told = []
     for factor in _mixed(difference):
