@@ -13,8 +13,14 @@ import os
 import sys
 
 from metacount import __version__
-from metacount.commands import EXIT_INTERRUPTED
-from metacount.errors import InputError, SpecError, printable
+from metacount.errors import (
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_WRONG_INPUT,
+    InputError,
+    SpecError,
+    printable,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -22,7 +28,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import NoReturn
 
-EXIT_WRONG_INPUT, EXIT_BROKEN_PIPE = 2, 141
 
 LONGEST_MESSAGE = 500  # characters of argparse's messages, which repeat what was typed
 

@@ -7,6 +7,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+# Exit codes beside 0.
+EXIT_DISAGREE = 1  # two witnesses disagree, or a formula is refuted
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130  # what a shell says of a process that Ctrl-C ended
+EXIT_BROKEN_PIPE = 141
+
+MAX_DIGITS = 40  # of a whole number as text; no size comes near
 MAX_SHOWN = 100  # characters of somebody else's text in a message of ours
 
 
@@ -71,3 +78,12 @@ def shown(text: object) -> str:
     """Somebody else's text as one printable line, shortened."""
     plain = printable(str(text)[: MAX_SHOWN + 1])
     return plain if len(plain) <= MAX_SHOWN else plain[: MAX_SHOWN - 3] + "..."
+
+
+def interrupted(done: int, total: int, things: str) -> str:
+    """Say on stderr how far a command came before Ctrl-C; returns the sentence for its text."""
+    import sys
+
+    said = f"interrupted after {done} of {total} {things}"
+    print(f"metacount: {said}", file=sys.stderr)
+    return said

@@ -10,8 +10,7 @@ import math
 import os
 import stat
 
-from metacount.errors import InputError, shown
-from metacount.rules import MAX_DIGITS
+from metacount.errors import MAX_DIGITS, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 
 from metacount import catalog
-from metacount.errors import InputError, SpecError, nearest, printable, shown
+from metacount.errors import MAX_DIGITS, InputError, SpecError, nearest, printable, shown
 from metacount.frozen import fields, frozen
 from metacount.position_parts import PARTS
-from metacount.rules import CHOICES, MAX_DIGITS
+from metacount.rules import CHOICES
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

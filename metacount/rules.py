@@ -15,7 +15,6 @@ MAX_LAYERS = 100_000
 MAX_EXPERTS = 2**16
 MAX_VOCAB = 2**30
 MAX_TOKENS = 2**40
-MAX_DIGITS = 40  # of a whole number as text; no size comes near
 MAX_TENSOR = 2**62  # torch counts the elements of one tensor in a signed 64-bit integer
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}

@@ -159,6 +159,10 @@ class ImportGraph:
         home = self._homes[known].get(rest)
         if rest and home is not None:
             yield from self._resolved(f"{known}.{home}")
+        # a folder's name may be a public name as well: `from package import name` gives that
+        folder, _, leaf = known.rpartition(".")
+        if known == target and leaf in self._homes.get(folder, {}):
+            yield from self._resolved(f"{folder}.{self._homes[folder][leaf]}")
 
 
 def within(name: str, package: str) -> bool:

@@ -20,76 +20,74 @@ PACKAGE = Path(metacount.__file__).parent
 
 # The side of each module: of the longest prefix that stands here.
 SIDES = {
-    # what everybody may use: records, the spec and its rules, data, reading of files
+    # what everybody may use: records, the spec and its rules, data, expressions, reading of files
     "metacount": "ground",
     "metacount.errors": "ground",
     "metacount.frozen": "ground",
     "metacount.units": "ground",
+    "metacount.files": "ground",
+    "metacount.output_file": "ground",
+    "metacount.witness": "ground",
     "metacount.rules": "ground",
     "metacount.spec": "ground",
     "metacount.symbols": "ground",
-    "metacount.catalog": "ground",
-    "metacount.witness": "ground",
-    "metacount.files": "ground",
-    "metacount.output_file": "ground",
-    "metacount.resolve": "ground",
     "metacount.position_parts": "ground",
-    "metacount.algebra.named_sizes": "ground",
-    "metacount.textbook.fingerprints": "ground",
-    "metacount.algebra.writing": "ground",
-    "metacount.many.shielded": "ground",
-    "metacount.textbook.domain": "ground",
+    "metacount.algebra": "ground",
+    "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
-    # algebra
+    "metacount.resolve": "ground",
+    "metacount.textbook.fingerprints": "ground",
+    "metacount.textbook.domain": "ground",
+    "metacount.many.shielded": "ground",
+    # algebra of models
     "metacount.formulas": "formula",
-    "metacount.textbook.count": "formula",
-    "metacount.textbook.closed_form": "formula",
-    "metacount.textbook.conventions": "formula",
-    "metacount.textbook.convention_sources": "formula",
-    "metacount.textbook.proven": "formula",
+    "metacount.textbook": "formula",
     "metacount.check": "formula",
     "metacount.many.folder": "formula",
     # the one counter and what it needs, without a module of ours
+    "metacount.tensors": "ruler",
     "metacount.measure": "ruler",
     # our modules
     "metacount.modules": "module",
-    "metacount.modules.build": "module",
-    "metacount.measure.ours.params": "module",
-    "metacount.measure.ours.flops": "module",
-    "metacount.measure.ours.roles": "module",
-    "metacount.measure.ours.tree": "module",
-    "metacount.measure.ours.forward": "module",
-    "metacount.huggingface.weights.load": "module",
-    "metacount.huggingface.weights.names": "module",
-    "metacount.huggingface.weights.tables": "module",
+    "metacount.measure.ours": "module",
+    "metacount.huggingface.weights": "module",
     # what others wrote
-    "metacount.huggingface.module.classes": "others",
-    "metacount.huggingface.module.model": "others",
-    "metacount.huggingface.module.positions": "others",
-    "metacount.huggingface.module.witness": "others",
-    "metacount.huggingface.checkpoint.witness": "others",
-    "metacount.huggingface.checkpoint.compare": "others",
-    "metacount.huggingface.checkpoint.conversion": "others",
-    "metacount.huggingface.checkpoint.hub": "others",
-    "metacount.huggingface.checkpoint.names": "others",
+    "metacount.huggingface.module": "others",
+    "metacount.huggingface.checkpoint": "others",
     "metacount.many.survey": "others",
     # forms read off code, ours or others'
     "metacount.tracing": "code",
     # who compares, and what stands above
-    "metacount.verify.compare": "both",
-    "metacount.verify.for_all_sizes": "both",
-    "metacount.verify.textbook_forms": "both",
-    "metacount.verify.cases": "both",
-    "metacount.verify.recording": "both",
-    "metacount.api": "both",
+    "metacount.verify": "both",
     "metacount.claims": "both",
     "metacount.bench": "both",
-    "metacount.commands.options": "both",
+    "metacount.many": "both",
+    "metacount.api": "both",
     "metacount.views": "both",
     "metacount.commands": "both",
     "metacount.cli": "both",
     "metacount.__main__": "both",
 }
+# From the ground up: a module imports from its own floor and from those below, never from above.
+FLOORS = (
+    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
+    ("spec", "rules", "symbols", "position_parts"),
+    ("algebra", "catalog"),
+    ("formulas",),
+    ("textbook",),
+    ("modules",),
+    ("measure",),
+    ("huggingface",),
+    ("tracing", "resolve"),
+    ("verify",),
+    ("check",),
+    ("claims", "bench", "many"),
+    ("api",),
+    ("views",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
 MAY_REACH = {
     "ground": {"ground"},
     "formula": {"ground", "formula"},
@@ -109,7 +107,7 @@ LIGHT = ("metacount.spec", "metacount.rules", "metacount.errors", "metacount.for
 SLOW = {"numpy", "sympy", "rich", "matplotlib", "dataclasses", "inspect"}
 # Where a module is loaded by a computed name: what it says, and all that it can load.
 COMPUTED = {
-    "metacount": ["import of importlib.import_module"],  # its table of names
+    "metacount": ["import of importlib.import_module", "sys.modules"],  # its table of names; itself
     "metacount.check": ["import of importlib.import_module"],  # likewise
     "metacount.cli": ["import of importlib.import_module"],  # a command's file
     "metacount.claims": ["import of importlib.import_module"],  # a judge's file
@@ -172,6 +170,30 @@ def test_no_circle_of_imports() -> None:
     assert ImportGraph(PACKAGE, LOADS).circles() == []
 
 
+def upward(package: Path) -> list[str]:
+    """Imports of a floor above the importing module's own, one line each."""
+    graph = ImportGraph(package, LOADS)
+    floors = {f"metacount.{room}": n for n, rooms in enumerate(FLOORS) for room in rooms}
+
+    def floor(name: str) -> int:
+        return floors[".".join(name.split(".")[:2])]
+
+    return [f"{name} -> {other}" for name in graph.files for other in sorted(graph.edges[name])
+            if "metacount" not in (name, other) and floor(other) > floor(name)]  # fmt: skip
+
+
+def test_no_import_runs_upwards() -> None:
+    assert upward(PACKAGE) == []
+
+
+def test_an_upward_import_is_found(tmp_path: Path) -> None:
+    planted(tmp_path, units="def f():\n    from metacount.textbook import count\n")
+    assert upward(tmp_path / "metacount") == [
+        "metacount.units -> metacount.textbook",
+        "metacount.units -> metacount.textbook.count",
+    ]
+
+
 def test_every_row_is_of_a_module_that_is_there() -> None:
     graph = ImportGraph(PACKAGE, LOADS)
     assert [row for row in (*SIDES, *COMPUTED, *LOADS) if row not in graph.files] == []
@@ -182,13 +204,17 @@ def test_every_row_is_of_a_module_that_is_there() -> None:
 def planted(tmp_path: Path, **files: str) -> list[str]:
     """The breaches of a small package: some innocent modules, and the given ones."""
     innocent = {
-        "__init__": "_HOMES = {'count': 'figures', 'verify': 'witnesses', 'ModelSpec': 'spec'}\n",
-        "spec": "", "errors": "", "units": "", "figures": "from metacount.formulas import ffn\n",
-        "witnesses": "from metacount import figures\nfrom metacount.modules import ffn\n",
+        "__init__": "_HOMES = {'count': 'textbook.count', 'verify': 'verify.compare', "
+                    "'ModelSpec': 'spec'}\n",
+        "spec": "", "errors": "", "units": "", "textbook/__init__": "",
+        "textbook/count": "from metacount.formulas import ffn\n", "verify/__init__": "",
+        "verify/compare": "from metacount.textbook import count\n"
+                          "from metacount.modules import ffn\n",
         "formulas/__init__": "", "formulas/ffn": "", "modules/__init__": "import torch\n",
         "modules/ffn": "from metacount import spec\n",
-        "huggingface/__init__": "", "huggingface/witness": "import transformers\n",
-        "judge/__init__": "_HOMES = {'check': 'verdict'}\n", "judge/verdict": "",
+        "huggingface/__init__": "", "huggingface/module/__init__": "",
+        "huggingface/module/witness": "import transformers\n",
+        "check/__init__": "_HOMES = {'check': 'verdict'}\n", "check/verdict": "",
         "measure/__init__": "", "measure/counter": "import torch\n",
     }  # fmt: skip
     for name, text in {**innocent, **files}.items():
@@ -263,12 +289,12 @@ def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
           "modules/ffn": "import metacount.units\n"},
          "metacount.modules.ffn (module) reaches metacount.units -> metacount.textbook.count"),
         ({"measure/counter": "from metacount.modules import ffn\n",
-          "huggingface/witness": "from ..measure import counter\n"},
+          "huggingface/module/witness": "from ...measure import counter\n"},
          "metacount.huggingface.module.witness (others) reaches metacount.measure.counter -> "
          "metacount.modules"),
         # through what a package does when it is imported
-        ({"judge/__init__": "from metacount.modules import ffn\n",
-          "judge/verdict": "", "figures": "from metacount.check import verdict\n"},
+        ({"check/__init__": "from metacount.modules import ffn\n",
+          "check/verdict": "", "textbook/count": "from metacount.check import verdict\n"},
          "metacount.textbook.count (formula) reaches metacount.check -> metacount.modules"),
         ({"formulas/ffn": "from metacount.modules import ffn\n"},
          "metacount.formulas.ffn (formula) reaches metacount.modules"),
@@ -277,7 +303,7 @@ def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
         ({"spec": "import torch\n"}, "metacount.spec (ground) imports torch"),
         ({"formulas/ffn": "def f():\n    import numpy.linalg as la\n"},
          "metacount.formulas.ffn (formula) imports numpy"),
-        ({"huggingface/witness": "from metacount import verify\n"},
+        ({"huggingface/module/witness": "from metacount import verify\n"},
          "metacount.huggingface.module.witness (others) reaches metacount.verify.compare"),
         ({"new_file": ""}, "metacount.new_file has no side"),
     ],
@@ -299,13 +325,13 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     [
         (
             "metacount.huggingface.module.witness",
-            ("formulas", "figures", "closed_form", "modules", "build"),
+            ("formulas", "textbook.count", "textbook.closed_form", "modules"),
         ),
-        ("metacount.huggingface.checkpoint.witness", ("formulas", "figures", "modules", "build")),
-        ("metacount.tracing.run.of_transformers", ("formulas", "figures", "modules", "build")),
-        ("metacount.modules.build", ("formulas", "figures", "closed_form")),
-        ("metacount.measure.ours.forward", ("formulas", "figures", "closed_form")),
-        ("metacount.check.verdict", ("modules", "build", "measure", "tracing")),
+        ("metacount.huggingface.checkpoint.witness", ("formulas", "textbook.count", "modules")),
+        ("metacount.tracing.run.of_transformers", ("formulas", "textbook.count", "modules")),
+        ("metacount.modules.build", ("formulas", "textbook")),
+        ("metacount.measure.ours.forward", ("formulas", "textbook")),
+        ("metacount.check.verdict", ("modules", "measure", "tracing")),
     ],
 )
 def test_a_fresh_interpreter_loads_one_side(module: str, must_not_load: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from metacount.errors import InputError, shown
+from metacount.errors import MAX_DIGITS, InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_LENGTH = 10_000  # characters
 MAX_TOKENS = 3_000
 MAX_DEPTH = 40  # parentheses and signs inside each other
-MAX_DIGITS = 40  # of one number
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"

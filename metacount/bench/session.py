@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -63,12 +63,28 @@ def _probed(dtype: str) -> Rates:
     return Rates(**{**vars(rates), "source": "a quick look"})
 
 
+class Show(Protocol):
+    """Writes rows as text; `metacount.views.benchmarks.rows` does."""
+
+    def where_text(self, environment: dict[str, Any]) -> str:
+        """Where and when a run was made."""
+
+    def case_text(
+        self, rows: Sequence[Row], ceilings: dict[str, Ceiling], environment: dict[str, Any]
+    ) -> str:
+        """The rows of one case, and ceilings not shown before."""
+
+    def end_text(self, rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
+        """What the columns mean."""
+
+
 @dataclass(kw_only=True)
 class Session:
     """What a run is told, and what it has so far: `lines` as they are saved."""
 
     cases: Sequence[Case]
     plan: Plan
+    show: Show
     file: str | None
     budget: float | None
     ceiling: bool
@@ -80,8 +96,6 @@ class Session:
 
     def text(self) -> Iterator[str]:
         """Where it runs, then each case as soon as it is done, then what the columns mean."""
-        from metacount.views.benchmarks import rows as views
-
         with _stoppable() as stopped, _talk() as talk:
             environment = devices.environment(self.plan.device, command=self.command)
             if (load := environment["other_load"]) is not None:
@@ -92,7 +106,7 @@ class Session:
             within = "" if self.budget is None else f", of which {self.budget:g} s may be used"
             talk.say(f"{_cases(len(self.cases))}, about {duration(total)}{within}")
             date = datetime.now(UTC).isoformat(timespec="seconds")
-            yield views.where_text({"date": date, **environment})
+            yield self.show.where_text({"date": date, **environment})
             cache_bytes = devices.describe(self.plan.device).cache_bytes
             self.report.environment.update(environment)
             shown_roofs: dict[str, Ceiling] = {}
@@ -111,13 +125,13 @@ class Session:
                     new = {d: c for d, c in self.report.ceilings.items()
                            if d not in shown_roofs}  # fmt: skip
                     shown_roofs |= new
-                    yield views.case_text(rows, new, environment)
+                    yield self.show.case_text(rows, new, environment)
             except KeyboardInterrupt:
                 self.interrupted = stopped[-1] if stopped else INTERRUPTED
                 n = len({(row.model, *row.workload.values(), row.dtype)
                          for row in self.report.rows})  # fmt: skip
                 talk.say(f"interrupted after {n} of {len(self.cases)} cases")
-            yield views.end_text(self.report.rows, self.report.ceilings)
+            yield self.show.end_text(self.report.rows, self.report.ceilings)
             if self.file is not None:
                 talk.say(f"{len(self.lines)} rows appended to {shown(self.file)}")
 

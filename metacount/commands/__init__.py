@@ -12,18 +12,6 @@ if TYPE_CHECKING:
     # A whole text, or its pieces as they come; the exit code, or who knows it after the last piece.
     Result = tuple[str | Iterable[str], int | Callable[[], int]]
 
-EXIT_DISAGREE = 1
-EXIT_INTERRUPTED = 130  # what a shell says of a process that Ctrl-C ended
-
-
-def interrupted(done: int, total: int, things: str) -> str:
-    """Say on stderr how far a command came before Ctrl-C; returns the sentence for its text."""
-    import sys
-
-    said = f"interrupted after {done} of {total} {things}"
-    print(f"metacount: {said}", file=sys.stderr)
-    return said
-
 
 def json_text(data: object) -> str:
     """`data` as the JSON that a command prints."""

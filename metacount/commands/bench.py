@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from metacount.commands import EXIT_DISAGREE, json_text
+from metacount.commands import json_text
 from metacount.commands.options import add_json
-from metacount.errors import InputError, shown
+from metacount.errors import EXIT_DISAGREE, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -156,10 +156,12 @@ def run(args: argparse.Namespace) -> Result:
     if file is not None:
         check_writable("--save", file)
     from metacount.bench.session import Session
+    from metacount.views.benchmarks import rows
 
     session = Session(
         cases=cases,
         plan=plan,
+        show=rows,
         file=file,
         budget=args.budget,
         ceiling=not args.no_ceiling,

@@ -13,7 +13,7 @@ from metacount.commands.options import (
     check_quantity,
     request_of,
 )
-from metacount.errors import InputError, shown
+from metacount.errors import EXIT_DISAGREE, InputError, shown
 from metacount.resolve import find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from metacount.resolve import Model
     from metacount.spec import Request
 
-EXIT_REFUTED = 1
 FILE = re.compile(r"(?P<path>.+\.py):(?P<function>[^\W\d]\w*)")
 MAX_TIMEOUT = 3600
 
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> Result:
     check_quantity(args.quantity, QUANTITIES)
     model = find_model(args.model, args.settings)
     judgement = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
-    code = 0 if judgement.holds else EXIT_REFUTED
+    code = 0 if judgement.holds else EXIT_DISAGREE
     if args.json:
         return json_text(judgement.to_dict()), code
     from metacount.views.check import check_text

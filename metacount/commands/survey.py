@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
+from metacount.commands import json_text
 from metacount.commands.options import add_json
 from metacount.errors import InputError, shown
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from metacount.commands import (
-    EXIT_DISAGREE,
-    EXIT_INTERRUPTED,
-    interrupted,
-    json_text,
-    prepare_for_torch,
-)
+from metacount.commands import json_text, prepare_for_torch
 from metacount.commands.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
-from metacount.errors import InputError, shown
+from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

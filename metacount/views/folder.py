@@ -6,8 +6,7 @@ import re
 import sys
 
 from metacount import units
-from metacount.commands import EXIT_INTERRUPTED, interrupted
-from metacount.errors import shown
+from metacount.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, interrupted, shown
 from metacount.rules import DTYPE_BYTES
 from metacount.spec import SEQ_LEN
 from metacount.views.layout import columns, paragraph, table, width_of
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters
 MOST_REASONS = 20  # shown; the JSON has each file's own
-EXIT_REFUSED = 2
 
 HEADS = ("model", "params", "active_params", "kv/token", "matmul_flops")
 ALIGN = "<>>>>"
@@ -86,7 +84,7 @@ class FolderView:
             print("\n".join(self._reasons()), file=sys.stderr)
         some = f"{units.exact(n_refused)} of {units.exact(n_refused + self.n_counted)}"
         print(f"metacount: error: {some} files refused", file=sys.stderr)
-        return EXIT_REFUSED
+        return EXIT_WRONG_INPUT
 
     @property
     def n_refused(self) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, NoReturn
 
-from metacount.algebra.text import MAX_DIGITS, MAX_LENGTH
+from metacount.algebra.text import MAX_LENGTH
+from metacount.errors import MAX_DIGITS
 
 MEANT = 1_000  # largest denominator of a fraction that a float may stand for: 2.6666666666666665
 MAX_EXPONENT = 64
