@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.commands import json_text
 from metacount.commands.options import add_json
-from metacount.errors import InputError, shown
+from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -9,34 +9,24 @@ layer whose run changes anything else that it was given is never folded.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-LAYER_NUMBERS = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "layer")
-PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-COMPARED = (*PLAIN, *SYMBOLIC)
-
-
-def _shape(tensor: Tensor) -> tuple[Any, ...]:
-    """A shape that can be compared and hashed; sizes may be symbols."""
-    return tuple(_size(size) for size in tensor.shape)
-
-
-def _size(size: Any) -> Any:
-    # an expression is compared as it is written: what is written differently is run
-    return size.node.expr if isinstance(size, SYMBOLIC) else size
-
-
-class _Unlike(Exception):
-    """Something that cannot be compared: the layer runs in full."""
+from metacount.measure.others.alike import (
+    Unlike,
+    caches_in,
+    is_pair,
+    number_of,
+    other_states,
+    shape_of,
+    signature,
+    without_own,
+)
 
 
 class Folding:
@@ -62,11 +52,11 @@ class Folding:
         """The layer's forward, or the replay of one like it."""
         if self.counter is None or type(layer) in self._never:
             return forward(*args, **kwargs)
-        caches = [c for v in (*args, *kwargs.values()) for c in _parts(v)]
-        pairs = [v for v in (*args, *kwargs.values()) if _is_pair(v)]
+        caches = [c for v in (*args, *kwargs.values()) for c in caches_in(v)]
+        pairs = [v for v in (*args, *kwargs.values()) if is_pair(v)]
         try:
-            given = _shape_of((args, kwargs), number)
-        except _Unlike:
+            given = shape_of((args, kwargs), number)
+        except Unlike:
             self._never.add(type(layer))
             return forward(*args, **kwargs)
         key = (alike, given)
@@ -80,14 +70,14 @@ class Folding:
             for pair in pairs:
                 pair.is_updated[number] = updated
             return out
-        others = [_other_states(cache, number) for cache in caches]
+        others = [other_states(cache, number) for cache in caches]
         out, cost = self.counter.spent_in(lambda: forward(*args, **kwargs))
         self.ran += 1
         try:
-            unchanged = others == [_other_states(cache, number) for cache in caches]
-            after = _shape_of((args, kwargs), number, own=False)
-            same = unchanged and after == _without_own(given)
-        except _Unlike:
+            unchanged = others == [other_states(cache, number) for cache in caches]
+            after = shape_of((args, kwargs), number, own=False)
+            same = unchanged and after == without_own(given)
+        except Unlike:
             same = False
         if not same:
             self._never.add(type(layer))
@@ -134,164 +124,12 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, Any]]:
         for layer in module:
             if classes[type(layer)] < 2 or "forward" in vars(layer):
                 continue
-            number = _number(layer)
+            number = number_of(layer)
             try:
-                alike = (id(module), _signature(layer, number, len(module)))
-            except _Unlike:
+                alike = (id(module), signature(layer, number, len(module)))
+            except Unlike:
                 continue
             yield layer, number, alike
-
-
-def _number(layer: nn.Module) -> int | None:
-    found = set()
-    for module in layer.modules():
-        for name in LAYER_NUMBERS:
-            value = vars(module).get(name)
-            if isinstance(value, int) and not isinstance(value, bool):
-                found.add(value)
-    return found.pop() if len(found) == 1 else None
-
-
-_INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
-
-
-def _signature(layer: nn.Module, number: int | None, n_layers: int) -> Any:
-    parts: list[Any] = []
-    configs: dict[int, Any] = {}
-    for path, module in layer.named_modules():
-        plain = []
-        for name, value in vars(module).items():
-            if name in _INTERNAL or name in LAYER_NUMBERS:
-                continue
-            if hasattr(value, "to_diff_dict"):
-                configs[id(value)] = value
-                plain.append((name, id(value)))
-            else:
-                plain.append((name, _plain(value)))
-        tensors = tuple(
-            (name, _shape(t), t.dtype)
-            for name, t in (*module._parameters.items(), *module._buffers.items())
-            if t is not None
-        )
-        hooked = bool(module._forward_hooks or module._forward_pre_hooks)
-        parts.append((path, type(module), hooked, tuple(plain), tensors))
-    lists = tuple(_at_number(config, number, n_layers) for config in configs.values())
-    return tuple(parts), lists
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, PLAIN):
-        return type(value), value
-    if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, _plain(item)) for key, item in value.items())
-    if isinstance(value, Tensor):
-        return _shape(value), value.dtype
-    if isinstance(value, SYMBOLIC):
-        return type(value), _size(value)
-    if isinstance(value, functools.partial):
-        return id(value.func), _plain(value.args), _plain(value.keywords)
-    if isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
-        # a method of a module inside the layer, whose own state is compared in its place
-        return id(value.__func__), type(value.__self__)
-    # functions, classes and objects are alike only when they are the same one
-    return id(value)
-
-
-def _at_number(config: Any, number: int | None, n_layers: int) -> Any:
-    """What the lists of a config that go by layer say of this one."""
-    if number is None:
-        return ()
-    found = []
-    for name, value in sorted(vars(config).items()):
-        by_layer = isinstance(value, list | tuple) and len(value) == n_layers
-        # a list of layers' numbers says nothing else of each than that it is in the list
-        if by_layer and list(value) != list(range(n_layers)):
-            found.append((name, repr(value[number])))
-    return tuple(found)
-
-
-def _is_cache(value: Any) -> bool:
-    return isinstance(getattr(value, "layers", None), list) and hasattr(value, "get_seq_length")
-
-
-def _is_pair(value: Any) -> bool:
-    return hasattr(value, "self_attention_cache") and hasattr(value, "is_updated")
-
-
-def _parts(value: Any) -> list[Any]:
-    """The caches of layers in an argument: none, one, or an encoder-decoder's two."""
-    if _is_pair(value):
-        return [value.self_attention_cache, value.cross_attention_cache]
-    return [value] if _is_cache(value) else []
-
-
-def _shape_of(value: Any, number: int | None, *, own: bool = True) -> Any:
-    """A value as it can be compared: a tensor by its shape, a cache by its state."""
-    if isinstance(value, Tensor):
-        return "tensor", _shape(value), value.dtype
-    if isinstance(value, SYMBOLIC):
-        return type(value), _size(value)
-    if isinstance(value, PLAIN):
-        return type(value), value
-    if isinstance(value, list | tuple):
-        return tuple(_shape_of(item, number, own=own) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, _shape_of(item, number, own=own)) for key, item in value.items())
-    if _is_pair(value):
-        known = value.is_updated.get(number, False) if own else None
-        return known, tuple(_shape_of(part, number, own=own) for part in _parts(value))
-    if _is_cache(value):
-        return ("cache", type(value), _take_shape(value, number)) if own else ("cache", type(value))
-    if hasattr(value, "to_diff_dict") or isinstance(value, nn.Module) or callable(value):
-        return id(value)
-    raise _Unlike
-
-
-def _without_own(given: Any) -> Any:
-    if isinstance(given, tuple):
-        if len(given) == 3 and given[0] == "cache":
-            return given[:2]
-        if len(given) == 2 and isinstance(given[0], bool):
-            return None, _without_own(given[1])
-        return tuple(_without_own(item) for item in given)
-    return given
-
-
-def _state_shape(layer: Any) -> Any:
-    return type(layer), tuple(
-        (name, _state_value(value)) for name, value in sorted(vars(layer).items())
-    )
-
-
-def _state_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple((key, _state_value(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(_state_value(item) for item in value)
-    if isinstance(value, Tensor):
-        return _shape(value), value.dtype
-    if isinstance(value, SYMBOLIC):
-        return _size(value)
-    if isinstance(value, PLAIN):
-        return value
-    raise _Unlike
-
-
-def _take_shape(cache: Any, number: int | None) -> Any:
-    if number is None:
-        raise _Unlike
-    if len(cache.layers) <= number:
-        # layers are appended as they are met
-        return len(cache.layers) == number
-    return _state_shape(cache.layers[number])
-
-
-def _other_states(cache: Any, number: int | None) -> Any:
-    own = {k: v for k, v in vars(cache).items() if k != "layers"}
-    plain = tuple((k, _size(v)) for k, v in sorted(own.items()) if isinstance(v, COMPARED))
-    return plain, tuple(_state_shape(layer) for i, layer in enumerate(cache.layers) if i != number)
 
 
 def _copied(value: Any, made: dict[int, Tensor]) -> Any:

@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from metacount.frozen import frozen
 from metacount.measure.operators import flops_of
+from metacount.measure.others.cache import measure_cache
 from metacount.measure.others.flops import IDLE, ForeignCounter
 from metacount.measure.others.fold import folded
-from metacount.measure.others.forward import Runner, kind_of, measure_cache
+from metacount.measure.others.forward import Runner, kind_of
 from metacount.measure.others.forward import changed as run_as
 from metacount.measure.others.params import routing
 from metacount.measure.others.roles import Roles, role_name

@@ -11,7 +11,7 @@ from torch import nn
 
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
-from metacount.measure.others.fold import LAYER_NUMBERS, PLAIN
+from metacount.measure.others.alike import LAYER_NUMBERS, PLAIN
 from metacount.tracing.run.sizes import symbol
 
 # Other numbers of layers to try a law at: small, and of different remainders.

@@ -1,0 +1,86 @@
+"""Measures what a cache object of others' code holds, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from metacount.tensors import tensor_bytes
+
+# Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
+TOKEN_TENSORS = frozenset(
+    ["keys", "values", "indexer_keys", "compressed_kv", "mems", "buckets_cache", "states_cache"]
+)
+CROSS = "cross_attention_cache"
+CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignCache:
+    """Bytes of a cache object, by what they are. `by_name` is by the attribute that holds them."""
+
+    kv_bytes: int
+    cross_kv_bytes: int
+    state_bytes: int
+    by_name: dict[str, int]
+    key_heads: int = 0  # heads of the keys as cached; a compressed latent has one
+
+    def halved(self) -> ForeignCache:
+        """The bytes in a type of half the size."""
+        return ForeignCache(
+            kv_bytes=self.kv_bytes // 2,
+            cross_kv_bytes=self.cross_kv_bytes // 2,
+            state_bytes=self.state_bytes // 2,
+            by_name={name: size // 2 for name, size in self.by_name.items()},
+            key_heads=self.key_heads,
+        )
+
+
+def measure_cache(cache: Any) -> ForeignCache:
+    """Bytes of every tensor that a cache object holds, once each; single numbers are not state."""
+    kv = cross = state = heads = 0
+    by_name: dict[str, int] = {}
+    for path, tensor in _held(cache, (), set()):
+        size = tensor_bytes([tensor])
+        names = [name for name in path if not name.isdecimal() and name not in CONTAINERS]
+        name = names[0] if names else "state"
+        by_name[name] = by_name.get(name, 0) + size
+        if name == "keys" and tensor.dim() == 4:
+            heads = max(heads, tensor.shape[1])
+        if name in TOKEN_TENSORS and CROSS in path:
+            cross += size
+        elif name in TOKEN_TENSORS:
+            kv += size
+        else:
+            state += size
+    return ForeignCache(
+        kv_bytes=kv + cross,
+        cross_kv_bytes=cross,
+        state_bytes=state,
+        by_name=by_name,
+        key_heads=heads,
+    )
+
+
+def _held(
+    value: Any, path: tuple[str, ...], seen: set[int]
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    if id(value) in seen:
+        return
+    if isinstance(value, Tensor):
+        seen.add(id(value))
+        if value.dim():
+            yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _held(item, (*path, str(key)), seen)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _held(item, (*path, str(index)), seen)
+    elif type(value).__module__.startswith("transformers.") and hasattr(value, "__dict__"):
+        seen.add(id(value))
+        if not hasattr(value, "to_diff_dict"):  # a config holds no cache
+            yield from _held(vars(value), path, seen)
