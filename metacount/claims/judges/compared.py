@@ -275,7 +275,7 @@ def token_cost(claim: Claim) -> Finding:
 def dense_flops(claim: Claim) -> Finding:
     """An MoE layer with one expert per token takes the FLOPs of a dense layer of that width."""
     from metacount.algebra.writing import in_letters
-    from metacount.claims.algebra import compared
+    from metacount.claims.judges.algebra import compared
 
     spec = spec_of(claim)
     moe = value(spec, "moe_flops")
