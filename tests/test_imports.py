@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,11 @@ def test_public_names() -> None:
     for name in metacount.__all__:
         assert getattr(metacount, name) is not None
     assert dir(metacount) == sorted(metacount.__all__)
-    # a public name that is also a file would be hidden once the file is imported
-    files = {file.stem for file in PACKAGE.iterdir()}
-    assert files & set(metacount.__all__) == set()
+    # a public name that is also a folder's is not hidden when something in the folder is imported
+    folders = {file.stem for file in PACKAGE.iterdir()} & set(metacount.__all__)
+    assert folders == {"check", "verify"}
+    for module in ("check.verdict", "verify.compare"):
+        import_module(f"metacount.{module}")
+    assert all(callable(getattr(metacount, name)) for name in folders)
     with pytest.raises(AttributeError, match="no attribute 'cuont'"):
         metacount.cuont  # noqa: B018

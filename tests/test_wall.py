@@ -125,8 +125,10 @@ COMPUTED = {
     ],
     "metacount.check.given.code": ["import of builtins"],  # to know them in somebody's code
     "metacount.textbook.fingerprints": ["globals"],  # its own loader, for sources in an archive
-    "metacount.measure.quick_meta": ["sys.modules"],  # whether torch's compiler is loaded
-    "metacount.tracing.run.with_symbols": ["sys.modules"],  # which modules hold a name to replace
+    "metacount.measure.torch_private": ["sys.modules"],  # whether torch's compiler is loaded
+    # whether huggingface_hub's check of types is loaded
+    "metacount.measure.others.transformers_private": ["sys.modules"],
+    "metacount.tracing.run.patches": ["sys.modules"],  # which modules hold a name to replace
 }
 LOADS = {
     "metacount.cli": ("metacount.commands",),

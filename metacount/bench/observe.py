@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from metacount.bench.layers.case import Expected, Inputs, Pick, Variant, rows_of
 from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.torch_private import (
+    TorchDispatchMode,
+    returns_its_input,
+    storage_key,
+    tree_leaves,
+)
 
 # Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
 # compared. bf16 and fp16 products add up in float32 and round each result once: half a unit in the
@@ -62,12 +66,12 @@ class _Traffic(TorchDispatchMode):
         given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
         for tensor in given:
             storage = tensor.untyped_storage()
-            if storage._cdata not in self._known:
-                self._known.add(storage._cdata)
+            if storage_key(storage) not in self._known:
+                self._known.add(storage_key(storage))
                 self.held += storage.nbytes()
         out = func(*args, **(kwargs or {}))
         made = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
-        if not _is_view(func) and str(func.overloadpacket) not in UNWRITTEN:
+        if not returns_its_input(func) and str(func.overloadpacket) not in UNWRITTEN:
             self.bytes += sum(map(touched_bytes, given)) + sum(map(touched_bytes, made))
         for tensor in made:
             self._follow(tensor)
@@ -75,7 +79,7 @@ class _Traffic(TorchDispatchMode):
 
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        name = storage._cdata
+        name = storage_key(storage)
         if name in self._known:
             return
         self._known.add(name)
@@ -86,11 +90,6 @@ class _Traffic(TorchDispatchMode):
     def _gone(self, name: int, size: int) -> None:
         self._known.discard(name)
         self.alive -= size
-
-
-def _is_view(op: Any) -> bool:
-    returns = op._schema.returns
-    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
 def touched_bytes(tensor: Tensor) -> int:

@@ -17,11 +17,10 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from metacount.measure.operators import flops_of
-from metacount.measure.quick_meta import without_compiler
 from metacount.measure.roles import ROLES
+from metacount.measure.torch_private import TorchDispatchMode, operator_name, without_compiler
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class FlopCounter(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator (or answer its question), then charge for it."""
-        if func.namespace == "prim" or func._schema.name in QUESTIONS:
+        if func.namespace == "prim" or operator_name(func) in QUESTIONS:
             return func(*args, **(kwargs or {}))
         answered = self.answer(func, args)
         if answered is not NotImplemented:

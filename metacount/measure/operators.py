@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metacount.measure.torch_private import returns_its_input
+
 aten = torch.ops.aten
 
 
@@ -129,10 +131,7 @@ def is_free(op: Any) -> bool:
     """Elementwise (torch's own tag), a view (it returns its input), or in the list."""
     if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
         return True
-    returns = op._schema.returns
-    return bool(returns) and all(
-        r.alias_info is not None and not r.alias_info.is_write for r in returns
-    )
+    return returns_its_input(op)
 
 
 def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:

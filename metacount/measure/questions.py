@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
+
+from metacount.measure.torch_private import unwatched
 
 aten = torch.ops.aten
 
@@ -60,7 +61,7 @@ class Ordinary:
         if asked.dim() == 1 and n_experts and asked.shape[0] - n_experts in (0, 1):
             self._experts, self._turn = self.hit(n_experts), 0
             self.assumed.add("assumed tokens spread evenly over experts")
-            with _disable_current_modes():
+            with unwatched():
                 # real numbers: the code makes names and places of them
                 return torch.arange(self._experts, device="cpu")[:, None]
         if asked.dim() != 2 or not self._experts:

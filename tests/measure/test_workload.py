@@ -142,7 +142,7 @@ def test_measuring_leaves_torch_as_it_was() -> None:
 import sys, torch
 from metacount import catalog
 from metacount.modules.build import build
-from metacount.measure.quick_meta import SLOT, _guarded
+from metacount.measure.torch_private import SLOT, _guarded
 from metacount.measure.ours.forward import measure_forward
 from metacount.spec import Workload
 for name in ("deepseek-v3", "gpt2", "t5-small", "gemma3-1b"):

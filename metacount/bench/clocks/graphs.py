@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from metacount.measure.torch_private import keep_cuda_busy
+
 Call = Callable[[], Any]
 
 # torch's words for an operator that waits, in its mode "error"
@@ -50,7 +52,7 @@ def _set_sync_debug_mode(mode: int | str) -> None:
 
 def hold_device(_device: torch.device) -> None:
     """Keep the device busy for a moment, so that the host is ahead with what it queues next."""
-    torch.cuda._sleep(SLEEP_CYCLES)
+    keep_cuda_busy(SLEEP_CYCLES)
 
 
 def nodes_of(graph: torch.cuda.CUDAGraph) -> int | None:

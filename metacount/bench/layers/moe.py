@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from metacount.bench import reference
 from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
 from metacount.bench.layers.ffn import gated_pair
 from metacount.bench.work import ffn_work, moe_work
+from metacount.measure.torch_private import grouped_product
 from metacount.modules.moe import Experts
 from metacount.spec import ModelSpec
 
@@ -138,9 +138,8 @@ def grouped_on_device(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def grouped_mm(rows_RD: Tensor, weight_EDX: Tensor, ends_E: Tensor) -> Tensor:
-    """torch's grouped product, by its public name where this torch has one."""
-    product: Any = getattr(F, "grouped_mm", None) or torch._grouped_mm
-    y_RX: Tensor = product(rows_RD, weight_EDX, offs=ends_E)
+    """torch's grouped product."""
+    y_RX: Tensor = grouped_product()(rows_RD, weight_EDX, offs=ends_E)
     return y_RX
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from metacount import catalog
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.routing import ROUNDING, largest
 from metacount.measure.ours.params import measure_params
+from metacount.measure.torch_private import TorchDispatchMode
 from metacount.modules import apply_rope
 from metacount.modules.build import build
 from metacount.modules.ffn import activate

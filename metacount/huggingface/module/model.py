@@ -24,6 +24,8 @@ from metacount.huggingface.module.classes import (
     version,
 )
 from metacount.measure.others.quiet import quiet
+from metacount.measure.others.transformers_private import use_eager_attention
+from metacount.measure.torch_private import put_tensor, tensors_of
 
 # A module costs about 3 KB on meta: this many stay within a GiB.
 MAX_MODULES = 250_000
@@ -89,7 +91,7 @@ def chosen_class(source: str | dict[str, Any] | Any) -> tuple[Any, Any, ClassCho
         chosen, reason = choose_class(model_type, architectures, remote=bool(data.get("auto_map")))
         config = _made(config_type.__name__, lambda: config_type(**checked))
         config, note = _config_for(chosen, config, model_type)
-        config._attn_implementation = "eager"
+        use_eager_attention(config)
     choice = ClassChoice(
         model_type=model_type,
         class_name=chosen.__name__,
@@ -130,8 +132,8 @@ def _on_meta(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
     finally:
         torch.set_default_dtype(before)
     for owner in module.modules():
-        for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
-            if tensor is not None and not tensor.is_meta:
+        for name, tensor in tensors_of(owner).items():
+            if not tensor.is_meta:
                 _to_meta(owner, name, tensor)
     return module.eval()
 
@@ -140,9 +142,8 @@ def _to_meta(owner: nn.Module, name: str, tensor: torch.Tensor) -> None:
     # made from data on purpose (torch.tensor, torch.normal); small, or the bounds would not hold
     moved = tensor.detach().to("meta")
     if isinstance(tensor, nn.Parameter):
-        owner._parameters[name] = nn.Parameter(moved, requires_grad=tensor.requires_grad)
-    else:
-        owner._buffers[name] = moved
+        moved = nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    put_tensor(owner, name, moved)
 
 
 def _unchanged(tensor: Any = None, *_args: Any, **_kwargs: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metacount.measure.torch_private import is_hooked, tensors_of
+
 LAYER_NUMBERS = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "layer")
 PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -55,12 +57,8 @@ def signature(layer: nn.Module, number: int | None, n_layers: int) -> Any:
                 plain.append((name, id(value)))
             else:
                 plain.append((name, _plain(value)))
-        tensors = tuple(
-            (name, _shape(t), t.dtype)
-            for name, t in (*module._parameters.items(), *module._buffers.items())
-            if t is not None
-        )
-        hooked = bool(module._forward_hooks or module._forward_pre_hooks)
+        tensors = tuple((name, _shape(t), t.dtype) for name, t in tensors_of(module).items())
+        hooked = is_hooked(module)
         parts.append((path, type(module), hooked, tuple(plain), tensors))
     lists = tuple(_at_number(config, number, n_layers) for config in configs.values())
     return tuple(parts), lists

@@ -18,6 +18,7 @@ from metacount.measure.others.fold import Folding, folded
 from metacount.measure.others.params import routing
 from metacount.measure.others.quiet import quiet
 from metacount.measure.others.roles import Roles
+from metacount.measure.others.transformers_private import experts_as
 from metacount.measure.questions import NeedsData
 from metacount.spec import Workload
 
@@ -104,10 +105,8 @@ def measure_foreign_forward(
     """
     roles = Roles(model) if roles is None else roles
     roles.routed = routing(model)[0]
-    config: Any = model.config
     first: RuntimeError | None = None
     for change, note in CHANGES:
-        before = getattr(config, "_experts_implementation", None)
         with changed(model, change):
             try:
                 run = _measured(model, workload, roles, fold)
@@ -116,8 +115,6 @@ def measure_foreign_forward(
             except RuntimeError as error:
                 first = first or error
                 continue
-            finally:
-                config._experts_implementation = before
         if change == "float32":
             run = run.halved()
         return dataclasses.replace(run, assumed=(*run.assumed, *note))
@@ -137,20 +134,18 @@ CHANGES = (
 
 @contextmanager
 def changed(model: Any, change: str) -> Iterator[None]:
-    if change:
-        model.config._experts_implementation = "batched_mm"
-    if change != "float32":
-        yield
-        return
-    wider = [t for t in (*model.parameters(), *model.buffers()) if t.dtype in SHORT]
+    """Inside, the model is as one of `CHANGES` says."""
+    both = (*model.parameters(), *model.buffers())
+    wider = [t for t in both if change == "float32" and t.dtype in SHORT]
     dtypes = [t.dtype for t in wider]
-    for tensor in wider:
-        tensor.data = tensor.data.float()
-    try:
-        yield
-    finally:
-        for tensor, dtype in zip(wider, dtypes, strict=True):
-            tensor.data = tensor.data.to(dtype)
+    with experts_as(model.config, "batched_mm" if change else None):
+        for tensor in wider:
+            tensor.data = tensor.data.float()
+        try:
+            yield
+        finally:
+            for tensor, dtype in zip(wider, dtypes, strict=True):
+                tensor.data = tensor.data.to(dtype)
 
 
 def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> ForeignRun:

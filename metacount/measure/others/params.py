@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from metacount.measure.others.roles import Roles, role_name, text_config, told
 from metacount.measure.roles import BUFFERS, ROLES
+from metacount.measure.torch_private import parameters_of, stored_buffers_of
 
 WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
 
@@ -54,8 +55,8 @@ def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Mo
     """(full name, owner, tensor), every tensor once; a tied one belongs to the embedding."""
     found: dict[int, tuple[str, nn.Module, Tensor]] = {}
     for path, module in root.named_modules():
-        for name, tensor in module._parameters.items():
-            if tensor is None or (id(tensor) in found and roles.role[id(module)] != "embedding"):
+        for name, tensor in parameters_of(module).items():
+            if id(tensor) in found and roles.role[id(module)] != "embedding":
                 continue
             found[id(tensor)] = (f"{path}.{name}" if path else name, module, tensor)
     yield from found.values()
@@ -92,9 +93,8 @@ def _buffers(model: nn.Module) -> dict[str, int]:
     found: dict[str, int] = {}
     seen: set[int] = set()
     for module in model.modules():
-        for name, buffer in module._buffers.items():
-            stored = buffer is not None and name not in module._non_persistent_buffers_set
-            if buffer is not None and stored and id(buffer) not in seen:
+        for name, buffer in stored_buffers_of(module).items():
+            if id(buffer) not in seen:
                 seen.add(id(buffer))
                 kind = BUFFERS.get(name, name)
                 found[kind] = found.get(kind, 0) + buffer.numel()
@@ -174,7 +174,7 @@ def _listed(path: str, module: nn.Module) -> list[nn.Module]:
 
 def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
     """The number of experts whose tensors a module holds as one, and these; None if none."""
-    own = [p for p in module._parameters.values() if p is not None and p.numel()]
+    own = [p for p in parameters_of(module).values() if p.numel()]
     told = [getattr(module, name, None) for name in EXPERT_COUNTS]
     counts: list[Any] = [n for n in told if isinstance(n, WHOLE) and n > 1]
     stacked = [p for p in own if p.dim() >= 3]

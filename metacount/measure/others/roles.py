@@ -258,7 +258,7 @@ def _towers(model: nn.Module) -> set[int]:
 def _experts_of(module: nn.Module) -> nn.Module | None:
     """The experts that a module routes to: a child called so that is a list or a fused module."""
     for name in EXPERT_LISTS:
-        child = module._modules.get(name)
+        child = dict(module.named_children()).get(name)
         if isinstance(child, nn.ModuleList | nn.ModuleDict) and len(child) > 1:
             return child
         if child is not None and any(p.dim() >= 3 for p in child.parameters(recurse=False)):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from metacount.measure.counter import Cost, FlopCounter
 from metacount.measure.ours.roles import role_of
 from metacount.measure.roles import ROLES
+from metacount.measure.torch_private import unwatched
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
 from metacount.modules.cache import LayerCache
@@ -160,7 +161,7 @@ def kept_pairs(sees: Visibility) -> int | None:
     if sees not in _KEPT:
         rows = max(1, 2**22 // sees.n_keys)
         # outside of any counter: this is bookkeeping, not the model's work
-        with torch.utils._python_dispatch._disable_current_modes():
+        with unwatched():
             _KEPT[sees] = sum(
                 int(sees.keep(torch.device("cpu"), slice(i, i + rows)).sum())
                 for i in range(0, sees.n_queries, rows)

@@ -11,8 +11,8 @@ from torch import nn
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import built_quietly, chosen_class, default_config
+from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import Sizes
-from metacount.tracing.run.with_symbols import with_symbols
 
 # Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
 NO_SIZES = frozenset(

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from metacount.frozen import frozen
 from metacount.measure.operators import flops_of
@@ -22,6 +20,7 @@ from metacount.measure.others.forward import changed as run_as
 from metacount.measure.others.params import routing
 from metacount.measure.others.roles import Roles, role_name
 from metacount.measure.questions import Ordinary
+from metacount.measure.torch_private import is_fake, unwatched
 from metacount.tracing.run.sizes import NotTraced, Sizes, symbol
 from metacount.tracing.solve.layers import Place, Stack, places, places_by_name, stacks
 
@@ -83,8 +82,8 @@ class _Counter(ForeignCounter):
         if self.may_run < 0 or time.process_time() > self.deadline:
             raise TooSlow("the code takes too long with symbols for sizes")
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
-            with _disable_current_modes():  # numbers of experts: the code makes names of them
+        if tensors and not any(t.is_meta or is_fake(t) for t in tensors):
+            with unwatched():  # numbers of experts: the code makes names of them
                 return func(*args, **(kwargs or {}))
         made = SHAPED.get(func)
         if made is None:
@@ -175,11 +174,9 @@ def traced_forward(
         seq_len=sizes.new("S", seq_len),
         encoder_len=sizes.new("S_e", source_len),
     )
-    config: Any = model.config
     first: Exception | None = None
     # batched products of experts first: the grouped one makes a number of how many there are
     for way in ("batched_mm", "", "float32"):
-        before = getattr(config, "_experts_implementation", None)
         try:
             with run_as(model, way), sizes.tracing():
                 return _run(model, run, roles, sizes, decode, time.process_time() + seconds)
@@ -187,8 +184,6 @@ def traced_forward(
             raise
         except Exception as error:  # somebody else's code: the first reason is given
             first = first or error
-        finally:
-            config._experts_implementation = before
     assert first is not None
     raise first
 

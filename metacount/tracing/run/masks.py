@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 
+from metacount.measure.torch_private import unwatched
 from metacount.modules.attention import Visibility
 from metacount.tracing.run.sizes import NotTraced, Sizes, WrongHint, divides
 
@@ -119,7 +120,7 @@ def _solved(
 
     def counted(point: tuple[int, ...]) -> int:
         numbers: dict[str, Any] = {n: int(_at(e, letters, point)) for n, e in exprs.items()}
-        with torch.utils._python_dispatch._disable_current_modes():
+        with unwatched():
             mask = dataclasses.replace(sees, query_start=0, key_start=0, **numbers)
             return int(mask.keep(torch.device("cpu")).sum())
 

@@ -25,9 +25,9 @@ from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.tracing.run.count import Amounts, with_kv_len
 from metacount.tracing.run.masks import kept_pairs
+from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
 from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, As, Built, apart
-from metacount.tracing.run.with_symbols import with_symbols
 from metacount.tracing.solve.layers import Place, places, places_by_name, stacks
 
 # Fields that say which blocks are of which kind, not how large one is.

@@ -24,9 +24,9 @@ from metacount.tracing.run.build import (
     with_fields,
 )
 from metacount.tracing.run.count import Amounts, TracedRun, traced_forward, traced_params
+from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
 from metacount.tracing.run.source import IDLE, OF_PARAMS, As, Built, apart
-from metacount.tracing.run.with_symbols import with_symbols
 
 HEADS = {"num_key_value_heads": "num_attention_heads", "num_kv_heads": "num_attention_heads"}
 EVERY_PAIR = (

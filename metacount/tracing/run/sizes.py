@@ -7,18 +7,15 @@ symbol, its hint; what was asked becomes part of the domain in which the resulti
 
 from __future__ import annotations
 
-import copy
-import logging
-import numbers
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from metacount.measure.torch_private import symbolic_shapes, symbolic_size
+from metacount.tracing.run.patches import symbols_as_numbers
 
 SMALLEST = 3  # torch's code asks of every size, and of S - 1, whether it is 0 or 1
 
@@ -40,10 +37,7 @@ class Sizes:
     """The symbolic sizes of one build, by name, and the numbers they stand for."""
 
     def __init__(self) -> None:
-        self.env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
-        # with symbols its cache takes longer to ask and to fill than it saves: twice the time
-        self.mode.cache_enabled = False
+        self.env, self.mode = symbolic_shapes()
         self.hints: dict[Any, int] = {}
         self._letters: dict[Any, Any] = {}
         self._plain: dict[Any, Any] = {}
@@ -51,46 +45,17 @@ class Sizes:
 
     def new(self, name: str, hint: int) -> torch.SymInt:
         """A size of that name that is `hint` wherever code must know."""
-        source = ConstantSource(name)
-        raw = self.env.create_symbol(
-            hint,
-            source=source,
-            dynamic_dim=DimDynamic.DYNAMIC,
-            constraint_dim=None,
-            positive=True,
-            do_not_specialize_zero_one=True,
-        )
+        raw, made = symbolic_size(self.env, name, hint)
         letter = symbol(name)
         self._letters[raw] = letter
         self.hints[letter] = hint
-        made = self.env.create_symintnode(raw, hint=hint, source=source)
-        assert isinstance(made, torch.SymInt)  # `raw` is a symbol
         return made
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
         """Inside, tensors have symbolic sizes and no data; a symbol passes for a whole number."""
-        # torch.nn asks whether a size is an Integral
-        numbers.Integral.register(torch.SymInt)
-        # what torch logs of a failed attempt comes back as an exception
-        level = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        # some code copies its config: a copied symbol would belong to another environment
-        copied: dict[Any, Any] = vars(copy)["_deepcopy_dispatch"]
-        before = copied.get(torch.SymInt)
-        copied[torch.SymInt] = lambda size, _memo: size
-        # the bounds of random weights nobody draws: their square roots want a number
-        fans = torch.nn.init._calculate_fan_in_and_fan_out
-        torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
-        try:
-            with self.mode:
-                yield
-        finally:
-            torch.nn.init._calculate_fan_in_and_fan_out = fans
-            logging.disable(level)
-            copied.pop(torch.SymInt)
-            if before is not None:
-                copied[torch.SymInt] = before
+        with symbols_as_numbers(), self.mode:
+            yield
 
     def expr(self, size: int | torch.SymInt) -> Any:
         """A size as a SymPy expression in the names of sizes.

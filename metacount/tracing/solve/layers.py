@@ -12,6 +12,7 @@ from torch import nn
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.measure.others.alike import LAYER_NUMBERS, PLAIN
+from metacount.measure.torch_private import parameters_of
 from metacount.tracing.run.sizes import symbol
 
 # Other numbers of layers to try a law at: small, and of different remainders.
@@ -70,7 +71,7 @@ def described(layer: nn.Module) -> Any:
         (
             path,
             type(module).__name__,
-            tuple((n, tuple(p.shape)) for n, p in module._parameters.items() if p is not None),
+            tuple((n, tuple(p.shape)) for n, p in parameters_of(module).items()),
             tuple(
                 (n, value)
                 for n, value in sorted(vars(module).items())

@@ -1,9 +1,18 @@
-"""What somebody's code needs to go on when a size is a symbol: `int` and `math` that take one."""
+"""Changes what a process shares, while code is traced: the one place that does, under one lock.
+
+Symbols have to pass for whole numbers in code that was written for numbers. All of it is undone at
+the end, but one thing: `torch.SymInt` stays registered as a `numbers.Integral`, which Python cannot
+take back. Two threads cannot trace at once; the second one waits.
+"""
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
+import numbers
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -12,6 +21,10 @@ from typing import Any
 import numpy
 import torch
 
+from metacount.measure.others.transformers_private import bias_unstretched, type_check
+from metacount.measure.torch_private import any_fan
+
+_LOCK = threading.RLock()
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 ROPE = "transformers.modeling_rope_utils"
 OURS = "metacount.modules."
@@ -79,6 +92,21 @@ class _Numpy(ModuleType):
 
 
 @contextmanager
+def symbols_as_numbers() -> Iterator[None]:
+    """Inside, a symbol passes for a whole number wherever torch and Python's library look at it."""
+    with _LOCK, any_fan(), ExitStack() as undone:
+        # torch.nn asks whether a size is an Integral
+        numbers.Integral.register(torch.SymInt)
+        # what torch logs of a failed attempt comes back as an exception
+        undone.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
+        # some code copies its config: a copied symbol would belong to another environment
+        copied: dict[Any, Any] = vars(copy)["_deepcopy_dispatch"]
+        undone.enter_context(_put(copied, torch.SymInt, lambda size, _memo: size))
+        yield
+
+
+@contextmanager
 def with_symbols(chosen: type) -> Iterator[None]:
     """Inside, `int(a / b)`, `isinstance(a, int)`, `math.sqrt(a)` in a class's files take symbols.
 
@@ -90,7 +118,7 @@ def with_symbols(chosen: type) -> Iterator[None]:
     files = {c.__module__ for c in chosen.__mro__ if ".models." in c.__module__}
     own = {name for name in sys.modules if name.startswith(OURS)}
     files |= own if chosen.__module__ in own else {ROPE}
-    with ExitStack() as undone:
+    with _LOCK, ExitStack() as undone:
         for name in sorted(files):
             space = vars(sys.modules[name])
             undone.enter_context(_put(space, "int", _TracedInt))
@@ -99,21 +127,16 @@ def with_symbols(chosen: type) -> Iterator[None]:
                 undone.enter_context(_put(space, "math", made))
             if space.get("np") is numpy:
                 undone.enter_context(_put(space, "np", _Numpy("numpy")))
-        strict = vars(sys.modules.get("huggingface_hub.dataclasses", sys))
-        plain = strict.get("_validate_simple_type")
-        if plain is not None:
-            undone.enter_context(_put(strict, "_validate_simple_type", _or_symbol(plain)))
-        base: Any = next((c for c in chosen.__mro__ if "_adjust_bias" in vars(c)), None)
-        if base is not None:
-            stretch = vars(base)["_adjust_bias"]
-            undone.callback(setattr, base, "_adjust_bias", stretch)
-            base._adjust_bias = lambda *_: None
+        if (check := type_check()) is not None:
+            space, name, plain = check
+            undone.enter_context(_put(space, name, _or_symbol(plain)))
+        undone.enter_context(bias_unstretched(chosen))
         yield
 
 
 @contextmanager
-def _put(space: dict[str, Any], name: str, value: Any) -> Iterator[None]:
-    """Another value for a name of a module, for a while."""
+def _put(space: dict[Any, Any], name: Any, value: Any) -> Iterator[None]:
+    """Put another value under a name, for a while."""
     had, before = name in space, space.get(name)
     space[name] = value
     try:

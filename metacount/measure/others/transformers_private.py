@@ -1,0 +1,61 @@
+"""Keeps every private name of transformers and huggingface_hub that metacount uses, in one place.
+
+Nothing of them is imported here: they are attributes of objects that somebody else made.
+`tests/measure/test_transformers_private.py` says of each what is expected of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# A module, and its function that says whether a field of a strict config has the declared type.
+STRICT = ("huggingface_hub.dataclasses", "_validate_simple_type")
+STRETCH = "_adjust_bias"  # of a model class: gives a tied head's bias the vocabulary's length
+
+
+def use_eager_attention(config: Any) -> None:
+    """Have attention written out in torch operators, which can be counted."""
+    config._attn_implementation = "eager"
+
+
+@contextmanager
+def experts_as(config: Any, way: str | None) -> Iterator[None]:
+    """Run experts in a way of transformers' (`batched_mm`) inside; None leaves it as it is.
+
+    What the model's code changes it to meanwhile is undone too.
+    """
+    before = getattr(config, "_experts_implementation", None)
+    if way is not None:
+        config._experts_implementation = way
+    try:
+        yield
+    finally:
+        config._experts_implementation = before
+
+
+def type_check() -> tuple[dict[str, Any], str, Callable[[str, Any, type], None]] | None:
+    """Where huggingface_hub checks the type of a config's field: a namespace, a name, what it is.
+
+    None while nobody has loaded it.
+    """
+    file, name = STRICT
+    space = vars(sys.modules[file]) if file in sys.modules else {}
+    return (space, name, space[name]) if name in space else None
+
+
+@contextmanager
+def bias_unstretched(chosen: type) -> Iterator[None]:
+    """Inside, a tied head's bias keeps its length: stretching it asks for numbers."""
+    base: Any = next((c for c in chosen.__mro__ if STRETCH in vars(c)), None)
+    if base is None:
+        yield
+        return
+    stretch = vars(base)[STRETCH]
+    setattr(base, STRETCH, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(base, STRETCH, stretch)

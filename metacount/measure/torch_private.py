@@ -1,0 +1,183 @@
+"""Keeps every private name of torch that metacount uses, so that a new torch breaks here alone.
+
+What takes long to import is imported where it is asked for. `tests/measure/test_torch_private.py`
+says of each name what is expected of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves as tree_leaves
+
+# Where torch keeps "this function with the compiler switched off" once it has asked the compiler.
+SLOT = "__dynamo_disable"
+
+
+def _guarded(module: ModuleType) -> Iterator[FunctionType]:
+    """Functions under `torch._disable_dynamo`, found under all their decorators.
+
+    Through closures, not `__wrapped__`, which decorators further out overwrite.
+    """
+    guard = _disable_dynamo(lambda: None).__code__
+    for function in vars(module).values():
+        while isinstance(function, FunctionType):
+            names, cells = function.__code__.co_freevars, function.__closure__ or ()
+            held = {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)}
+            inner = held.get("fn")
+            if function.__code__ is guard and isinstance(inner, FunctionType):
+                yield inner
+            function = inner
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Run torch's reference kernels on meta without torch's compiler, which the first elementwise
+    one would import (half of what importing torch costs).
+
+    They are wrapped to tell the compiler not to trace them. As long as nobody has imported it
+    there is nobody to tell; afterwards every function is left as it was found.
+    """
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    functions = {
+        function
+        for module in (torch._refs, torch._refs.nn.functional)
+        for function in _guarded(module)
+        if not hasattr(function, SLOT)
+    }
+    for function in functions:
+        setattr(function, SLOT, function)
+    try:
+        yield
+    finally:
+        for function in functions:
+            delattr(function, SLOT)
+
+
+def tensors_of(owner: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers that a module itself holds, by name; tied ones under each."""
+    own = (*owner._parameters.items(), *owner._buffers.items())
+    return {name: tensor for name, tensor in own if tensor is not None}
+
+
+def parameters_of(owner: nn.Module) -> dict[str, Tensor]:
+    """The parameters that a module itself holds, by name; tied ones under each."""
+    return {name: tensor for name, tensor in owner._parameters.items() if tensor is not None}
+
+
+def stored_buffers_of(owner: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a module itself holds and a checkpoint stores, by name."""
+    return {name: tensor for name, tensor in owner._buffers.items()
+            if tensor is not None and name not in owner._non_persistent_buffers_set}  # fmt: skip
+
+
+def put_tensor(owner: nn.Module, name: str, tensor: Tensor) -> None:
+    """Put a parameter or buffer in the place of the one of that name."""
+    if isinstance(tensor, nn.Parameter):
+        owner._parameters[name] = tensor
+    else:
+        owner._buffers[name] = tensor
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether something watches or changes the forward of a module."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def unwatched() -> AbstractContextManager[Any]:
+    """Inside, no mode sees the operators that run: not what is measured, but our bookkeeping."""
+    found: AbstractContextManager[Any] = _disable_current_modes()
+    return found
+
+
+def operator_name(op: Any) -> str:
+    """The name of an operator without its overload, as `aten::add`."""
+    name: str = op._schema.name
+    return name
+
+
+def returns_its_input(op: Any) -> bool:
+    """Whether an operator gives a view of what it got, and writes nothing."""
+    returns = op._schema.returns
+    return bool(returns) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in returns
+    )
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """A number that one storage has as long as it lives, whichever tensor shows it."""
+    key: int = storage._cdata
+    return key
+
+
+def keep_cuda_busy(cycles: int) -> None:
+    """Queue a kernel that does nothing for so many cycles of the current device."""
+    torch.cuda._sleep(cycles)
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tensor has a device in name only."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def symbolic_shapes() -> tuple[Any, Any]:
+    """An environment of symbolic sizes, and the mode in which tensors have them.
+
+    Sizes 0 and 1 are no special cases, and equal numbers no equal sizes.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    # with symbols its cache takes longer to ask and to fill than it saves: twice the time
+    mode.cache_enabled = False
+    return environment, mode
+
+
+def symbolic_size(environment: Any, name: str, hint: int) -> tuple[Any, torch.SymInt]:
+    """torch's own symbol for a new size, and the `SymInt` that carries it."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = ConstantSource(name)
+    raw = environment.create_symbol(
+        hint,
+        source=source,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        constraint_dim=None,
+        positive=True,
+        do_not_specialize_zero_one=True,
+    )
+    made = environment.create_symintnode(raw, hint=hint, source=source)
+    assert isinstance(made, torch.SymInt)  # `raw` is a symbol
+    return raw, made
+
+
+@contextmanager
+def any_fan() -> Iterator[None]:
+    """Inside, the bounds of random weights, which nobody draws, ask no size for its root."""
+    fans = torch.nn.init._calculate_fan_in_and_fan_out
+    torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
+    try:
+        yield
+    finally:
+        torch.nn.init._calculate_fan_in_and_fan_out = fans
+
+
+def grouped_product() -> Any:
+    """torch's grouped product, by its public name where this torch has one."""
+    return getattr(nn.functional, "grouped_mm", None) or torch._grouped_mm

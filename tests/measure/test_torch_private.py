@@ -1,0 +1,188 @@
+"""Private names of torch and transformers: each does what is expected, and has one place."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import metacount
+from metacount.measure import torch_private as private
+from metacount.measure.others import transformers_private as theirs
+
+PACKAGE = Path(metacount.__file__).parent
+FILES = {"measure/torch_private.py", "measure/others/transformers_private.py"}
+# names of operators are data: what they cost; the rest are methods of named tuples and of Python
+KNOWN = {"_replace", "_exit", "__name__"}
+OPERATORS = {"measure/operators.py", "measure/questions.py", "measure/others/flops.py",
+             "claims/judges/running.py"}  # fmt: skip
+
+
+def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
+    """Private names of other libraries that a file uses, one `file:line name` each."""
+    where = file.relative_to(package).as_posix()
+    tree = ast.parse(file.read_text("utf-8"))
+    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+           and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")}  # fmt: skip
+    own |= {node.name for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)}  # fmt: skip
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [*node.module.split("."), *(alias.name for alias in node.names)]
+            if not names[0].startswith(("_", "metacount")):
+                found += [(node.lineno, n) for n in names if n.startswith("_")]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            operator = ast.unparse(node).startswith(("aten.", "torch.ops.aten."))
+            if node.attr.startswith("__") or node.attr in own | KNOWN:
+                continue
+            if not (operator and where in OPERATORS):
+                found.append((node.lineno, node.attr))
+    return [f"{where}:{line} {name}" for line, name in found]
+
+
+def test_private_names_stand_in_two_files() -> None:
+    found = {file.relative_to(PACKAGE).as_posix(): private_names(file)
+             for file in PACKAGE.rglob("*.py")}  # fmt: skip
+    assert all(found[file] for file in FILES)
+    assert [line for file, lines in found.items() if file not in FILES for line in lines] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import torch\ntorch._refs", "from torch._subclasses.fake_tensor import FakeTensor",
+     "from torch.utils._pytree import tree_map", "def f(model):\n    model._parameters",
+     "def f(config):\n    config._attn_implementation = 1"],
+)  # fmt: skip
+def test_a_private_name_elsewhere_is_found(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "some.py"
+    file.write_text(text + "\n")
+    assert len(private_names(file, tmp_path)) == 1
+
+
+def test_what_a_module_holds_itself() -> None:
+    linear = nn.Linear(2, 3)
+    module = nn.Sequential(linear)
+    module.register_parameter("absent", None)
+    module.register_buffer("stored", torch.zeros(1))
+    module.register_buffer("made", torch.zeros(1), persistent=False)
+    assert list(private.tensors_of(module)) == ["stored", "made"]
+    assert list(private.stored_buffers_of(module)) == ["stored"]
+    assert list(private.parameters_of(linear)) == ["weight", "bias"]
+    module.tied = linear.weight
+    assert private.parameters_of(module)["tied"] is linear.weight
+    private.put_tensor(module, "stored", torch.ones(2))
+    private.put_tensor(linear, "bias", nn.Parameter(torch.ones(3)))
+    assert module.stored.shape == (2,) and linear.bias.tolist() == [1, 1, 1]
+    assert set(module.state_dict()) == {"0.weight", "0.bias", "tied", "stored"}
+
+
+def test_hooks_are_seen() -> None:
+    module = nn.Linear(1, 1)
+    assert not private.is_hooked(module)
+    handle = module.register_forward_hook(lambda *_: None)
+    assert private.is_hooked(module)
+    handle.remove()
+    module.register_forward_pre_hook(lambda *_: None)
+    assert private.is_hooked(module)
+
+
+def test_sizes_that_are_symbols() -> None:
+    environment, mode = private.symbolic_shapes()
+    raw, size = private.symbolic_size(environment, "n", 7)
+    with mode:
+        made = torch.empty(size, 2)
+        assert private.is_fake(made)
+    assert str(made.numel().node.expr) == f"2*{raw}"
+    _, one = private.symbolic_size(environment, "one", 1)
+    _, again = private.symbolic_size(environment, "again", 7)
+    assert one.node.expr != 1 and again.node.expr != size.node.expr
+    assert not private.is_fake(torch.empty(1))
+
+
+def test_views_and_what_writes() -> None:
+    aten = torch.ops.aten
+    assert private.returns_its_input(aten.view.default)
+    assert not private.returns_its_input(aten.add.Tensor)
+    assert not private.returns_its_input(aten.add_.Tensor)
+
+
+def test_a_storage_has_one_key() -> None:
+    tensor, other = torch.zeros(4), torch.zeros(4)
+    shown = tensor, tensor[1:], tensor.view(2, 2)
+    (key,) = {private.storage_key(t.untyped_storage()) for t in shown}
+    assert private.storage_key(other.untyped_storage()) != key
+
+
+def test_nobody_watches_inside() -> None:
+    class Seen(private.TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            Seen.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        torch.ones(1) + 1
+        before = Seen.calls
+        with private.unwatched():
+            torch.ones(1) + 1
+    assert before == Seen.calls > 0
+
+
+def test_the_bounds_of_weights_are_undone() -> None:
+    fans = torch.nn.init._calculate_fan_in_and_fan_out
+    with private.any_fan():
+        assert torch.nn.init._calculate_fan_in_and_fan_out(torch.zeros(3, 4)) == (1, 1)
+    assert torch.nn.init._calculate_fan_in_and_fan_out is fans
+
+
+def test_a_grouped_product_multiplies() -> None:
+    rows, weight = torch.ones(4, 16), torch.ones(2, 16, 8)
+    ends = torch.tensor([1, 4], dtype=torch.int32)
+    product = private.grouped_product()(rows.bfloat16(), weight.bfloat16(), offs=ends)
+    assert product.shape == (4, 8) and float(product.float().sum()) == 4 * 8 * 16
+
+
+def test_private_names_of_transformers() -> None:
+    code = """
+import torch
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig
+from metacount.measure.others import transformers_private as theirs
+config = LlamaConfig()
+theirs.use_eager_attention(config)
+assert config._attn_implementation == "eager"
+before = config._experts_implementation
+with theirs.experts_as(config, "batched_mm"):
+    assert config._experts_implementation == "batched_mm"
+assert config._experts_implementation == before
+with theirs.experts_as(config, None):
+    assert config._experts_implementation == before
+    config._experts_implementation = "grouped_mm"
+assert config._experts_implementation == before
+space, name, check = theirs.type_check()
+check("width", 3, int)
+try:
+    check("width", "3", int)
+except TypeError:
+    pass
+else:
+    raise AssertionError("a wrong type passes")
+owner = next(c for c in BertForMaskedLM.__mro__ if theirs.STRETCH in vars(c))
+stretch = vars(owner)[theirs.STRETCH]
+with theirs.bias_unstretched(BertForMaskedLM):
+    assert vars(owner)[theirs.STRETCH] is not stretch
+assert vars(owner)[theirs.STRETCH] is stretch
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_checked_before_the_library_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, theirs.STRICT[0], raising=False)
+    assert theirs.type_check() is None
