@@ -44,7 +44,7 @@ def kind_of(annotation: Any) -> str | None:
 
 def kinds(config_class: Any) -> dict[str, str]:
     """The keys of a config class whose kind is plain, in order."""
-    from metacount.huggingface.limits import DROPPED
+    from metacount.huggingface.config.limits import DROPPED
 
     found = {field.name: kind_of(field.type) for field in fields(config_class)}
     # num_labels is a property, which makes a range of it
@@ -62,7 +62,7 @@ def cache_implementation() -> str:
 def builds(config: dict[str, Any]) -> bool:
     """Whether transformers makes a model of a config."""
     from metacount.errors import SpecError
-    from metacount.huggingface.model import build_transformers
+    from metacount.huggingface.module.model import build_transformers
 
     try:
         build_transformers(config)
@@ -95,9 +95,9 @@ def rules() -> dict[str, Any]:
     """All of it, from the installed transformers."""
     from small_configs import SMALL
 
-    from metacount.huggingface.classes import config_class, version
-    from metacount.huggingface.config import mapped_types
-    from metacount.huggingface.families import family_of
+    from metacount.huggingface.config.families import family_of
+    from metacount.huggingface.config.to_spec import mapped_types
+    from metacount.huggingface.module.classes import config_class, version
 
     found: dict[str, Any] = {}
     for model_type in mapped_types():

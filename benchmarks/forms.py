@@ -42,10 +42,10 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     import sympy
 
     from metacount.errors import SpecError
-    from metacount.huggingface.model import build_transformers
-    from metacount.tracing.build import size_values, whole_fields, with_fields
+    from metacount.huggingface.module.model import build_transformers
     from metacount.tracing.domain import in_domain
-    from metacount.tracing.sizes import symbol
+    from metacount.tracing.run.build import size_values, whole_fields, with_fields
+    from metacount.tracing.run.sizes import symbol
 
     source = source_of(kind, model_type)
     values = size_values(source)
@@ -81,8 +81,8 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
 
 def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, Any]:
     """The default config of a type for its class of one kind; `runs`: one that can be run."""
-    from metacount.huggingface.classes import model_types
-    from metacount.huggingface.model import default_config, running_config
+    from metacount.huggingface.module.classes import model_types
+    from metacount.huggingface.module.model import default_config, running_config
 
     config = (running_config if runs else default_config)(model_type)
     return {**config, "architectures": [model_types(kind)[model_type]]}
@@ -90,7 +90,7 @@ def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, An
 
 def read_forms(kind: str, model_type: str, configs: int, flops: bool) -> Iterator[dict[str, Any]]:
     """The row of one type, first with what is known of its parameters alone."""
-    from metacount.huggingface.model import build_transformers
+    from metacount.huggingface.module.model import build_transformers
     from metacount.spec import Workload
     from metacount.tracing.forms import Tracer
 
@@ -172,7 +172,7 @@ def main() -> int:
     from concurrent.futures import ThreadPoolExecutor
     from importlib import import_module
 
-    from metacount.huggingface.classes import model_types
+    from metacount.huggingface.module.classes import model_types
 
     import_module("metacount.tracing.forms")  # once, for all the processes that are forked
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metacount.bench import results
-from metacount.bench.rows import FORWARD, OK
-from metacount.views.plot_ffn import split
+from metacount.bench.results import files as results
+from metacount.bench.results.rows import FORWARD, OK
+from metacount.views.pictures.ffn import split
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-ffn.jsonl"
 MODEL, TOKENS, DTYPE = "llama-7b", 4096, "bf16"

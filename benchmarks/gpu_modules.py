@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from metacount import catalog
-from metacount.build import DTYPES, build
 from metacount.errors import SpecError
-from metacount.figures import count
+from metacount.modules.build import DTYPES, build
 from metacount.spec import ModelSpec, Workload
+from metacount.textbook.count import count
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-modules.jsonl"
 TOKENS = 33

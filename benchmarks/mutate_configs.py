@@ -55,7 +55,7 @@ def of_type(model_type: str, draws: int, run: int, seed: int, ask: bool) -> dict
 
 
 def main() -> int:
-    from metacount.huggingface.config import mapped_types
+    from metacount.huggingface.config.to_spec import mapped_types
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("types", nargs="*", metavar="TYPE", help="model types; else all mapped")

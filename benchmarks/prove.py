@@ -27,13 +27,13 @@ from typing import Any
 import torch
 import transformers
 
-from metacount import fingerprints
 from metacount.catalog import entries
 from metacount.errors import SpecError
-from metacount.huggingface.config import mapped_types
-from metacount.proof_record import CODE, FILE, OURS, all_said, structure
-from metacount.proof_writing import of_type, record_of
+from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import ModelSpec
+from metacount.textbook import fingerprints
+from metacount.textbook.proven import CODE, FILE, OURS, all_said, structure
+from metacount.verify.recording import of_type, record_of
 from metacount.views.code_form import in_fields
 
 MAX_DEPTH, LINE = 4, 100

@@ -186,9 +186,9 @@ def folders(sizes: Sequence[int], bare: Run) -> list[Row]:
 
 
 def _check_folder(folder: Path, out: Path, n: int) -> None:
-    from metacount.figures import count
     from metacount.resolve import Model, find_in_file
     from metacount.spec import Workload
+    from metacount.textbook.count import count
 
     n_lines = 0
     with out.open(encoding="utf-8") as lines:

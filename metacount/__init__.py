@@ -15,13 +15,13 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.api import count, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
+    from metacount.check import Judgement, check
     from metacount.claims import judge_claim
     from metacount.errors import InputError, SpecError
-    from metacount.figures import Count
-    from metacount.judge import Judgement, check
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.witnesses import Verification, Witness
+    from metacount.textbook.count import Count
+    from metacount.verify.compare import Verification, Witness
 
 # Where each public name lives. No name is also a module's: importing that would hide it.
 _HOMES = {

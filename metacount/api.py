@@ -4,10 +4,10 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.figures import Count
     from metacount.resolve import Given
     from metacount.spec import Request, Workload
-    from metacount.witnesses import Verification
+    from metacount.textbook.count import Count
+    from metacount.verify.compare import Verification
 
 
 def count(model: Given, workload: Workload | Request | None = None) -> Count:
@@ -22,9 +22,9 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     >>> count("bert-base").workload.seq_len
     512
     """
-    from metacount.figures import count
     from metacount.resolve import model_of
     from metacount.spec import Request
+    from metacount.textbook.count import count
 
     return count(model_of(model).spec, workload or Request())
 
@@ -41,6 +41,6 @@ def verify(model: Given, workload: Workload | Request | None = None) -> Verifica
     """
     from metacount.resolve import any_of
     from metacount.spec import Request
-    from metacount.witnesses import verify_model
+    from metacount.verify.compare import verify_model
 
     return verify_model(any_of(model), workload or Request())

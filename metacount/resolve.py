@@ -225,8 +225,8 @@ def _is_repository(argument: str) -> bool:
 
 
 def _from_repository(repository: str) -> Model | Foreign:
+    from metacount.files import read_json
     from metacount.huggingface.hub import config_file
-    from metacount.json_file import read_json
 
     path = config_file(repository)
     return _from_hugging_face(
@@ -239,7 +239,7 @@ def _from_repository(repository: str) -> Model | Foreign:
 
 
 def _from_path(argument: str) -> Model | Foreign:
-    from metacount.json_file import CONFIG, read_json
+    from metacount.files import CONFIG, read_json
 
     path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
     folder = os.path.dirname(os.path.abspath(path))
@@ -278,7 +278,7 @@ def _from_hugging_face(
     path: str,
     is_default: bool = False,
 ) -> Model | Foreign:
-    from metacount.huggingface.config import Unmapped, UnmappedType, spec_from_config
+    from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
 
     source = Source(config=data, **source_of)
     try:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from metacount import InputError, Workload, entry, find_model
-from metacount import convention_sources as by
-from metacount.build import build
 from metacount.cli import main
-from metacount.conventions import amounts, conventions
-from metacount.measure.params import ParamReport, measure_params
+from metacount.measure.ours.params import ParamReport, measure_params
+from metacount.modules.build import build
 from metacount.spec import ModelSpec
+from metacount.textbook import convention_sources as by
+from metacount.textbook.conventions import amounts, conventions
 from metacount.views.conventions import conventions_text, giga
 
 S = 8192

@@ -10,7 +10,7 @@ import pytest
 import metacount
 from metacount import catalog
 from metacount.errors import InputError
-from metacount.huggingface.positions import longest_of
+from metacount.huggingface.module.positions import longest_of
 from tests.command_line import refused, run, run_json
 
 # tokens that a model has positions for, or 2,048, by hand from what was published:

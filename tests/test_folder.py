@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from miniatures import TINY, TINY_PARAMS
 
-from metacount import catalog, folder
+from metacount import catalog
 from metacount.cli import main
 from metacount.errors import InputError
-from metacount.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
+from metacount.many import folder
+from metacount.many.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
 from metacount.resolve import find_in_file
 from metacount.spec import Workload
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from metacount import catalog
-from metacount.figures import count
-from metacount.folder import count_folder, list_folder
-from metacount.huggingface.config import spec_from_config
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.many.folder import count_folder, list_folder
 from metacount.spec import Workload
+from metacount.textbook.count import count
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 CONFIGS: dict[str, Any] = {

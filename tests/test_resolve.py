@@ -12,7 +12,7 @@ import pytest
 from command_line import refused, run_json
 from miniatures import TINY, TINY_PARAMS
 
-from metacount.json_file import MAX_FILE_BYTES
+from metacount.files import MAX_FILE_BYTES
 from metacount.resolve import parse_settings
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import metacount
-from metacount import figures, rules, witnesses
+from metacount import rules
 from metacount.measure import operators
 from metacount.spec import ModelSpec, Workload
+from metacount.textbook import count as figures
+from metacount.verify import compare as witnesses
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metacount.spec import Workload
+from metacount.verify.compare import BREAKDOWNS, QUANTITIES, Verification, Witness
 from metacount.views.verify import verification_text, verifications_text
-from metacount.witnesses import BREAKDOWNS, QUANTITIES, Verification, Witness
 
 
 def said(name: str, **figures: int) -> Witness:

@@ -30,61 +30,61 @@ SIDES = {
     "metacount.symbols": "ground",
     "metacount.catalog": "ground",
     "metacount.witness": "ground",
-    "metacount.json_file": "ground",
+    "metacount.files": "ground",
     "metacount.output_file": "ground",
     "metacount.resolve": "ground",
     "metacount.position_parts": "ground",
-    "metacount.named_sizes": "ground",
-    "metacount.fingerprints": "ground",
-    "metacount.letters": "ground",
-    "metacount.shielded": "ground",
-    "metacount.proof_domain": "ground",
+    "metacount.algebra.named_sizes": "ground",
+    "metacount.textbook.fingerprints": "ground",
+    "metacount.algebra.writing": "ground",
+    "metacount.many.shielded": "ground",
+    "metacount.textbook.domain": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
     # algebra
     "metacount.formulas": "formula",
-    "metacount.figures": "formula",
-    "metacount.closed_form": "formula",
-    "metacount.conventions": "formula",
-    "metacount.convention_sources": "formula",
-    "metacount.proof_record": "formula",
-    "metacount.judge": "formula",
-    "metacount.folder": "formula",
+    "metacount.textbook.count": "formula",
+    "metacount.textbook.closed_form": "formula",
+    "metacount.textbook.conventions": "formula",
+    "metacount.textbook.convention_sources": "formula",
+    "metacount.textbook.proven": "formula",
+    "metacount.check": "formula",
+    "metacount.many.folder": "formula",
     # the one counter and what it needs, without a module of ours
     "metacount.measure": "ruler",
     # our modules
     "metacount.modules": "module",
-    "metacount.build": "module",
-    "metacount.measure.params": "module",
-    "metacount.measure.reference_flops": "module",
-    "metacount.measure.reference_roles": "module",
-    "metacount.measure.tree": "module",
-    "metacount.measure.workload": "module",
-    "metacount.huggingface.weights": "module",
-    "metacount.huggingface.weight_names": "module",
-    "metacount.huggingface.weight_tables": "module",
+    "metacount.modules.build": "module",
+    "metacount.measure.ours.params": "module",
+    "metacount.measure.ours.flops": "module",
+    "metacount.measure.ours.roles": "module",
+    "metacount.measure.ours.tree": "module",
+    "metacount.measure.ours.forward": "module",
+    "metacount.huggingface.weights.load": "module",
+    "metacount.huggingface.weights.names": "module",
+    "metacount.huggingface.weights.tables": "module",
     # what others wrote
-    "metacount.huggingface.classes": "others",
-    "metacount.huggingface.model": "others",
-    "metacount.huggingface.positions": "others",
-    "metacount.huggingface.witness": "others",
-    "metacount.huggingface.checkpoint": "others",
-    "metacount.huggingface.checkpoint_compare": "others",
-    "metacount.huggingface.checkpoint_conversion": "others",
-    "metacount.huggingface.checkpoint_hub": "others",
-    "metacount.huggingface.checkpoint_names": "others",
-    "metacount.survey": "others",
+    "metacount.huggingface.module.classes": "others",
+    "metacount.huggingface.module.model": "others",
+    "metacount.huggingface.module.positions": "others",
+    "metacount.huggingface.module.witness": "others",
+    "metacount.huggingface.checkpoint.witness": "others",
+    "metacount.huggingface.checkpoint.compare": "others",
+    "metacount.huggingface.checkpoint.conversion": "others",
+    "metacount.huggingface.checkpoint.hub": "others",
+    "metacount.huggingface.checkpoint.names": "others",
+    "metacount.many.survey": "others",
     # forms read off code, ours or others'
     "metacount.tracing": "code",
     # who compares, and what stands above
-    "metacount.witnesses": "both",
-    "metacount.proofs": "both",
-    "metacount.textbook_forms": "both",
-    "metacount.proof_cases": "both",
-    "metacount.proof_writing": "both",
+    "metacount.verify.compare": "both",
+    "metacount.verify.for_all_sizes": "both",
+    "metacount.verify.textbook_forms": "both",
+    "metacount.verify.cases": "both",
+    "metacount.verify.recording": "both",
     "metacount.api": "both",
     "metacount.claims": "both",
     "metacount.bench": "both",
-    "metacount.options": "both",
+    "metacount.commands.options": "both",
     "metacount.views": "both",
     "metacount.commands": "both",
     "metacount.cli": "both",
@@ -110,30 +110,30 @@ SLOW = {"numpy", "sympy", "rich", "matplotlib", "dataclasses", "inspect"}
 # Where a module is loaded by a computed name: what it says, and all that it can load.
 COMPUTED = {
     "metacount": ["import of importlib.import_module"],  # its table of names
-    "metacount.judge": ["import of importlib.import_module"],  # likewise
+    "metacount.check": ["import of importlib.import_module"],  # likewise
     "metacount.cli": ["import of importlib.import_module"],  # a command's file
     "metacount.claims": ["import of importlib.import_module"],  # a judge's file
-    "metacount.huggingface.families": ["import of importlib.import_module"],
+    "metacount.huggingface.config.families": ["import of importlib.import_module"],
     # transformers' own modules, by the names that its tables give
-    "metacount.huggingface.classes": ["import of importlib.import_module"],
+    "metacount.huggingface.module.classes": ["import of importlib.import_module"],
     "metacount.symbols": ["import of importlib.import_module"],  # sympy, late
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
-    "metacount.judge.child": ["import of importlib.util", "sys.modules"],  # somebody's file
+    "metacount.check.given.child": ["import of importlib.util", "sys.modules"],  # somebody's file
     # which optional libraries are there, and their versions
-    "metacount.bench.layers.peers": ["import of importlib.util.find_spec"],
+    "metacount.bench.peers.activations": ["import of importlib.util.find_spec"],
     "metacount.bench.device": [
         "import of importlib.metadata.PackageNotFoundError",
         "import of importlib.metadata.version",
     ],
-    "metacount.judge.code": ["import of builtins"],  # to know them in somebody's code
-    "metacount.fingerprints": ["globals"],  # its own loader, for sources in an archive
+    "metacount.check.given.code": ["import of builtins"],  # to know them in somebody's code
+    "metacount.textbook.fingerprints": ["globals"],  # its own loader, for sources in an archive
     "metacount.measure.quick_meta": ["sys.modules"],  # whether torch's compiler is loaded
-    "metacount.tracing.with_symbols": ["sys.modules"],  # which modules hold a name to replace
+    "metacount.tracing.run.with_symbols": ["sys.modules"],  # which modules hold a name to replace
 }
 LOADS = {
     "metacount.cli": ("metacount.commands",),
     "metacount.claims": ("metacount.claims",),
-    "metacount.huggingface.families": ("metacount.huggingface.families",),
+    "metacount.huggingface.config.families": ("metacount.huggingface.config.families",),
 }
 
 
@@ -218,7 +218,7 @@ IN_MODULES = [
     "from metacount import *",
     "import metacount\nmetacount.count",
     "import metacount as m\nm.count(1)",
-    "from metacount.judge import check",
+    "from metacount.check import check",
     # only the exact guard, on the constant, keeps an import from running
     "TYPE_CHECKING = False\nif not TYPE_CHECKING:\n    from metacount.formulas import ffn",
     "TYPE_CHECKING = True\nif TYPE_CHECKING:\n    from metacount.formulas import ffn",
@@ -259,17 +259,17 @@ def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
     ("files", "line"),
     [
         # through files that nobody suspects
-        ({"units": "from metacount.figures import count\n",
+        ({"units": "from metacount.textbook.count import count\n",
           "modules/ffn": "import metacount.units\n"},
-         "metacount.modules.ffn (module) reaches metacount.units -> metacount.figures"),
+         "metacount.modules.ffn (module) reaches metacount.units -> metacount.textbook.count"),
         ({"measure/counter": "from metacount.modules import ffn\n",
           "huggingface/witness": "from ..measure import counter\n"},
-         "metacount.huggingface.witness (others) reaches metacount.measure.counter -> "
+         "metacount.huggingface.module.witness (others) reaches metacount.measure.counter -> "
          "metacount.modules"),
         # through what a package does when it is imported
         ({"judge/__init__": "from metacount.modules import ffn\n",
-          "judge/verdict": "", "figures": "from metacount.judge import verdict\n"},
-         "metacount.figures (formula) reaches metacount.judge -> metacount.modules"),
+          "judge/verdict": "", "figures": "from metacount.check import verdict\n"},
+         "metacount.textbook.count (formula) reaches metacount.check -> metacount.modules"),
         ({"formulas/ffn": "from metacount.modules import ffn\n"},
          "metacount.formulas.ffn (formula) reaches metacount.modules"),
         ({"formulas/ffn": "def f():\n    import torch.nn\n"},
@@ -278,7 +278,7 @@ def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
         ({"formulas/ffn": "def f():\n    import numpy.linalg as la\n"},
          "metacount.formulas.ffn (formula) imports numpy"),
         ({"huggingface/witness": "from metacount import verify\n"},
-         "metacount.huggingface.witness (others) reaches metacount.witnesses"),
+         "metacount.huggingface.module.witness (others) reaches metacount.verify.compare"),
         ({"new_file": ""}, "metacount.new_file has no side"),
     ],
 )  # fmt: skip
@@ -298,14 +298,14 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     ("module", "must_not_load"),
     [
         (
-            "metacount.huggingface.witness",
+            "metacount.huggingface.module.witness",
             ("formulas", "figures", "closed_form", "modules", "build"),
         ),
-        ("metacount.huggingface.checkpoint", ("formulas", "figures", "modules", "build")),
-        ("metacount.tracing.of_transformers", ("formulas", "figures", "modules", "build")),
-        ("metacount.build", ("formulas", "figures", "closed_form")),
-        ("metacount.measure.workload", ("formulas", "figures", "closed_form")),
-        ("metacount.judge.verdict", ("modules", "build", "measure", "tracing")),
+        ("metacount.huggingface.checkpoint.witness", ("formulas", "figures", "modules", "build")),
+        ("metacount.tracing.run.of_transformers", ("formulas", "figures", "modules", "build")),
+        ("metacount.modules.build", ("formulas", "figures", "closed_form")),
+        ("metacount.measure.ours.forward", ("formulas", "figures", "closed_form")),
+        ("metacount.check.verdict", ("modules", "build", "measure", "tracing")),
     ],
 )
 def test_a_fresh_interpreter_loads_one_side(module: str, must_not_load: tuple[str, ...]) -> None:

@@ -7,11 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from miniatures import WORKLOAD, miniature
 
-from metacount import catalog, witnesses
+from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import attention, block, moe
 from metacount.rules import CHOICES
 from metacount.spec import ModelSpec, Workload
+from metacount.verify import compare as witnesses
 
 BUILDABLE = [e for e in catalog.entries() if e.sizes is not None]
 LLAMA_7B = catalog.entry("llama-7b").spec()

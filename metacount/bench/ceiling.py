@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from . import device as devices
-from .clocks.graphs import CaptureRoom
-from .clocks.on_device import GraphStopwatch
-from .clocks.statistics import median
-from .clocks.stopwatch import HOT, Call, CpuStopwatch, Stopwatch, estimate_call
-from .layers.case import DTYPES, product_precision
-from .rows import Ceiling
+from metacount.bench import device as devices
+from metacount.bench.clocks.graphs import CaptureRoom
+from metacount.bench.clocks.on_device import GraphStopwatch
+from metacount.bench.clocks.statistics import median
+from metacount.bench.clocks.stopwatch import HOT, Call, CpuStopwatch, Stopwatch, estimate_call
+from metacount.bench.layers.case import DTYPES, product_precision
+from metacount.bench.results.rows import Ceiling
 
 Shape = tuple[int, int, int]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .results import FORMAT
+from metacount.bench.results.files import FORMAT
 
 MIB = 2**20
 UNKNOWN_CACHE = 64 * MIB  # when the system does not say

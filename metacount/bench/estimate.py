@@ -11,14 +11,20 @@ from dataclasses import dataclass
 
 import torch
 
-from .clocks.rounds import FEWEST_ROUNDS
-from .clocks.statistics import FEWEST_FOR_INTERVAL
-from .clocks.stopwatch import BURST_SECONDS, COLD, LONG_SECONDS, SAMPLE_SECONDS, WARM_SECONDS
-from .device import STATED_PEAKS
-from .layers.case import Case, Variant
-from .prepare import Plan
-from .rows import Ceiling
-from .work import Work
+from metacount.bench.clocks.rounds import FEWEST_ROUNDS
+from metacount.bench.clocks.statistics import FEWEST_FOR_INTERVAL
+from metacount.bench.clocks.stopwatch import (
+    BURST_SECONDS,
+    COLD,
+    LONG_SECONDS,
+    SAMPLE_SECONDS,
+    WARM_SECONDS,
+)
+from metacount.bench.device import STATED_PEAKS
+from metacount.bench.layers.case import Case, Variant
+from metacount.bench.prepare import Plan
+from metacount.bench.results.rows import Ceiling
+from metacount.bench.work import Work
 
 SHARE_OF_ROOF = 0.7  # that a variant is taken to reach
 COMPILE_SECONDS, AUTOTUNE_SECONDS = 3.0, 20.0

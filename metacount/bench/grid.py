@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metacount import catalog
+from metacount.bench.layers import attention, attention_core, ffn, mla, moe, norm
+from metacount.bench.layers.case import TF32, Case
 from metacount.bench.work import Positions
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
-
-from .layers import attention, attention_core, ffn, mla, moe, norm
-from .layers.case import TF32, Case
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32")
 PARTS = ("layer", "core")  # of attention: with its projections, or what lies between them

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..measure.reference_flops import ReferenceCounter
-from .layers.case import Expected, Inputs, Pick, Variant, rows_of
+from metacount.bench.layers.case import Expected, Inputs, Pick, Variant, rows_of
+from metacount.measure.ours.flops import ReferenceCounter
 
 # Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
 # compared. bf16 and fp16 products add up in float32 and round each result once: half a unit in the

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from ..measure.operators import UncountedOp
-from .clocks.graphs import CaptureRoom, waits_for_host
-from .clocks.on_device import EagerStopwatch, GraphStopwatch, LostWork
-from .clocks.stopwatch import (
+from metacount.bench.clocks.graphs import CaptureRoom, waits_for_host
+from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch, LostWork
+from metacount.bench.clocks.stopwatch import (
     EAGER,
     GRAPH,
     LAUNCHES,
@@ -24,11 +23,12 @@ from .clocks.stopwatch import (
     Stopwatch,
     estimate_call,
 )
-from .layers import case as cases
-from .layers.case import Built, Case, Inputs, Variant
-from .layers.training import ForwardBackward
-from .observe import TOLERANCE, Observed, error_in, observe
-from .rows import MISCOUNTED, NO_ROOM, NOT_AVAILABLE, WRONG
+from metacount.bench.layers import case as cases
+from metacount.bench.layers.case import Built, Case, Inputs, Variant
+from metacount.bench.layers.training import ForwardBackward
+from metacount.bench.observe import TOLERANCE, Observed, error_in, observe
+from metacount.bench.results.rows import MISCOUNTED, NO_ROOM, NOT_AVAILABLE, WRONG
+from metacount.measure.operators import UncountedOp
 
 MAX_REASON = 160  # characters of somebody else's message
 WARM_UPS = 3  # calls of each input set before anything is timed; one for long calls

@@ -12,17 +12,26 @@ from typing import Any
 
 import torch
 
-from . import device as devices
-from .ceiling import Roofs
-from .clocks.graphs import CaptureRoom
-from .clocks.power import Monitor, monitor_of
-from .clocks.rounds import Entrant, Until, take_turns
-from .clocks.stopwatch import flusher, input_sets, no_collector
-from .layers.case import Built, Case, Variant, product_precision
-from .measured import Measured, rows_of_case
-from .observe import rows_to_check
-from .prepare import Expected, Plan, Ready, Refused, failure_of, is_ours, of_work, prepare
-from .rows import FAILED, NO_ROOM, NO_TIME, NOT_AVAILABLE, OK, Ceiling, Row
+from metacount.bench import device as devices
+from metacount.bench.ceiling import Roofs
+from metacount.bench.clocks.graphs import CaptureRoom
+from metacount.bench.clocks.power import Monitor, monitor_of
+from metacount.bench.clocks.rounds import Entrant, Until, take_turns
+from metacount.bench.clocks.stopwatch import flusher, input_sets, no_collector
+from metacount.bench.layers.case import Built, Case, Variant, product_precision
+from metacount.bench.observe import rows_to_check
+from metacount.bench.prepare import (
+    Expected,
+    Plan,
+    Ready,
+    Refused,
+    failure_of,
+    is_ours,
+    of_work,
+    prepare,
+)
+from metacount.bench.results.measured import Measured, rows_of_case
+from metacount.bench.results.rows import FAILED, NO_ROOM, NO_TIME, NOT_AVAILABLE, OK, Ceiling, Row
 
 NO_STATE = "-"  # of a row that was not timed
 # of the free memory; the rest is left to kernels and to whoever shares the machine

@@ -16,17 +16,16 @@ from typing import Any
 
 import torch
 
+from metacount.bench import device as devices
+from metacount.bench.ceiling import Roofs
+from metacount.bench.clocks.stopwatch import estimate_call
+from metacount.bench.estimate import Rates, measured_rates, plan_of, stated_rates
+from metacount.bench.layers.case import DTYPES, Case
+from metacount.bench.prepare import Plan
+from metacount.bench.results import files as results
+from metacount.bench.results.rows import Ceiling, Row
+from metacount.bench.run import Report, run_cases
 from metacount.errors import shown
-
-from . import device as devices
-from . import results
-from .ceiling import Roofs
-from .clocks.stopwatch import estimate_call
-from .estimate import Rates, measured_rates, plan_of, stated_rates
-from .layers.case import DTYPES, Case
-from .prepare import Plan
-from .rows import Ceiling, Row
-from .run import Report, run_cases
 
 PROBE = 512  # [n, n] @ [n, n] that says roughly what a CPU does
 PROBE_BYTES = 2**25
@@ -81,7 +80,7 @@ class Session:
 
     def text(self) -> Iterator[str]:
         """Where it runs, then each case as soon as it is done, then what the columns mean."""
-        from metacount.views import bench as views
+        from metacount.views.benchmarks import rows as views
 
         with _stoppable() as stopped, _talk() as talk:
             environment = devices.environment(self.plan.device, command=self.command)

@@ -157,7 +157,7 @@ def letters(spec: ModelSpec, part: str) -> Any:
     """A part as a SymPy expression in the legend's letters; what the model lacks is left out."""
     import sympy
 
-    from metacount.closed_form import readable
+    from metacount.textbook.closed_form import readable
 
     names = [t.name for t in symbols.MODEL_TERMS if getattr(spec, t.name)]
     if spec.moe_every == 1 and "moe_every" in names:
@@ -177,7 +177,7 @@ def computation(spec: ModelSpec, part: str) -> str:
     >>> computation(catalog.entry("llama-7b").spec(), "attention")
     '2·d·h_d·(h + h_kv) = 2·4096·128·(32 + 32) = 67,108,864'
     """
-    from metacount.letters import in_letters
+    from metacount.algebra.writing import in_letters
 
     text = in_letters(letters(spec, part))
     steps = [text, in_numbers(text, spec), exact(value(spec, part))]

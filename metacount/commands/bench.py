@@ -6,8 +6,8 @@ import argparse
 import sys
 
 from metacount.commands import EXIT_DISAGREE, json_text
+from metacount.commands.options import add_json
 from metacount.errors import InputError, shown
-from metacount.options import add_json
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     import torch
 
-    from metacount.bench import grid, results
+    from metacount.bench import grid
+    from metacount.bench.results import files as results
     from metacount.output_file import check_writable
 
     looking = args.list or args.dry_run
@@ -144,7 +145,7 @@ def run(args: argparse.Namespace) -> Result:
     if device == "cpu" and args.launch is not None and "eager" not in args.launch:
         raise InputError("--launch graph needs a CUDA device; leave it out, or --device cuda")
     if args.list:
-        from metacount.views.bench import cases_data, cases_text
+        from metacount.views.benchmarks.rows import cases_data, cases_text
 
         return json_text(cases_data(cases)) if args.json else cases_text(cases), 0
     plan = _plan(args, device)
@@ -189,8 +190,8 @@ def _as_it_comes(session: Any, old: Sequence[dict[str, Any]] | None) -> Iterator
         yield piece
         sys.stdout.flush()
     if old is not None:
-        from metacount.bench.comparison import compare
-        from metacount.views.bench_compare import compare_text
+        from metacount.bench.results.comparison import compare
+        from metacount.views.benchmarks.compare import compare_text
 
         yield compare_text(compare(session.lines, old))
 
@@ -271,7 +272,7 @@ def _check_variants(asked: Sequence[str] | None, known: Sequence[str]) -> None:
 def _dry_run(args: argparse.Namespace, cases: Sequence[Case], plan: Plan) -> tuple[str, int]:
     from metacount.bench.estimate import plan_of
     from metacount.bench.session import beforehand
-    from metacount.views.bench_plan import plan_data, plan_text
+    from metacount.views.benchmarks.plan import plan_data, plan_text
 
     rates = beforehand(plan)
     plans = [plan_of(case, plan, rates(case.dtype)) for case in cases]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from metacount.commands import json_text
-from metacount.errors import InputError, shown
-from metacount.options import (
+from metacount.commands.options import (
     add_json,
     add_model,
     add_quantity,
@@ -14,14 +13,15 @@ from metacount.options import (
     check_quantity,
     request_of,
 )
+from metacount.errors import InputError, shown
 from metacount.resolve import find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
 
+    from metacount.check import Judgement
     from metacount.commands import Result
-    from metacount.judge import Judgement
     from metacount.resolve import Model
     from metacount.spec import Request
 
@@ -31,7 +31,7 @@ MAX_TIMEOUT = 3600
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import QUANTITIES
 
     parser.add_argument(
         "formula",
@@ -67,7 +67,7 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import QUANTITIES
 
     check_quantity(args.quantity, QUANTITIES)
     model = find_model(args.model, args.settings)
@@ -83,12 +83,12 @@ def run(args: argparse.Namespace) -> Result:
 def _judgement(
     formula: str, model: Model, quantity: str, request: Request, timeout: float
 ) -> Judgement:
-    from metacount.figures import fitted
-    from metacount.judge import check
+    from metacount.check import check
+    from metacount.textbook.count import fitted
 
     file = FILE.fullmatch(formula)
     if file is not None:
-        from metacount.judge.function import judged_file
+        from metacount.check.function import judged_file
 
         case = (model.spec, fitted(model.spec, request))
         return judged_file(file["path"], file["function"], model, case, quantity, timeout=timeout)

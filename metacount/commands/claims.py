@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
+from metacount.commands.options import add_json
 from metacount.errors import InputError, shown
-from metacount.options import add_json
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.errors import InputError
-from metacount.options import (
+from metacount.commands.options import (
     MODEL_HELP,
     add_folder,
     add_json,
@@ -12,6 +11,7 @@ from metacount.options import (
     add_workload,
     request_of,
 )
+from metacount.errors import InputError
 from metacount.resolve import Foreign, Model, Source, find_any, parse_settings, remedy
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.figures import count, count_data
+    from metacount.textbook.count import count, count_data
 
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     request = request_of(args)
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.json:
         data = [count_data(model, result) for model, result in zip(models, results, strict=True)]
         return json_text(data if len(data) > 1 else data[0]), 0
-    from metacount.views.table import comparison_text, count_text
+    from metacount.views.count import comparison_text, count_text
 
     if len(models) == 1:
         return count_text(models[0], results[0]), 0
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Result:
 def _count_folder(args: argparse.Namespace, request: Request) -> Result:
     if args.model:
         raise InputError("--folder takes the place of MODEL; give one of them")
-    from metacount.folder import count_folder, list_folder
+    from metacount.many.folder import count_folder, list_folder
     from metacount.views.folder import FolderView
 
     listing = list_folder(args.folder)
@@ -81,7 +81,7 @@ def _count_folder(args: argparse.Namespace, request: Request) -> Result:
 
 def _count_conventions(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
     """One model's FLOPs under every convention."""
-    from metacount.figures import fitted
+    from metacount.textbook.count import fitted
     from metacount.views.conventions import conventions_data, conventions_text
 
     data, texts = [], []
@@ -100,12 +100,12 @@ def _count_conventions(found: Sequence[Model | Foreign], request: Request, as_js
 
 def _count_measured(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
     """Models among which at least one has no formula: that one is measured with transformers."""
-    from metacount.figures import count, count_data
+    from metacount.textbook.count import count, count_data
 
     prepare_for_torch()
-    from metacount.views.foreign import foreign_data, foreign_text
-    from metacount.views.table import count_text
-    from metacount.witnesses import fitted_outside, outside_witnesses
+    from metacount.verify.compare import fitted_outside, outside_witnesses
+    from metacount.views.count import count_text
+    from metacount.views.measured import foreign_data, foreign_text
 
     data: list[dict[str, Any]] = []
     texts: list[str] = []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.errors import InputError, shown
-from metacount.options import (
+from metacount.commands.options import (
     add_model,
     add_quantity,
     add_workload,
     check_quantity,
     request_of,
 )
+from metacount.errors import InputError, shown
 from metacount.resolve import Foreign, find_any, find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -25,7 +25,7 @@ CAUSAL = "causal_matmul_flops"  # transformers' code has none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import QUANTITIES
 
     add_model(parser, several=False)
     add_quantity(parser, QUANTITIES, "; with --from-code also state_bytes")
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.closed_form import QUANTITIES, closed_form
+    from metacount.textbook.closed_form import QUANTITIES, closed_form
 
     if args.from_code:
         return _from_code(args)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Result:
         raise InputError("--by goes with --from-code: a textbook formula knows no operators")
     check_quantity(args.quantity, QUANTITIES)
     model = find_model(args.model, args.settings)
-    from metacount.figures import fitted
+    from metacount.textbook.count import fitted
 
     workload = fitted(model.spec, request_of(args))
     from metacount.views import formula
@@ -84,11 +84,11 @@ def _from_code(args: argparse.Namespace) -> Result:
         raise InputError(f"--by operator splits FLOPs: {args.quantity} have no operator; leave "
                          "it out")  # fmt: skip
     if isinstance(model, Foreign):
-        from metacount.witnesses import fitted_outside
+        from metacount.verify.compare import fitted_outside
 
         workload, _ = fitted_outside(model.source, request_of(args))
     else:
-        from metacount.figures import fitted
+        from metacount.textbook.count import fitted
 
         workload = fitted(model.spec, request_of(args))
     read: Any = None if model.source is None else model.source.config

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from metacount.commands.options import MODEL_HELP, add_settings
 from metacount.errors import InputError, shown
-from metacount.options import MODEL_HELP, add_settings
 from metacount.resolve import find_model, parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> Result:
         )
     if args.settings and not args.model:
         raise InputError("--set belongs to MODEL; leave it out with results")
-    from metacount.views.picture import check_output, save
+    from metacount.views.pictures.picture import check_output, save
 
     check_output(args.output)
     if args.model:
@@ -56,20 +56,21 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _parameters(args: argparse.Namespace) -> tuple[Any, str]:
-    from metacount.figures import count
     from metacount.spec import Request
+    from metacount.textbook.count import count
 
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     models = [find_model(name, args.settings) for name in args.model]
     rows = [(model.name, count(model.spec, Request()).by_role) for model in models]
-    from metacount.views.plot import parameters_figure
+    from metacount.views.pictures.parameters import parameters_figure
 
     return parameters_figure(rows), f"parameters of {', '.join(model.id for model in models)}"
 
 
 def _results(files: Sequence[str], args: argparse.Namespace) -> tuple[Any, str]:
-    from metacount.bench import results
-    from metacount.views import plot_bench, plot_ffn
+    from metacount.bench.results import files as results
+    from metacount.views.pictures import benchmarks as plot_bench
+    from metacount.views.pictures import ffn as plot_ffn
 
     lines = results.latest_run([line for file in files for line in results.read(file)])
     chosen = plot_bench.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from metacount.commands import EXIT_INTERRUPTED, interrupted, json_text
+from metacount.commands.options import add_json
 from metacount.errors import InputError, shown
-from metacount.options import add_json
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
 
     from metacount.commands import Result
-    from metacount.survey import SurveyRow
+    from metacount.many.survey import SurveyRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.survey import survey, survey_types
+    from metacount.many.survey import survey, survey_types
     from metacount.views.survey import progress_bar, survey_data, survey_text
 
     known = [(kind, name) for kind, name in survey_types() if args.kind in (None, kind)]

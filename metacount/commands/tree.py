@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.options import add_json, add_model
+from metacount.commands.options import add_json, add_model
 from metacount.resolve import Model, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -21,17 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     model = find_any(args.model, args.settings)
     prepare_for_torch()
-    from metacount.measure.tree import module_tree
+    from metacount.measure.ours.tree import module_tree
     from metacount.views.tree import tree_text
 
     # of a config, transformers' own module: its names can be laid beside a checkpoint
     if model.source is not None:
-        from metacount.huggingface.model import build_transformers
+        from metacount.huggingface.module.model import build_transformers
 
         module, choice = build_transformers(model.source.config)
         root, made_by = module_tree(module), f"transformers: {choice}"
     else:
-        from metacount.build import build
+        from metacount.modules.build import build
 
         root, made_by = module_tree(build(model.spec)), "reference"
     if args.json:

@@ -11,8 +11,8 @@ from metacount.commands import (
     json_text,
     prepare_for_torch,
 )
+from metacount.commands.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
 from metacount.errors import InputError, shown
-from metacount.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
 from metacount.resolve import Model, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.commands import Result
-    from metacount.proof_cases import Case
-    from metacount.proofs import Proof
+    from metacount.verify.cases import Case
+    from metacount.verify.for_all_sizes import Proof
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Result:
     request = request_of(args)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
-    from metacount.figures import fitted
+    from metacount.textbook.count import fitted
 
     for model in models:
         if isinstance(model, Model):
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> Result:
                 "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
             )
     prepare_for_torch()
-    from metacount.witnesses import verify_model
+    from metacount.verify.compare import verify_model
 
     done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
@@ -100,8 +100,8 @@ def run(args: argparse.Namespace) -> Result:
 
 def _proved(model: Model) -> list[tuple[Case, tuple[Proof, ...]]]:
     """Each case of its structure: all sizes as letters first, then those that it has at 1."""
-    from metacount.proof_cases import shown_cases
-    from metacount.proofs import prove
+    from metacount.verify.cases import shown_cases
+    from metacount.verify.for_all_sizes import prove
 
     read: Any = model.spec if model.source is None else model.source.config
     return [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InputError, printable, shown
-from ..json_file import MAX_FILE_BYTES
+from metacount.errors import InputError, printable, shown
+from metacount.files import MAX_FILE_BYTES
 
 
 def config_file(repository: str) -> str:

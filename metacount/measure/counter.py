@@ -19,9 +19,9 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .operators import flops_of
-from .quick_meta import without_compiler
-from .roles import ROLES
+from metacount.measure.operators import flops_of
+from metacount.measure.quick_meta import without_compiler
+from metacount.measure.roles import ROLES
 
 T = TypeVar("T")
 

@@ -8,15 +8,15 @@ U head width of values, C `kv_lora_rank`, P rotated width, E experts, N tokens (
 
 from __future__ import annotations
 
-from .attention import Attention, ScaledDotProduct, Visibility
-from .block import Block
-from .cache import Cache, LayerCache
-from .ffn import FeedForward, GatedFeedForward, gated_d_ff
-from .mla import LatentAttention
-from .model import Model, Output
-from .moe import Experts, MixtureOfExperts, Router, load_balancing_loss
-from .norm import LayerNorm, RMSNorm
-from .position import (
+from metacount.modules.attention import Attention, ScaledDotProduct, Visibility
+from metacount.modules.block import Block
+from metacount.modules.cache import Cache, LayerCache
+from metacount.modules.ffn import FeedForward, GatedFeedForward, gated_d_ff
+from metacount.modules.mla import LatentAttention
+from metacount.modules.model import Model, Output
+from metacount.modules.moe import Experts, MixtureOfExperts, Router, load_balancing_loss
+from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.modules.position import (
     RelativeBias,
     RelativeProjection,
     alibi_bias,

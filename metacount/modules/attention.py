@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..position_parts import QueryGrowth, RopeScaling
-from .cache import LayerCache
-from .linear import Linear
-from .norm import LayerNorm, RMSNorm, at_least_float32
-from .position import RelativeProjection, apply_rope, grown
+from metacount.modules.cache import LayerCache
+from metacount.modules.linear import Linear
+from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
+from metacount.modules.position import RelativeProjection, apply_rope, grown
+from metacount.position_parts import QueryGrowth, RopeScaling
 
 
 @dataclass(frozen=True, kw_only=True)

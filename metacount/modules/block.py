@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..position_parts import QueryGrowth, RopeScaling
-from ..spec import ModelSpec
-from .attention import Attention, Visibility
-from .cache import LayerCache
-from .ffn import FeedForward, GatedFeedForward
-from .linear import Linear
-from .mla import LatentAttention
-from .moe import Experts, MixtureOfExperts, Router
-from .norm import LayerNorm, RMSNorm
+from metacount.modules.attention import Attention, Visibility
+from metacount.modules.cache import LayerCache
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.linear import Linear
+from metacount.modules.mla import LatentAttention
+from metacount.modules.moe import Experts, MixtureOfExperts, Router
+from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.position_parts import QueryGrowth, RopeScaling
+from metacount.spec import ModelSpec
 
 # sublayer -> names of the norm before it and of the norm after it
 NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {

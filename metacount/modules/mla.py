@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..position_parts import RopeScaling
-from .attention import ScaledDotProduct, Visibility
-from .cache import LayerCache
-from .linear import Linear
-from .norm import RMSNorm
-from .position import apply_rope
+from metacount.modules.attention import ScaledDotProduct, Visibility
+from metacount.modules.cache import LayerCache
+from metacount.modules.linear import Linear
+from metacount.modules.norm import RMSNorm
+from metacount.modules.position import apply_rope
+from metacount.position_parts import RopeScaling
 
 
 class LatentAttention(nn.Module):

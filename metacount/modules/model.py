@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..spec import ModelSpec
-from .attention import Visibility
-from .block import Block, make_norm
-from .cache import Cache
-from .ffn import activate
-from .linear import Linear, Table
-from .position import RelativeBias, alibi_bias, sinusoid
+from metacount.modules.attention import Visibility
+from metacount.modules.block import Block, make_norm
+from metacount.modules.cache import Cache
+from metacount.modules.ffn import activate
+from metacount.modules.linear import Linear, Table
+from metacount.modules.position import RelativeBias, alibi_bias, sinusoid
+from metacount.spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

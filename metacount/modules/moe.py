@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .ffn import FeedForward, GatedFeedForward, activate, gate
-from .linear import Linear
-from .norm import at_least_float32
+from metacount.modules.ffn import FeedForward, GatedFeedForward, activate, gate
+from metacount.modules.linear import Linear
+from metacount.modules.norm import at_least_float32
 
 
 @dataclass(frozen=True, kw_only=True)

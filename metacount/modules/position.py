@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..position_parts import QueryGrowth, RopeScaling
-from .linear import Linear, Table
-from .norm import at_least_float32
-from .rope_scaling import speeds
+from metacount.modules.linear import Linear, Table
+from metacount.modules.norm import at_least_float32
+from metacount.modules.rope_scaling import speeds
+from metacount.position_parts import QueryGrowth, RopeScaling
 
 
 def sinusoid(positions: Tensor, width: int, *, style: str = "alternating") -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..position_parts import RopeScaling
+from metacount.position_parts import RopeScaling
 
 
 def speeds(

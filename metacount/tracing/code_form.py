@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy
 
-from ..frozen import frozen
-from .layers import Law
-from .sizes import WrongHint
+from metacount.frozen import frozen
+from metacount.tracing.run.sizes import WrongHint
+from metacount.tracing.solve.layers import Law
 
 
 @frozen

@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy
 
-from ..frozen import frozen
-from .chunks import always, in_one_chunk, known_counts
-from .sizes import SMALLEST, NotTraced, Sizes, divides, unread
-from .smallest import smallest
+from metacount.frozen import frozen
+from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
+from metacount.tracing.run.sizes import SMALLEST, NotTraced, Sizes, divides, unread
+from metacount.tracing.solve.smallest import smallest
 
 LARGEST = 2**60
 TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}

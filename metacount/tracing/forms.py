@@ -12,22 +12,22 @@ from typing import Any
 
 import sympy
 
-from ..errors import SpecError
-from ..huggingface.limits import LAYER_COUNTS
-from ..measure.tensors import DTYPES
-from ..spec import ModelSpec, Workload
-from .code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
-from .elsewhere import Elsewhere, tried_elsewhere
-from .foreign_errors import OurError, is_foreign
-from .freed import Reading, freed, freed_of_layers
-from .interpolate import FARTHEST, interpolated
-from .measured import Measured
-from .of_reference import ReferenceSource
-from .of_transformers import TransformersSource
-from .parts import counting, limits, moved
-from .readings import Readings
-from .sizes import NotTraced, divides, symbol
-from .source import IDLE, OF_PARAMS, QUANTITIES, As, Source
+from metacount.errors import SpecError
+from metacount.huggingface.config.limits import LAYER_COUNTS
+from metacount.spec import ModelSpec, Workload
+from metacount.tensors import DTYPES
+from metacount.tracing.code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
+from metacount.tracing.confirm.measured import Measured
+from metacount.tracing.confirm.other_sizes import Elsewhere, tried_elsewhere
+from metacount.tracing.parts import counting, limits, moved
+from metacount.tracing.run.errors import OurError, is_foreign
+from metacount.tracing.run.of_reference import ReferenceSource
+from metacount.tracing.run.of_transformers import TransformersSource
+from metacount.tracing.run.sizes import NotTraced, divides, symbol
+from metacount.tracing.run.source import IDLE, OF_PARAMS, QUANTITIES, As, Source
+from metacount.tracing.solve.attempts import Readings
+from metacount.tracing.solve.constants import Reading, freed, freed_of_layers
+from metacount.tracing.solve.interpolate import FARTHEST, interpolated
 
 # Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
 STEPS = (1, 64, 256)

@@ -8,9 +8,9 @@ from typing import Any
 
 import sympy
 
-from .code_form import CodePart
-from .count import Amounts
-from .layers import Law, Stack
+from metacount.tracing.code_form import CodePart
+from metacount.tracing.run.count import Amounts
+from metacount.tracing.solve.layers import Law, Stack
 
 
 def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:

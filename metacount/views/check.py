@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from sympy import expand, factor_terms
 
 from metacount import units
-from metacount.closed_form import readable
-from metacount.judge.condition import named
-from metacount.judge.judgement import EQUAL, HERE, TRIED, UNTRIED
-from metacount.letters import in_letters
+from metacount.algebra.writing import in_letters
+from metacount.check.condition import named
+from metacount.check.judgement import EQUAL, HERE, TRIED, UNTRIED
+from metacount.textbook.closed_form import readable
 from metacount.views.formula import MEANINGS
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from metacount.judge import Judgement, Term
+    from metacount.check import Judgement, Term
     from metacount.resolve import Model
 
 LABEL = 14  # characters of the first column

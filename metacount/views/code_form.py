@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING, Any
 from sympy import ceiling, floor, latex, symbols
 
 from metacount import units
-from metacount.closed_form import readable
-from metacount.letters import in_letters
+from metacount.algebra.writing import in_letters
+from metacount.textbook.closed_form import readable
 from metacount.tracing.domain import in_words
-from metacount.tracing.sizes import SMALLEST
-from metacount.views.formula import (
-    MEANINGS,
-    broken,
-    free_name,
-    upright,
-    whole_python,
-)
+from metacount.tracing.run.sizes import SMALLEST
+from metacount.views.formula import MEANINGS, broken, free_name, upright, whole_python
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount import units
-from metacount.conventions import SAME, amounts, conventions
-from metacount.figures import length_shown
+from metacount.textbook.conventions import SAME, amounts, conventions
+from metacount.textbook.count import length_shown
 from metacount.views.layout import bold, columns, dim, paragraph, table, width_of, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.conventions import Amounts, Convention
     from metacount.resolve import Model
     from metacount.spec import Workload
+    from metacount.textbook.conventions import Amounts, Convention
 
 MEANINGS = {
     "P": "parameters used for one token",

@@ -16,7 +16,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from metacount.folder import Listing, Outcome
+    from metacount.many.folder import Listing, Outcome
     from metacount.spec import Request
 
 SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters

@@ -10,16 +10,16 @@ from sympy.printing.precedence import PRECEDENCE
 from sympy.printing.str import StrPrinter
 
 from metacount import units
-from metacount.closed_form import readable
-from metacount.figures import ALL_POSITIONS
-from metacount.letters import in_letters
+from metacount.algebra.writing import in_letters
+from metacount.textbook.closed_form import readable
+from metacount.textbook.count import ALL_POSITIONS
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from metacount.closed_form import ClosedForm
     from metacount.resolve import Model
+    from metacount.textbook.closed_form import ClosedForm
 
 GLUE = "\0"
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # \w would take the ² of d² along

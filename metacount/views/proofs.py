@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacount.proof_domain import FROM, sizes_text
-from metacount.proof_writing import conditions_of
+from metacount.textbook.domain import FROM, sizes_text
+from metacount.verify.recording import conditions_of
 from metacount.views.code_form import in_fields
 from metacount.views.layout import bold, columns, paragraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.proof_cases import Case
-    from metacount.proofs import Proof
+    from metacount.verify.cases import Case
+    from metacount.verify.for_all_sizes import Proof
 
     Shown = Sequence[tuple[Case, Sequence[Proof]]]
 

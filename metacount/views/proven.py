@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from metacount.proof_domain import SHOWN, sizes_text
-from metacount.proof_record import CODE
+from metacount.textbook.domain import SHOWN, sizes_text
+from metacount.textbook.proven import CODE
 from metacount.views.layout import paragraph
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.proof_record import Against, Proven, Said
+    from metacount.textbook.proven import Against, Proven, Said
 
 ANEW = "`verify --all-sizes` shows it anew"
 

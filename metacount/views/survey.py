@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from metacount import units
-from metacount.survey import SURVEYED, SurveyRow
+from metacount.many.survey import SURVEYED, SurveyRow
 from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 DASH = "-"

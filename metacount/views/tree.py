@@ -7,7 +7,7 @@ from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.measure.tree import Node
+    from metacount.measure.ours.tree import Node
     from metacount.resolve import Foreign, Model
     from metacount.spec import ModelSpec
 

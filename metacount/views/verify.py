@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.witnesses import Verification
+    from metacount.verify.compare import Verification
 
 DASH = "-"
 

@@ -22,7 +22,7 @@ from metacount.bench.layers import attention, attention_core, ffn, mla, moe, nor
 from metacount.bench.layers.case import Case
 from metacount.bench.observe import TOLERANCE
 from metacount.bench.prepare import Plan
-from metacount.bench.rows import Ceiling
+from metacount.bench.results.rows import Ceiling
 from metacount.bench.run import run_case
 from metacount.bench.work import Positions
 

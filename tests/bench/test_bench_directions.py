@@ -11,15 +11,16 @@ from bench_layers import DECODE, DENSE, LATENT, PREFILL, SPARSE, spec
 from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor, nn
 
-from metacount.bench import grid, measured, reference
+from metacount.bench import grid, reference
 from metacount.bench.grid import Asked
 from metacount.bench.layers import attention_core, ffn, ffn_parts, mla, moe
 from metacount.bench.layers.case import Built, Case, Variant
 from metacount.bench.layers.training import ForwardBackward
-from metacount.bench.measured import Measured, crossing, rows_of_case
 from metacount.bench.observe import TOLERANCE, error_of, observe
 from metacount.bench.prepare import Plan
-from metacount.bench.rows import Ceiling, Row
+from metacount.bench.results import measured
+from metacount.bench.results.measured import Measured, crossing, rows_of_case
+from metacount.bench.results.rows import Ceiling, Row
 from metacount.bench.run import run_case
 from metacount.bench.work import Positions, attention_core_work, ffn_training_work, product_work
 from metacount.errors import InputError

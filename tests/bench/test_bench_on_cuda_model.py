@@ -25,7 +25,7 @@ from metacount.bench.device import environment
 from metacount.bench.layers import moe
 from metacount.bench.layers.case import Built, Case
 from metacount.bench.prepare import Plan
-from metacount.bench.rows import Ceiling, Row
+from metacount.bench.results.rows import Ceiling, Row
 from metacount.bench.run import run_case
 
 CPU = torch.device("cpu")

@@ -17,11 +17,14 @@ from bench_layers import DECODE, DENSE, LATENT, PREFILL, spec
 from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor
 
-from metacount.bench.layers import attention, ffn, mla, peer_cores, peers, triton_silu
+from metacount.bench.layers import attention, ffn, mla
 from metacount.bench.layers.case import Case
 from metacount.bench.observe import error_of
+from metacount.bench.peers import activations as peers
+from metacount.bench.peers import cores as peer_cores
+from metacount.bench.peers import triton_silu
 from metacount.bench.prepare import Plan
-from metacount.bench.rows import Ceiling, Row
+from metacount.bench.results.rows import Ceiling, Row
 from metacount.bench.run import run_case
 from metacount.bench.work import Positions
 

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import pytest
 
-from metacount.bench import results
+from metacount.bench.results import files as results
 from metacount.cli import main
 
 ROOT = Path(__file__).parents[2]

@@ -10,19 +10,11 @@ import pytest
 import torch
 from one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
-from metacount.bench import results
 from metacount.bench.clocks.statistics import half_width, median_interval, quantile
 from metacount.bench.clocks.stopwatch import CpuStopwatch, flusher, input_sets
 from metacount.bench.device import flush_bytes
-from metacount.bench.rows import (
-    Ceiling,
-    Row,
-    Timing,
-    bound,
-    compared,
-    rates,
-    timing_of,
-)
+from metacount.bench.results import files as results
+from metacount.bench.results.rows import Ceiling, Row, Timing, bound, compared, rates, timing_of
 from metacount.bench.work import Work
 from metacount.errors import InputError
 from metacount.output_file import check_writable

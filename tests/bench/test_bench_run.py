@@ -17,7 +17,7 @@ from metacount.bench.ceiling import Roofs
 from metacount.bench.layers import ffn
 from metacount.bench.layers.case import Built, Case, Variant
 from metacount.bench.prepare import Plan
-from metacount.bench.rows import Ceiling, Row
+from metacount.bench.results.rows import Ceiling, Row
 from metacount.bench.run import run_case
 
 CPU = torch.device("cpu")

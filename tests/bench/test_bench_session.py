@@ -15,11 +15,14 @@ import pytest
 import torch
 from one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 
-from metacount.bench import ceiling, comparison, results, run
-from metacount.bench.rows import Ceiling
+from metacount.bench import ceiling, run
+from metacount.bench.results import comparison
+from metacount.bench.results import files as results
+from metacount.bench.results.rows import Ceiling
 from metacount.cli import main
-from metacount.views import plot_bench, plot_ffn
-from metacount.views.bench_compare import compare_text
+from metacount.views.benchmarks.compare import compare_text
+from metacount.views.pictures import benchmarks as plot_bench
+from metacount.views.pictures import ffn as plot_ffn
 
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(512, 2048, 2048), bytes_per_s=1e10,
                read_bytes_per_s=2e10)  # fmt: skip

@@ -9,8 +9,8 @@ import pytest
 from changed_claims import ALL, with_options
 
 from metacount.claims import judge_claim
-from metacount.claims.algebra import evaluated
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
+from metacount.claims.judges.algebra import evaluated
 
 # two sets of sizes, no two of which are equal
 PRIMES: list[dict[str, int]] = [

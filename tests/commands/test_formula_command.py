@@ -11,10 +11,10 @@ import pytest
 from command_line import assert_readable, number, refused, run, run_json
 from miniatures import TINY, TINY_PARAMS
 
-from metacount.closed_form import QUANTITIES
 from metacount.formulas import model as formulas
 from metacount.resolve import find_model
 from metacount.spec import Workload
+from metacount.textbook.closed_form import QUANTITIES
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 

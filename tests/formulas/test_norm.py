@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metacount.formulas.norm import (
-    latent_norm_params,
-    norm_params,
-    norms_per_block,
-    qk_norm_params,
-)
+from metacount.formulas.norm import latent_norm_params, norm_params, norms_per_block, qk_norm_params
 
 
 def test_norm_by_hand() -> None:

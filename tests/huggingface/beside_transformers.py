@@ -13,11 +13,11 @@ import torch
 from in_float64 import build_in_float64, in_float64
 from torch import Tensor
 
-from metacount.build import build
 from metacount.errors import SpecError
-from metacount.huggingface.config import Mapped, spec_from_config
-from metacount.huggingface.weights import WeightsError, load_weights
+from metacount.huggingface.config.to_spec import Mapped, spec_from_config
+from metacount.huggingface.weights.load import WeightsError, load_weights
 from metacount.modules import Model
+from metacount.modules.build import build
 
 PREFILL, TOTAL, SOURCE, VOCAB = 9, 17, 13, 101
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from metacount.huggingface.classes import choose_class, config_class
+from metacount.huggingface.module.classes import choose_class, config_class
 
 ROOT = math.sqrt(2 / math.pi)
 DIGITS = {0.79788456: ROOT, 0.7978845608: ROOT, 0.1070322243: 3 * 0.044715 * ROOT}

@@ -16,11 +16,11 @@ from small_configs import SMALL
 
 from metacount.errors import SpecError
 from metacount.formulas import model as formulas
-from metacount.huggingface.classes import config_class
-from metacount.huggingface.config import Unmapped, spec_from_config
-from metacount.huggingface.config_keys import HARMLESS, NEUTRAL
-from metacount.huggingface.families import family_of
-from metacount.huggingface.model import build_transformers
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.keys import HARMLESS, NEUTRAL
+from metacount.huggingface.config.to_spec import Unmapped, spec_from_config
+from metacount.huggingface.module.classes import config_class
+from metacount.huggingface.module.model import build_transformers
 
 # What any key is tried at, besides what is near its own value; and one that no type depends on.
 ODD: tuple[Any, ...] = (None, True, 0, 1, 2, 3, -1, 0.5, "gelu", [], {})
@@ -228,9 +228,9 @@ def answers(config: dict[str, Any], *, ask_always: bool = True) -> Answer:
 
 def figures_differ(config: dict[str, Any]) -> tuple[str, ...]:
     """Where active parameters, FLOPs, decode and KV cache of the formula and the code differ."""
-    from metacount.huggingface.witness import transformers_witness
+    from metacount.huggingface.module.witness import transformers_witness
     from metacount.spec import Workload
-    from metacount.witnesses import differences, formula_witness
+    from metacount.verify.compare import differences, formula_witness
 
     workload = Workload(batch_size=2, seq_len=24)
     theirs = transformers_witness(config, workload)

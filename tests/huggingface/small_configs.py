@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from metacount.huggingface.classes import config_class
-from metacount.huggingface.families import family_of
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.module.classes import config_class
 
 # What a bare model type lacks to be a model that has a spec.
 NEEDED: dict[str, dict[str, Any]] = {

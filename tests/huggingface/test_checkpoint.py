@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from metacount import witnesses
-from metacount.huggingface.checkpoint import (
-    checkpoint_witness,
-    compare,
-    find_checkpoint,
-    module_tensors,
-    read_checkpoint,
-)
-from metacount.huggingface.checkpoint_compare import (
+from metacount.huggingface.checkpoint.compare import (
     BUFFER,
     IGNORED,
     OUTSIDE,
@@ -27,9 +19,17 @@ from metacount.huggingface.checkpoint_compare import (
     UNEXPLAINED,
     Comparison,
 )
-from metacount.huggingface.checkpoint_conversion import transformers_conversion
-from metacount.huggingface.checkpoint_header import Shape, StoredTensor
-from metacount.huggingface.checkpoint_names import ModuleTensors
+from metacount.huggingface.checkpoint.conversion import transformers_conversion
+from metacount.huggingface.checkpoint.header import Shape, StoredTensor
+from metacount.huggingface.checkpoint.names import ModuleTensors
+from metacount.huggingface.checkpoint.witness import (
+    checkpoint_witness,
+    compare,
+    find_checkpoint,
+    module_tensors,
+    read_checkpoint,
+)
+from metacount.verify import compare as witnesses
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -339,7 +339,7 @@ def test_the_witness() -> None:
         return checkpoint_witness(report, against(*freqs)).detail
 
     def read(tensors: tuple[StoredTensor, ...]) -> Any:
-        from metacount.huggingface.checkpoint import CheckpointReport
+        from metacount.huggingface.checkpoint.witness import CheckpointReport
 
         return CheckpointReport(source="here", tensors=tensors, files=("f",), sharded=True)
 

@@ -9,7 +9,7 @@ import pytest
 from header_files import U8, written
 
 from metacount.errors import InputError
-from metacount.huggingface.checkpoint import read_checkpoint
+from metacount.huggingface.checkpoint.witness import read_checkpoint
 
 INDEX_NAME = "model.safetensors.index.json"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metacount.huggingface.checkpoint_formats import Unpacked, Weight, unpack
-from metacount.huggingface.checkpoint_header import StoredTensor
+from metacount.huggingface.checkpoint.formats import Unpacked, Weight, unpack
+from metacount.huggingface.checkpoint.header import StoredTensor
 
 
 def stored(**tensors: tuple[str, tuple[int, ...]]) -> list[StoredTensor]:

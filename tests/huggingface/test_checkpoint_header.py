@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
-from metacount.huggingface import checkpoint_header
-from metacount.huggingface.checkpoint_header import (
+from metacount.huggingface.checkpoint import header as checkpoint_header
+from metacount.huggingface.checkpoint.header import (
     DTYPE_BITS,
     StoredTensor,
     parse_header,

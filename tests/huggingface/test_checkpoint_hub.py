@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
-from metacount.huggingface import checkpoint_hub
-from metacount.huggingface.checkpoint import CheckpointReport, read_checkpoint
-from metacount.huggingface.checkpoint_hub import read_repository
+from metacount.huggingface.checkpoint import hub as checkpoint_hub
+from metacount.huggingface.checkpoint.hub import read_repository
+from metacount.huggingface.checkpoint.witness import CheckpointReport, read_checkpoint
 
 pytest.importorskip("huggingface_hub")
 
@@ -171,7 +171,7 @@ def test_the_cache_comes_first(hub: Any) -> None:
 
 def in_a_process(hub: Any, **variables: str) -> subprocess.CompletedProcess[str]:
     code = (
-        "from metacount.huggingface.checkpoint_hub import read_repository\n"
+        "from metacount.huggingface.checkpoint.hub import read_repository\n"
         "from metacount.resolve import InputError\n"
         "try: print(len(read_repository('org/name').tensors))\n"
         "except InputError as error: print(error)\n"

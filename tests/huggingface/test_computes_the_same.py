@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_configs import NEEDED, SMALL, small_configs
 
-from metacount.huggingface.classes import config_class
-from metacount.huggingface.config import mapped_types, spec_from_config
-from metacount.huggingface.config_keys import HARMLESS
-from metacount.huggingface.families import family_of
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.keys import HARMLESS
+from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class
 
 torch.set_num_threads(1)
 
@@ -279,8 +279,8 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scaling that is left out, an eps, gradients, a cache: each planted, each found."""
     assert base("llama").distance < BOUND
     with monkeypatch.context() as patch:
-        patch.setattr("metacount.huggingface.config_parts.scaling_of", lambda *_: None)
+        patch.setattr("metacount.huggingface.config.parts.scaling_of", lambda *_: None)
         assert compare(scaled("llama", "linear"), bound=BOUND).kind == "different"
     with monkeypatch.context() as patch:
-        patch.setattr("metacount.huggingface.families.latent.LATENT_EPS", 1e-5)
+        patch.setattr("metacount.huggingface.config.families.latent.LATENT_EPS", 1e-5)
         assert compare(odd("minicpm3"), bound=BOUND).kind == "different"

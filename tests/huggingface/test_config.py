@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metacount.huggingface.config import Mapped, UnmappedClass, mapped_types, spec_from_config
-from metacount.huggingface.config_keys import words
-from metacount.huggingface.config_parts import moe_layout, shortest_period
+from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.parts import moe_layout, shortest_period
+from metacount.huggingface.config.to_spec import (
+    Mapped,
+    UnmappedClass,
+    mapped_types,
+    spec_from_config,
+)
 
 ASKED = words(
     "llama mistral ministral3 qwen2 qwen3 phi3 gemma gemma2 gemma3_text olmo olmo2 cohere cohere2 "
@@ -35,7 +40,7 @@ def test_every_type_asked_for_is_mapped() -> None:
 def test_mapping_imports_neither_torch_nor_transformers() -> None:
     code = (
         "import sys\n"
-        "from metacount.huggingface.config import mapped_types, spec_from_config\n"
+        "from metacount.huggingface.config.to_spec import mapped_types, spec_from_config\n"
         "for name in mapped_types():\n"
         "    try: spec_from_config({'model_type': name})\n"
         "    except ValueError: pass\n"

@@ -249,7 +249,7 @@ def test_no_expert_is_allocated() -> None:
 import resource, torch
 import transformers.models.deepseek_v3.modeling_deepseek_v3
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-from metacount.huggingface.model import build_transformers
+from metacount.huggingface.module.model import build_transformers
 module, _ = build_transformers("deepseek_v3")
 assert all(p.is_meta for p in module.parameters())
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

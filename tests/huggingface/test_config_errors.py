@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metacount.errors import SpecError
-from metacount.huggingface.config import (
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.to_spec import (
     Mapped,
     Unmapped,
     UnmappedClass,
@@ -19,8 +21,6 @@ from metacount.huggingface.config import (
     mapped_types,
     spec_from_config,
 )
-from metacount.huggingface.config_keys import words
-from metacount.huggingface.families import family_of
 
 
 def mapped(model_type: str, **keys: Any) -> Mapped:

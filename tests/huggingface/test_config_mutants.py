@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from mutated_configs import answers, bases, figures_differ, mutants  # noqa: E402
 
-from metacount.huggingface.config import mapped_types, spec_from_config  # noqa: E402
-from metacount.huggingface.families import family_of  # noqa: E402
+from metacount.huggingface.config.families import family_of  # noqa: E402
+from metacount.huggingface.config.to_spec import mapped_types, spec_from_config  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -76,7 +76,7 @@ def test_the_layers_of_t5_under_their_other_name_are_left_to_transformers() -> N
 
 def test_every_default_of_a_family_is_read() -> None:
     """A key that its family's function forgets would be passed over without a word."""
-    from metacount.huggingface import config as reading
+    from metacount.huggingface.config import to_spec as reading
 
     for model_type in mapped_types():
         family = family_of(model_type)

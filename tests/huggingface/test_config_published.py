@@ -8,7 +8,7 @@ import pytest
 
 from metacount import catalog
 from metacount.formulas import model as formulas
-from metacount.huggingface.config import spec_from_config
+from metacount.huggingface.config.to_spec import spec_from_config
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,

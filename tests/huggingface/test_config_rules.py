@@ -17,12 +17,12 @@ import metacount
 from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.formulas.model import params
-from metacount.huggingface.classes import config_class, version
-from metacount.huggingface.config import Unmapped, mapped_types, spec_from_config
-from metacount.huggingface.config_keys import HARMLESS
-from metacount.huggingface.config_rules import FILE, refusals
-from metacount.huggingface.families import family_of
-from metacount.huggingface.model import build_transformers
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.keys import HARMLESS
+from metacount.huggingface.config.rules import FILE, refusals
+from metacount.huggingface.config.to_spec import Unmapped, mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class, version
+from metacount.huggingface.module.model import build_transformers
 from metacount.resolve import find_model
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"

@@ -13,12 +13,12 @@ from transformers import AutoConfig
 
 from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.huggingface.classes import config_class, model_types
-from metacount.huggingface.config import mapped_types, spec_from_config
-from metacount.huggingface.families import family_of
-from metacount.huggingface.limits import DROPPED
-from metacount.huggingface.model import chosen_class, default_config
-from metacount.json_file import read_json
+from metacount.files import read_json
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.limits import DROPPED
+from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class, model_types
+from metacount.huggingface.module.model import chosen_class, default_config
 from metacount.resolve import Foreign, Model, find_any
 
 TYPES = mapped_types()

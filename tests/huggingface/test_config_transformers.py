@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_configs import NEEDED, SMALL, small_configs
 
-from metacount.build import build
 from metacount.formulas import model as formulas
-from metacount.huggingface.classes import config_class
-from metacount.huggingface.config import Mapped, mapped_types, spec_from_config
-from metacount.huggingface.families import family_of
-from metacount.huggingface.model import build_transformers
-from metacount.measure.foreign import measure_foreign_params
-from metacount.measure.foreign_forward import measure_foreign_forward
-from metacount.measure.params import measure_params
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class
+from metacount.huggingface.module.model import build_transformers
+from metacount.measure.others.forward import measure_foreign_forward
+from metacount.measure.others.params import measure_foreign_params
+from metacount.measure.ours.params import measure_params
+from metacount.modules.build import build
 from metacount.spec import Workload
 
 torch.set_num_threads(1)

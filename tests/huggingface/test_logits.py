@@ -11,10 +11,10 @@ import torch
 from in_float64 import build_in_float64, run
 from torch import Tensor
 
-from metacount.build import build
-from metacount.huggingface.config import spec_from_config
-from metacount.huggingface.weights import load_weights
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.huggingface.weights.load import load_weights
 from metacount.modules import Model
+from metacount.modules.build import build
 
 torch.set_num_threads(1)
 

@@ -14,10 +14,10 @@ from in_float64 import run
 from safetensors.torch import load_file
 from torch import Tensor
 
-from metacount.build import build
-from metacount.huggingface.config import spec_from_config
-from metacount.huggingface.weights import WeightsError, load_weights
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.huggingface.weights.load import WeightsError, load_weights
 from metacount.modules import Model
+from metacount.modules.build import build
 
 torch.set_num_threads(1)
 

@@ -54,7 +54,7 @@ def test_quiet_leaves_the_caller_s_settings_and_errors() -> None:
 
     from transformers.utils import logging
 
-    from metacount.measure.quiet import quiet
+    from metacount.measure.others.quiet import quiet
 
     before = logging.get_verbosity()
     try:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from metacount.survey import SurveyRow, measure_type, survey, survey_types
+from metacount.many.survey import SurveyRow, measure_type, survey, survey_types
 from metacount.views.survey import survey_data, survey_text
 
 

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from metacount.huggingface.model import build_transformers, default_config  # noqa: E402
-from metacount.measure.foreign_forward import measure_foreign_forward  # noqa: E402
+from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
+from metacount.measure.others.forward import measure_foreign_forward  # noqa: E402
 from metacount.measure.questions import NeedsData, Ordinary  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
@@ -137,9 +137,9 @@ def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
 
 
 def test_folding_runs_one_layer_of_each_kind() -> None:
-    from metacount.measure.fold import folded
-    from metacount.measure.foreign_forward import Runner
-    from metacount.measure.foreign_roles import Roles
+    from metacount.measure.others.fold import folded
+    from metacount.measure.others.forward import Runner
+    from metacount.measure.others.roles import Roles
 
     module, _ = build_transformers({**LLAMA, "num_hidden_layers": 9})
     with folded(module) as folding:

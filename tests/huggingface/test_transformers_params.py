@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from metacount import catalog  # noqa: E402
 from metacount.errors import SpecError  # noqa: E402
-from metacount.huggingface.limits import checked_config  # noqa: E402
-from metacount.huggingface.model import build_transformers  # noqa: E402
-from metacount.huggingface.witness import transformers_witness  # noqa: E402
-from metacount.measure.foreign import measure_foreign_params  # noqa: E402
+from metacount.huggingface.config.limits import checked_config  # noqa: E402
+from metacount.huggingface.module.model import build_transformers  # noqa: E402
+from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
+from metacount.measure.others.params import measure_foreign_params  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
 LLAMA_7B = {
@@ -197,7 +197,7 @@ def test_no_weight_is_allocated() -> None:
     ],
 )
 def test_the_witness_agrees_with_the_formula(entry: str, config: dict[str, Any]) -> None:
-    from metacount.witnesses import differences, formula_witness
+    from metacount.verify.compare import differences, formula_witness
 
     workload = Workload(batch_size=3, seq_len=37)
     theirs = transformers_witness(config, workload)

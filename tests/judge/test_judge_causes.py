@@ -15,8 +15,8 @@ import pytest
 import sympy
 
 import metacount
-from metacount.judge import explain as explained
-from metacount.judge.judgement import Term
+from metacount.check.explain import difference as explained
+from metacount.check.judgement import Term
 
 FEWEST_RIGHT = Fraction(9, 10)
 SETS = ("by_hand", "made", "held_out_by_hand", "held_out", "third_by_hand", "third")
@@ -56,7 +56,7 @@ def test_a_wrong_story_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = {"model": "llama-7b", "quantity": "params", "causes": ["number: n_layers 30"],
             "formula": "2*V*d + d + 30*(4*d**2 + 3*d*m + 2*d)"}  # fmt: skip
     assert causes.outcome(case)[0] == causes.RIGHT
-    from metacount.judge import verdict
+    from metacount.check import verdict
 
     real = explained.explain
 

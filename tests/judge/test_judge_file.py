@@ -11,8 +11,8 @@ import pytest
 
 import metacount
 from metacount import InputError, Workload, find_model
-from metacount.judge import Judgement
-from metacount.judge.function import judged_file
+from metacount.check import Judgement
+from metacount.check.function import judged_file
 
 GOOD = """
 def whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):

@@ -11,9 +11,9 @@ import pytest
 
 import metacount
 from metacount import Workload, find_model
-from metacount.judge.code import Code
-from metacount.judge.function import judged_file
-from metacount.judge.letters import Asked, Session
+from metacount.check.function import judged_file
+from metacount.check.given.code import Code
+from metacount.check.given.letters import Asked, Session
 
 sys.path.insert(0, str(Path(__file__).parent))
 import functions
@@ -120,7 +120,7 @@ def test_letters_alone_do_not_decide_when_the_time_runs_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert metacount.check(functions.right, "llama-7b", timeout=60).verdict == "equal"
-    monkeypatch.setattr("metacount.judge.call.FOR_TRIALS", 0.0)
+    monkeypatch.setattr("metacount.check.given.call.FOR_TRIALS", 0.0)
     result = metacount.check(functions.right, "llama-7b", timeout=60)
     assert (result.verdict, result.tried, result.holds) == ("untried", 0, False)
 
@@ -170,8 +170,8 @@ def test_a_letter_refuses_every_question(question: Any) -> None:
     ],
 )
 def test_what_is_done_to_letters_is_written_down(made: Any, text: str) -> None:
-    from metacount.judge.numeric import at
-    from metacount.judge.text import read
+    from metacount.algebra.numeric import at
+    from metacount.algebra.text import read
 
     session = Session()
     a, b = session.letter("d"), session.letter("N")

@@ -15,8 +15,8 @@ import pytest
 
 import metacount
 from metacount import InputError, Workload, find_model
-from metacount.judge.function import judged_file
-from metacount.judge.limits import TooLong, limited
+from metacount.algebra.limits import TooLong, limited
+from metacount.check.function import judged_file
 
 LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
 # 36 characters that took SymPy 285 seconds

@@ -9,8 +9,8 @@ import pytest
 import sympy
 
 from metacount import Workload, check, find_model
-from metacount.closed_form import closed_form
-from metacount.figures import fitted
+from metacount.textbook.closed_form import closed_form
+from metacount.textbook.count import fitted
 from metacount.views.formula import in_letters, python_text
 
 KINDS = [

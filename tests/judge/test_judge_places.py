@@ -8,10 +8,10 @@ import pytest
 
 import metacount
 from metacount import Workload, entries, find_model
-from metacount.figures import fitted
-from metacount.judge.places import places, sizes_of
-from metacount.judge.trials import free_sizes
+from metacount.check.places import places, sizes_of
+from metacount.check.trials import free_sizes
 from metacount.spec import ModelSpec
+from metacount.textbook.count import fitted
 
 LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
 CACHE = "2*c*B*h_kv*h_d*N*"

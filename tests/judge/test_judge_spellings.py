@@ -10,11 +10,11 @@ import pytest
 
 import metacount
 from metacount import Workload, find_model
-from metacount.figures import fitted
-from metacount.huggingface.config import mapped_types
-from metacount.judge.spellings import STRUCTURE, ConfigKeys, structure_of
-from metacount.judge.vocabulary import Vocabulary
+from metacount.check.given.spellings import STRUCTURE, ConfigKeys, structure_of
+from metacount.check.given.vocabulary import Vocabulary
+from metacount.huggingface.config.to_spec import mapped_types
 from metacount.resolve import Model, find_any
+from metacount.textbook.count import fitted
 
 
 def general(cfg: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import sympy
 
+from metacount.algebra.exact import is_whole, is_zero, plain, value_at
+from metacount.algebra.text import parse
+from metacount.algebra.text import read as read_text
 from metacount.errors import InputError
-from metacount.judge.exact import is_whole, is_zero, plain, value_at
-from metacount.judge.text import parse
-from metacount.judge.text import read as read_text
 
 D, N, S = (sympy.Symbol(name, integer=True, positive=True) for name in "dNS")
 LETTERS = {"d": D, "N": N, "S": S}

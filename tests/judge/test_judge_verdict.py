@@ -11,12 +11,12 @@ import sympy
 
 import metacount
 from metacount import InputError, Workload, entry, find_model
-from metacount.judge.condition import condition
-from metacount.judge.mistakes import parts_of
-from metacount.judge.parts import Letters
-from metacount.judge.trials import free_sizes, random_cases, shrunk
-from metacount.judge.truth import Truth, count_of
-from metacount.judge.vocabulary import LETTERS
+from metacount.check.condition import condition
+from metacount.check.explain.mistakes import parts_of
+from metacount.check.given.vocabulary import LETTERS
+from metacount.check.parts.params import Letters
+from metacount.check.trials import free_sizes, random_cases, shrunk
+from metacount.check.truth import Truth, count_of
 
 LLAMA = (
     "2*vocab_size*d_model + d_model + n_layers*(2*d_model*head_dim*(n_heads + n_kv_heads)"
@@ -245,5 +245,5 @@ def test_letters_and_ints_agree_at_other_sizes() -> None:
 
 def test_importing_metacount_imports_no_judge() -> None:
     # `check` is found when it is asked for
-    assert metacount.check.__module__ == "metacount.judge.any_formula"
-    assert "metacount.judge.any_formula" in sys.modules
+    assert metacount.check.__module__ == "metacount.check.any_formula"
+    assert "metacount.check.any_formula" in sys.modules

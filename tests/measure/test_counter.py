@@ -8,14 +8,14 @@ from miniatures import miniature
 from torch import nn
 
 from metacount import catalog
-from metacount.build import build
-from metacount.huggingface.model import build_transformers
+from metacount.huggingface.module.model import build_transformers
 from metacount.measure.counter import FlopCounter
-from metacount.measure.fold import folded
-from metacount.measure.foreign_flops import ForeignCounter
-from metacount.measure.foreign_roles import Roles
 from metacount.measure.operators import UncountedOp
-from metacount.measure.reference_flops import ReferenceCounter
+from metacount.measure.others.flops import ForeignCounter
+from metacount.measure.others.fold import folded
+from metacount.measure.others.roles import Roles
+from metacount.measure.ours.flops import ReferenceCounter
+from metacount.modules.build import build
 
 B, S = 3, 5
 

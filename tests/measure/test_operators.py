@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from metacount.measure.operators import UncountedOp
-from metacount.measure.reference_flops import ReferenceCounter
+from metacount.measure.ours.flops import ReferenceCounter
 
 
 def counted(run: object) -> dict[str, int]:

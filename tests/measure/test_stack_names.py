@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metacount.build import build
 from metacount.catalog import entries, entry
-from metacount.measure.tree import Node, module_tree
+from metacount.measure.ours.tree import Node, module_tree
+from metacount.modules.build import build
 from tests.command_line import run
 
 STACKS = {

@@ -12,17 +12,17 @@ from miniatures import miniature
 from torch import nn
 
 from metacount import catalog
-from metacount.build import build
-from metacount.measure import reference_flops
-from metacount.measure.params import measure_params
-from metacount.measure.reference_flops import ReferenceCounter, kept_pairs
-from metacount.measure.reference_roles import ROLE_OF
+from metacount.measure.ours import flops as reference_flops
+from metacount.measure.ours.flops import ReferenceCounter, kept_pairs
+from metacount.measure.ours.forward import measure_forward
+from metacount.measure.ours.params import measure_params
+from metacount.measure.ours.roles import ROLE_OF
+from metacount.measure.ours.tree import Node, module_tree
 from metacount.measure.roles import UnclaimedTensor
-from metacount.measure.tensors import tensor_bytes
-from metacount.measure.tree import Node, module_tree
-from metacount.measure.workload import measure_forward
 from metacount.modules.attention import Visibility
+from metacount.modules.build import build
 from metacount.spec import Workload
+from metacount.tensors import tensor_bytes
 
 NAMES = ["llama-7b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b", "gemma3-1b", "gopher-280b",
          "t5-11b", "bert-base", "pythia-12b", "switch-base-8", "llama4-scout-text",
@@ -141,9 +141,9 @@ def test_measuring_leaves_torch_as_it_was() -> None:
     code = """
 import sys, torch
 from metacount import catalog
-from metacount.build import build
+from metacount.modules.build import build
 from metacount.measure.quick_meta import SLOT, _guarded
-from metacount.measure.workload import measure_forward
+from metacount.measure.ours.forward import measure_forward
 from metacount.spec import Workload
 for name in ("deepseek-v3", "gpt2", "t5-small", "gemma3-1b"):
     model = build(catalog.entry(name).spec())

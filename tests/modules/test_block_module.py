@@ -11,12 +11,7 @@ from module_loops import assert_near, randomised
 from module_specs import ENCODER_DECODER, small
 from torch import Tensor
 
-from metacount.modules import (
-    Block,
-    LayerNorm,
-    RMSNorm,
-    Visibility,
-)
+from metacount.modules import Block, LayerNorm, RMSNorm, Visibility
 from metacount.rules import CHOICES
 
 PLACEMENTS = CHOICES["norm_placement"]

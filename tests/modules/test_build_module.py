@@ -10,10 +10,10 @@ import torch
 from module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
 from torch import Tensor, nn
 
-from metacount import build as build_file
 from metacount import catalog
-from metacount.build import DTYPES, build
 from metacount.errors import SpecError
+from metacount.modules import build as build_file
+from metacount.modules.build import DTYPES, build
 from metacount.rules import CHOICES
 from metacount.spec import ModelSpec
 

@@ -10,14 +10,8 @@ import torch
 from module_loops import assert_near, expert, moe, randomised, route
 from torch import Tensor
 
-from metacount.measure.reference_flops import ReferenceCounter
-from metacount.modules import (
-    Experts,
-    FeedForward,
-    GatedFeedForward,
-    MixtureOfExperts,
-    Router,
-)
+from metacount.measure.ours.flops import ReferenceCounter
+from metacount.modules import Experts, FeedForward, GatedFeedForward, MixtureOfExperts, Router
 from metacount.modules import moe as moe_file
 from metacount.modules.linear import Linear
 

@@ -11,8 +11,8 @@ from module_loops import assert_near
 from module_specs import MLA, MOE, ROPE, small, tokens
 from torch import Tensor
 
-from metacount.build import build
 from metacount.modules import apply_rope, sinusoid
+from metacount.modules.build import build
 from metacount.modules.moe import mixed
 from metacount.modules.position import grown
 from metacount.modules.rope_scaling import speeds

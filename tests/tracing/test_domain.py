@@ -8,10 +8,10 @@ import pytest
 import sympy
 
 from metacount.spec import Workload
-from metacount.tracing.chunks import always, in_one_chunk, known_counts
 from metacount.tracing.domain import in_domain, in_words, is_below
 from metacount.tracing.forms import Tracer
-from metacount.tracing.sizes import divides, symbol
+from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
+from metacount.tracing.run.sizes import divides, symbol
 from metacount.views.code_form import in_fields
 from metacount.views.formula import whole_python
 

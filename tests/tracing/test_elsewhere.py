@@ -10,10 +10,10 @@ import sympy
 
 from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
+from metacount.tracing.confirm.other_sizes import tried_elsewhere
 from metacount.tracing.domain import conditions, in_domain, in_words
-from metacount.tracing.elsewhere import tried_elsewhere
 from metacount.tracing.forms import Tracer
-from metacount.tracing.sizes import Sizes, divides, symbol, unread
+from metacount.tracing.run.sizes import Sizes, divides, symbol, unread
 
 SIZES = {"w": 16, "x": 6, "y": 6, "z": 10}
 W, X, Y, Z, N, B, S, T, H, K, U = map(symbol, "wxyznBSThku")

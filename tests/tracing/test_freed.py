@@ -13,9 +13,9 @@ from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, CodePart
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import Tracer
-from metacount.tracing.freed import Reading, freed, freed_of_layers
-from metacount.tracing.layers import Law
-from metacount.tracing.sizes import divides, symbol
+from metacount.tracing.run.sizes import divides, symbol
+from metacount.tracing.solve.constants import Reading, freed, freed_of_layers
+from metacount.tracing.solve.layers import Law
 
 E, d, k, N = (symbol(name) for name in ("E", "d", "k", "N"))
 NUMBERS = {E: 8, d: 64, k: 2, N: 20}

@@ -10,9 +10,9 @@ import sympy
 from torch import nn
 
 from metacount.tracing.code_form import CodePart
-from metacount.tracing.layers import Law, Stack, described, law
 from metacount.tracing.parts import limits, moved
-from metacount.tracing.sizes import symbol
+from metacount.tracing.run.sizes import symbol
+from metacount.tracing.solve.layers import Law, Stack, described, law
 
 N, first = symbol("num_layers"), symbol("first_k")
 

@@ -9,8 +9,8 @@ import pytest
 import sympy
 
 from metacount.modules.attention import Visibility
-from metacount.tracing.masks import kept_pairs
-from metacount.tracing.sizes import NotTraced, Sizes, divides, symbol
+from metacount.tracing.run.masks import kept_pairs
+from metacount.tracing.run.sizes import NotTraced, Sizes, divides, symbol
 
 S, T, W, P = (symbol(name) for name in ("S", "T", "W", "p"))
 CAUSAL = S * (S + 1) / 2  # 1 + 2 + … + S

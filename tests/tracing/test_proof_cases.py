@@ -11,14 +11,14 @@ import sympy
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
 from metacount.formulas import attention, moe
-from metacount.huggingface.config import mapped_types
-from metacount.proof_cases import OF_A_MODEL, OF_A_RUN, cases, small, spec_of
-from metacount.proof_domain import holds
-from metacount.proof_record import structure
-from metacount.proof_writing import conditions_of, of_type
-from metacount.proofs import prove
+from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
-from metacount.tracing.source import As
+from metacount.textbook.domain import holds
+from metacount.textbook.proven import structure
+from metacount.tracing.run.source import As
+from metacount.verify.cases import OF_A_MODEL, OF_A_RUN, cases, small, spec_of
+from metacount.verify.for_all_sizes import prove
+from metacount.verify.recording import conditions_of, of_type
 
 ONES = ("gemma-2b", "palm-540b", "gemma3-1b", "deepseek-v3", "glm-4.5", "llama4-scout-text",
         "switch-c-2048")  # fmt: skip
@@ -174,8 +174,8 @@ def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from metacount.tracing import domain
-    from metacount.tracing.foreign_errors import OurError
     from metacount.tracing.forms import Tracer
+    from metacount.tracing.run.errors import OurError
 
     def broken(*_: Any) -> Any:
         raise KeyError("S")

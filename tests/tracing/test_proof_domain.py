@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import sympy
 
-from metacount import fingerprints
-from metacount.proof_domain import NotKnown, NotReadable, holds
-from metacount.proof_writing import as_test
+from metacount.textbook import fingerprints
+from metacount.textbook.domain import NotKnown, NotReadable, holds
 from metacount.tracing.domain import in_domain
-from metacount.tracing.sizes import divides, symbol
-from metacount.tracing.smallest import smallest
+from metacount.tracing.run.sizes import divides, symbol
+from metacount.tracing.solve.smallest import smallest
+from metacount.verify.recording import as_test
 
 d, h, k, B, S, w = (symbol(name) for name in ("d", "h", "k", "B", "S", "w"))
 

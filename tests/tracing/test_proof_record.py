@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from metacount import fingerprints
 from metacount.catalog import entries, entry
 from metacount.cli import main
-from metacount.proof_record import (
+from metacount.spec import Workload
+from metacount.textbook import fingerprints
+from metacount.textbook.proven import (
     CODE,
     FILE,
     OURS,
@@ -24,7 +25,6 @@ from metacount.proof_record import (
     read_records_of,
     structure,
 )
-from metacount.spec import Workload
 
 ROOT = Path(__file__).parents[2]
 OF_CODE = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
@@ -233,9 +233,9 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
 
 def test_every_structure_is_recorded_with_all_of_its_cases() -> None:
     from metacount.errors import SpecError
-    from metacount.huggingface.config import mapped_types
-    from metacount.proof_cases import cases
-    from metacount.proof_writing import of_type
+    from metacount.huggingface.config.to_spec import mapped_types
+    from metacount.verify.cases import cases
+    from metacount.verify.recording import of_type
 
     recorded = {(one["side"], one["name"]): [case["name"] for case in one["cases"]]
                 for one in read_record()["records"]}  # fmt: skip
@@ -259,8 +259,8 @@ SECONDS = 20  # of this process; the whole record takes most of an hour
 
 def test_some_of_the_record_is_proven_again() -> None:
     """Another choice every day, printed; `benchmarks/prove.py --check` proves all of it."""
-    from metacount.proof_cases import cases
-    from metacount.proof_writing import of_type, recorded
+    from metacount.verify.cases import cases
+    from metacount.verify.recording import of_type, recorded
     from metacount.views.code_form import in_fields
 
     found = read_record()

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import sympy
 
+from metacount.algebra.named_sizes import Named
 from metacount.catalog import entry
 from metacount.errors import SpecError
-from metacount.figures import fitted
-from metacount.huggingface.config import spec_from_config
-from metacount.named_sizes import Named
-from metacount.proof_record import structure
-from metacount.proofs import PROVEN, differences, prove, spec_forms, textbook_forms
+from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
+from metacount.textbook.count import fitted
+from metacount.textbook.proven import structure
 from metacount.tracing.forms import CodeForm, Tracer
+from metacount.verify.for_all_sizes import PROVEN, differences, prove, spec_forms, textbook_forms
 
 RUN = Workload(seq_len=64)
 CAUSAL = "causal_matmul_flops"
@@ -130,7 +130,7 @@ def test_a_spec_has_one_width_where_a_config_has_two() -> None:
 
 
 def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
-    from metacount.proofs import _equal_by_order
+    from metacount.verify.for_all_sizes import _equal_by_order
 
     S, T, w = (sympy.Symbol(name, integer=True, positive=True) for name in ("S", "T", "w"))
     both = [sympy.Ge(S, w, evaluate=False), sympy.Lt(T, w + 1, evaluate=False)]

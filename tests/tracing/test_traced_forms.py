@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import sympy
 
-from metacount.huggingface.model import build_transformers
-from metacount.measure.foreign_forward import measure_foreign_forward
+from metacount.huggingface.module.model import build_transformers
+from metacount.measure.others.forward import measure_foreign_forward
 from metacount.spec import Workload
-from metacount.tracing import count
-from metacount.tracing.build import size_values, with_fields
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
-from metacount.tracing.interpolate import interpolated
-from metacount.tracing.sizes import Sizes, divides, symbol
+from metacount.tracing.run import count
+from metacount.tracing.run.build import size_values, with_fields
+from metacount.tracing.run.sizes import Sizes, divides, symbol
+from metacount.tracing.solve.interpolate import interpolated
 
 RUN = Workload(seq_len=128)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
-from metacount.tracing.sizes import Sizes, symbol
-from metacount.tracing.with_symbols import ROPE, with_symbols
+from metacount.tracing.run.sizes import Sizes, symbol
+from metacount.tracing.run.with_symbols import ROPE, with_symbols
 
 MODULE = "transformers.models.gpt2.modeling_gpt2"
 X = symbol("x")

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .graphs import CaptureRoom, hold_device
-from .stopwatch import (
+from metacount.bench.clocks.graphs import CaptureRoom, hold_device
+from metacount.bench.clocks.stopwatch import (
     EAGER,
     FIRST_REPLAYS,
     GRAPH,

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import torch
 
-from .statistics import median
+from metacount.bench.clocks.statistics import median
 
 PERIOD_SECONDS = 0.02
 

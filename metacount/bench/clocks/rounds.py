@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .statistics import FEWEST_FOR_INTERVAL, half_width, median
-from .stopwatch import Stopwatch
+from metacount.bench.clocks.statistics import FEWEST_FOR_INTERVAL, half_width, median
+from metacount.bench.clocks.stopwatch import Stopwatch
 
 FEWEST_ROUNDS = 3
 

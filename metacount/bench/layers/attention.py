@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ...modules.attention import Attention
-from ...spec import ModelSpec
-from .. import reference
-from ..work import Positions, attention_work
-from .case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
-from .cores import BACKENDS, FoldedCore, FusedCore, OverCache
-from .peer_cores import FlashAttention3, FlashInfer
-from .peers import missing
+from metacount.bench import reference
+from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
+from metacount.bench.layers.cores import BACKENDS, FoldedCore, FusedCore, OverCache
+from metacount.bench.peers.activations import missing
+from metacount.bench.peers.cores import FlashAttention3, FlashInfer
+from metacount.bench.work import Positions, attention_work
+from metacount.modules.attention import Attention
+from metacount.spec import ModelSpec
 
 WAYS = ("", "-folded", "-sdpa")
 PEERS: dict[str, type[nn.Module]] = {"-fa3": FlashAttention3, "-flashinfer": FlashInfer}

@@ -11,13 +11,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ...modules.attention import ScaledDotProduct, Visibility
-from ...spec import ModelSpec
-from .. import reference
-from ..work import Positions, attention_core_work
-from .attention import PEERS, WAYS, baselines, core_of, kv_heads, variant_names, workload
-from .case import DTYPES, Built, Case, Inputs, Reference, Variant
-from .peers import missing
+from metacount.bench import reference
+from metacount.bench.layers.attention import (
+    PEERS,
+    WAYS,
+    baselines,
+    core_of,
+    kv_heads,
+    variant_names,
+    workload,
+)
+from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Reference, Variant
+from metacount.bench.peers.activations import missing
+from metacount.bench.work import Positions, attention_core_work
+from metacount.modules.attention import ScaledDotProduct, Visibility
+from metacount.spec import ModelSpec
 
 
 class Core(nn.Module):

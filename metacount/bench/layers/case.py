@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import build
-from ..rows import FORWARD
-from ..work import Work
+from metacount.bench.results.rows import FORWARD
+from metacount.bench.work import Work
+from metacount.modules import build
 
 Inputs = tuple[Tensor, ...]
 # what is compared: one tensor [.., D], or several where a call gives several

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...modules.attention import Visibility
-from ...modules.cache import LayerCache
-from ...modules.norm import at_least_float32
-from ..work import Positions
+from metacount.bench.work import Positions
+from metacount.modules.attention import Visibility
+from metacount.modules.cache import LayerCache
+from metacount.modules.norm import at_least_float32
 
 BACKENDS = {
     "-cudnn": "CUDNN_ATTENTION",

@@ -9,15 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...modules.ffn import FeedForward, GatedFeedForward
-from ...spec import ModelSpec
-from .. import reference
-from ..rows import BACKWARD, BOTH, FORWARD
-from ..work import ffn_training_work, ffn_work
-from . import ffn_parts
-from .case import DTYPES, Built, Case, Inputs, Reference, Variant, part, weight
-from .peers import AUTOTUNED, GATED_PEERS, missing
-from .training import ForwardBackward, gated_gradients, picks, plain_gradients
+from metacount.bench import reference
+from metacount.bench.layers import ffn_parts
+from metacount.bench.layers.case import (
+    DTYPES,
+    Built,
+    Case,
+    Inputs,
+    Reference,
+    Variant,
+    part,
+    weight,
+)
+from metacount.bench.layers.training import ForwardBackward, gated_gradients, picks, plain_gradients
+from metacount.bench.peers.activations import AUTOTUNED, GATED_PEERS, missing
+from metacount.bench.results.rows import BACKWARD, BOTH, FORWARD
+from metacount.bench.work import ffn_training_work, ffn_work
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.spec import ModelSpec
 
 COMPILED = "default"
 JOINED, JOINED_COMPILED, JOINED_AUTOTUNED = "-joined", "-joined-compiled", "-joined-autotuned"

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...modules.ffn import FeedForward
-from .. import reference
-from ..work import elementwise_work, product_work
-from .case import Inputs, Reference, Variant
+from metacount.bench import reference
+from metacount.bench.layers.case import Inputs, Reference, Variant
+from metacount.bench.work import elementwise_work, product_work
+from metacount.modules.ffn import FeedForward
 
 PLAIN_PARTS = (":up", ":activation", ":down")
 GATED_PARTS = (":gate_up", ":activation", ":down")

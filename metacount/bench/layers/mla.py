@@ -8,15 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...modules.mla import LatentAttention
-from ...spec import ModelSpec
-from .. import reference
-from ..work import Positions, mla_work
-from .attention import workload
-from .case import DTYPES, Built, Case, Inputs, Reference, Variant, gain, weight
-from .cores import FoldedCore, FusedCore, OverCache
-from .peer_cores import FlashMla
-from .peers import missing
+from metacount.bench import reference
+from metacount.bench.layers.attention import workload
+from metacount.bench.layers.case import (
+    DTYPES,
+    Built,
+    Case,
+    Inputs,
+    Reference,
+    Variant,
+    gain,
+    weight,
+)
+from metacount.bench.layers.cores import FoldedCore, FusedCore, OverCache
+from metacount.bench.peers.activations import missing
+from metacount.bench.peers.cores import FlashMla
+from metacount.bench.work import Positions, mla_work
+from metacount.modules.mla import LatentAttention
+from metacount.spec import ModelSpec
 
 # name: absorbed, and what takes the core's place over a cache that is written in place
 WAYS: dict[str, tuple[bool, Callable[[float], nn.Module] | None]] = {

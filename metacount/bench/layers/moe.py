@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...modules.moe import Experts
-from ...spec import ModelSpec
-from .. import reference
-from ..work import ffn_work, moe_work
-from .case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
-from .ffn import gated_pair
+from metacount.bench import reference
+from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
+from metacount.bench.layers.ffn import gated_pair
+from metacount.bench.work import ffn_work, moe_work
+from metacount.modules.moe import Experts
+from metacount.spec import ModelSpec
 
 NAMES = ("dense", "loop", "batched", "grouped")
 ROUTINGS = ("balanced", "skewed")

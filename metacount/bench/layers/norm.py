@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...modules.norm import LayerNorm, RMSNorm
-from ...spec import ModelSpec
-from .. import reference
-from ..work import norm_work
-from .case import DTYPES, Built, Case, Inputs, Variant, gain
+from metacount.bench import reference
+from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Variant, gain
+from metacount.bench.work import norm_work
+from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.spec import ModelSpec
 
 WAYS = ("", "-torch", "-compiled")
 NAMES = tuple(kind + way for kind in ("rmsnorm", "layernorm") for way in WAYS)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import reference
-from ..observe import rows_to_check
-from .case import Expected, Inputs, Pick, Reference
+from metacount.bench import reference
+from metacount.bench.layers.case import Expected, Inputs, Pick, Reference
+from metacount.bench.observe import rows_to_check
 
 UNITS = 8  # hidden units whose weights' gradients are compared
 

@@ -1,0 +1,271 @@
+"""A formula written as text, read as arithmetic: never run as code, and never for long.
+
+Numbers, names, + - * / // % **, parentheses, min, max, floor, ceil and round_up(x, m); also the
+signs that `metacount formula` prints: N·d·(E + 3·k·m_e), S². What is read is a tree, which
+`bounded` takes to letters and `numeric` to numbers; length and depth have a bound here.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from metacount.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MAX_LENGTH = 10_000  # characters
+MAX_TOKENS = 3_000
+MAX_DEPTH = 40  # parentheses and signs inside each other
+MAX_DIGITS = 40  # of one number
+
+TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
+    r"|(?P<raised>[⁰¹²³⁴⁵⁶⁷⁸⁹]+)"
+    r"|(?P<sign>\*\*|//|[-+*/%^(),·×⋅∙−])"
+    r"|(?P<end>$)"
+    r"|(?P<other>.))",
+    re.DOTALL,
+)
+SAME = {"·": "*", "×": "*", "⋅": "*", "∙": "*", "−": "-"}
+RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+CALLS = {
+    "min": (2, 4), "Min": (2, 4), "max": (2, 4), "Max": (2, 4), "floor": (1, 1), "ceil": (1, 1),
+    "ceiling": (1, 1), "round_up": (2, 2), "Mod": (2, 2),
+}  # fmt: skip
+ALLOWED = (
+    "a formula has numbers, names, + - * / // % **, parentheses, min, max, floor, ceil, round_up"
+)
+FOUND = {
+    "[": "indexing",
+    ".": "an attribute",
+    "=": "an assignment or a comparison",
+    "<": "a comparison",
+    ">": "a comparison",
+    "'": "a text",
+    '"': "a text",
+    "{": "a set",
+    ":": "a colon",
+    ";": "a second statement",
+    "!": "a factorial or a comparison",
+}
+WORDS = ("lambda", "if", "else", "for", "in", "not", "and", "or", "is", "import", "await", "yield")
+
+
+class Node:
+    """A step of a formula: `kind` number (`value`), name (`word`), or what is done to `parts`.
+
+    The others are + (of all parts), neg, *, /, //, %, **, min, max, floor and ceil.
+    """
+
+    __slots__ = ("kind", "parts", "value", "word")
+
+    def __init__(
+        self, kind: str, parts: tuple[Node, ...] = (), *, word: str = "", value: Any = None
+    ) -> None:
+        self.kind, self.parts, self.word, self.value = kind, parts, word, value
+
+    def steps(self) -> list[Node]:
+        """This node and all below it, each after its parts: a loop, as a product may be deep."""
+        found, left = [], [self]
+        while left:
+            node = left.pop()
+            found.append(node)
+            left += node.parts
+        return found[::-1]
+
+
+class Formula:
+    """What a text says: its tree, the names of sizes in it, and how a sign was read."""
+
+    def __init__(self, tree: Node, notes: list[str]) -> None:
+        self.tree, self.notes = tree, notes
+        words = (node.word for node in tree.steps() if node.kind == "name")
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(words))
+
+
+def read(text: str) -> Formula:
+    """The formula in `text`; an `InputError` where it is none.
+
+    >>> read("2*n_layers*min(seq_len, window)").names
+    ('n_layers', 'seq_len', 'window')
+    """
+    parser = _Parser(_tokens(text))
+    return Formula(parser.whole(), parser.notes)
+
+
+def parse(
+    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, Any]]
+) -> tuple[Any, list[str]]:
+    """The formula in `text` as a SymPy expression, and what is worth saying about how it was read.
+
+    `meaning` gives the expression of every name in it.
+    """
+    from metacount.algebra.bounded import in_letters
+
+    formula = read(text)
+    expr, _ = in_letters(formula.tree, meaning(formula.names))
+    return expr, formula.notes
+
+
+def number(word: str) -> Fraction:
+    """A number as it is written: a decimal is exact, 2.5 is 5/2."""
+    digits = word.replace("_", "")
+    mantissa, _, exponent = digits.lower().partition("e")
+    if len(mantissa) > MAX_DIGITS or len(exponent) > 3 or abs(int(exponent or 0)) > MAX_DIGITS:
+        raise InputError(f"the number {shown(word)} is too long; at most {MAX_DIGITS} digits")
+    return Fraction(digits)
+
+
+def _tokens(text: str) -> list[tuple[str, str, int]]:
+    if len(text) > MAX_LENGTH:
+        raise InputError(f"a formula of {len(text)} characters is too long; at most {MAX_LENGTH}")
+    if not text.strip():
+        raise InputError(f"the formula is empty; {ALLOWED}")
+    tokens: list[tuple[str, str, int]] = []
+    at = 0
+    while at < len(text):
+        found = TOKEN.match(text, at)
+        if found is None:  # pragma: no cover  # `other` takes every character
+            raise InputError(f"column {at + 1} cannot be read")
+        kind = str(found.lastgroup)
+        word = found[kind]
+        if kind == "other":
+            what = FOUND.get(word, f"'{shown(word)}'")
+            raise InputError(f"{what} at column {found.start(kind) + 1} of the formula; {ALLOWED}")
+        if kind != "end":
+            tokens.append((kind, SAME.get(word, word), found.start(kind) + 1))
+        at = found.end()
+    if len(tokens) > MAX_TOKENS:
+        raise InputError(f"the formula has more than {MAX_TOKENS} numbers, names and signs")
+    return tokens
+
+
+class _Parser:
+    """Sums of products of powers. Chains are loops; only parentheses and signs go deeper."""
+
+    def __init__(self, tokens: list[tuple[str, str, int]]) -> None:
+        self.tokens, self.at, self.depth = tokens, 0, 0
+        self.notes: list[str] = []
+
+    def whole(self) -> Node:
+        tree = self._sum()
+        if self.at < len(self.tokens):
+            raise self._unexpected()
+        return tree
+
+    def _peek(self) -> str:
+        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+
+    def _take(self, *signs: str) -> str:
+        if self._peek() in signs and self.tokens[self.at][0] == "sign":
+            self.at += 1
+            return self.tokens[self.at - 1][1]
+        return ""
+
+    def _unexpected(self) -> InputError:
+        if self.at >= len(self.tokens):
+            return InputError("the formula ends too early: a number or a name is missing")
+        kind, word, column = self.tokens[self.at]
+        if word in WORDS:
+            return InputError(f"'{word}' at column {column} of the formula; {ALLOWED}")
+        before = self.tokens[self.at - 1][0] if self.at else ""
+        if kind in ("number", "name") and before in ("number", "name", "raised"):
+            return InputError(f"a sign is missing before '{shown(word)}' at column {column}; "
+                              "write * between factors")  # fmt: skip
+        if word == "(" and before == "name":
+            called = shown(self.tokens[self.at - 1][1])
+            return InputError(f"a call of '{called}' at column {column}; {ALLOWED}")
+        return InputError(f"'{shown(word)}' is out of place at column {column} of the formula; "
+                          f"{ALLOWED}")  # fmt: skip
+
+    def _deeper(self) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"the formula is nested more than {MAX_DEPTH} deep")
+
+    def _sum(self) -> Node:
+        terms = [self._product()]
+        while sign := self._take("+", "-"):
+            term = self._product()
+            terms.append(Node("neg", (term,)) if sign == "-" else term)
+        return terms[0] if len(terms) == 1 else Node("+", tuple(terms))
+
+    def _product(self) -> Node:
+        product = self._signed()
+        while sign := self._take("*", "/", "//", "%"):
+            product = Node(sign, (product, self._signed()))
+        return product
+
+    def _signed(self) -> Node:
+        sign = self._take("+", "-")
+        if not sign:
+            return self._power()
+        self._deeper()
+        value = self._signed()
+        self.depth -= 1
+        return Node("neg", (value,)) if sign == "-" else value
+
+    def _power(self) -> Node:
+        base = self._atom()
+        if self.at < len(self.tokens) and self.tokens[self.at][0] == "raised":
+            digits = self.tokens[self.at][1].translate(RAISED)
+            self.at += 1
+            return Node("**", (base, Node("number", value=number(digits))))
+        if sign := self._take("**", "^"):
+            if sign == "^" and "^ is read as a power" not in self.notes:
+                self.notes.append("^ is read as a power")
+            self._deeper()
+            exponent = self._signed()
+            self.depth -= 1
+            return Node("**", (base, exponent))
+        return base
+
+    def _atom(self) -> Node:
+        if self.at >= len(self.tokens):
+            raise self._unexpected()
+        kind, word, _ = self.tokens[self.at]
+        if kind == "number":
+            self.at += 1
+            return Node("number", value=number(word))
+        if self._take("("):
+            self._deeper()
+            value = self._sum()
+            self._close()
+            self.depth -= 1
+            return value
+        if kind != "name" or word in WORDS:
+            raise self._unexpected()
+        self.at += 1
+        if self._peek() == "(":
+            if word not in CALLS:
+                raise self._unexpected()
+            return self._call(word)
+        return Node("name", word=word)
+
+    def _close(self) -> None:
+        if not self._take(")"):
+            if self.at >= len(self.tokens):
+                raise InputError("a parenthesis of the formula is not closed")
+            raise self._unexpected()
+
+    def _call(self, word: str) -> Node:
+        self._take("(")
+        self._deeper()
+        given = [self._sum()]
+        while self._take(","):
+            given.append(self._sum())
+        self._close()
+        self.depth -= 1
+        fewest, most = CALLS[word]
+        if not fewest <= len(given) <= most:
+            wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
+            raise InputError(f"{word} takes {wanted} values: got {len(given)}")
+        if word == "Mod":
+            return Node("%", tuple(given))
+        if word == "round_up":
+            return Node("*", (Node("ceil", (Node("/", tuple(given)),)), given[1]))
+        return Node({"ceiling": "ceil"}.get(word, word.lower()), tuple(given))

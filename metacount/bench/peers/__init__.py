@@ -1,0 +1,3 @@
+"""Other projects' kernels as optional variants."""
+
+from __future__ import annotations

@@ -1,0 +1,204 @@
+"""A formula as a function of sizes, and its comparison with the count at many of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from metacount.algebra.exact import value_at
+from metacount.algebra.limits import passed
+from metacount.algebra.numeric import at, crossings, literals
+from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
+from metacount.check.places import Gap, places, sizes_of
+from metacount.check.trials import random_cases, shrunk
+from metacount.check.truth import count_of
+from metacount.errors import InputError
+from metacount.symbols import WORKLOAD_TERMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from metacount.algebra.numeric import Number
+    from metacount.algebra.text import Node
+    from metacount.check.trials import Case
+
+TO_SHRINK = 1  # seconds for making a counterexample small
+
+
+RUN = {*(LETTERS[term.name] for term in WORKLOAD_TERMS), BYTES_LETTER}
+NO_RUN = ("params", "active_params")
+
+
+def of_the_run(quantity: str, used: set[Any]) -> bool:
+    """Whether a count, or a formula that uses these letters, depends on what is run."""
+    return quantity not in NO_RUN or bool(used & RUN)
+
+
+class Theirs:
+    """A formula that was read: its tree, and the expression that each name stands for."""
+
+    def __init__(self, tree: Node, names: Mapping[str, Any], text: str) -> None:
+        self.tree, self.names, self.text = tree, names, text
+
+    def value(self, case: Case) -> Fraction:
+        """The exact value at the sizes of `case`."""
+        return Fraction(at(self.tree, self._numbers(case, {})))
+
+    def _numbers(self, case: Case, changes: Mapping[str, int]) -> dict[str, Number]:
+        numbers = numbers_of(*case)
+        for name, size in changes.items():
+            numbers[LETTERS[name]] = size
+            if name == "seq_len":
+                numbers[LETTERS["kv_len"]] = size
+        return {name: _plain(value_at(expr, numbers)) for name, expr in self.names.items()}
+
+    def literals(self) -> tuple[Fraction, ...]:
+        """The numbers that stand in it."""
+        return literals(self.tree)
+
+    def gaps(self) -> list[Gap]:
+        """The differences whose sign decides what min, max, // and % come to."""
+        return [Gap(self._names(a, b), self._gap(a, b)) for a, b in crossings(self.tree)]
+
+    def _names(self, *nodes: Node) -> tuple[str, ...]:
+        """Our names of the sizes in some parts of the formula."""
+        words = {step.word for node in nodes for step in node.steps() if step.kind == "name"}
+        letters = {a for word in words for a in self.names[word].free_symbols}
+        ours = {NAMES[a.name] for a in letters}
+        return tuple(sorted("seq_len" if name == "kv_len" else name for name in ours))
+
+    def places(self, case: Case, quantity: str) -> list[Case]:
+        """Where to compare it with the count, where letters do not decide."""
+        used = {a for expr in self.names.values() for a in expr.free_symbols}
+        return places(case, self.literals(), self.gaps(), run=of_the_run(quantity, used))
+
+    def _gap(self, a: Node, b: Node) -> Callable[[Case, dict[str, int]], Fraction]:
+        def gap(case: Case, changes: dict[str, int]) -> Fraction:
+            numbers = self._numbers(case, changes)
+            return Fraction(at(a, numbers) - at(b, numbers))
+
+        return gap
+
+
+def _plain(value: Fraction) -> Number:
+    return value.numerator if value.denominator == 1 else value
+
+
+class Tried:
+    """A comparison at other sizes: how many were planned, compared, and refused with an error.
+
+    `small` is where the two differ, made small; `fixed` the sizes at which alone it gave an answer,
+    though others were tried; `late` says that the time ran out.
+    """
+
+    def __init__(self, planned: int) -> None:
+        self.planned, self.compared, self.raised, self.inexact = planned, 0, 0, 0
+        self.late = False
+        self.small: tuple[Case, Fraction] | None = None
+        self.fixed: dict[str, int] = {}
+        self.answered: list[tuple[Case, Fraction]] = []
+
+    def notes(self) -> list[str]:
+        """What of the plan was not done, and why."""
+        said = []
+        done = self.compared + self.raised + self.inexact
+        if self.raised:
+            said.append(f"at {self.raised} of {done} other sizes the formula gives an error")
+        if self.inexact:
+            said.append(f"at {self.inexact} of {done} other sizes it gives a float beyond 2^53, "
+                        "which cannot be compared")  # fmt: skip
+        if self.late:
+            said.append(f"the time ran out: {self.planned} other sizes were planned, {done} tried; "
+                        "--timeout gives it more")  # fmt: skip
+        return said
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was planned was compared."""
+        return self.compared == self.planned
+
+
+def tried_at(
+    others: Iterable[Case],
+    value: Callable[[Case], Fraction | None],
+    case: Case,
+    quantity: str,
+    late: Callable[[], bool],
+) -> Tried:
+    """Compare `value` with the count at `others`, up to the first difference or until `late`."""
+    others = [*others]
+    found = Tried(len(others))
+    seen: dict[str, set[int]] = {}
+    given_at: dict[str, set[int]] = {}
+    for other in others:
+        if late():
+            found.late = True
+            break
+        _add(seen, other)
+        try:
+            given = value(other)
+        except (InputError, ZeroDivisionError):
+            found.raised += 1
+            continue
+        _add(given_at, other)
+        if given is None:
+            found.inexact += 1
+            continue
+        found.compared += 1
+        found.answered.append((other, given))
+        if given != count_of(*other, quantity):
+            found.small = _smallest(other, given, value, quantity)
+            return found
+    if found.raised:
+        found.fixed = {
+            name: size
+            for name, size in sizes_of(case).items()
+            if seen.get(name, set()) - {size} and not given_at.get(name, set()) - {size}
+        }
+    return found
+
+
+def small_cases(
+    case: Case, value: Callable[[Case], Fraction | None], most: int, late: Callable[[], bool]
+) -> list[tuple[Case, Fraction]]:
+    """What a wrong formula gives at small sizes, from which the mistake may be told."""
+    found = []
+    for other in random_cases(*case, most):
+        if late():
+            break
+        try:
+            given = value(other)
+        except (InputError, ZeroDivisionError):
+            continue
+        if given is not None:
+            found.append((other, given))
+    return found
+
+
+def _add(values: dict[str, set[int]], case: Case) -> None:
+    for name, size in sizes_of(case).items():
+        values.setdefault(name, set()).add(size)
+
+
+def _smallest(
+    case: Case, given: Fraction, value: Callable[[Case], Fraction | None], quantity: str
+) -> tuple[Case, Fraction]:
+    """The case made small, and what the formula gives there."""
+    late = passed(TO_SHRINK)
+    last = case, given
+
+    def differs(other: Case) -> bool:
+        nonlocal last
+        if late():
+            return False
+        try:
+            found = value(other)
+        except (InputError, ZeroDivisionError):
+            return False
+        if found is None or found == count_of(*other, quantity):
+            return False
+        last = other, found
+        return True
+
+    shrunk(case, differs)
+    return last

@@ -1,0 +1,312 @@
+"""What somebody may have done to a size, read off two tables: what is missing, what is too much.
+
+A number in a size's place, another size, a ratio, one more or one less, a size left out of a
+product: each connects a monomial that the model has with one that only the formula has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from metacount.algebra.monomials import Monomial, Table, substituted, times
+from metacount.check.condition import named
+from metacount.check.given.vocabulary import LETTERS, NAMES
+from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from metacount.algebra.monomials import Space
+
+WIDTHS = ("d_model", "head_dim", "d_ff", "d_ff_expert", "d_ff_shared", "q_lora_rank",
+          "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+          "d_embedding")  # fmt: skip
+NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
+EXPERTS = ("n_experts", "top_k", "n_shared_experts")
+REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len",
+            "bytes_per_value")  # fmt: skip
+KINDS: tuple[tuple[str, ...], ...] = (
+    WIDTHS,
+    ("n_heads", "n_kv_heads"),
+    EXPERTS,
+    ("n_layers", "n_dense_layers", "n_encoder_layers"),
+    ("seq_len", "kv_len", "source_len", "window"),
+    ("vocab_size", "n_positions"),
+)
+# Products that are read as one size where a formula has another way to get it.
+PAIRS = {("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim"),
+         ("head_dim", "n_heads"): ("d_model",)}  # fmt: skip
+NEAR = 4  # times as large or as small: still a number for the same size
+FAR = 64
+# Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
+RATIOS = {
+    Fraction(ratio)
+    for ratio in ("1", "2", "3", "4", "5", "8", "2/3", "4/3", "8/3", "16/3", "3/2", "5/2", "7/2")
+}
+
+# How much less likely than a known mistake.
+TOO_MANY, TOO_FEW = "one layer too many", "one layer too few"
+UNWRITTEN = 1.6  # a number that nobody wrote
+LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
+
+
+@frozen
+class Change:
+    """One thing done to all of a table: in words, how unlikely, and to which letter or product."""
+
+    words: str
+    cost: float
+    place: int | None  # the letter that something stands for
+    by: Table | None  # what stands for it
+    factor: tuple[Fraction, Monomial] | None = None  # or what everything is multiplied by
+
+    def of(self, table: Table) -> Table | None:
+        """The table with the change made."""
+        if self.place is not None and self.by is not None:
+            return substituted(table, self.place, self.by)
+        assert self.factor is not None
+        number, powers = self.factor
+        # a product that stands for another one is changed where it is all there
+        below = [(i, -n) for i, n in enumerate(powers) if n < 0]
+        changed: Table = {}
+        for key, value in table.items():
+            fits = all(key[i] >= n for i, n in below)
+            for new, scaled in (times({key: value}, number, powers) if fits
+                                else {key: value}).items():  # fmt: skip
+                changed[new] = changed.get(new, Fraction(0)) + scaled
+        return {key: value for key, value in changed.items() if value}
+
+
+class Changes:
+    """The changes that two tables suggest."""
+
+    def __init__(
+        self, space: Space, numbers: Mapping[Any, int], written: frozenset[int] | None
+    ) -> None:
+        self.space, self.here = space, space.values(numbers)
+        self.written = written  # the numbers in the formula's text, where there is one
+        self.names = [NAMES.get(letter.name) if letter.is_Symbol else None
+                      for letter in space.letters]  # fmt: skip
+        self.found: dict[Any, Change | None] = {}
+
+    def between(
+        self, scope: Table, difference: Table, summands: tuple[Table, ...] = ()
+    ) -> Iterator[Change]:
+        """Changes of `scope` that would make some monomial of `difference`, theirs less ours.
+
+        `summands` are theirs as they were written, before equal monomials were added up.
+        """
+        seen = set()
+        alike = Counter(one for summand in summands if len(summand) == 1
+                        for one in summand.items() if one[0] in difference)  # fmt: skip
+        extra = {(t, k * value) for (t, value), n in alike.items() for k in (1, n)}
+        found = [*difference.items(), *(one for one in extra if difference[one[0]] != one[1])]
+        for key in self._hints(scope, difference, found):
+            if key not in seen:
+                seen.add(key)
+                if key not in self.found:
+                    change = self._change(*key)
+                    self.found[key] = None if change and change.cost >= STRANGE else change
+                change = self.found[key]
+                if change is not None:
+                    yield change
+
+    def _hints(
+        self, scope: Table, difference: Table, found: list[tuple[Monomial, Fraction]]
+    ) -> Iterator[Any]:
+        for p, a in scope.items():
+            left = difference.get(p, Fraction(0))
+            gone = left * a < 0
+            if gone:
+                ratio = 1 + left / a
+                if ratio > 0:
+                    yield "times", ratio, self.space.one
+                yield from self._zero(p)
+            for t, value in found:
+                ratio = value / a
+                if t == p:
+                    if ratio > 0:
+                        yield "times", 1 + ratio, self.space.one
+                    continue
+                r = tuple(map(int.__sub__, t, p))
+                below = [i for i, n in enumerate(r) if n < 0]
+                if len(below) > 2 or sum(map(abs, r)) > 5:
+                    continue
+                one = len(below) == 1 and r[below[0]] == -1
+                if one:
+                    yield "plus", below[0], ratio, tuple(max(n, 0) for n in r)
+                if not gone or ratio <= 0:
+                    continue
+                for number in {ratio, -value / left}:
+                    for i in below:
+                        if r[i] == -1 and p[i] == 1:
+                            added = tuple(0 if j == i else n for j, n in enumerate(r))
+                            yield "by", i, number, added
+                    if not below and number == 1 and sum(r) == 1:
+                        for i, n in enumerate(p):
+                            if n == 1 and self.names[i] in NARROW:
+                                yield "by", i, number, _raised(r, i)
+                    if not one or p[below[0]] != 1:
+                        yield "times", number, r
+
+    def _zero(self, p: Monomial) -> Iterator[Any]:
+        name = "n_dense_layers"
+        i = self.space.place.get(LETTERS[name])
+        if i is not None and p[i] == 1:
+            yield "by", i, Fraction(0), self.space.one
+
+    def _change(self, kind: str, *what: Any) -> Change | None:
+        if kind == "by":
+            return self._by(*what)
+        return self._plus(*what) if kind == "plus" else self._times(*what)
+
+    def _by(self, i: int, number: Fraction, added: Monomial) -> Change | None:
+        name, by = self.names[i], {added: number}
+        if name is None:
+            return None
+        if number == 0:
+            words = "n_layers in place of n_layers - n_dense_layers (in the dense layers too)"
+            return Change(words=words, cost=POSSIBLE, place=i, by={})
+        if not any(added):
+            return self._number(i, name, number)
+        if added[i]:
+            text = self.text(by)
+            return Change(words=f"{text} in place of {name}", cost=ODD, place=i, by=by)
+        letters = [(self.names[j], n) for j, n in enumerate(added) if n]
+        same = self.space.value(by, self.here) == self.here[i]
+        cost = STRANGE
+        if len(letters) == 1:
+            ((other, _),) = letters
+            kind = next((k for k in KINDS if name in k), ())
+            if letters[0][1] != 1:
+                cost = STRANGE
+            elif other is None:
+                cost = POSSIBLE if name in WIDTHS else ODD
+            elif other in kind:
+                cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
+                if number not in RATIOS:
+                    cost = STRANGE
+        elif number == 1:
+            cost = POSSIBLE if self._is_pair(added, name) else STRANGE
+        if cost >= STRANGE:
+            return None
+        text = self.text(by)
+        if (other := letters[0][0]) and (name, text) == ("n_kv_heads", "n_heads"):
+            text = "n_heads"
+            words = f"{text} in place of {name} (multi-head, not grouped-query attention)"
+        else:
+            words = f"{text} in place of {name}"
+        return Change(words=words, cost=cost + (ODD if same else 0), place=i, by=by)
+
+    def letter(self, i: int, other: Monomial) -> Change | None:
+        """Another size in a size's place."""
+        return self._by(i, Fraction(1), other)
+
+    def _is_pair(self, added: Monomial, name: str) -> bool:
+        key = tuple(sorted(f"{'/' if n < 0 else ''}{self.names[j]}" for j, n in enumerate(added)
+                           if n))  # fmt: skip
+        return any(tuple(sorted(pair)) == key and name in ours for pair, ours in PAIRS.items())
+
+    def _number(self, i: int, name: str, number: Fraction) -> Change | None:
+        here = self.here[i]
+        by = {self.space.one: number}
+        if number == here:
+            return Change(words=f"nothing at these sizes, as {name} = {_plain(here)}",
+                          cost=POSSIBLE, place=i, by=by)  # fmt: skip
+        if number == 1:
+            if name == "bytes_per_value":
+                return Change(words="values, not bytes", cost=LIKELY, place=i, by=by)
+            return Change(words=f"not multiplied by {name}", cost=POSSIBLE, place=i, by=by)
+        off = max(number / here, here / number)
+        cost = POSSIBLE if off <= NEAR else ODD if off <= FAR else STRANGE
+        if self.written is not None and int(number) not in self.written and number > 2:
+            cost += UNWRITTEN
+        if number.denominator != 1:
+            cost = STRANGE
+        words = f"{_plain(number)} stands where {name} = {_plain(here)} belongs"
+        return Change(words=words, cost=cost, place=i, by=by)
+
+    def _plus(self, i: int, number: Fraction, added: Monomial) -> Change | None:
+        name = self.names[i]
+        if name is None or abs(number) > 4 or number.denominator != 1:
+            return None
+        letters = [(self.names[j], n) for j, n in enumerate(added) if n]
+        if len(letters) > 1 or any(n != 1 or other is None for other, n in letters):
+            return None
+        if letters:
+            kind = next((k for k in KINDS if name in k), ())
+            cost = POSSIBLE if letters[0][0] in kind and abs(number) == 1 else STRANGE
+            if kind != EXPERTS:
+                cost = STRANGE
+        else:
+            # a row of the vocabulary more is as much as a norm more, which people rather write
+            likely = abs(number) == 1 and name != "vocab_size"
+            cost = POSSIBLE if likely else ODD
+            if name in (*WIDTHS, "batch_size", "bytes_per_value", "n_dense_layers"):
+                cost = STRANGE
+        by = {_letter(self.space.one, i): Fraction(1), added: number}
+        if by.keys() != {_letter(self.space.one, i), added} or len(by) < 2:
+            return None
+        words = f"{self.text(by)} in place of {name}"
+        if name == "n_layers" and abs(number) == 1 and not letters:
+            words = TOO_MANY if number > 0 else TOO_FEW
+        return Change(words=words, cost=cost, place=i, by=by)
+
+    def _times(self, number: Fraction, r: Monomial) -> Change | None:
+        above = [(self.names[i], n) for i, n in enumerate(r) if n > 0]
+        below = [(self.names[i], -n) for i, n in enumerate(r) if n < 0]
+        if not above and not below:
+            said = {2: ("counted twice", POSSIBLE), 3: ("counted three times", ODD),
+                    Fraction(1, 2): ("only half counted", POSSIBLE)}  # fmt: skip
+            default = (f"a factor of {_plain(max(number, 1 / number))} too "
+                       f"{'much' if number > 1 else 'little'}", STRANGE)  # fmt: skip
+            words, cost = said.get(number, default)
+            return Change(words=words, cost=cost, place=None, by=None, factor=(number, r))
+        if any(name is None for name, _ in above + below):
+            return None
+        if not below:
+            one = number == 1 and sum(n for _, n in above) == 1
+            cost = ODD if one and above[0][0] in REPEATED else STRANGE
+            if cost >= STRANGE:
+                return None
+            words = f"multiplied by {self.text({r: number})} once too often"
+        elif not above and number == 1:
+            cost = POSSIBLE if sum(n for _, n in below) == 1 else STRANGE
+            words = f"not multiplied by {self.text({tuple(-n for n in r): Fraction(1)})}"
+            if below == [("seq_len", 1)]:
+                words += " (seq_len in place of seq_len²)"
+        else:
+            new = {tuple(max(n, 0) for n in r): number}
+            old = tuple(max(-n, 0) for n in r)
+            if above and (len(above) > 1 or number != 1):
+                return None
+            text = self.text({old: Fraction(1)})
+            cost = POSSIBLE if (len(above) == 1 and number == 1
+                                and self._is_pair(old, above[0][0] or "")) else STRANGE  # fmt: skip
+            if not above:
+                value = self.space.value({old: Fraction(1)}, self.here)
+                if number.denominator == 1 and value / NEAR <= number <= value * NEAR:
+                    cost = ODD
+                words = f"{_plain(number)} stands where {text} = {_plain(value)} belongs"
+            else:
+                words = f"{self.text(new)} in place of {text}"
+        return Change(words=words, cost=cost, place=None, by=None, factor=(number, r))
+
+    def text(self, table: Table) -> str:
+        """A table in our names."""
+        return named(self.space.expr(table))
+
+
+def _raised(powers: Monomial, i: int) -> Monomial:
+    return (*powers[:i], powers[i] + 1, *powers[i + 1 :])
+
+
+def _letter(one: Monomial, i: int) -> Monomial:
+    return (*one[:i], 1, *one[i + 1 :])
+
+
+def _plain(number: Fraction) -> str:
+    """A number as people write it in a formula: no commas."""
+    return str(number)

@@ -1,0 +1,123 @@
+"""A difference as mistakes that together make it, exactly; what is left is said to be left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metacount.algebra.exact import plain, value_at
+from metacount.algebra.monomials import NotMonomials, Space, Table, less, plus
+from metacount.check.explain.changes import Changes
+from metacount.check.explain.literals import Literals, summands, whole_quotients
+from metacount.check.explain.mistakes import Library, parts_of
+from metacount.check.explain.numbers import UNKNOWN, explain_numbers
+from metacount.check.explain.readings import read, relations, unlike
+from metacount.check.explain.teller import DEAREST, Teller, Told
+from metacount.check.judgement import Term
+from metacount.check.parts.params import Letters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from metacount.check.truth import Truth
+
+__all__ = ["UNKNOWN", "explain", "explain_numbers"]
+
+
+def explain(
+    theirs: Any,
+    difference: Any,
+    truth: Truth,
+    numbers: Mapping[Any, int],
+    text: str | None = None,
+    meanings: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None,
+) -> tuple[Term, ...]:
+    """`difference`, theirs less ours, as terms that sum to it, the largest first."""
+    try:
+        told, space = _told(theirs, truth, numbers, text, meanings)
+    except NotMonomials:
+        return _terms([], difference, truth, numbers, ())
+    if told is None:
+        return _terms([], difference, truth, numbers, ())
+    return _terms(_said(told, truth, space), difference, truth, numbers, told.reading.words)
+
+
+def _told(
+    theirs: Any,
+    truth: Truth,
+    numbers: Mapping[Any, int],
+    text: str | None,
+    meanings: Callable[[tuple[str, ...]], Mapping[str, Any]] | None,
+) -> tuple[Told | None, Space]:
+    letters = Letters(truth.spec, truth.workload)
+    parts = parts_of(letters, truth.quantity)
+    exprs = [plain(truth.expr), *(plain(part.expr) for part in parts)]
+    exprs += [plain(expr) for part in parts for _, expr in part.variants]
+    theirs, whole = whole_quotients(theirs, numbers)
+    literals = None if text is None or meanings is None else Literals(text, meanings, numbers)
+    if literals is not None and literals.expr is None:
+        literals = None
+    marked: dict[Any, int] = {} if literals is None else literals.values
+    marks = [] if literals is None else [literals.expr, *marked]
+    space = Space([theirs, plain(theirs), *exprs, *marks, *numbers])
+    library = Library(letters, truth.quantity, parts, space)
+    known = relations(space, numbers, pins=literals is None)
+    written = None if literals is None else frozenset(marked.values())
+    changes = Changes(space, {**numbers, **marked}, written)
+    teller = Teller(library, changes, truth.quantity)
+    readings: list[tuple[Table, tuple[Table, ...], tuple[str, ...]]] = []
+    if literals is None:
+        parts_of_theirs = tuple(space.table(one) for one in summands(theirs))
+        readings.append((space.table(plain(theirs)), parts_of_theirs, ()))
+    else:
+        readings += literals.read(library.whole, space)
+        # what is most alike first: a cheap story ends the search under the others early
+        readings.sort(key=lambda one: sum(unlike(one[0], library.whole)[1:]))
+    for table, several, said in readings:
+        for reading in read(table, several, library.whole, known, (*whole, *said)):
+            teller.tell(reading)
+    if teller.best is None and readings:
+        table, several, said = readings[0]
+        for reading in read(table, several, library.whole, known, (*whole, *said)):
+            teller.sure(reading)
+    return teller.best, space
+
+
+def _said(told: Told, truth: Truth, space: Space) -> list[tuple[Any, str]]:
+    """The terms of a story: what each adds, and words."""
+    library_ours = told.reading.taken(space.table(plain(truth.expr)))
+    now: Table = library_ours or {}
+    said = []
+    for edit in told.story.told:
+        said.append((space.expr(edit.true), edit.words))
+        now = plus(now, edit.true)
+    for change in told.everywhere:
+        after = change.of(now)
+        if after is None:
+            return []
+        said.append((space.expr(less(after, now)), change.words))
+        now = after
+    # what was found to be a part of the difference only leaves the rest
+    return said if now == told.reading.theirs or told.cost == DEAREST else []
+
+
+def _terms(
+    said: list[tuple[Any, str]],
+    difference: Any,
+    truth: Truth,
+    numbers: Mapping[Any, int],
+    words: tuple[str, ...],
+) -> tuple[Term, ...]:
+    left = difference
+    terms = []
+    for expr, word in said:
+        left = left - expr
+        terms.append(Term(expr=truth.shown(expr), value=value_at(expr, numbers), words=word))
+    terms.sort(key=lambda term: -abs(term.value))
+    left = plain(left)
+    if left == 0:
+        return tuple(terms)
+    value, shown = value_at(left, numbers), truth.shown(left)
+    if value == 0:
+        text = f"nothing at these sizes, as {', '.join(words)}"
+        return (*terms, Term(expr=shown, value=value, words=text))
+    return (*terms, Term(expr=shown, value=value, words=UNKNOWN, known=False))

@@ -1,0 +1,177 @@
+"""The numbers that were written in a formula, read as the sizes that they stand for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from metacount.algebra.exact import value_at
+from metacount.algebra.monomials import Table, substituted
+from metacount.algebra.text import TOKEN, parse
+from metacount.check.condition import named
+from metacount.check.explain.readings import unlike
+from metacount.check.given.vocabulary import LETTERS
+from metacount.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from metacount.algebra.monomials import Space
+
+MOST_LITERALS = 40
+MOST_SUMMANDS = 200
+SMALLEST_LITERAL = 3  # 1 and 2 are factors
+LARGE = 30  # seldom a factor
+PREFIX = "number_"
+
+
+def whole_quotients(expr: Any, numbers: Mapping[Any, int]) -> tuple[Any, list[str]]:
+    """`expr` without the floors and ceilings that change nothing at these sizes."""
+    said, same = [], {}
+    for call in sorted(expr.atoms(sympy.floor, sympy.ceiling), key=str):
+        inside = call.args[0]
+        if not inside.has(sympy.floor, sympy.ceiling) and len(inside.free_symbols) > 0:
+            _, below = inside.as_numer_denom()
+            if value_at(inside, numbers).denominator == 1 and not below.is_Add:
+                same[call] = inside
+                said.append(f"{named(inside)} is whole")
+    return expr.xreplace(same), said
+
+
+def summands(expr: Any) -> list[Any]:
+    """The summands of a formula as they were written: sums of parts are taken apart, sizes such as
+    (N - 1) or (h + h_kv) are not.
+
+    >>> N, d, m, h = sympy.symbols("N d m h")
+    >>> summands(N * (2 * d * m + d * (h - 1)) + d)
+    [d, 2*N*d*m, N*d*(h - 1)]
+    """
+    found: list[Any] = []
+    waiting = [expr]
+    while waiting and len(found) < MOST_SUMMANDS:
+        one = waiting.pop()
+        if one.is_Add:
+            waiting += one.args
+            continue
+        sums = [arg for arg in sympy.Mul.make_args(one) if arg.is_Add
+                and any(term.as_coeff_Mul()[1].is_Mul for term in arg.args)]  # fmt: skip
+        if sums:
+            rest = one / sums[0]
+            waiting += [rest * arg for arg in sums[0].args]
+        else:
+            found.append(one)
+    return sorted(found, key=lambda one: len(str(one)))
+
+
+class Literals:
+    """The numbers in a formula's text, each with the sizes of the model that it may stand for."""
+
+    def __init__(
+        self, text: str, meanings: Callable[[tuple[str, ...]], Mapping[str, Any]],
+        numbers: Mapping[Any, int],
+    ) -> None:  # fmt: skip
+        self.numbers = numbers
+        self.values: dict[Any, int] = {}
+        marked = self._marked(text)
+        self.expr: Any = None
+        if len(self.values) > MOST_LITERALS:
+            return
+        marks = {letter.name: letter for letter in self.values}
+
+        def meaning(names: tuple[str, ...]) -> dict[str, Any]:
+            known = meanings(tuple(name for name in names if name not in marks))
+            return {**known, **{name: marks[name] for name in names if name in marks}}
+
+        try:
+            self.expr, _ = parse(marked, meaning)
+        except InputError:
+            return
+        self.expr, _ = whole_quotients(self.expr, {**numbers, **self.values})
+
+    def _marked(self, text: str) -> str:
+        found, at, before = [], 0, ""
+        while at < len(text) and (token := TOKEN.match(text, at)) is not None:
+            kind = str(token.lastgroup)
+            word, at = token[kind], token.end()
+            if kind == "number" and word.isdigit() and before not in ("**", "^", "/", "//"):
+                value = int(word)
+                if value >= SMALLEST_LITERAL:
+                    word = f"{PREFIX}{len(self.values)}"
+                    letter = sympy.Symbol(word, integer=True, positive=True)
+                    self.values[letter] = value
+            found.append(word)
+            before = word
+        return " ".join(found)
+
+    def meant(self, value: int) -> list[Any]:
+        """The sizes that a number may stand for."""
+        found: list[Any] = [letter for letter, n in self.numbers.items() if n == value]
+        layers, dense = LETTERS["n_layers"], LETTERS["n_dense_layers"]
+        if dense in self.numbers and self.numbers[layers] - self.numbers[dense] == value:
+            found.append(layers - dense)
+        return found
+
+    def read(
+        self, ours: Table, space: Space
+    ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
+        """Their table and summands with sizes for numbers: for none, large ones only, for all."""
+        marked = space.table(self.expr)
+        parts = [space.table(one) for one in summands(self.expr)]
+        meant = {letter: [size for size in self.meant(value)
+                          if size.free_symbols <= space.place.keys()]
+                 for letter, value in self.values.items()}  # fmt: skip
+        seen = set()
+        for least in (None, LARGE, SMALLEST_LITERAL):
+            options = {
+                letter: [] if least is None or value < least else meant[letter]
+                for letter, value in self.values.items()
+            }
+            chosen = {letter: sizes[0] if sizes else sympy.Integer(self.values[letter])
+                      for letter, sizes in options.items()}  # fmt: skip
+            if (key := tuple(chosen.values())) in seen:
+                continue
+            seen.add(key)
+            yield from self._reading(marked, parts, chosen, space)
+            several = [letter for letter, sizes in options.items() if len(sizes) > 1]
+            for size in options[several[0]][1:] if len(several) == 1 else ():
+                other = {**chosen, several[0]: size}
+                yield from self._reading(marked, parts, other, space)
+            best, first = self._unlike(marked, chosen, ours, space), chosen
+            for letter, sizes in [*options.items()] * 2 if least is not None else ():
+                for size in (sympy.Integer(self.values[letter]), *sizes) if sizes else ():
+                    if size != chosen[letter]:
+                        other = {**chosen, letter: size}
+                        score = self._unlike(marked, other, ours, space)
+                        if score < best:
+                            best, chosen = score, other
+            if chosen is not first:
+                yield from self._reading(marked, parts, chosen, space)
+
+    def _reading(
+        self, marked: Table, parts: list[Table], chosen: Mapping[Any, Any], space: Space
+    ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
+        table = self._with(marked, chosen, space)
+        tables = [self._with(part, chosen, space) for part in parts]
+        if table is not None:
+            said = {f"{named(size)} = {value_at(size, self.numbers)}": None
+                    for size in chosen.values() if size.free_symbols}  # fmt: skip
+            yield table, tuple(one for one in tables if one), tuple(said)
+
+    def _unlike(
+        self, marked: Table, chosen: Mapping[Any, Any], ours: Table, space: Space
+    ) -> tuple[int, int]:
+        table = self._with(marked, chosen, space)
+        if table is None:
+            return len(marked) + 1, 0
+        numerals = sum(not size.free_symbols for size in chosen.values())
+        _, far, differing = unlike(table, ours)
+        return far + differing, numerals
+
+    def _with(self, marked: Table, chosen: Mapping[Any, Any], space: Space) -> Table | None:
+        found: Table | None = marked
+        for letter, size in chosen.items():
+            by = {space.one: Fraction(int(size))} if size.is_Integer else space.table(size)
+            found = None if found is None else substituted(found, space.place[letter], by)
+        return found

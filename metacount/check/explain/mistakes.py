@@ -1,0 +1,283 @@
+"""Mistakes that people make when they count, each with what it adds to the count.
+
+A part left out or counted twice, another way of counting it, what the model does not have: made
+from the model's own parts, so that every model has its own list.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from metacount.algebra.monomials import NotMonomials, Table, less, times
+from metacount.check.condition import named
+from metacount.check.explain.extras import LIKELY as LIKELY_WORDS
+from metacount.check.explain.extras import extras
+from metacount.check.given.vocabulary import LETTERS
+from metacount.check.parts.cache import cache_parts
+from metacount.check.parts.params import (
+    ATTENTION,
+    EVERY,
+    FEED_FORWARD,
+    NORMS,
+    Letters,
+    Part,
+    parameter_parts,
+)
+from metacount.check.parts.products import flop_parts
+from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from metacount.algebra.monomials import Space
+
+MOST_COPIES = 4
+LAYERS = "all of the layers but the feed-forward"
+# How much less likely than a known mistake.
+KNOWN, SOME, EXTRA, SMALL, HALF, ODD = 0.0, 0.1, 0.2, 0.25, 0.35, 0.6
+
+
+@frozen
+class Scope:
+    """Some of a count that may be changed as one: its name, its size, and which parts it is.
+
+    `uses` says how many copies of which part, so that nothing is changed twice.
+    """
+
+    name: str
+    table: Table
+    uses: tuple[tuple[str, int], ...]
+    cost: float = 0.0
+
+
+@frozen
+class Mistake:
+    """A mistake in words, what it adds, how unlikely it is, and what it takes the place of."""
+
+    words: str
+    adds: Table
+    cost: float
+    uses: tuple[tuple[str, int], ...] = ()
+
+
+def parts_of(letters: Letters, quantity: str) -> list[Part]:
+    """Every part of a quantity; they sum to it."""
+    if quantity == "kv_cache_bytes":
+        return cache_parts(letters)
+    if quantity in ("params", "active_params"):
+        return parameter_parts(letters, active=quantity == "active_params")
+    return flop_parts(letters, quantity)
+
+
+class Library:
+    """The known mistakes of one quantity of one model, and what else may have been changed."""
+
+    def __init__(self, letters: Letters, quantity: str, parts: list[Part], space: Space) -> None:
+        self.space, self.quantity = space, quantity
+        self.room: dict[str, int] = {}
+        self.whole: Table = {}
+        self.scopes: list[Scope] = []
+        self.known: list[Mistake] = []
+        unit_of: dict[str, str] = {}
+        for names, expr, count in merged(parts):
+            unit = _some(count, count, names)
+            self.room[unit] = count
+            unit_of.update(dict.fromkeys(names, unit))
+            one = space.table(expr)
+            self.whole = less(self.whole, times(one, Fraction(-count)))
+            self._unit(names, one, count, unit)
+        for name, members in groups(parts):
+            self._group(name, members, unit_of)
+            for words, word in (("all norms' biases", "bias"), ("all norms' weights", "")):
+                some = [p for p in members if "norm" in p.name and ("bias" in p.name) == bool(word)]
+                if name == NORMS and len(some) not in (0, len(members)):
+                    self._group(words, some, unit_of)
+            blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
+            if name == NORMS and 1 < len(blocks) < len(members):
+                self._group("the norms of the blocks", blocks, unit_of)
+        for name, members in halves(parts):
+            self._group(name, members, unit_of)
+        blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
+        if len({part.group for part in blocks}) > 1:
+            total = sympy.Add(*(part.total for part in blocks))
+            self._add("the matrices of the blocks: only half counted", -total / 2, HALF,
+                      tuple((unit, self.room[unit]) for unit in
+                            dict.fromkeys(unit_of[part.name] for part in blocks)))  # fmt: skip
+        if letters.spec.n_dense_layers:
+            most = [part for part in parts if part.group != FEED_FORWARD
+                    and part.expr.has(LETTERS["n_layers"])]  # fmt: skip
+            self._group(LAYERS, most, unit_of)
+        self._variants(parts, unit_of)
+        for words, expr in extras(letters, quantity, parts):
+            self._add(words, expr, KNOWN if words in LIKELY_WORDS else EXTRA)
+        self._other_attention(letters, parts, unit_of)
+        if letters.of.is_moe:
+            self._mixture(letters, parts, unit_of)
+
+    def _add(
+        self, words: str, expr: Any, cost: float, uses: tuple[tuple[str, int], ...] = ()
+    ) -> None:
+        try:
+            adds = self.space.table(expr)
+        except NotMonomials:
+            return  # a letter that neither side has
+        if adds:
+            self.known.append(Mistake(words=words, adds=adds, cost=cost, uses=uses))
+
+    def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
+        # small tensors are forgotten, seldom counted twice
+        twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
+        for n in range(1, min(count, MOST_COPIES) + 1):
+            what, cost = _some(n, count, names), KNOWN if n == count else SOME
+            uses = ((unit, n),)
+            self.known.append(Mistake(words=f"{what} left out", adds=times(one, Fraction(-n)),
+                                      cost=cost, uses=uses))  # fmt: skip
+            self.known.append(Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)),
+                                      cost=twice, uses=uses))  # fmt: skip
+            if n == 1:
+                self.known.append(Mistake(words=f"{what}: only half counted", uses=uses,
+                                          adds=times(one, Fraction(-n, 2)), cost=HALF))  # fmt: skip
+            scope = Scope(name=what, table=times(one, Fraction(n)), uses=uses,
+                          cost=cost + (ODD if 1 < n < count else 0))  # fmt: skip
+            self.scopes.append(scope)
+
+    def _group(self, name: str, members: list[Part], unit_of: dict[str, str]) -> None:
+        uses: dict[str, int] = {}
+        table: Table = {}
+        for part in members:
+            uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
+            table = less(table, times(self.space.table(part.total), Fraction(-1)))
+        items = tuple(uses.items())
+        if len(items) > 1 or (items and items[0][1] < self.room[items[0][0]]):
+            self.known.append(Mistake(words=f"{name} left out", adds=times(table, Fraction(-1)),
+                                      cost=KNOWN, uses=items))  # fmt: skip
+            self.scopes.append(Scope(name=name, table=table, uses=items))
+
+    def _variants(self, parts: list[Part], unit_of: dict[str, str]) -> None:
+        together: dict[str, list[tuple[Part, Any]]] = {}
+        for part in parts:
+            for words, expr in part.variants:
+                together.setdefault(words, []).append((part, part.count * expr - part.total))
+        for words, changed in together.items():
+            uses: dict[str, int] = {}
+            for part, _ in changed:
+                uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
+            self._add(words, sympy.Add(*(adds for _, adds in changed)), KNOWN, (*uses.items(),))
+            if len(changed) > 1:
+                alike: dict[Any, list[str]] = {}
+                for part, adds in changed:
+                    alike.setdefault(adds, []).append(part.name)
+                for adds, names in alike.items():
+                    for n in range(1, len(names) + 1):
+                        if n < len(changed):
+                            what = _some(n, len(names), names)
+                            self._add(f"{what}: {words}", n * adds, SOME)
+
+    def _other_attention(
+        self, letters: Letters, parts: list[Part], unit_of: dict[str, str]
+    ) -> None:
+        """The attention of a model with latents counted as if it had none."""
+        o = letters.of
+        mine = [part for part in parts if part.group == ATTENTION]
+        latent = [part for part in parts if "latent" in part.name and part.group != ATTENTION]
+        if o.attention != "mla" or not mine or self.quantity == "kv_cache_bytes":
+            return
+        scale = mine[-1].total / (o.d_model * o.n_heads * o.v_head_dim)  # o_proj's layers, tokens
+        nope, rope, value = o.qk_nope_head_dim, o.qk_rope_head_dim, o.v_head_dim
+        per_head = o.d_model / o.n_heads
+        sums = {4 * value, 4 * nope, 4 * (nope + rope), 2 * (nope + rope) + 2 * value, 4 * per_head,
+                2 * nope + 2 * value}  # fmt: skip
+        for total in sorted(sums, key=str):
+            size = scale * o.d_model * o.n_heads * total
+            words = (
+                "multi-head attention is counted, not MLA: "
+                f"q, k, v and o as {named(sympy.expand(o.d_model * o.n_heads * total))}"
+            )
+            for more in ([], latent) if latent else ([],):
+                gone = [*mine, *more]
+                uses: dict[str, int] = {}
+                for part in gone:
+                    unit = unit_of[part.name]
+                    uses[unit] = uses.get(unit, 0) + part.count
+                extra = ", no norms of the latents" if more else ""
+                self._add(words + extra, size - sympy.Add(*(part.total for part in gone)), KNOWN,
+                          (*uses.items(),))  # fmt: skip
+
+    def _mixture(self, letters: Letters, parts: list[Part], unit_of: dict[str, str]) -> None:
+        """Mistakes over the feed-forward of a mixture as a whole."""
+        o = letters.of
+        three = [part for part in parts if part.count > 1 and part.group == FEED_FORWARD]
+        dense = [part for part in parts if part.group == FEED_FORWARD and part.count == 1
+                 and "FFN" in part.name]  # fmt: skip
+        if len(three) + len(dense) > 1:
+            one = [*(part.expr for part in three), *(part.expr for part in dense[:1])]
+            inner = "three" if letters.spec.gated else "two"
+            self._add(f"one of the {inner} matrices of every expert and every FFN left out",
+                      -sympy.Add(*one), SOME)  # fmt: skip
+        experts = [part for part in parts if "routed experts" in part.name or "router" in part.name]
+        rest = sympy.Add(*(part.total for part in parts if part not in experts))
+        self._add("all of the model counted n_experts times, not the experts alone",
+                  (o.n_experts - 1) * rest, SOME)  # fmt: skip
+        if dense:
+            in_dense = sympy.Add(*(
+                next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
+                * part.count for part in parts
+            ))  # fmt: skip
+            uses = tuple((unit_of[part.name], 1) for part in dense)
+            self._add(f"{EVERY}, and their own FFN is left out",
+                      in_dense - sympy.Add(*(part.total for part in dense)),
+                      KNOWN, uses)  # fmt: skip
+
+
+def merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:
+    """Parts of one size together: nobody can tell which of them is meant."""
+    sizes: dict[Any, tuple[list[str], int]] = {}
+    for part in parts:
+        names, count = sizes.get(part.expr, ([], 0))
+        sizes[part.expr] = ([*names, part.name], count + part.count)
+    for expr, (names, count) in sizes.items():
+        yield names, expr, count
+
+
+def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Parts that are often left out together."""
+    for group in dict.fromkeys(part.group for part in parts if part.group):
+        yield group, [part for part in parts if part.group == group]
+
+
+def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
+    names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
+    for name in dict.fromkeys(names):
+        members = [part for part in parts if part.name.partition(" (")[0] == name]
+        if len(members) > 1:
+            yield name, members
+
+
+def _some(n: int, count: int, names: list[str]) -> str:
+    """`n` of `count` parts of one size; the stack or kind of layer they share said first."""
+    where, colon, _ = names[0].rpartition(": ")
+    if not all(name.startswith(where + colon) for name in names):
+        where = colon = ""
+    bare = [name.removeprefix(where + colon) for name in names]
+    if n == count:
+        return where + colon + listed(bare)
+    word = ("one", "two", "three", "four")[n - 1]
+    what = f"{word} of {listed(bare)}" if len(bare) > 1 else f"{word} of the {count} {bare[0]}"
+    return where + colon + what
+
+
+def listed(names: list[str]) -> str:
+    """Names as a list, a first word that all share said once.
+
+    >>> listed(["FFN gate_proj", "FFN up_proj", "FFN down_proj"])
+    'FFN gate_proj, up_proj and down_proj'
+    """
+    first = names[0].partition(" ")[0] + " "
+    shared = first if len(names) > 1 and all(name.startswith(first) for name in names) else ""
+    rest = [name.removeprefix(shared) for name in names]
+    text = rest[0] if len(rest) == 1 else f"{', '.join(rest[:-1])} and {rest[-1]}"
+    return shared + text

@@ -1,0 +1,136 @@
+"""What a formula takes for granted: sizes that are equal at this model, numbers that are sizes.
+
+A formula with d² for d·h·h_d, or 32 for N, is read as what it means at this model, so that what is
+wrong in it stands alone; what was taken as equal is said.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from metacount.algebra.monomials import Table, less, substituted
+from metacount.check.condition import named
+from metacount.check.given.vocabulary import LETTERS
+from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from metacount.algebra.monomials import Space
+
+MOST_RELATIONS = 10
+
+
+@frozen
+class Relation:
+    """A letter, what it is equal to at the model, and that in words."""
+
+    words: str
+    place: int
+    by: Table
+    free: bool  # whether it may be taken where it makes no monomial match yet
+    pin: bool = False  # a number
+    cost: float = 0.0
+
+
+@frozen
+class Reading:
+    """Both sides with some sizes taken as one."""
+
+    theirs: Table
+    summands: tuple[Table, ...]  # theirs as written, before equal monomials were added up
+    relations: tuple[Relation, ...]
+    words: tuple[str, ...]
+
+    def taken(self, table: Table) -> Table | None:
+        """A table with these sizes taken as one."""
+        return _taken(table, self.relations)
+
+
+def _taken(table: Table, relations: tuple[Relation, ...]) -> Table | None:
+    found: Table | None = table
+    for relation in relations:
+        found = None if found is None else substituted(found, relation.place, relation.by)
+    return found
+
+
+def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[Relation]:
+    """What is equal at the model's sizes; with `pins`, every size and its number too."""
+    found = []
+    d, heads, width, kv, ff = (
+        LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
+    )
+
+    def add(words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False,
+            cost: float = 0.0) -> None:  # fmt: skip
+        if letter in space.place and by.free_symbols <= space.place.keys():
+            table = space.table(by)
+            found.append(Relation(words=words, place=space.place[letter], by=table, free=free,
+                                  pin=pin, cost=cost))  # fmt: skip
+
+    if width in numbers and numbers[heads] * numbers[width] == numbers[d]:
+        add(f"{named(heads * width)} = {named(d)}", width, d / heads)
+    if kv in numbers and numbers[heads] == numbers[kv]:
+        add(f"{named(kv)} = {named(heads)}", kv, heads)
+    elif kv in numbers and numbers[kv] > 1:
+        add(f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}", kv,
+            heads / (numbers[heads] // numbers[kv]), free=False, cost=0.4)  # fmt: skip
+    for wide in (ff, LETTERS["d_ff_expert"]):
+        if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
+            ratio = sympy.Rational(numbers[wide], numbers[d])
+            add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d, cost=0.15)
+    narrow = [LETTERS[name] for name in ("qk_nope_head_dim", "v_head_dim", "head_dim")]
+    for a, b in combinations([letter for letter in narrow if letter in numbers], 2):
+        if numbers[a] == numbers[b]:
+            add(f"{named(b)} = {named(a)}", b, a)
+    for letter, n in numbers.items():
+        if n > 2 and not pins:
+            continue  # the numbers that were written are read as what they are
+        add(f"{named(letter)} = {n}", letter, sympy.Integer(n), free=n == 1, pin=True)
+    return found
+
+
+def read(
+    theirs: Table, summands: tuple[Table, ...], ours: Table, known: list[Relation],
+    words: tuple[str, ...] = (),
+) -> Iterator[Reading]:  # fmt: skip
+    """The formula as it stands, and with what makes the two sides most alike taken as equal."""
+    yield Reading(theirs=theirs, summands=summands, relations=(), words=words)
+    chosen: tuple[Relation, ...] = ()
+    mine, its = theirs, ours
+    now = unlike(mine, its)
+    for _ in range(MOST_RELATIONS):
+        tried = []
+        for relation in known:
+            used = any(key[relation.place] for key in mine)
+            if (relation in chosen or (relation.pin and used)
+                    or not (used or any(key[relation.place] for key in its))):  # fmt: skip
+                continue
+            a, b = (substituted(table, relation.place, relation.by) for table in (mine, its))
+            if a is None or b is None:
+                continue
+            exact, far, differing = unlike(a, b)
+            free = relation.free
+            if (far, differing) < now[1:] if free else exact < now[0]:
+                tried.append(((not free, far, differing), relation, a, b))
+        if not tried:
+            break
+        _, relation, mine, its = min(tried, key=lambda one: one[0])
+        now = unlike(mine, its)
+        chosen = (*chosen, relation)
+        taken = [_taken(summand, chosen) for summand in summands]
+        yield Reading(theirs=mine, summands=tuple(table for table in taken if table),
+                      relations=chosen, words=(*words, *(one.words for one in chosen)))  # fmt: skip
+
+
+def unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
+    """How many monomials of theirs are not ours, to the number; how far off; how many differ."""
+    exact = sum(ours.get(key) != value for key, value in theirs.items())
+    far = sum(
+        min((sum(map(abs, map(int.__sub__, key, other))) for other in ours), default=0)
+        for key in theirs if key not in ours
+    )  # fmt: skip
+    return exact, far, len(less(theirs, ours))

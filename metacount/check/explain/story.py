@@ -1,0 +1,121 @@
+"""The simplest set of mistakes that together make a difference, to the last monomial."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metacount.algebra.monomials import Key, Table, key_of, less
+from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEFT_OUT = " left out"
+OR = ", or "  # two mistakes that add the same: nobody can tell which was made
+MOST_ALTERNATIVES = 3
+MOST_STEPS = 4_000  # tables looked at
+CLOSE = 0.05  # stories as likely as each other
+AGAINST = 1.5  # for two mistakes that undo each other in part
+SAME = 0.12  # mistakes that add the same, where one is little less likely
+
+
+@frozen
+class Edit:
+    """A mistake as it stands in the search: `adds` to the formula, `true` to the count."""
+
+    words: str
+    adds: Table
+    true: Table
+    cost: float
+    uses: tuple[tuple[str, int], ...] = ()
+
+
+@frozen
+class Story:
+    """Mistakes that together make a difference, and what they leave of it."""
+
+    told: tuple[Edit, ...]
+    cost: float
+
+
+class Search:
+    """The edits that may be combined, and the cheapest combination for a difference."""
+
+    def __init__(self, edits: list[Edit], room: Mapping[str, int]) -> None:
+        self.room = room
+        self.by_adds: dict[Key, Edit] = {}
+        for edit in sorted(edits, key=lambda edit: edit.cost):
+            key = key_of(edit.adds)
+            first = self.by_adds.setdefault(key, edit)
+            # beside what everybody gets wrong, an unlikelier mistake is not worth a word
+            near = SAME if first.cost or edit.words.endswith(LEFT_OUT) else 0.0
+            if first is not edit and edit.cost <= first.cost + near:
+                self.by_adds[key] = _either(first, edit)
+        self.by_key: dict[object, list[Edit]] = {}
+        for edit in self.by_adds.values():
+            for monomial in edit.adds:
+                self.by_key.setdefault(monomial, []).append(edit)
+        self.longest = max((len(edit.adds) for edit in self.by_adds.values()), default=0)
+
+    def cheapest(self, difference: Table, below: float, most: int) -> Story | None:
+        """The cheapest set of edits that add up to `difference`, if it costs less than `below`."""
+        self.best, self.steps = below, 0
+        self.found: list[tuple[float, tuple[Edit, ...]]] = []
+        for n in range(1, most + 1):
+            if n >= self.best:
+                break
+            self._from(difference, n, (), 0.0, dict(self.room))
+        if not self.found:
+            return None
+        cost, told = min(self.found, key=lambda found: found[0])
+        return Story(told=told, cost=cost)
+
+    def _from(
+        self, left: Table, n: int, told: tuple[Edit, ...], cost: float, room: dict[str, int]
+    ) -> None:
+        if n == 1:
+            last = self.by_adds.get(key_of(left))
+            if last is None or not _fits(last, room):
+                return
+            total = cost + 1 + last.cost + AGAINST * any(_against(last, one) for one in told)
+            if total <= self.best + CLOSE:
+                self.best = min(self.best, total)
+                self.found.append((total, (*told, last)))
+            return
+        if len(left) > n * self.longest:
+            return
+        near = [self.by_key.get(monomial, []) for monomial in left]
+        # the monomial that the fewest edits touch: one of them must be made
+        for edit in min(near, key=len, default=[]):
+            self.steps += 1
+            after = cost + 1 + edit.cost
+            if self.steps > MOST_STEPS or after + (n - 1) > self.best + CLOSE:
+                continue
+            if not _fits(edit, room):
+                continue
+            rest = less(left, edit.adds)
+            if not rest or (n > 2 and len(rest) >= len(left)):
+                continue
+            after += AGAINST * any(_against(edit, other) for other in told)
+            if after + (n - 1) > self.best + CLOSE:
+                continue
+            used = dict(room)
+            for part, count in edit.uses:
+                used[part] -= count
+            self._from(rest, n - 1, (*told, edit), after, used)
+
+
+def _against(a: Edit, b: Edit) -> bool:
+    """Whether one takes away of what the other adds: left out although it is plainly there."""
+    return any(b.adds[key] * value < 0 for key, value in a.adds.items() if key in b.adds)
+
+
+def _fits(edit: Edit, room: dict[str, int]) -> bool:
+    return all(room[part] >= count for part, count in edit.uses)
+
+
+def _either(a: Edit, b: Edit) -> Edit:
+    plain = a.words.replace(":", "")
+    if b.words.replace(":", "") in plain or a.words.count(OR) + 1 >= MOST_ALTERNATIVES:
+        return a
+    return Edit(words=a.words + OR + b.words, adds=a.adds, true=a.true, cost=a.cost, uses=a.uses)

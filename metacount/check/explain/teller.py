@@ -1,0 +1,224 @@
+"""The cheapest story of a difference: over readings, and over what was changed everywhere."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from metacount.algebra.monomials import Monomial, Table, less
+from metacount.check.explain.changes import TOO_FEW, TOO_MANY, Change, Changes
+from metacount.check.explain.factors import factor_words
+from metacount.check.explain.literals import LARGE
+from metacount.check.explain.mistakes import LAYERS, Library
+from metacount.check.explain.readings import Reading
+from metacount.check.explain.story import Edit, Search, Story
+from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
+from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Of a whole count: multiply-adds, a backward too, units of 2^10, 2^20 and 2^30 bytes.
+FACTORS = {Fraction(n) for n in (2, 3, 4, 6, "1/2", "3/2", "1/3", "1/4", "1/6")}
+FACTORS |= {Fraction(1, 2**power) for power in (10, 20, 30)}
+UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
+MOST_MONOMIALS = 40  # of a difference: with more, no list of mistakes is an explanation
+MOST_SEARCHES = 40  # over readings and changes of everything, so that no formula takes long
+MOST_EVERYWHERE = 3  # changes of the whole count at once
+WIDTH = 5  # of them that are followed further
+READ = 0.03  # of a size that is read into a formula
+SMALL = 0.3  # more, where the number is small: it may be a factor
+DEAREST = 6.2
+MOST_MISTAKES = 5
+FEW = 3
+COPIES = ("counted twice", "only half counted")
+FAR = 3  # letters between what is left out and what is left over
+ONE_LAYER = (TOO_MANY, TOO_FEW)
+MOST_CANCELLED = 20
+SCOPED = 0.05  # a change of one part, beside one of everything
+
+
+@frozen
+class Told:
+    """A story under one reading: mistakes in parts, then changes of everything."""
+
+    reading: Reading
+    everywhere: tuple[Change, ...]
+    story: Story
+    cost: float
+
+
+class Teller:
+    """The cheapest story so far, over readings and over what may have been changed everywhere."""
+
+    def __init__(self, library: Library, changes: Changes, quantity: str) -> None:
+        self.mistakes, self.changes, self.quantity = library, changes, quantity
+        self.space = library.space
+        self.best: Told | None = None
+        self.seen: set[Any] = set()
+        self.searches = 0
+
+    @property
+    def dearest(self) -> float:
+        return DEAREST if self.best is None else self.best.cost
+
+    def tell(self, reading: Reading) -> None:
+        """Look for a cheaper story under this reading."""
+        ours = reading.taken(self.mistakes.whole)
+        key = (frozenset(reading.theirs.items()), frozenset(ours.items()) if ours else None)
+        if ours is None or key in self.seen:
+            return
+        if len(less(reading.theirs, ours)) > MOST_MONOMIALS:
+            return
+        self.seen.add(key)
+        base = READ * len(reading.words) + sum(one.cost for one in reading.relations)
+        read = [word.rpartition(" = ")[2] for word in reading.words]
+        base += SMALL * sum(2 < int(number) < LARGE for number in read if number.isdigit())
+        if base + 1 >= self.dearest or self.searches > MOST_SEARCHES:
+            return
+        level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
+        tried: set[Any] = set()
+        for depth in range(MOST_EVERYWHERE + 1):
+            following: list[tuple[tuple[Change, ...], Table, float]] = []
+            for everywhere, table, cost in level:
+                if cost + (len(everywhere) == 0) < self.dearest:
+                    self._tell(reading, everywhere, table, cost)
+                if depth < MOST_EVERYWHERE:
+                    following += self._further(reading, everywhere, table, cost, tried)
+            following.sort(key=lambda one: (len(less(reading.theirs, one[1])), one[2]))
+            level = following[: WIDTH - depth]
+
+    def _further(
+        self, reading: Reading, everywhere: tuple[Change, ...], table: Table, cost: float,
+        tried: set[Any],
+    ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:  # fmt: skip
+        difference = less(reading.theirs, table)
+        for change in (*self.changes.between(table, difference, reading.summands),
+                       *self._factors(reading.theirs, table)):  # fmt: skip
+            if change.factor and change.words.startswith("counted"):
+                continue  # a factor of everything has its own words
+            if change.words == "only half counted":
+                continue
+            after = cost + 1 + change.cost
+            if after >= self.dearest or any(change.words == other.words for other in everywhere):
+                continue
+            changed = change.of(table)
+            if changed is None or len(less(reading.theirs, changed)) >= len(difference):
+                continue
+            key = frozenset(changed.items())
+            if key not in tried:
+                tried.add(key)
+                yield (*everywhere, change), changed, after
+
+    def _factors(self, theirs: Table, ours: Table) -> Iterator[Change]:
+        """A number and units that theirs has more than ours."""
+        units = {self.space.place[LETTERS[name]] for name in UNITS
+                 if LETTERS[name] in self.space.place}  # fmt: skip
+        units |= {self.space.place[BYTES_LETTER]} if BYTES_LETTER in self.space.place else set()
+        seen = set()
+        for mine, value in ours.items():
+            for other, theirs_value in theirs.items():
+                powers = tuple(map(int.__sub__, other, mine))
+                found = (theirs_value / value, powers)
+                if found in seen or found == (Fraction(1), self.space.one):
+                    continue
+                seen.add(found)
+                number, _ = found
+                if all(not n or i in units for i, n in enumerate(powers)) and number > 0:
+                    plain = number == 1 or number in FACTORS
+                    letters = [(a, n) for a, n in zip(self.space.letters, powers, strict=True) if n]
+                    words = factor_words(number, letters, self.quantity)
+                    if plain and (number == 1 or not letters):
+                        yield Change(words=words, cost=0.15 + 0.2 * len(letters), place=None,
+                                     by=None, factor=found)  # fmt: skip
+
+    def _tell(
+        self, reading: Reading, everywhere: tuple[Change, ...], table: Table, cost: float
+    ) -> None:
+        difference = less(reading.theirs, table)
+        self.searches += 1
+        if self.searches > MOST_SEARCHES:
+            return
+        if not difference:
+            story: Story | None = Story(told=(), cost=0.0)
+        else:
+            edits = [*self._edits(reading, everywhere, difference)]
+            story = Search(edits, self.mistakes.room).cheapest(
+                difference, self.dearest - cost, MOST_MISTAKES - len(everywhere)
+            )
+        if (
+            story is not None
+            and cost + story.cost < self.dearest
+            and self._plain(difference, story, everywhere)
+        ):
+            self.best = Told(reading=reading, everywhere=everywhere, story=story,
+                             cost=cost + story.cost)  # fmt: skip
+
+    def sure(self, reading: Reading) -> None:
+        """Where no story is whole: parts left out that nothing left over comes near."""
+        ours = reading.taken(self.mistakes.whole)
+        if self.best is not None or ours is None:
+            return
+        left, told = less(reading.theirs, ours), list[Edit]()
+        known = sorted(self.mistakes.known, key=lambda one: (-len(one.adds), one.cost))
+        for mistake in known:
+            adds = reading.taken(mistake.adds)
+            if not adds or not mistake.words.endswith("left out"):
+                continue
+            rest = less(left, adds)
+            if any(left.get(key) != value for key, value in adds.items()):
+                continue
+            if all(_distance(key, other) > FAR for key in adds for other in rest):
+                told.append(Edit(words=mistake.words, adds=adds, true=adds, cost=mistake.cost))
+                left = rest
+        if told and left:
+            story = Story(told=tuple(told), cost=DEAREST)
+            self.best = Told(reading=reading, everywhere=(), story=story, cost=DEAREST)
+
+    def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
+        """Whether a story of many parts is no accident: large ones that cancel each other."""
+        if len(story.told) + len(everywhere) < FEW:
+            return True
+        each = [abs(self.space.value(edit.adds, self.changes.here)) for edit in story.told]
+        whole = abs(self.space.value(left, self.changes.here))
+        return (bool(everywhere) and not each) or sum(each) <= MOST_CANCELLED * max(whole, each[-1])
+
+    def _edits(
+        self, reading: Reading, everywhere: tuple[Change, ...], difference: Table
+    ) -> Iterator[Edit]:
+        def changed(table: Table | None) -> Table | None:
+            for change in everywhere:
+                table = None if table is None else change.of(table)
+            return table
+
+        places = {change.place for change in everywhere}
+        for mistake in self.mistakes.known:
+            true = reading.taken(mistake.adds)
+            adds = changed(true)
+            if adds and true:
+                yield Edit(words=mistake.words, adds=adds, true=true, cost=mistake.cost,
+                           uses=mistake.uses)  # fmt: skip
+        for scope in self.mistakes.scopes:
+            before = reading.taken(scope.table)
+            now = changed(before)
+            if now is None or before is None:
+                continue
+            for change in self.changes.between(now, difference, reading.summands):
+                if change.place is not None and change.place in places:
+                    continue  # what was changed everywhere is not changed back
+                if scope.name != LAYERS and change.words in ONE_LAYER:
+                    continue  # a layer more or less is one of everything
+                if len(scope.uses) == 1 and change.words in COPIES:
+                    continue  # in the library, in other words
+                after, after_true = change.of(now), change.of(before)
+                if after is None or after_true is None:
+                    continue
+                adds = less(after, now)
+                if adds and any(difference.get(key) == value for key, value in adds.items()):
+                    yield Edit(words=f"{scope.name}: {change.words}", adds=adds,
+                               true=less(after_true, before), uses=scope.uses,
+                               cost=change.cost + scope.cost + SCOPED)  # fmt: skip
+
+
+def _distance(a: Monomial, b: Monomial) -> int:
+    return sum(map(abs, map(int.__sub__, a, b)))

@@ -1,0 +1,136 @@
+"""The process in which somebody's file is run: one job in, one answer out, both JSON.
+
+The function's own output goes nowhere: the answer has a channel that it does not know.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+from metacount.check.given.call import ask
+from metacount.check.given.vocabulary import Vocabulary
+from metacount.errors import InputError, shown
+from metacount.spec import ModelSpec, Workload
+
+MAX_MEMORY = 4 * 2**30  # bytes of data
+MAX_FILE = 2**26  # bytes of a file that it writes
+MORE_PROCESSES = 200  # than there are already
+
+
+def main() -> None:
+    """Read a job from stdin, answer on what was stdout."""
+    job = json.loads(sys.stdin.read())
+    channel = os.dup(1)
+    os.set_inheritable(channel, False)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    home = os.getpid()
+    _limit(job["seconds"])
+    try:
+        answer = _answer(job)
+    except InputError as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"error": f"{job['name']}: ran out of memory"}
+    except BaseException as error:  # KeyboardInterrupt: nobody sits at this keyboard
+        answer = {"error": f"{job['name']}: raised {type(error).__name__}"}
+    if os.getpid() == home:  # and not a fork that the function made
+        with os.fdopen(channel, "w", encoding="utf-8") as file:
+            file.write(json.dumps(answer) + "\n")
+    os._exit(0)  # whatever threads it has left behind
+
+
+def _limit(seconds: float) -> None:
+    """Bounds on memory, processes, files and time, for all that the function starts as well."""
+    try:
+        import resource
+    except ImportError:  # not every system has it
+        return
+
+    def lower(name: str, limit: int) -> None:
+        kind = getattr(resource, name, None)
+        if kind is not None:
+            _, most = resource.getrlimit(kind)
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+            resource.setrlimit(kind, (limit, most if name == "RLIMIT_DATA" else limit))
+
+    lower("RLIMIT_DATA", MAX_MEMORY)
+    lower("RLIMIT_FSIZE", MAX_FILE)
+    lower("RLIMIT_CORE", 0)
+    lower("RLIMIT_CPU", int(seconds * (os.cpu_count() or 1)) + 5)
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            running = int(file.read().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return
+    lower("RLIMIT_NPROC", running + MORE_PROCESSES)
+
+
+def _answer(job: dict[str, Any]) -> dict[str, Any]:
+    spec, workload = ModelSpec.from_dict(job["spec"]), Workload(**job["workload"])
+    words = Vocabulary(spec, workload, job["quantity"], name=job["model"], config=job["config"])
+    function = _load(job["file"], job["function"], job["name"])
+    answer = ask(function, (spec, workload), words, job["name"], seconds=job["seconds"])
+    tried = answer.tried
+    return {
+        "text": answer.text,
+        "unsure": answer.unsure,
+        "value": str(answer.value),
+        "notes": answer.notes,
+        "cases": [_case(case, value) for case, value in answer.cases],
+        "tried": None
+        if tried is None
+        else {
+            "planned": tried.planned,
+            "compared": tried.compared,
+            "raised": tried.raised,
+            "inexact": tried.inexact,
+            "late": tried.late,
+            "fixed": tried.fixed,
+            "small": None if tried.small is None else _case(*tried.small),
+        },
+    }
+
+
+def _case(case: Any, value: Any) -> dict[str, Any]:
+    return {"spec": case[0].to_dict(), "workload": case[1].to_dict(), "value": str(value)}
+
+
+def _load(path: str, name: str, shown_as: str) -> Any:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location("formula_file", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{shown_as}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["formula_file"] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise InputError(
+            f"{shown(path)}, line {error.lineno}: is not Python: {error.msg}"
+        ) from None
+    except MemoryError:
+        raise
+    except BaseException as error:
+        raise InputError(f"{shown(path)}: raised {type(error).__name__} when it was loaded: "
+                         f"{shown(error)}") from None  # fmt: skip
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [n for n, value in vars(module).items() if inspect_function(value)]
+        remedy = f"it has {', '.join(known)}" if known else "it has no function"
+        raise InputError(f"{shown(path)}: has no function '{shown(name)}'; {remedy}")
+    return function
+
+
+def inspect_function(value: object) -> bool:
+    """Whether `value` is a function that the file itself defines."""
+    return getattr(value, "__module__", None) == "formula_file" and callable(value)
+
+
+if __name__ == "__main__":
+    main()

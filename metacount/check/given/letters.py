@@ -1,0 +1,225 @@
+"""Letters that a function is called with: they do arithmetic, and refuse every question.
+
+A function that asks what a letter is (equal, larger, true, an int, in a table, printed) may take a
+branch at some sizes that it does not take with letters. So a question ends the call, is remembered
+where the function catches what ends it, and numbers decide instead.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from metacount.algebra.text import MAX_DIGITS, MAX_LENGTH
+
+MEANT = 1_000  # largest denominator of a fraction that a float may stand for: 2.6666666666666665
+MAX_EXPONENT = 64
+SUM, PRODUCT, SIGNED, POWER, ATOM = range(5)  # how tightly a text holds together
+
+
+class Asked(BaseException):
+    """A question to a letter. No `Exception`: no `except` of a function is meant for it."""
+
+
+class Session:
+    """One call with letters: what was asked, and whether floats would have been rounded."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.floats = self.rounds = False
+
+    def ask(self, what: str) -> NoReturn:
+        """End the call, and remember why."""
+        self.asked.append(what)
+        raise Asked(what)
+
+    def letter(self, text: str) -> Any:
+        """A letter that stands for the expression `text`."""
+        return _letter(self, text, ATOM if text.isidentifier() or text.isdigit() else SUM)
+
+    def text(self, value: Any) -> str:
+        """What was made of the letters, as text; a question where it is no arithmetic."""
+        return self._operand(value)[0]
+
+    def choose(self, name: str, values: tuple[Any, ...]) -> Any:
+        """min or max of letters and numbers."""
+        texts = [self._operand(value)[0] for value in values]
+        whole = texts[0]
+        for text in texts[1:]:
+            whole = f"{name}({whole}, {text})"
+        return _letter(self, whole, ATOM)
+
+    def _operand(self, value: Any) -> tuple[str, int]:
+        """Text of an operand, and how tightly it holds together."""
+        kind = type(value)
+        if kind is Letter:
+            text: str = object.__getattribute__(value, "text")
+            return text, object.__getattribute__(value, "level")
+        if kind is bool or kind is int:
+            number = Fraction(int(value))
+        elif kind is Fraction:
+            number = value
+        elif kind is float:
+            number = self._meant(value)
+        else:
+            self.ask(f"for arithmetic with a {kind.__name__}")
+        if max(abs(number.numerator), number.denominator) >= 10**MAX_DIGITS:
+            self.ask("for arithmetic with a number of too many digits")
+        if number < 0:
+            return f"(-{-number})", ATOM
+        return (str(number), ATOM) if number.denominator == 1 else (f"({number})", ATOM)
+
+    def _meant(self, value: float) -> Fraction:
+        if value != value or abs(value) > 2**53:
+            self.ask(f"for arithmetic with {value}")
+        self.floats = True
+        exact = Fraction(value)
+        if exact.denominator <= MEANT:
+            return exact
+        fraction = exact.limit_denominator(MEANT)
+        if float(fraction) != value:
+            self.ask(f"for arithmetic with {value}, which is no short fraction")
+        self.rounds = True
+        return fraction
+
+    def joined(self, sign: str, level: int, left: Any, right: Any) -> Any:
+        """`left` and `right` with a sign between them."""
+        (a, tight), (b, other) = self._operand(left), self._operand(right)
+        a = a if tight >= level else f"({a})"
+        # a + (b - c) may be read from the left; a - (b - c), a * (b % c) must not be
+        loose = other >= level if sign == "+" else other > level
+        return _letter(self, f"{a} {sign} {b if loose else f'({b})'}", level)
+
+    def divided(self, left: Any, right: Any) -> Any:
+        """A quotient, for which Python makes a float."""
+        self.floats = True
+        power_of_two = type(right) is int and right > 0 and right & (right - 1) == 0
+        self.rounds = self.rounds or not power_of_two
+        return self.joined("/", PRODUCT, left, right)
+
+    def whole(self, name: str, value: Any) -> Any:
+        """floor or ceil."""
+        return _letter(self, f"{name}({self._operand(value)[0]})", ATOM)
+
+
+def _letter(session: Session, text: str, level: int) -> Any:
+    if len(text) > MAX_LENGTH:
+        session.ask("for more than can be written down")
+    made = object.__new__(Letter)
+    for name, value in (("session", session), ("text", text), ("level", level)):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _session(letter: Any) -> Session:
+    found: Session = object.__getattribute__(letter, "session")
+    return found
+
+
+def _question(what: str) -> Any:
+    def refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+        _session(self).ask(what)
+
+    return refuse
+
+
+class Letter:
+    """A size that only does arithmetic; `Session.letter` makes one."""
+
+    __slots__ = ("level", "session", "text")
+
+    def __getattribute__(self, name: str) -> NoReturn:
+        _session(self).ask(f"for its attribute {name}")
+
+    def __add__(self, other: Any) -> Any:
+        return _session(self).joined("+", SUM, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _session(self).joined("+", SUM, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _session(self).joined("-", SUM, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _session(self).joined("-", SUM, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _session(self).joined("*", PRODUCT, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _session(self).joined("*", PRODUCT, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _session(self).divided(self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _session(self).divided(other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _session(self).joined("//", PRODUCT, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _session(self).joined("//", PRODUCT, other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return _session(self).joined("%", PRODUCT, self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _session(self).joined("%", PRODUCT, other, self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        session = _session(self)
+        if type(other) is not int or not 0 <= other <= MAX_EXPONENT or modulus is not None:
+            session.ask("for a power that is no small whole number")
+        base, level = session._operand(self)
+        return _letter(session, f"{base if level == ATOM else f'({base})'}**{other}", POWER)
+
+    def __neg__(self) -> Any:
+        session = _session(self)
+        text, level = session._operand(self)
+        return _letter(session, f"-{text if level >= POWER else f'({text})'}", SIGNED)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        """True: a size that is 0 is structure, and no letter. Of a sum it is a question."""
+        session = _session(self)
+        text, _ = session._operand(self)
+        return text.isidentifier() or session.ask("whether it is 0")
+
+    def __floor__(self) -> Any:
+        return _session(self).whole("floor", self)
+
+    def __ceil__(self) -> Any:
+        return _session(self).whole("ceil", self)
+
+
+QUESTIONS = {
+    "__eq__": "whether it is equal", "__ne__": "whether it is equal",
+    "__lt__": "which is smaller", "__le__": "which is smaller",
+    "__gt__": "which is larger", "__ge__": "which is larger",
+    "__hash__": "for its hash, as a key is asked for",
+    "__int__": "for an int", "__index__": "for an int", "__float__": "for a float",
+    "__complex__": "for a number", "__trunc__": "for an int", "__round__": "for a rounded number",
+    "__str__": "for a text", "__repr__": "for a text", "__format__": "for a text",
+    "__bytes__": "for a text", "__abs__": "for its sign", "__len__": "for a length",
+    "__iter__": "for items", "__contains__": "for items", "__getitem__": "for items",
+    "__call__": "for a call", "__rpow__": "for a power", "__matmul__": "for a product of matrices",
+    "__rmatmul__": "for a product of matrices", "__and__": "for bits", "__rand__": "for bits",
+    "__or__": "for bits", "__ror__": "for bits", "__xor__": "for bits", "__rxor__": "for bits",
+    "__lshift__": "for bits", "__rlshift__": "for bits", "__rshift__": "for bits",
+    "__rrshift__": "for bits", "__invert__": "for bits", "__setattr__": "to change",
+    "__delattr__": "to change", "__reduce_ex__": "to be copied", "__copy__": "to be copied",
+    "__deepcopy__": "to be copied", "__dir__": "for its attributes", "__sizeof__": "for its size",
+    "__enter__": "for a context", "__exit__": "for a context", "__next__": "for items",
+    "__await__": "to wait",
+}  # fmt: skip
+for _name, _what in QUESTIONS.items():
+    setattr(Letter, _name, _question(_what))

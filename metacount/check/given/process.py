@@ -1,0 +1,116 @@
+"""The process in which somebody's file is run, from outside: it ends in time, with all it started.
+
+What it leaves behind may hold its pipes open, ignore signals, or move to a session of its own, so
+nothing here waits for the end of a pipe, and descendants are looked for until none is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from typing import IO, Any
+
+from metacount.errors import InputError
+
+MAX_ANSWER = 2**24  # bytes
+MARK = "METACOUNT_CHECK"  # in the environment of all that a check starts
+ROUNDS = 20  # of looking for what is left
+
+
+def answer_of(job: str, name: str, timeout: float) -> dict[str, Any]:
+    """What the child process answers to `job`; it and all it started end with this call."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [path for path in (os.environ.get("PYTHONPATH"), package) if path]
+    mark = uuid.uuid4().hex
+    until = time.monotonic() + timeout
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "metacount.check.given.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), MARK: mark},
+        start_new_session=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(job.encode())
+            child.stdin.close()
+        output = _line(child, child.stdout, until)
+    finally:
+        code = _end(child, mark)
+    if output is None:
+        raise InputError(f"{name}: stopped after {timeout:g} s; is there a loop without end? "
+                         "--timeout gives it more")  # fmt: skip
+    if not output.endswith(b"\n"):
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code} and without an answer"
+        if len(output) > MAX_ANSWER:
+            how = "with an answer that is too long"
+        raise InputError(f"{name}: its process ended {how}; return a number instead")
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise InputError(f"{name}: its process wrote over the answer")
+    return answer
+
+
+def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> bytes | None:
+    """What comes up to the end of the line, of the pipe or of the process; None when time is up."""
+    found = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while (left := until - time.monotonic()) > 0:
+            ended = child.poll() is not None  # before the look: what it wrote is there then
+            if selector.select(0 if ended else min(left, 0.05)):
+                chunk = os.read(pipe.fileno(), 2**16)
+                found += chunk
+                if not chunk or chunk.endswith(b"\n") or len(found) > MAX_ANSWER:
+                    if not chunk:
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            child.wait(max(0.0, until - time.monotonic()))
+                    return bytes(found)
+            elif ended:
+                return bytes(found)
+    return None
+
+
+def _end(child: subprocess.Popen[bytes], mark: str) -> int:
+    """Kill the process and all it started; its exit code where it ended by itself."""
+    ended = child.poll()
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
+        os.killpg(child.pid, signal.SIGKILL)
+    code = child.wait()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    for _ in range(ROUNDS):
+        left = _marked(mark)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            break
+    return code if ended is None else ended
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that were started with `mark`, sessions of their own included."""
+    sign, found = f"{MARK}={mark}".encode(), []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if name.isdigit():
+                    with open(f"/proc/{name}/environ", "rb") as file:
+                        if sign in file.read():
+                            found.append(int(name))
+    return found

@@ -1,0 +1,205 @@
+"""What others call what is no size here: switches of a config; and what a config's own keys mean.
+
+A function that asks a config for `attention_bias` must get the model's answer, not its own default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from metacount.errors import SpecError
+from metacount.huggingface.config.families import family_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from metacount.spec import ModelSpec
+
+
+class Choice(str):
+    """A choice that is false where it is none, as a switch of the same name elsewhere is."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return self not in ("", "none")
+
+
+def _biased(spec: ModelSpec) -> bool:
+    return spec.q_bias or spec.mla_bias
+
+
+# What configs call what is structure here. Sizes stand in the legend of `symbols`.
+STRUCTURE: dict[str, Callable[[ModelSpec], Any]] = {
+    **dict.fromkeys(
+        ("tie_word_embeddings", "tied_embeddings", "tie_embedding", "tied", "tie_weights",
+         "weight_tying", "share_embeddings", "tie_encoder_decoder_embeddings"),
+        lambda spec: spec.tie_embeddings,
+    ),
+    **dict.fromkeys(
+        ("attention_bias", "attn_bias", "use_attention_bias", "attn_qkv_bias"), _biased
+    ),
+    **dict.fromkeys(
+        ("qkv_bias", "use_qkv_bias", "add_qkv_bias", "attention_qkv_bias"),
+        lambda spec: spec.q_bias,
+    ),
+    **dict.fromkeys(
+        ("attention_out_bias", "attention_output_bias", "out_bias", "o_proj_bias"),
+        lambda spec: spec.o_bias or spec.mla_bias,
+    ),
+    **dict.fromkeys(
+        ("mlp_bias", "use_mlp_bias", "feed_forward_bias", "ffn_bias"), lambda spec: spec.ffn_bias
+    ),
+    **dict.fromkeys(
+        ("use_bias", "bias", "add_bias_linear"), lambda spec: _biased(spec) or spec.ffn_bias
+    ),
+    **dict.fromkeys(("lm_head_bias", "head_bias", "output_bias"), lambda spec: spec.head_bias),
+    **dict.fromkeys(
+        ("use_qk_norm", "qk_norm", "qk_layernorm", "use_query_key_norm"),
+        lambda spec: spec.qk_norm not in ("none", "l2"),
+    ),
+    **dict.fromkeys(
+        ("hidden_act", "hidden_activation", "activation_function", "act_fn", "activation_fn"),
+        lambda spec: spec.activation,
+    ),
+    **dict.fromkeys(
+        ("gated_mlp", "use_glu", "use_swiglu", "swiglu", "glu", "is_gated_act", "gated_ffn",
+         "gated_linear_unit"),
+        lambda spec: spec.gated,
+    ),
+    **dict.fromkeys(
+        ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"),
+        lambda spec: spec.norm_eps,
+    ),
+    **dict.fromkeys(("norm_type", "normalization"), lambda spec: spec.norm),
+    **dict.fromkeys(("use_rmsnorm", "rmsnorm", "rms_norm"), lambda spec: spec.norm == "rmsnorm"),
+    "layer_norm_bias": lambda spec: spec.norm_bias,
+    **dict.fromkeys(("alibi", "use_alibi"), lambda spec: spec.position == "alibi"),
+    **dict.fromkeys(("use_rope", "rotary", "use_rotary"), lambda spec: spec.position == "rope"),
+    "position_embedding_type": lambda spec: spec.position,
+    **dict.fromkeys(
+        ("parallel_attn", "use_parallel_residual", "parallel_residual"),
+        lambda spec: spec.norm_placement in ("parallel", "parallel_two"),
+    ),
+    **dict.fromkeys(("is_encoder_decoder", "has_encoder"), lambda spec: spec.has_encoder),
+    **dict.fromkeys(("is_moe", "use_moe"), lambda spec: spec.is_moe),
+    **dict.fromkeys(
+        ("use_mla", "is_mla", "multi_latent_attention"), lambda spec: spec.attention == "mla"
+    ),
+    **dict.fromkeys(
+        ("add_pooling_layer", "has_pooler", "add_pooler"), lambda spec: spec.pooler
+    ),
+    **dict.fromkeys(
+        ("use_sliding_window", "has_sliding_window"), lambda spec: spec.window is not None
+    ),
+    **dict.fromkeys(
+        ("final_layernorm", "add_final_layer_norm", "use_final_norm"), lambda spec: spec.final_norm
+    ),
+    "attention_sink": lambda spec: spec.attention_sinks,
+}  # fmt: skip
+
+
+def structure_of(spec: ModelSpec, name: str) -> tuple[Any] | None:
+    """The value of what is structure, under our name or another one; None for an unknown name."""
+    if name in STRUCTURE:
+        return (STRUCTURE[name](spec),)
+    values = spec.to_dict()
+    if name in values:
+        value = values[name]
+        return (Choice(value) if isinstance(value, str) else value,)
+    return None
+
+
+class _Marked(int):
+    """A number of a config that remembers how it came from keys, through + - * of numbers."""
+
+    expr: Any
+
+    def __new__(cls, value: int, expr: Any) -> _Marked:
+        """The number `value`, which is `expr`."""
+        made = super().__new__(cls, value)
+        made.expr = expr
+        return made
+
+    def __add__(self, other: Any) -> Any:
+        return _marked(int(self) + other, self, other, lambda a, b: a + b)
+
+    def __sub__(self, other: Any) -> Any:
+        return _marked(int(self) - other, self, other, lambda a, b: a - b)
+
+    def __mul__(self, other: Any) -> Any:
+        return _marked(int(self) * other, self, other, lambda a, b: a * b)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _marked(value: Any, left: _Marked, right: Any, combine: Any) -> Any:
+    if isinstance(right, bool) or not isinstance(right, int) or not isinstance(value, int):
+        return value
+    other = right.expr if isinstance(right, _Marked) else sympy.Integer(right)
+    return _Marked(int(value), combine(left.expr, other))
+
+
+class ConfigKeys:
+    """A config with its type's defaults, and what each of its numbers is in the spec.
+
+    What a key means is what the mapping of its model type does with it. `fields` has the fields
+    that a key becomes as it is, `made` what follows for a key from a field that is made of it.
+
+    >>> ConfigKeys({"model_type": "deepseek_v3"}).fields["intermediate_size"]
+    ('d_ff',)
+    >>> ConfigKeys({"model_type": "gpt_oss"}).fields["intermediate_size"]
+    ('d_ff_expert',)
+    >>> ConfigKeys({"model_type": "opt"}).made["max_position_embeddings"]
+    n_positions - 2
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.whole: dict[str, Any] = dict(config)
+        self.fields: dict[str, tuple[str, ...]] = {}
+        self.made: dict[str, Any] = {}
+        model_type = config.get("model_type")
+        family = family_of(model_type) if isinstance(model_type, str) else None
+        if family is None:
+            return
+        given = {family.aliases.get(key, key): value for key, value in config.items()}
+        self.whole = {**family.defaults, **given}
+        spec = _spec(self.whole) or _spec(given)  # some defaults may not be written down
+        if spec is not None:
+            self._read(spec)
+        for alias, key in family.aliases.items():
+            for known in (self.whole, self.fields, self.made):
+                if key in known:
+                    known[alias] = known[key]
+
+    def _read(self, spec: ModelSpec) -> None:
+        marked = {n: v.expr for n, v in spec.to_dict().items() if isinstance(v, _Marked)}
+        for name, expr in marked.items():
+            if expr.is_Symbol:
+                self.fields[expr.name] = (*self.fields.get(expr.name, ()), name)
+        ours = {sympy.Symbol(key): sympy.Symbol(names[0]) for key, names in self.fields.items()}
+        for name, expr in marked.items():
+            unknown = expr.free_symbols - ours.keys()
+            if len(unknown) == 1:
+                (key,) = unknown
+                slope = sympy.diff(expr, key)
+                if key not in slope.free_symbols:
+                    found = (sympy.Symbol(name) - expr.subs(key, 0)) / slope
+                    self.made.setdefault(key.name, sympy.expand(found.subs(ours)))
+
+
+def _spec(config: dict[str, Any]) -> ModelSpec | None:
+    """The spec of a config whose numbers remember their keys."""
+    from metacount.huggingface.config.to_spec import spec_from_config
+
+    marked = {
+        key: _Marked(value, sympy.Symbol(key)) if type(value) is int else value
+        for key, value in config.items()
+    }
+    try:
+        return spec_from_config(marked).spec
+    except SpecError:
+        return None

@@ -1,0 +1,187 @@
+"""What a name in somebody's formula stands for: a size of the model at hand, as its letter.
+
+A formula may use our names, our letters, or anybody's spelling that `symbols.py` knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from metacount import symbols
+from metacount.check.given.spellings import ConfigKeys
+from metacount.errors import InputError, nearest, shown
+from metacount.formulas import attention
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Workload
+from metacount.textbook.closed_form import BYTES, WINDOWED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LETTERS = {t.name: symbols.sympy_symbols([t.name])[t.name] for t in symbols.TERMS}
+BYTES_LETTER = sympy.Symbol(BYTES.letter, integer=True, positive=True)
+WINDOWED_LETTER = sympy.Symbol(WINDOWED.letter, integer=True, positive=True)
+NAMES = {
+    **{t.letter: t.name for t in symbols.TERMS},
+    BYTES.letter: BYTES.name,
+    WINDOWED.letter: WINDOWED.name,
+}
+# Names of two sizes that the legend does not hold.
+ALSO = {
+    "bytes_per_value": BYTES.name,
+    "bytes_per_element": BYTES.name,
+    "bytes_per_param": BYTES.name,
+    "dtype_bytes": BYTES.name,
+    "n_bytes": BYTES.name,
+    "n_windowed_layers": WINDOWED.name,
+}
+# Sizes that another one stands for where the model leaves them out.
+STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_dim": "head_dim"}
+
+
+def numbers_of(spec: ModelSpec, workload: Workload) -> dict[Any, int]:
+    """The number behind each letter that `spec` and `workload` have."""
+    sizes = {t.name: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
+    run = {
+        "batch_size": workload.batch_size,
+        "seq_len": workload.seq_len,
+        "kv_len": workload.seq_len,
+        "source_len": workload.encoder_len if spec.has_encoder else 0,
+        "prefix_len": workload.prefix_len,
+    }
+    numbers = {LETTERS[name]: size for name, size in {**sizes, **run}.items() if size}
+    return {**numbers, BYTES_LETTER: DTYPE_BYTES[workload.dtype]}
+
+
+class Vocabulary:
+    """The names that a formula about one model may use, and what they stand for."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        workload: Workload,
+        quantity: str,
+        *,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.spec, self.model = spec, name
+        self.keys = ConfigKeys(config or {})
+        self.config, self.fields = self.keys.whole, self.keys.fields
+        self.notes: list[str] = []
+        self.numbers = numbers_of(spec, workload)
+        if spec.moe_every == 1:  # structure: every layer may be MoE
+            self.numbers.pop(LETTERS["moe_every"])
+        self.quantity = quantity
+
+    def meanings(self, names: Iterable[str]) -> dict[str, Any]:
+        """A letter, an expression of letters or a number for each name; an `InputError` for others.
+
+        A key of the model's own config means what the config's mapping does with it. Another
+        spelling that means two things takes what the other names leave, then what the model has.
+        """
+        names = dict.fromkeys(names)
+        fixed = {name: number for name in names if (number := self._fixed(name)) is not None}
+        found = {name: self._candidates(name) for name in names if name not in fixed}
+        settled = {name: ours[0] for name, ours in found.items() if len(ours) == 1}
+        for name, ours in found.items():
+            if name not in settled:
+                settled[name] = self._choose(name, ours, {*settled.values()})
+        sizes = {name: self.size(ours, asked=name) for name, ours in settled.items()}
+        return {name: fixed[name] if name in fixed else sizes[name] for name in names}
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` is a name of the legend or a number of the model's own config."""
+        known = name in NAMES or name in ALSO or bool(symbols.ours(name))
+        return known or name in self.fields
+
+    def _fixed(self, name: str) -> Any:
+        """What a key of the model's own config is that is no field of the spec as it stands."""
+        value = self.config.get(name)
+        if name in NAMES or symbols.ours(name) == (name,) or name in self.fields:
+            return None
+        if type(value) is not int or not self.fields:
+            return None
+        if name in self.keys.made:
+            expr = self.keys.made[name]
+            return expr.xreplace({s: self.size(s.name, asked=name) for s in expr.free_symbols})
+        if any(self._has(ours) and getattr(self.spec, ours, None) == value
+               for ours in symbols.ours(name)):  # fmt: skip
+            return None
+        note = f"{name} is {value} at whatever sizes: it is none of those that vary here"
+        if note not in self.notes:
+            self.notes.append(note)
+        return sympy.Integer(value)
+
+    def size(self, ours: str, *, asked: str) -> Any:
+        """The letter of one of our names; 0 or 1 where the model's structure fixes it."""
+        if ours == BYTES.name:
+            return BYTES_LETTER
+        if ours == WINDOWED.name:
+            return self._windowed(asked)
+        if ours in ("seq_len", "kv_len"):
+            # a forward attends to its own positions; a decode step has one query
+            ours = "kv_len" if self.quantity == "decode_matmul_flops" else "seq_len"
+        letter = LETTERS[ours]
+        if letter in self.numbers:
+            return letter
+        value = getattr(self.spec, ours, 0 if ours == "prefix_len" else None)
+        if value is not None:
+            return sympy.Integer(value)
+        other = STANDS_FOR.get(ours)
+        if other is not None and LETTERS[other] in self.numbers:
+            return LETTERS[other]
+        raise InputError(f"{asked}: {self.model} has no {ours} ({symbols.by_name(ours).meaning}); "
+                         f"{self._remedy(ours)}")  # fmt: skip
+
+    def _remedy(self, ours: str) -> str:
+        has = [NAMES[letter.name] for letter in self.numbers]
+        related = {
+            "d_ff": "d_ff_expert",
+            "d_ff_expert": "d_ff",
+            "head_dim": "v_head_dim",
+            "n_kv_heads": "kv_lora_rank",
+        }
+        if related.get(ours) in has:
+            return f"it has {related[ours]}"
+        return f"its sizes are {', '.join(has)}"
+
+    def _windowed(self, asked: str) -> Any:
+        if self.spec.window is None:
+            raise InputError(f"{asked}: {self.model} has no windowed layers; leave it out")
+        return attention.windowed_layers(LETTERS["n_layers"], self.spec.window_pattern)
+
+    def _candidates(self, name: str) -> tuple[str, ...]:
+        if name in NAMES:
+            return (NAMES[name],)
+        if name in self.fields and symbols.ours(name) != (name,):
+            # one key may be two sizes: num_layers of T5 is both stacks
+            both = tuple(ours for ours in self.fields[name] if ours in symbols.ours(name))
+            return both or self.fields[name]
+        found = (ALSO[name],) if name in ALSO else symbols.ours(name)
+        if found:
+            return found
+        spellings = {other for term in symbols.TERMS for other in term.elsewhere}
+        known = {*(t.name for t in symbols.TERMS), *spellings, *ALSO, *NAMES}
+        remedy = nearest(name, known, "see the legend of `metacount formula`")
+        raise InputError(f"'{shown(name)}' is no size that is known here; {remedy}")
+
+    def _choose(self, name: str, candidates: tuple[str, ...], taken: set[str]) -> str:
+        left = [ours for ours in candidates if ours not in taken] or list(candidates)
+        if name in self.fields:
+            return left[0]
+        if len(left) > 1 and name in self.config:
+            left = [o for o in left if getattr(self.spec, o, None) == self.config[name]] or left
+        if len(left) > 1:
+            left = [ours for ours in left if self._has(ours)] or left
+        if len(left) > 1:
+            raise InputError(
+                f"'{shown(name)}' could be {' or '.join(left)}: {self.model} has "
+                f"{'both' if len(left) == 2 else 'all'}; write one of these names"
+            )
+        return left[0]
+
+    def _has(self, ours: str) -> bool:
+        return LETTERS[ours] in self.numbers

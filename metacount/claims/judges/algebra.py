@@ -1,0 +1,246 @@
+"""Formulas for a part of a model: compared for all sizes, then with the models of the catalog.
+
+The difference of both, as a sum of products of sizes, decides. Sizes are positive: a difference
+whose terms all have one sign is zero for no sizes, the formula is wrong. With both signs it holds
+under a condition, if a model of the catalog or small sizes that were tried make it zero. Nothing
+left: equal for all sizes.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any
+
+from metacount import catalog, symbols
+from metacount.claims import parts
+from metacount.claims.facts import computed, evaluated
+from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
+from metacount.claims.judges.counted import number
+from metacount.claims.parts import computation, letters, spec_of, value
+from metacount.units import exact, relative
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.catalog import CatalogEntry
+    from metacount.spec import ModelSpec
+
+Number = Any  # int, Fraction or SymPy expression
+
+SMALL_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+TRIED = 5000
+
+
+def dense(spec: ModelSpec) -> bool:
+    return spec.d_ff is not None and not spec.is_moe
+
+
+def is_silu(spec: ModelSpec) -> bool:
+    # with another β it is Swish, the gate of Phi-3-small
+    return spec.activation == "silu" and spec.swish_beta == 1.0
+
+
+@lru_cache
+def family(id: str) -> str:
+    return catalog.entry(id).family
+
+
+# which models of the catalog a statement is about
+AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
+    "attention": lambda _, s: s.attention == "gqa",
+    "mla": lambda _, s: s.attention == "mla",
+    "gelu": lambda _, s: dense(s) and not s.gated and s.activation.startswith("gelu"),
+    "swiglu": lambda _, s: dense(s) and s.gated and is_silu(s),
+    "swiglu_moe": lambda _, s: s.is_moe and s.gated and is_silu(s),
+    "gelu_blocks": lambda e, s: AMONG["gelu"](e, s) and not s.has_encoder,
+    "swiglu_blocks": lambda e, s: AMONG["swiglu"](e, s) and AMONG["attention"](e, s),
+    "original": lambda e, _: e.family == family("transformer-base"),
+    "qwen2": lambda e, _: e.family == family("qwen2-7b"),
+    "qwen3_dense": lambda e, s: dense(s) and e.family == family("qwen3-32b"),
+}
+
+
+def part_formula(claim: Claim) -> Finding:
+    """A formula for a part. Options: `formula`, `part`, `counts` (the part in words), `among`.
+
+    `where` are equations between sizes that are tried as a reason; `only_where`, a condition on a
+    model's fields that is tried as what decides in the catalog.
+    """
+    from metacount.algebra.writing import in_letters
+
+    options = claim.options
+    spec = spec_of(claim)
+    named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
+    said = evaluated(options["formula"], named)
+    truth = letters(spec, options["part"])
+    difference, verdict = compared(truth, said)
+    in_catalog = _in_catalog(claim)
+    equal = [name for name, ratio in in_catalog.items() if ratio == 0]
+    if verdict == RIGHT and len(equal) < len(in_catalog):
+        verdict = CONDITIONAL
+    if verdict == CONDITIONAL and not equal and not _zero_somewhere(difference):
+        verdict = WRONG
+    sizes = {term.name: getattr(spec, term.name) for term in symbols.MODEL_TERMS}
+    here, stated = value(spec, options["part"]), Fraction(evaluated(options["formula"], sizes))
+    lines = [f"exact, {options['counts']}: {in_letters(truth)}", f"stated: {in_letters(said)}"]
+    condition = f"the model is one of {', '.join(equal)}"
+    if difference != 0:
+        lines.append(f"exact - stated = {in_letters(difference)}")
+    if verdict == CONDITIONAL and difference != 0:
+        condition = _zero(difference)
+        lines.append(f"equal exactly where {condition}")
+        condition += _as_where(claim, difference)
+    elif verdict == CONDITIONAL:
+        condition = _only_where(claim, equal, in_catalog) or condition
+    lines += [
+        f"{spec_name(claim)}: {computation(spec, options['part']).rpartition(' = ')[0]}"
+        f" = {exact(here)}, stated {number(stated)}",
+        *_told(in_catalog),
+    ]
+    says = {
+        RIGHT: "Equal for all sizes.",
+        WRONG: f"Exact is {in_letters(truth)}: the stated formula gives {_apart(difference)}.",
+        CONDITIONAL: f"Exact is {in_letters(truth)}.",
+    }[verdict]
+    if len(in_catalog) > 1:
+        n = "none" if not equal else "all" if len(equal) == len(in_catalog) else len(equal)
+        says += f" In the catalog it holds for {n} of {len(in_catalog)} models"
+        says += _farthest(in_catalog) + "."
+    return Finding(
+        verdict=verdict,
+        says=says,
+        correct=in_letters(truth),
+        computation=tuple(lines),
+        values={"here": here, "stated": number(stated)},
+        witness="formula, for all sizes; catalog",
+        condition=condition,
+    )
+
+
+def _as_where(claim: Claim, difference: Number) -> str:
+    """The claim's equations, where they make the difference zero."""
+    import sympy
+
+    from metacount.algebra.writing import in_letters
+
+    named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
+    pairs = [(evaluated(a, named), evaluated(b, named)) for a, b in claim.options.get("where", [])]
+    left = difference
+    for one, other in reversed(pairs):
+        left = left.subs(one, other)
+    if not pairs or sympy.expand(left) != 0:
+        return ""
+    return f", as where {', '.join(f'{in_letters(a)} = {in_letters(b)}' for a, b in pairs)}"
+
+
+def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction]) -> str:
+    """The claim's condition on fields, where it decides for every model of the catalog."""
+    tried = claim.options.get("only_where")
+    if tried is None:
+        return ""
+    true = [id for id in in_catalog if computed(tried["is"], catalog.entry(id).spec().to_dict())]
+    return str(tried["say"]) if true == equal else ""
+
+
+def spec_name(claim: Claim) -> str:
+    """The name of the claim's model."""
+    return parts.model_of(claim).name
+
+
+def compared(truth: Number, said: Number) -> tuple[Number, str]:
+    """The difference of two closed forms, and the verdict that the signs of its terms give."""
+    import sympy
+
+    from metacount.textbook.closed_form import readable
+
+    expanded = sympy.expand(truth - said)
+    if expanded == 0:
+        return expanded, RIGHT
+    signs = {term.as_coeff_Mul()[0] > 0 for term in sympy.Add.make_args(expanded)}
+    return readable(expanded), CONDITIONAL if len(signs) == 2 else WRONG
+
+
+def _apart(difference: Number) -> str:
+    """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
+    import sympy
+
+    from metacount.algebra.writing import in_letters
+
+    if _mixed(difference):
+        return f"{in_letters(-difference)} more, which no sizes that were tried make zero"
+    first = sympy.Add.make_args(sympy.expand(difference))[0]
+    few = first.as_coeff_Mul()[0] > 0
+    told = in_letters(difference if few else -difference)
+    return f"{told} too {'few' if few else 'many'}, whatever the sizes"
+
+
+def _mixed(difference: Number) -> list[Number]:
+    """The factors of a difference that are not of one sign for all positive sizes."""
+    import sympy
+
+    return [
+        base
+        for base, _ in sympy.factor_list(difference)[1]
+        if compared(base, sympy.Integer(0))[1] == CONDITIONAL
+    ]
+
+
+def _zero(difference: Number) -> str:
+    """The equations of which one makes a difference zero."""
+    import sympy
+
+    from metacount.algebra.writing import in_letters
+
+    told = []
+    for factor in _mixed(difference):
+        terms = sympy.Add.make_args(sympy.expand(factor))
+        left = sum(t for t in terms if t.as_coeff_Mul()[0] > 0)
+        right = -sum(t for t in terms if t.as_coeff_Mul()[0] < 0)
+        told.append(f"{in_letters(sympy.factor(left))} = {in_letters(sympy.factor(right))}")
+    return " or ".join(told)
+
+
+def _zero_somewhere(difference: Number) -> bool:
+    """Whether small whole sizes were found at which a difference is zero."""
+    for factor in _mixed(difference):
+        free = sorted(factor.free_symbols, key=str)
+        sizes = SMALL_SIZES if len(free) <= 4 else SMALL_SIZES[::2]
+        for picked in islice(product(sizes, repeat=len(free)), TRIED):
+            if factor.subs(dict(zip(free, picked, strict=True))) == 0:
+                return True
+    return False
+
+
+def _in_catalog(claim: Claim) -> dict[str, Fraction]:
+    """By model, (stated - exact) / exact, for the models that the statement is about."""
+    options = claim.options
+    found = {}
+    for entry, spec in parts.models():
+        if not AMONG[options["among"]](entry, spec):
+            continue
+        sizes = {term.name: getattr(spec, term.name) for term in symbols.MODEL_TERMS}
+        truth = value(spec, options["part"])
+        found[entry.id] = Fraction(Fraction(evaluated(options["formula"], sizes)) - truth, truth)
+    return found
+
+
+def _farthest(in_catalog: dict[str, Fraction]) -> str:
+    low, high = (pick(in_catalog, key=lambda m: in_catalog[m]) for pick in (min, max))
+    ends = [f"{_off(in_catalog[m])} for {m}" for m in dict.fromkeys((low, high)) if in_catalog[m]]
+    return f"; it is off by {' and by '.join(ends)}" if ends else ""
+
+
+def _off(ratio: Fraction) -> str:
+    return relative(ratio.numerator, ratio.denominator)
+
+
+def _told(in_catalog: dict[str, Fraction]) -> list[str]:
+    equal = [name for name, ratio in in_catalog.items() if ratio == 0]
+    lines = [f"equal in the catalog: {', '.join(equal) or 'none'}"]
+    others = sorted((name for name in in_catalog if name not in equal), key=lambda n: in_catalog[n])
+    if others:
+        told = ", ".join(f"{name} {_off(in_catalog[name])}" for name in others)
+        lines.append(f"stated less exact, of exact: {told}")
+    return lines

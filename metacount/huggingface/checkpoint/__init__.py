@@ -1,0 +1,3 @@
+"""Reads what a checkpoint stores, from its headers alone."""
+
+from __future__ import annotations

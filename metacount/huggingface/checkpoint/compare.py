@@ -1,0 +1,274 @@
+"""A checkpoint's tensors beside a module's, name by name and shape by shape.
+
+Every tensor that is on one side only is named and, where there is a reason, given it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from metacount.frozen import frozen
+from metacount.huggingface.checkpoint.formats import INTEGERS, Unpacked, Weight, unpack
+from metacount.huggingface.checkpoint.header import Shape, StoredTensor
+from metacount.huggingface.checkpoint.names import ModuleTensors, Names, fold
+from metacount.units import exact
+
+# Why a checkpoint holds a tensor that is no parameter of the module.
+BUFFER = "buffer"
+TIED = "tied copy"
+SCALE = "scale"
+PREDICTION = "prediction-layer tensor"
+OUTSIDE = "foreign tensor"  # outside the base model: of another head
+IGNORED = "ignored tensor"  # the class passes over it
+UNEXPLAINED = "unexplained tensor"
+
+# Buffers that older versions stored and newer ones compute, by the last part of the name.
+OLD_BUFFERS = (
+    "inv_freq", "masked_bias", "position_ids", "token_type_ids", "cos_cached", "sin_cached",
+    "num_batches_tracked",
+)  # fmt: skip
+# What a multi-token-prediction layer has and no other layer: DeepSeek-V3, GLM-4.5 and their kin.
+PREDICTION_PARTS = ("eh_proj", "enorm", "hnorm", "shared_head")
+PREDICTION_ROOTS = ("mtp", "mtp_layers", "mtp_block")
+
+Convert = Callable[[Sequence[Weight]], Sequence[Weight]]
+
+
+@frozen
+class Extra:
+    """A tensor of the checkpoint that is no parameter of the module, and why."""
+
+    name: str
+    kind: str
+    n_values: int
+    n_tensors: int = 1  # stored ones, where several make one weight
+
+
+@frozen
+class ShapeDifference:
+    """A weight that both sides have in different shapes."""
+
+    name: str
+    stored: Shape
+    module: Shape
+
+
+@frozen
+class Comparison:
+    """Both sides, tensor by tensor."""
+
+    prefix: str  # what was done to the stored names, in words; empty where nothing
+    same: tuple[str, ...]
+    per_expert: tuple[Weight, ...]  # of those, the ones that are stored expert by expert
+    packed: tuple[Weight, ...]  # of those, the ones in which stored values hold several
+    missing: tuple[str, ...]
+    extra: tuple[Extra, ...]
+    differs: tuple[ShapeDifference, ...]
+    not_comparable: dict[str, str]  # the reason, by name
+    formats: dict[str, int]
+    params: int | None  # stored values that are parameters: all but the explained extras
+
+    @property
+    def agree(self) -> bool:
+        """Every parameter is stored in its shape, and every other tensor is explained."""
+        unexplained = self.extra_of(UNEXPLAINED)
+        return not (self.missing or self.differs or self.not_comparable or unexplained)
+
+    def extra_of(self, kind: str) -> tuple[Extra, ...]:
+        """The extra tensors of one kind."""
+        return tuple(extra for extra in self.extra if extra.kind == kind)
+
+    def differences(self) -> tuple[str, ...]:
+        """One line for each tensor on which the sides differ without a reason."""
+        lines = [f"{name}: in the module, not in the checkpoint" for name in self.missing]
+        lines += [
+            f"{extra.name}: in the checkpoint ({exact(extra.n_values)} values), not in the module"
+            for extra in self.extra_of(UNEXPLAINED)
+        ]
+        lines += [
+            f"{differs.name}: {list(differs.stored)} in the checkpoint, "
+            f"{list(differs.module)} in the module"
+            for differs in self.differs
+        ]
+        lines += [f"{name}: not comparable: {why}" for name, why in self.not_comparable.items()]
+        return tuple(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        by_kind: dict[str, dict[str, int]] = {}
+        for extra in self.extra:
+            found = by_kind.setdefault(extra.kind, {"tensors": 0, "values": 0})
+            found["tensors"] += extra.n_tensors
+            found["values"] += extra.n_values
+        return {
+            "agree": self.agree,
+            "params": self.params,
+            "prefix": self.prefix,
+            "same": len(self.same),
+            "stored_per_expert": len(self.per_expert),
+            "packed": len(self.packed),
+            "formats": dict(self.formats),
+            "extra": by_kind,
+            "differences": list(self.differences()),
+        }
+
+
+def compare(
+    module: ModuleTensors,
+    tensors: Iterable[StoredTensor],
+    *,
+    convert: Convert | None = None,
+    bits: int | None = None,
+) -> Comparison:
+    """Lay the stored tensors beside the module's.
+
+    `convert` turns stored names and shapes into the module's, as transformers does on loading;
+    without it, a common prefix and experts stored one by one are all that is bridged. `bits` is
+    what the config says of a packed format that does not show it.
+    """
+    by_name = {tensor.name: tensor for tensor in tensors}
+    unpacked = unpack(by_name.values(), bits=bits)
+    weights = unpacked.weights if convert is None else convert(unpacked.weights)
+    names = Names(module, weights)
+    arrived = fold([names.renamed(weight) for weight in weights], names.known)
+    sides = _Sides(module, names, arrived)
+    extra = sides.extra + _scales(unpacked, by_name)
+    return Comparison(
+        prefix=names.said,
+        same=tuple(sides.same),
+        per_expert=tuple(w for w in sides.same.values() if len(w.sources) > 1),
+        packed=tuple(w for w in sides.same.values() if w.packed),
+        missing=tuple(name for name in module.parameters if name not in sides.found),
+        extra=tuple(extra),
+        differs=tuple(sides.differs),
+        not_comparable=sides.not_comparable,
+        formats=unpacked.formats,
+        params=None if sides.not_comparable else sides.params,
+    )
+
+
+def _scales(unpacked: Unpacked, by_name: Mapping[str, StoredTensor]) -> list[Extra]:
+    return [
+        Extra(name=name, kind=SCALE, n_values=by_name[name].n_values) for name in unpacked.scales
+    ]
+
+
+class _Sides:
+    """The comparison while it is made."""
+
+    def __init__(self, module: ModuleTensors, names: Names, arrived: Sequence[Weight]) -> None:
+        self.module, self.names = module, names
+        self.found: set[str] = set()
+        self.same: dict[str, Weight] = {}
+        self.extra: list[Extra] = []
+        self.differs: list[ShapeDifference] = []
+        self.not_comparable: dict[str, str] = {}
+        self.params = 0
+        self._ignored = [re.compile(pattern) for pattern in module.ignored]
+        self._predicting = _prediction_layers(module.parameters, arrived)
+        # a tied copy may come first: what is stored under the counted name goes before it
+        for weight in sorted(arrived, key=lambda weight: weight.name in module.tied):
+            self._put(weight)
+
+    def _put(self, weight: Weight) -> None:
+        name = self.module.tied.get(weight.name, weight.name)
+        wanted = self.module.parameters.get(name)
+        if wanted is None:
+            self._put_extra(weight, self._why(weight))
+        elif name not in self.found:
+            self.found.add(name)
+            self._put_parameter(name, weight, wanted)
+        elif weight.name in self.module.tied and weight.shape == wanted:
+            self._put_extra(weight, TIED)
+        else:  # two stored names for one parameter
+            self._put_extra(weight, UNEXPLAINED)
+
+    def _put_parameter(self, name: str, weight: Weight, wanted: Shape) -> None:
+        n_wanted, n_values = math.prod(wanted), weight.n_values
+        if n_values is None:
+            self.not_comparable[name] = weight.how
+            return
+        if weight.shape is None:
+            # the last byte of an odd count is half empty
+            n_values -= weight.packed and n_values - n_wanted == 1
+            fits = n_values == n_wanted
+            if not fits:
+                self.not_comparable[name] = (
+                    f"{weight.how}: {exact(n_values)} values for {list(wanted)}"
+                )
+        else:
+            fits = weight.shape == wanted or (weight.packed and _turned(weight.shape) == wanted)
+            if not fits and weight.dtype in INTEGERS and not weight.packed:
+                self.not_comparable[name] = f"stored as {weight.dtype} in a format not known"
+            elif not fits:
+                self.differs.append(ShapeDifference(name=name, stored=weight.shape, module=wanted))
+        if fits:
+            self.same[name] = weight
+        self.params += n_values
+
+    def _put_extra(self, weight: Weight, kind: str) -> None:
+        if kind == UNEXPLAINED and (weight.n_values is None or weight.dtype in INTEGERS):
+            how = weight.how or f"stored as {weight.dtype} in a format not known"
+            self.not_comparable[weight.name] = how
+            return
+        n_values = weight.n_values or 0
+        n_tensors = len(weight.sources)
+        self.extra.append(
+            Extra(name=weight.name, kind=kind, n_values=n_values, n_tensors=n_tensors)
+        )
+        self.params += n_values if kind == UNEXPLAINED else 0
+
+    def _why(self, weight: Weight) -> str:
+        """The reason for which a checkpoint holds what is no parameter of the module."""
+        name, parts = weight.name, weight.name.split(".")
+        square = len(weight.shape or ()) == 4 and weight.shape == (
+            1,
+            1,
+            *(weight.shape or ())[3:] * 2,
+        )
+        if name in self.module.buffers or parts[-1] in OLD_BUFFERS:
+            return BUFFER
+        if parts[-1] == "bias" and square:  # GPT-2's causal mask [1, 1, n, n]
+            return BUFFER
+        if self.names.outside(weight):
+            return OUTSIDE
+        if any(step in PREDICTION_ROOTS for step in parts[:2]):
+            return PREDICTION
+        if any(".".join(parts[:n]) in self._predicting for n in range(1, len(parts))):
+            return PREDICTION
+        if any(pattern.search(name) for pattern in self._ignored):
+            return IGNORED
+        return UNEXPLAINED
+
+
+def _turned(shape: Shape) -> Shape:
+    """The last two sizes exchanged: packed formats keep [out, in] where a module has [in, out]."""
+    return shape if len(shape) < 2 else (*shape[:-2], shape[-1], shape[-2])
+
+
+def _prediction_layers(parameters: Iterable[str], arrived: Iterable[Weight]) -> set[str]:
+    """Layers beyond the module's last that hold what only a prediction layer has.
+
+    A layer beyond the last without it means a wrong number of layers, and stays unexplained.
+    """
+    n_layers: dict[str, int] = {}
+    for name in parameters:
+        for folder, layer, _ in _numbered(name):
+            n_layers[folder] = max(n_layers.get(folder, 0), layer + 1)
+    return {
+        f"{folder}.{layer}"
+        for weight in arrived
+        for folder, layer, part in _numbered(weight.name)
+        if part in PREDICTION_PARTS and folder in n_layers and layer >= n_layers[folder]
+    }
+
+
+def _numbered(name: str) -> Iterable[tuple[str, int, str]]:
+    """Of `model.layers.61.enorm.weight`: model.layers, 61, enorm."""
+    parts = name.split(".")
+    for n, part in enumerate(parts[1:-1], start=1):
+        if part.isdecimal() and part.isascii() and len(part) < 10:
+            yield ".".join(parts[:n]), int(part), parts[n + 1]

@@ -1,0 +1,136 @@
+"""transformers' own renames and fusions, run on shapes alone: what loading would make of them.
+
+An option of `compare`: without it only prefixes and experts stored one by one are bridged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+from metacount.huggingface.checkpoint.formats import Weight
+
+# What an operation raises on shapes that are not what it expects.
+FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+Convert = Callable[[Sequence[Weight]], list[Weight]]
+
+
+def transformers_conversion(model: Any) -> Convert:
+    """How transformers turns stored weights into those of `model`, a module of its own on meta."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming
+
+    transforms = get_model_conversion_mapping(model)
+    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
+    converters = [t for t in transforms if isinstance(t, WeightConverter)]
+    by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
+    names = _Renames(model, renamings, converters)
+
+    def convert(weights: Sequence[Weight]) -> list[Weight]:
+        done: list[Weight] = []
+        groups: dict[str, list[tuple[str, Weight]]] = {}
+        for weight in sorted(weights, key=lambda weight: _natural(weight.name)):
+            name, pattern = names.of(weight.name)
+            if pattern is None:
+                done.append(_as(weight, name))
+            else:
+                groups.setdefault(name, []).append((pattern, weight))
+        for name, pieces in groups.items():
+            done += _converted(model, by_pattern[pieces[0][0]], name, pieces)
+        return done
+
+    return convert
+
+
+class _Renames:
+    """The module's name of a stored one, and the pattern of the fusion it takes part in."""
+
+    def __init__(self, model: Any, renamings: list[Any], converters: list[Any]) -> None:
+        self.prefix: str = model.base_model_prefix
+        self.state: dict[str, Any] = model.state_dict()
+        self.renamings, self.converters = renamings, converters
+
+    def of(self, name: str) -> tuple[str, str | None]:
+        """As transformers finds it, one name after the other in natural order."""
+        found, pattern = self._rename(name, self.renamings, self.converters)
+        if found not in self.state and name in self.state:
+            found, pattern = self._rename(name, [], [])
+        if found not in self.state and pattern is None:
+            return (
+                name,
+                None,
+            )  # of no use to the module: it keeps the name it is stored under
+        return found, pattern
+
+    def _rename(
+        self, name: str, renamings: list[Any], converters: list[Any]
+    ) -> tuple[str, str | None]:
+        from transformers.core_model_loading import rename_source_key
+
+        return rename_source_key(name, renamings, converters, self.prefix, self.state)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Expert 2 before expert 10."""
+    return [
+        (int(step), "") if step.isascii() and step.isdecimal() and len(step) < 10 else (-1, step)
+        for step in name.split(".")
+    ]
+
+
+def _as(weight: Weight, name: str) -> Weight:
+    return weight._replace(name=name)
+
+
+def _converted(
+    model: Any, converter: Any, name: str, pieces: list[tuple[str, Weight]]
+) -> list[Weight]:
+    """The weights that a fusion or a split makes, by running it on tensors without values."""
+    import torch
+
+    sources = [weight for _, weight in pieces]
+    if any(weight.shape is None for weight in sources):
+        return sources
+    run = deepcopy(converter)
+    for pattern, weight in pieces:
+        # a callable is what transformers expects of a tensor that is not loaded yet
+        run.add_tensor(
+            name,
+            weight.name,
+            pattern,
+            lambda shape=weight.shape: torch.empty(shape, device="meta"),
+        )
+    try:
+        made = run.convert(name, model=model, config=model.config)
+    except FAULTS:
+        return sources
+    shapes = {
+        target: tuple((value[0] if isinstance(value, list) else value).shape)
+        for target, value in made.items()
+    }
+    n_stored = sum(weight.n_values or 0 for weight in sources)
+    if sum(map(math.prod, shapes.values())) != n_stored:
+        return sources  # what a conversion drops or invents cannot be counted
+    how = "stored in parts" if len(sources) > 1 else "converted"
+    return [
+        Weight(
+            name=target,
+            shape=shape,
+            n_values=math.prod(shape),
+            sources=tuple(source for weight in sources for source in weight.sources),
+            dtype=sources[0].dtype,
+            how=", ".join(filter(None, (how, sources[0].how))),
+            packed=sources[0].packed,
+        )
+        for target, shape in shapes.items()
+    ]

@@ -1,0 +1,280 @@
+"""The checkpoint as a witness: what is stored, read from headers alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from metacount.errors import InputError, shown
+from metacount.frozen import frozen
+from metacount.huggingface.checkpoint.compare import BUFFER, Comparison, Extra, compare
+from metacount.huggingface.checkpoint.header import (
+    DTYPE_BITS,
+    INDEX,
+    MAX_TENSORS,
+    SINGLE,
+    Index,
+    StoredTensor,
+    read_local_header,
+    read_local_index,
+)
+from metacount.huggingface.checkpoint.names import ModuleTensors, module_tensors
+from metacount.units import exact
+
+if TYPE_CHECKING:
+    from metacount.witness import Witness
+
+__all__ = [
+    "CheckpointReport",
+    "Comparison",
+    "ModuleTensors",
+    "checkpoint_witness",
+    "compare",
+    "find_checkpoint",
+    "module_tensors",
+    "read_checkpoint",
+]
+
+# Weights in formats that are not read, by file: a pickle runs code, the others are not PyTorch's.
+OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+                 "flax_model.msgpack", "consolidated.00.pth")  # fmt: skip
+
+
+@frozen
+class CheckpointReport:
+    """Every tensor of a checkpoint by name, type, shape and file."""
+
+    source: str  # a path, or a repository and its commit
+    tensors: tuple[StoredTensor, ...]
+    files: tuple[str, ...]
+    sharded: bool
+    total_size: int | None = None  # bytes, as the index claims them
+    not_indexed: tuple[str, ...] = ()  # in a file, not in the index; transformers loads them
+
+    @property
+    def n_values(self) -> int:
+        """All stored values, whatever they are for."""
+        return sum(tensor.n_values for tensor in self.tensors)
+
+    @property
+    def n_bytes(self) -> int:
+        """All bytes of the values, as the headers lay them out."""
+        return sum(tensor.n_bytes for tensor in self.tensors)
+
+    @property
+    def values_by_dtype(self) -> dict[str, int]:
+        """Stored values by safetensors' name of their type, the largest first."""
+        counts: dict[str, int] = {}
+        for tensor in self.tensors:
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.n_values
+        return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+    @property
+    def total_size_agrees(self) -> bool | None:
+        """Whether the index's total is what the files hold; None where it claims nothing."""
+        return None if self.total_size is None else self.total_size == self.n_bytes
+
+    @property
+    def total_size_values(self) -> int | None:
+        """`total_size / bytes per value`, where all values are of one type and it divides."""
+        types = self.values_by_dtype
+        if self.total_size is None or len(types) != 1:
+            return None
+        values, over = divmod(self.total_size * 8, DTYPE_BITS[next(iter(types))])
+        return None if over else values
+
+    def total_size_text(self) -> str | None:
+        """What the index's total says, in one line; None where it claims nothing."""
+        if self.total_size is None:
+            return None
+        said = f"total_size {exact(self.total_size)} bytes"
+        if not self.total_size_agrees:
+            return f"{said}, but the files hold {exact(self.n_bytes)}"
+        if self.total_size_values is not None:
+            return f"{said} = {exact(self.total_size_values)} values"
+        return f"{said}, as the files hold"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "source": self.source,
+            "files": len(self.files),
+            "tensors": len(self.tensors),
+            "values": self.n_values,
+            "bytes": self.n_bytes,
+            "values_by_dtype": self.values_by_dtype,
+            "total_size": self.total_size,
+            "total_size_agrees": self.total_size_agrees,
+            "total_size_values": self.total_size_values,
+            "not_indexed": len(self.not_indexed),
+        }
+
+
+def find_checkpoint(path: str) -> str | None:
+    """Where the checkpoint of a folder, or of a config's folder, starts; None: no weights."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    for name in (SINGLE, INDEX):  # transformers looks in this order
+        if os.path.lexists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    return None
+
+
+def read_checkpoint(path: str) -> CheckpointReport:
+    """The checkpoint in a folder, or a .safetensors file, or an index, on disk."""
+    if os.path.isdir(path):
+        start = find_checkpoint(path)
+        if start is None:
+            raise InputError(_no_weights(path))
+        return read_checkpoint(start)
+    folder, name = os.path.split(path)
+    folder = folder or "."
+    if not name.endswith(".json"):
+        _check_inside(folder, name)
+        return join(shown(path), None, [read_local_header(path, name)])
+    _check_inside(folder, name)
+    index = read_local_index(path)
+    headers = []
+    for file in sorted(set(index.files.values())):
+        _check_inside(folder, file)
+        headers.append(read_local_header(os.path.join(folder, file), file))
+        check_n_tensors(headers, shown(path))
+    return join(shown(path), index, headers)
+
+
+def check_n_tensors(headers: Iterable[list[StoredTensor]], where: str) -> None:
+    """Many honest headers may be too many together."""
+    if (n := sum(map(len, headers))) > MAX_TENSORS:
+        raise InputError(f"{where}: the files hold {n} tensors; at most {MAX_TENSORS} are read")
+
+
+def join(source: str, index: Index | None, headers: list[list[StoredTensor]]) -> CheckpointReport:
+    """One report of all files, which must hold what the index says."""
+    stored: dict[str, StoredTensor] = {}
+    for tensor in (tensor for header in headers for tensor in header):
+        other = stored.setdefault(tensor.name, tensor)
+        if other is not tensor:
+            both = f"{shown(other.file)} and {shown(tensor.file)}"
+            raise InputError(f"{source}: tensor {shown(tensor.name)} is in two files, {both}; "
+                             "leave one out")  # fmt: skip
+    indexed = {} if index is None else index.files
+    for name, file in indexed.items():
+        if name not in stored:
+            raise InputError(f"{source}: names tensor {shown(name)} in {shown(file)}, which does "
+                             "not hold it; fetch the checkpoint again")  # fmt: skip
+        if stored[name].file != file:
+            raise InputError(f"{source}: names tensor {shown(name)} in {shown(file)}, it is in "
+                             f"{shown(stored[name].file)}; write the index again")  # fmt: skip
+    if not stored:
+        raise InputError(f"{source}: holds no tensor; give the folder of a model's weights")
+    return CheckpointReport(
+        source=source,
+        tensors=tuple(stored.values()),
+        files=tuple(sorted({tensor.file for tensor in stored.values()})),
+        sharded=index is not None,
+        total_size=None if index is None else index.total_size,
+        not_indexed=() if index is None else tuple(n for n in stored if n not in indexed),
+    )
+
+
+def _no_weights(path: str) -> str:
+    where = shown(path)
+    for name in OTHER_WEIGHTS:
+        if os.path.lexists(os.path.join(path, name)):
+            return (f"{where}: has {name}, which is not read, but no {SINGLE} or {INDEX}; "
+                    "save the model with safetensors")  # fmt: skip
+    return f"{where}: this folder holds no {SINGLE} and no {INDEX}; give a folder of weights"
+
+
+def _check_inside(folder: str, file: str) -> None:
+    """A stranger's link must not make us read elsewhere; the hub's own cache is made of links."""
+    home, target = (
+        os.path.realpath(folder),
+        os.path.realpath(os.path.join(folder, file)),
+    )
+    homes = [home]
+    snapshots, repository = os.path.split(os.path.dirname(home))[::-1]
+    if snapshots == "snapshots" and os.path.basename(repository).startswith("models--"):
+        # <cache>/models--org--name/snapshots/<commit>: the files lie in one of two blobs folders
+        homes += [os.path.join(up, "blobs") for up in (repository, os.path.dirname(repository))]
+    if not any(os.path.commonpath([home, target]) == home for home in homes):
+        raise InputError(f"{shown(os.path.join(folder, file))}: is a link out of its folder, to "
+                         f"{shown(target)}; give the folder that holds the file")  # fmt: skip
+
+
+def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) -> Witness:
+    """What a checkpoint says: how many of its values are parameters, and what the others are.
+
+    Without a comparison there is nothing to tell a buffer from a parameter: params is None.
+    """
+    from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
+
+    figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
+    figures["params"] = None if comparison is None else comparison.params
+    return Witness(
+        name="checkpoint",
+        figures=figures,
+        parts=dict.fromkeys(BREAKDOWNS),
+        detail=detail(report, comparison),
+    )
+
+
+def detail(report: CheckpointReport, comparison: Comparison | None) -> str:
+    """What is stored, in one line.
+
+    >>> tensor = StoredTensor("embed.weight", "BF16", (101, 13), "model.safetensors")
+    >>> one = CheckpointReport(
+    ...     source="here", tensors=(tensor,), files=("model.safetensors",), sharded=False
+    ... )
+    >>> detail(one, None)
+    '1 file, 1 tensor, bf16'
+    """
+    n_files = len(report.files)
+    files = _n(n_files, "shard" if report.sharded else "file")
+    types = ", ".join(dtype.lower() for dtype in report.values_by_dtype)
+    said = [f"{files}, {_n(len(report.tensors), 'tensor')}, {types}"]
+    if comparison is not None:
+        said += _said(comparison)
+    if report.not_indexed:
+        said.append(f"{_n(len(report.not_indexed), 'tensor')} not in the index")
+    if report.total_size_agrees is False:
+        said.append(str(report.total_size_text()))
+    return "; ".join(said)
+
+
+def _said(comparison: Comparison) -> list[str]:
+    said = [comparison.prefix] if comparison.prefix else []
+    if comparison.per_expert:
+        n_stored = sum(len(weight.sources) for weight in comparison.per_expert)
+        said.append(f"{_n(len(comparison.per_expert), 'weight')} stored per expert "
+                    f"({_n(n_stored, 'tensor')})")  # fmt: skip
+    said += [f"{_n(n, 'weight')} in {style}" for style, n in comparison.formats.items()]
+    by_kind: dict[str, list[Extra]] = {}
+    for extra in comparison.extra:
+        by_kind.setdefault(extra.kind, []).append(extra)
+    for kind, extras in by_kind.items():
+        leaves = {extra.name.rpartition(".")[2] for extra in extras}
+        # one name is worth saying, a layer's worth of names is not
+        what = f"{shown(leaves.pop())} {kind}" if kind == BUFFER and len(leaves) == 1 else kind
+        n_values = sum(extra.n_values for extra in extras)
+        said.append(
+            f"+{_n(n_values, 'value')} of {_n(sum(extra.n_tensors for extra in extras), what)}"
+        )
+    faults = (
+        ("missing", comparison.missing),
+        ("of another shape", comparison.differs),
+        ("not comparable", comparison.not_comparable),
+    )
+    said += [f"{_n(len(names), 'tensor')} {fault}" for fault, names in faults if names]
+    return said
+
+
+def _n(n: int, what: str) -> str:
+    """A number of things.
+
+    >>> _n(1, "file"), _n(2, "shard"), _n(1000, "inv_freq buffer"), _n(2, "tied copy")
+    ('1 file', '2 shards', '1,000 inv_freq buffers', '2 tied copies')
+    """
+    if n == 1:
+        return f"1 {what}"
+    return f"{exact(n)} {what[:-1] + 'ies' if what.endswith('y') else what + 's'}"

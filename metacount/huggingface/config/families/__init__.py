@@ -1,0 +1,32 @@
+"""One file for each group of related model types; only the file that is needed is loaded."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.huggingface.config.families.family import Family
+
+FILES = {
+    "llama": "llama mistral ministral3 qwen2 qwen3 phi3 granite smollm3 seed_oss internlm3 helium",
+    "layouts": "olmo olmo2 cohere cohere2 glm glm4 starcoder2 stablelm",
+    "gemma": "gemma gemma2 gemma3_text",
+    "gpt": "gpt2 gpt_neo gpt_neox gptj codegen phi persimmon",
+    "bloom": "opt bloom falcon mpt xglm biogpt",
+    "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe "
+    "llama4_text",
+    "latent": "deepseek_v2 deepseek_v3 minicpm3",
+    "seq2seq": "t5 switch_transformers bart",
+    "bert": "bert roberta electra modernbert",
+}
+FAMILIES = {name: file for file, names in FILES.items() for name in names.split()}
+
+
+def family_of(model_type: str) -> Family | None:
+    """The mapping of a model type, if there is one."""
+    file = FAMILIES.get(model_type)
+    if file is None:
+        return None
+    family: Family = import_module(f"{__name__}.{file}").FAMILIES[model_type]
+    return family

@@ -1,0 +1,96 @@
+"""How a config says which layers have experts, how many, and how a token chooses among them."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.parts import moe_layout
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def with_experts(
+    fields: dict[str, Any], layout: dict[str, Any] | None, experts: dict[str, Any]
+) -> dict[str, Any]:
+    """`fields` with the experts of `layout`; a dense width stays where a layer uses it."""
+    if layout is None:
+        return fields
+    kept = dict(fields)
+    if layout == {"n_dense_layers": 0, "moe_every": 1}:
+        del kept["d_ff"]
+    return {**kept, **layout, **experts}
+
+
+def all_experts(fields: dict[str, Any], experts: dict[str, Any]) -> dict[str, Any]:
+    """Experts in every layer; `d_ff` is the width of one."""
+    kept = {name: value for name, value in fields.items() if name != "d_ff"}
+    return {**kept, "d_ff_expert": fields["d_ff"], **experts}
+
+
+def routed(keys: Keys, count: str, router: str) -> dict[str, Any]:
+    """How many experts, how many of them a token uses, and how it chooses."""
+    return {
+        "n_experts": keys.size(count),
+        "top_k": keys.size("num_experts_per_tok"),
+        "router": router,
+    }
+
+
+def grouped(keys: Keys, score: str) -> dict[str, Any]:
+    """Group-limited choice; one group is no limit."""
+    n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
+    if n_groups == 1:
+        return {}
+    return {"n_groups": n_groups, "top_groups": top_groups, "group_score": score}
+
+
+def dense_first(keys: Keys, n_layers: int) -> dict[str, Any] | None:
+    """DeepSeek's rule: dense layers first, then experts in all."""
+    first = keys.size("first_k_dense_replace", lowest=0)
+    keys.fixed("moe_layer_freq", 1)
+    stack = [i >= first for i in range(n_layers)]
+    return moe_layout(keys, "first_k_dense_replace", [stack], first=first)
+
+
+def sigmoid_or_softmax(keys: Keys, scoring: str) -> str:
+    """The router's name; `norm_topk_prob` divides the chosen weights by their sum."""
+    return f"{scoring}_renorm" if keys.flag("norm_topk_prob") else scoring
+
+
+def qwen_experts(keys: Keys, fields: dict[str, Any], count: str) -> dict[str, Any]:
+    """Qwen's rule: every `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
+    step, n_layers = keys.layers("decoder_sparse_step"), fields["n_layers"]
+    dense = keys.raw("mlp_only_layers")
+    dense = [] if dense is None else dense
+    if not isinstance(dense, list) or any(type(i) is not int for i in dense):
+        raise SpecError("mlp_only_layers", "must be a list of whole numbers", dense, "remove it")
+    excluded = frozenset(dense)
+    some = keys.size(count, lowest=0) > 0
+    stack = [some and i not in excluded and (i + 1) % step == 0 for i in range(n_layers)]
+    router = sigmoid_or_softmax(keys, "softmax")
+    width = keys.size("moe_intermediate_size")
+    layout = moe_layout(keys, "mlp_only_layers", [stack], every=step)
+    if layout is None:
+        keys.size("num_experts_per_tok")
+        return fields
+    return with_experts(fields, layout, {**routed(keys, count, router), "d_ff_expert": width})
+
+
+def deepseek_experts(keys: Keys, fields: dict[str, Any], scoring: str) -> dict[str, Any]:
+    """DeepSeek-V3's experts (arXiv:2412.19437): dense first, groups, a bias for the choice."""
+    layout = dense_first(keys, fields["n_layers"])
+    extra = keys.raw("num_nextn_predict_layers")
+    if extra:
+        keys.notes.append(f"num_nextn_predict_layers: {extra} prediction layers are in the "
+                          "checkpoint, not in the class")  # fmt: skip
+    experts = {
+        **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, scoring)),
+        "d_ff_expert": keys.size("moe_intermediate_size"),
+        "n_shared_experts": keys.size("n_shared_experts", lowest=0),
+        "selection_bias": True,
+        "routed_scale": keys.number("routed_scaling_factor"),
+        **grouped(keys, "top2_sum"),
+    }
+    return with_experts(fields, layout, experts)

@@ -1,0 +1,261 @@
+"""Reading a config.json: every key is read, or known not to matter, or an error that names it."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError, nearest, shown_name
+from metacount.rules import MAX_LAYERS
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, NoReturn
+
+MAX_SIZE = 2**31  # of any whole number; ModelSpec has narrower limits of its own
+
+# What transformers calls them -> what the spec calls them.
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    # one function under five names; their constants differ in the tenth digit at most
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "sigmoid": "sigmoid",
+    "linear": "identity",
+}
+QUICK_GELU_BETA = 1.702  # quick_gelu(x) = x·sigmoid(1.702·x): Swish-β
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of `text`."""
+    return frozenset(text.split())
+
+
+# Known not to change a count or the structure, in whatever family they stand.
+HARMLESS = (
+    # where the file comes from and how it is run
+    words(
+        "architectures model_type _name_or_path name_or_path transformers_version _commit_hash "
+        "torch_dtype dtype use_cache return_dict output_attentions output_hidden_states "
+        "torchscript use_bfloat16 tf_legacy_loss problem_type num_labels id2label label2id "
+        "finetuning_task task_specific_params tokenizer_class prefix chunk_size_feed_forward "
+        "gradient_checkpointing _attn_implementation attn_implementation "
+        "_attn_implementation_autoset _attn_implementation_internal _experts_implementation "
+        "experts_implementation _experts_implementation_internal auto_map custom_pipelines "
+        "quantization_config pretraining_tp init_device onnx_export"
+    )
+    # training
+    | words(
+        "initializer_range init_std initializer_factor attention_dropout hidden_dropout dropout "
+        "activation_dropout classifier_dropout embedding_dropout residual_dropout resid_dropout "
+        "embed_dropout embd_pdrop resid_pdrop attn_pdrop emb_pdrop hidden_dropout_prob "
+        "attention_probs_dropout_prob dropout_rate mlp_dropout layerdrop encoder_layerdrop "
+        "decoder_layerdrop output_router_logits router_aux_loss_coef router_z_loss_coef "
+        "router_jitter_noise input_jitter_noise aux_loss_alpha seq_aux initializer_cutoff_factor"
+    )
+    # tokens by number
+    | words(
+        "bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id "
+        "unk_token_id decoder_start_token_id"
+    )
+    # generation, kept in old configs
+    | words(
+        "assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens "
+        "diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size "
+        "encoder_repetition_penalty epsilon_cutoff eta_cutoff exponential_decay_length_penalty "
+        "forced_bos_token_id forced_eos_token_id length_penalty max_length min_length "
+        "no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_beam_groups "
+        "num_beams num_return_sequences output_scores remove_invalid_values repetition_penalty "
+        "return_dict_in_generate suppress_tokens target_lookbehind temperature top_k top_p "
+        "typical_p"
+    )
+    # no table has this many rows unless its family reads it
+    | words("max_position_embeddings")
+)
+
+# Keys of any config that change the model unless they have one of these values.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "add_cross_attention": (False, None),
+    "cross_attention_hidden_size": (None,),
+    "tie_encoder_decoder": (False, None),
+    "pruned_heads": ({}, None),
+}
+
+
+class Unmapped(SpecError):
+    """Valid perhaps, but not expressible as a spec: transformers' own module may still tell."""
+
+
+class UnmappedType(Unmapped):
+    """A model type that has no mapping."""
+
+
+class UnmappedClass(Unmapped):
+    """A model class that has no spec, such as a classifier."""
+
+
+class UnmappedKey(Unmapped):
+    """A key, or its value, that may change the model and has no place in a spec."""
+
+
+class Keys:
+    """The keys of one config. A key that is left out has its family's default."""
+
+    def __init__(
+        self, data: dict[str, Any], defaults: dict[str, Any], aliases: dict[str, str], end: str
+    ) -> None:
+        self.data: dict[str, Any] = {}
+        self.spelled: dict[str, str] = {}  # our name of a key -> the name it has in the file
+        for key, value in data.items():
+            name = aliases.get(key, key)
+            if name in self.data and self.data[name] != value:
+                rule = f"is the same as {self.spelled[name]}, which has another value"
+                raise SpecError(key, rule, value, "remove one of them")
+            if name not in self.data or key == name:
+                self.spelled[name] = key
+            self.data[name] = value
+        self.defaults, self.aliases, self.end = defaults, aliases, end
+        self.read: set[str] = set()
+        self.notes: list[str] = []
+        self.different: list[str] = []
+
+    def raw(self, name: str) -> Any:
+        """The value as it stands, or the default."""
+        self.read.add(name)
+        return self.data[name] if name in self.data else self.defaults[name]
+
+    def given(self, name: str) -> Any:
+        """The value of a key that has no default of its own; None when it is left out."""
+        self.read.add(name)
+        return self.data.get(name)
+
+    def size(self, name: str, *, lowest: int = 1, highest: int = MAX_SIZE) -> int:
+        """A whole number."""
+        value = self.raw(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise SpecError(name, "must be a whole number", value, f"choose {lowest} or more")
+        if not lowest <= value <= highest:
+            rule = f"at least {lowest}" if value < lowest else f"at most {highest}"
+            raise SpecError(name, f"must be {rule}", value, f"choose {lowest} to {highest}")
+        return value
+
+    def layers(self, name: str, *, lowest: int = 1) -> int:
+        """A number of layers."""
+        return self.size(name, lowest=lowest, highest=MAX_LAYERS)
+
+    def optional_size(self, name: str, *, lowest: int = 1) -> int | None:
+        """A whole number or null."""
+        return None if self.raw(name) is None else self.size(name, lowest=lowest)
+
+    def number(self, name: str) -> float:
+        """A positive number."""
+        value = self.raw(name)
+        if not is_number(value) or not 0 < value < 1e12:
+            raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
+        return float(value)
+
+    def optional_number(self, name: str) -> float | None:
+        """A positive number or null."""
+        return None if self.raw(name) is None else self.number(name)
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self.raw(name)
+        if not isinstance(value, bool):
+            raise SpecError(name, "must be true or false", value, "choose true or false")
+        return value
+
+    def only(self, name: str, *allowed: object, why: str = "") -> Any:
+        """One of the values that a spec can express."""
+        value = self.raw(name)
+        if not any(same(value, a) for a in allowed):
+            self.unmapped(name, value, why or f"choose {' or '.join(map(_json, allowed))}")
+        return value
+
+    def fixed(self, name: str, *allowed: object) -> None:
+        """A key that transformers computes or takes for granted; written down, it must agree."""
+        found = self.given(name)
+        if found is not None and not any(same(found, a) for a in allowed):
+            self.unmapped(name, found, f"here it can only be {' or '.join(map(_json, allowed))}")
+
+    def agrees(self, name: str, value: object) -> None:
+        """A key that transformers derives from others; written down, even null, it is obeyed."""
+        found = self.given(name)
+        if name in self.data and not same(found, value):
+            self.unmapped(name, found, f"by the other keys it is {_json(value)}: remove it")
+
+    def own_name(self, name: str) -> None:
+        """A key that transformers must find under its first name."""
+        other = self.spelled.get(name, name)
+        if other != name:
+            self.unmapped(other, self.data[name], f"call it {name}: other keys depend on it")
+
+    def activation(self, name: str, *, gated: bool) -> dict[str, Any]:
+        """The spec's fields for an activation function, and whether it gates."""
+        value = self.raw(name)
+        if not isinstance(value, str):
+            raise SpecError(name, "must be the name of an activation", value, "for example silu")
+        if value == "quick_gelu":
+            return {"activation": "silu", "swish_beta": QUICK_GELU_BETA, "gated": gated}
+        if value not in ACTIVATIONS:
+            remedy = nearest(value, ACTIVATIONS, f"choose one of {', '.join(ACTIVATIONS)}")
+            self.unmapped(name, value, remedy)
+        return {"activation": ACTIVATIONS[value], "gated": gated}
+
+    def differs(self, what: str) -> None:
+        """Note what transformers computes and no spec says, though no count depends on it."""
+        self.notes.append(f"{what}: no count depends on it")
+        self.different.append(what)
+
+    def unmapped(self, name: str, value: object, remedy: str) -> NoReturn:
+        """The value may be right, but no spec says it."""
+        raise UnmappedKey(name, "has a value that no spec expresses", value, remedy)
+
+    def finish(self, ignored: Iterable[str], *, kind: str) -> tuple[str, ...]:
+        """The keys that were passed over. Raises `UnmappedKey` for one that nobody knows.
+
+        A key of the family that its function did not read has no part in this class or layout.
+        """
+        harmless = HARMLESS | frozenset(ignored)
+        passed = []
+        for name, value in self.data.items():
+            if name in self.read:
+                continue
+            if name in NEUTRAL:
+                if not any(same(value, a) for a in NEUTRAL[name]):
+                    self.unmapped(name, value, "remove it")
+            elif name == "is_encoder_decoder":
+                if self.end != "encoder" and value is not (kind == "encoder-decoder"):
+                    self.unmapped(name, value, "remove it")
+            elif name not in harmless and name not in self.defaults:
+                known = {*self.defaults, *self.aliases, *self.read, *harmless, *NEUTRAL}
+                raise UnmappedKey(
+                    shown_name(name),
+                    "is not a key that this mapping understands",
+                    value,
+                    nearest(name, known, "remove it if it changes nothing"),
+                )
+            passed.append(name)
+        return tuple(passed)
+
+
+def is_number(value: object) -> bool:
+    """An int or float that is not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def same(value: object, other: object) -> bool:
+    """Equal, and not only because True == 1."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def _json(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value)

@@ -1,0 +1,159 @@
+"""From a Hugging Face config.json to a spec. Reads plain data; imports neither torch nor
+transformers, so that counting a config is as quick as counting a model of the catalog.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError, nearest
+from metacount.frozen import frozen
+from metacount.huggingface.config.families import FAMILIES, family_of
+from metacount.huggingface.config.keys import (
+    Keys,
+    Unmapped,
+    UnmappedClass,
+    UnmappedKey,
+    UnmappedType,
+)
+from metacount.huggingface.config.rules import refusals
+from metacount.spec import ModelSpec
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.huggingface.config.families.family import Family
+
+# Of a spec, what belongs to the output head; a base class has none of it.
+HEAD_FIELDS = ("tie_embeddings", "head_bias", "logit_scale", "logit_softcap", "head_transform",
+               "head_transform_bias")  # fmt: skip
+
+# What a class of remote code is called when it ends like the class that transformers has.
+LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM")
+
+
+@frozen
+class Mapped:
+    """The spec of a config, the class it stands for, what was not obeyed, what was passed over.
+
+    `refused` says why transformers would not take the config, where that is known; it is among the
+    notes, too.
+    `differs`: where a module of this spec computes something else than transformers' class, though
+    every count is the same. Weights are not loaded then.
+    """
+
+    spec: ModelSpec
+    class_name: str
+    notes: tuple[str, ...]
+    ignored: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+
+
+def mapped_types() -> tuple[str, ...]:
+    """The model types that have a mapping."""
+    return tuple(FAMILIES)
+
+
+def spec_from_config(config: dict[str, Any]) -> Mapped:
+    """The spec of the class that `config` means.
+
+    Raises `UnmappedType`, `UnmappedClass` or `UnmappedKey` (all `Unmapped`) for what may be a
+    model but has no spec, and any other `SpecError` for what is no model.
+
+    >>> spec_from_config({"model_type": "llama", "num_hidden_layers": 2}).spec.d_ff
+    11008
+    """
+    if not isinstance(config, dict):
+        raise SpecError("config", "must be an object", config, "give the content of a config.json")
+    for key in config:
+        if not isinstance(key, str):
+            raise SpecError("config", "must have text for keys", key, "give a config.json")
+    name = config.get("model_type")
+    if not isinstance(name, str):
+        raise SpecError("model_type", "must be text", name, "for example llama")
+    family = family_of(name)
+    if family is None:
+        remedy = nearest(name, FAMILIES, "transformers' own module may tell")
+        raise UnmappedType("model_type", "has no spec", name, remedy)
+    class_name, end, reason = _choose_class(config, family)
+    keys = Keys(config, dict(family.defaults), dict(family.aliases), end)
+    keys.notes.append(f"{class_name} ({reason})")
+    if config.get("quantization_config") is not None:
+        keys.notes.append("quantization_config is ignored: values are counted unquantised")
+    fields = _without_head(family.fields(keys), end)
+    passed = keys.finish(family.ignored, kind=fields["kind"])
+    try:
+        spec = ModelSpec.from_dict(fields)
+    except SpecError as error:
+        raise _in_keys(error, keys) from None
+    refused = refusals(config, spec)
+    return Mapped(
+        spec=spec,
+        class_name=class_name,
+        notes=(*keys.notes, *refused),
+        ignored=passed,
+        refused=refused,
+        differs=tuple(keys.different),
+    )
+
+
+def _in_keys(error: SpecError, keys: Keys) -> SpecError:
+    """A broken rule of the spec in the names that the config has for its fields."""
+    import re
+
+    from metacount.symbols import MODEL_TERMS
+
+    names = {}
+    for term in MODEL_TERMS:
+        found = [name for name in (term.name, *term.elsewhere) if name in keys.read]
+        if len(found) == 1:  # two would be as good a guess as the other
+            names[term.name] = keys.spelled.get(found[0], found[0])
+
+    def named(text: str) -> str:
+        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
+
+    plain = error.reworded(unset=lambda name: f"remove {name}", give=lambda name: f"give {name}")
+    return SpecError(named(plain.field), named(plain.rule), plain.value, named(plain.remedy))
+
+
+def _without_head(fields: dict[str, Any], end: str) -> dict[str, Any]:
+    if end == "head":
+        return fields
+    kept = {name: value for name, value in fields.items() if name not in HEAD_FIELDS}
+    return {**kept, "has_head": False, **({"pooler": True} if end == "pooled" else {})}
+
+
+def _choose_class(config: dict[str, Any], family: Family) -> tuple[str, str, str]:
+    """Name, end (head, body, pooled, encoder) and the reason in words."""
+    classes = dict(family.classes)
+    default = next(iter(classes))
+    named = config.get("architectures")
+    named = [named] if isinstance(named, str) else named
+    if named is None or named == []:
+        return default, _end(classes, default), f"the {family.kind} class of its type"
+    if not isinstance(named, list) or not isinstance(named[0], str):
+        raise SpecError("architectures", "must be a list of class names", named,
+                        f"remove it to count {default}")  # fmt: skip
+    if named[0] in classes:
+        return named[0], _end(classes, named[0]), "named by architectures"
+    if config.get("auto_map") and named[0].endswith(LANGUAGE_MODEL):
+        reason = "transformers' own; architectures names remote code, which is not run"
+        return default, _end(classes, default), reason
+    raise _no_spec(named[0], classes)
+
+
+def _end(classes: dict[str, str | None], name: str) -> str:
+    end = classes[name]
+    if end is None:
+        raise _no_spec(name, classes)
+    return end
+
+
+def _no_spec(name: str, classes: dict[str, str | None]) -> UnmappedClass:
+    known = [name for name, end in classes.items() if end is not None]
+    return UnmappedClass("architectures", "names a class that has no spec", name,
+                         f"those of this type that have one: {', '.join(known)}")  # fmt: skip
+
+
+__all__ = ["Mapped", "Unmapped", "UnmappedClass", "UnmappedKey", "UnmappedType", "mapped_types",
+           "spec_from_config"]  # fmt: skip

@@ -1,0 +1,3 @@
+"""Builds and measures transformers' own module of a config."""
+
+from __future__ import annotations

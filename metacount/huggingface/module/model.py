@@ -1,0 +1,216 @@
+"""transformers' own module from any config: on meta, without weights, without remote code."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from metacount.errors import SpecError
+from metacount.huggingface.config.limits import checked_config
+from metacount.huggingface.module.classes import (
+    MAPPINGS,
+    ClassChoice,
+    choose_class,
+    config_class,
+    model_types,
+    version,
+)
+from metacount.measure.others.quiet import quiet
+
+# A module costs about 3 KB on meta: this many stay within a GiB.
+MAX_MODULES = 250_000
+
+# Registered for a composite config, though they are built from its decoder's.
+DECODER_PART = frozenset(["MusicgenForCausalLM", "MusicgenMelodyForCausalLM"])
+
+SMALL = os.path.join(os.path.dirname(__file__), "small_configs.json")
+
+
+def default_config(model_type: str) -> dict[str, Any]:
+    """The config of a bare model type: transformers' defaults, or the small one kept here.
+
+    Kept for types whose own defaults build no model.
+    """
+    kept = small_configs().get(model_type, {})
+    changes = kept["config"] if kept.get("for") == "build" else {}
+    return {"model_type": model_type, **changes}
+
+
+def running_config(model_type: str) -> dict[str, Any]:
+    """`default_config`, with what a type's defaults lack to be run, not only built."""
+    kept = small_configs().get(model_type, {})
+    return {"model_type": model_type, **kept.get("config", {})}
+
+
+@cache
+def small_configs() -> dict[str, Any]:
+    """Configs for the types whose default does not build, or not run, and why; by model type."""
+    with open(SMALL, encoding="utf-8") as file:
+        data: dict[str, Any] = json.load(file)
+    return data
+
+
+def build_transformers(
+    source: str | dict[str, Any] | Any, *, dtype: torch.dtype = torch.bfloat16
+) -> tuple[nn.Module, ClassChoice]:
+    """transformers' module of a config (an object or its dict) or of a model type, on meta.
+
+    In eval mode, with eager attention. Nothing is fetched, no weight is made or initialised.
+    Raises `SpecError`, in one line, for whatever is wrong with the config.
+    """
+    chosen, config, choice = chosen_class(source)
+    with _quiet():
+        module = _made(choice.class_name, lambda: _on_meta(chosen, config, dtype))
+    return module, choice
+
+
+def chosen_class(source: str | dict[str, Any] | Any) -> tuple[Any, Any, ClassChoice]:
+    """The class that a config means, transformers' config object for it, and the choice in words.
+
+    Raises `SpecError`, in one line, for whatever is wrong with the config.
+    """
+    data = default_config(source) if isinstance(source, str) else source
+    if not isinstance(data, dict):
+        data = data.to_dict()
+    checked, notes = checked_config(data)
+    model_type, architectures = checked.pop("model_type", None), checked.pop("architectures", None)
+    if isinstance(source, str) and len(data) > 1:
+        notes += (f"a small config kept for this type: {small_configs()[source]['why']}",)
+    with _quiet():
+        config_type = config_class(model_type)
+        chosen, reason = choose_class(model_type, architectures, remote=bool(data.get("auto_map")))
+        config = _made(config_type.__name__, lambda: config_type(**checked))
+        config, note = _config_for(chosen, config, model_type)
+        config._attn_implementation = "eager"
+    choice = ClassChoice(
+        model_type=model_type,
+        class_name=chosen.__name__,
+        reason=reason,
+        notes=(*notes, *([note] if note else [])),
+    )
+    return chosen, config, choice
+
+
+def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
+    """The config that the class takes: for a text class of a composite type, the text part."""
+    if chosen.__name__ in DECODER_PART:
+        return config.decoder, f"{chosen.__name__} is the decoder of {type(config).__name__}"
+    wants = getattr(chosen, "config_class", None)
+    if wants is None or isinstance(config, wants):
+        return config, ""
+    text = getattr(config, "text_config", None)
+    if isinstance(text, wants):
+        return text, f"{chosen.__name__} is the text model of {type(config).__name__}"
+    if any(model_types(kind).get(model_type) == chosen.__name__ for kind, _ in MAPPINGS):
+        return config, ""  # a type may share another's class under a config of its own
+    raise SpecError("architectures", f"does not go with model_type: it takes a {wants.__name__}",
+                    chosen.__name__, "remove architectures")  # fmt: skip
+
+
+def built_quietly(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
+    """The module of a class and a config object as `chosen_class` gave them, on meta."""
+    with _quiet():
+        return _on_meta(chosen, config, dtype)
+
+
+def _on_meta(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"), _no_initialisation(), _bounded():
+            module: nn.Module = chosen(config)
+    finally:
+        torch.set_default_dtype(before)
+    for owner in module.modules():
+        for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
+            if tensor is not None and not tensor.is_meta:
+                _to_meta(owner, name, tensor)
+    return module.eval()
+
+
+def _to_meta(owner: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    # made from data on purpose (torch.tensor, torch.normal); small, or the bounds would not hold
+    moved = tensor.detach().to("meta")
+    if isinstance(tensor, nn.Parameter):
+        owner._parameters[name] = nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    else:
+        owner._buffers[name] = moved
+
+
+def _unchanged(tensor: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+    return tensor
+
+
+@contextmanager
+def _no_initialisation() -> Iterator[None]:
+    """torch's initialisers return what they get: values of meta tensors do not exist."""
+    names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
+    before = {name: getattr(nn.init, name) for name in names}
+    for name in names:
+        setattr(nn.init, name, _unchanged)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(nn.init, name, function)
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    count = 0
+
+    def register(_owner: nn.Module, name: str, _child: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > MAX_MODULES:
+            raise SpecError("config", f"makes more than {MAX_MODULES} modules", name,
+                            "choose fewer layers or experts")  # fmt: skip
+
+    handle = nn.modules.module.register_module_module_registration_hook(register)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nobody's advice on training or speed; and no collection while many objects are made."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with quiet():
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _made(name: str, make: Any) -> Any:
+    """What `make` makes; whatever transformers raises over a config becomes one clear line."""
+    try:
+        return make()
+    except SpecError:
+        raise
+    except (MemoryError, RecursionError) as error:
+        raise SpecError("config", f"asks too much of {name}", type(error).__name__,
+                        "choose smaller sizes") from None  # fmt: skip
+    except Exception as error:
+        # the last line of a validator's message is the rule, the first of any other the fact
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        said = lines[-1 if "alidat" in type(error).__name__ else 0]
+        said = "".join(c if c.isprintable() else "?" for c in said)[:160]
+        raise SpecError("config", f"makes no {name} in transformers {version()}: {said}",
+                        type(error).__name__, "correct the config") from error  # fmt: skip
+
+
+__all__ = ["ClassChoice", "build_transformers", "built_quietly", "chosen_class", "default_config",
+           "running_config", "small_configs"]  # fmt: skip

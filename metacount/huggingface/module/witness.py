@@ -1,0 +1,158 @@
+"""The transformers witness: what transformers' own module shows, in the words of `check`.
+
+It imports no formula and none of our modules: it shares no code with the other witnesses but the
+prices of operators.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from metacount.huggingface.module.classes import ClassChoice, version
+from metacount.huggingface.module.model import build_transformers
+from metacount.measure.operators import UncountedOp
+from metacount.measure.others.forward import ForeignRun, measure_foreign_forward
+from metacount.measure.others.params import ForeignParams, measure_foreign_params
+from metacount.measure.others.roles import Roles, text_config
+from metacount.measure.questions import NeedsData
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import Workload
+from metacount.tensors import DTYPES
+from metacount.units import exact
+from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
+
+KV_HEADS = ("num_key_value_heads", "num_kv_heads")
+# Buffers that our spec knows; others are named in the detail.
+KNOWN_BUFFERS = ("selection_bias",)
+
+
+def transformers_witness(source: str | dict[str, Any] | Any, workload: Workload) -> Witness:
+    """What transformers' module of a config (or model type) says of `workload`.
+
+    Raises `SpecError` for a config that builds no model. A model that cannot be run has an opinion
+    on parameters alone; the detail says why.
+    """
+    return module_witness(*build_transformers(source, dtype=run_dtype(workload)), workload)
+
+
+def run_dtype(workload: Workload) -> torch.dtype:
+    """The dtype a module is built in to run `workload`: no module runs in fp8 or int8."""
+    return DTYPES.get(workload.dtype, torch.bfloat16)
+
+
+def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -> Witness:
+    """What a module that `build_transformers` made, in `run_dtype`, says of `workload`."""
+    dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
+    roles = Roles(module)
+    found = measure_foreign_params(module, roles)
+    try:
+        run, failure = measure_foreign_forward(module, workload, roles), ""
+    except Exception as error:
+        # whatever somebody else's forward raises: the parameters still stand
+        run, failure = None, shortfall(error)
+    figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
+    parts: dict[str, dict[str, int] | None] = dict.fromkeys(BREAKDOWNS)
+    figures["params"] = found.params
+    figures["active_params"] = found.active_params
+    figures["active_params_no_embed"] = found.no_embed
+    parts["by_role"], parts["active_by_role"] = found.by_role, found.active_by_role
+    parts["buffers"] = {name: found.buffers.get(name, 0) for name in KNOWN_BUFFERS}
+    details = [_who(choice), *_param_details(found)]
+    if run is None:
+        details.append(f"forward not measured: {failure}")
+    else:
+        details += _run_figures(module, run, workload, dtype, figures, parts)
+    return Witness(name="transformers", figures=figures, parts=parts, detail="; ".join(details))
+
+
+def shortfall(error: Exception) -> str:
+    """Why a forward was not measured, in one line."""
+    text = " ".join(str(error).split())[:160]
+    if isinstance(error, UncountedOp | NeedsData):
+        return text
+    if isinstance(error, NotImplementedError):
+        # a meta kernel that needs data, such as a choice by mask; torch's own words say which
+        return f"its code cannot run without data: {text}"
+    return f"transformers' forward fails: {type(error).__name__}: {text}"
+
+
+def _who(choice: ClassChoice) -> str:
+    return f"transformers {version()}, torch {torch.__version__}, on meta: {choice}"
+
+
+def _param_details(found: ForeignParams) -> list[str]:
+    said = []
+    if found.text_params != found.params:
+        said.append(f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
+                    "caches are of text alone, the other towers are not run")  # fmt: skip
+    others = {name: n for name, n in found.buffers.items() if name not in KNOWN_BUFFERS}
+    if others:
+        said.append("buffers " + ", ".join(f"{name} {exact(n)}" for name, n in others.items()))
+    if found.unclaimed:
+        first = ", ".join(found.unclaimed[:3])
+        more = f" and {len(found.unclaimed) - 3} more" if len(found.unclaimed) > 3 else ""
+        said.append(f"in `other` because no module claims a role: {first}{more}")
+    if found.unknown_routing:
+        said.append(f"no number of experts per token is known for {found.unknown_routing[0]}")
+    return said
+
+
+def _run_figures(
+    module: Any,
+    run: ForeignRun,
+    workload: Workload,
+    dtype: str,
+    figures: dict[str, int | None],
+    parts: dict[str, dict[str, int] | None],
+) -> list[str]:
+    """Fill in what the run showed; returns what has to be said with it."""
+    figures["matmul_flops"] = run.prefill.matmul_flops - run.prefill.idle
+    parts["matmul_flops_by_role"] = run.prefill.chosen_by_role
+    said = list(run.assumed)
+    if run.prefill.rotary:
+        said.append(f"without {exact(run.prefill.rotary)} FLOPs of rotary tables: "
+                    f"{exact(run.prefill.all_flops)} with them")  # fmt: skip
+    if run.prefill.idle:
+        whole, idle = exact(run.prefill.matmul_flops), exact(run.prefill.idle)
+        said.append(f"its code runs experts on tokens that did not choose them: without {idle} "
+                    f"FLOPs, {whole} with them; active_params counts the chosen ones")  # fmt: skip
+    latent = _is_latent(module)
+    if run.decode is not None and not latent:
+        figures["decode_matmul_flops"] = run.decode.matmul_flops - run.decode.idle
+        parts["decode_matmul_flops_by_role"] = run.decode.chosen_by_role
+    elif run.decode is not None:
+        said.append(f"no opinion on decode: its code expands every cached latent, "
+                    f"{exact(run.decode.matmul_flops)} FLOPs")  # fmt: skip
+    if run.kind == "encoder":
+        # an encoder, or a decoder's body: what cannot generate is not asked for a cache
+        return [*said, "no opinion on decode and cache: its class does not generate"]
+    if run.cache is None or run.kv_bytes_per_token is None:
+        return [*said, f"no cache measured: {run.no_cache}"]
+    scale, unit = DTYPE_BYTES[workload.dtype], DTYPE_BYTES[dtype]
+    if run.cache.key_heads > _kv_heads(module, latent):
+        said.append(f"no opinion on the KV cache: its code caches expanded keys and values, "
+                    f"{exact(run.cache.kv_bytes // unit * scale)} bytes")  # fmt: skip
+    else:
+        figures["kv_cache_bytes_per_token"] = run.kv_bytes_per_token // unit * scale
+        figures["kv_cache_bytes"] = run.cache.kv_bytes // unit * scale
+        figures["cross_kv_cache_bytes"] = run.cache.cross_kv_bytes // unit * scale
+    if run.cache.state_bytes:
+        said.append(f"recurrent state {exact(run.cache.state_bytes)} bytes, not in the KV cache")
+    return said
+
+
+def _is_latent(module: nn.Module) -> bool:
+    """Whether attention goes through a compressed latent of keys and values."""
+    config: Any = text_config(module.config)
+    return getattr(config, "kv_lora_rank", None) is not None
+
+
+def _kv_heads(module: nn.Module, latent: bool) -> int:
+    """Heads that attention's own modules say they keep keys of; as many as there are otherwise."""
+    if latent:
+        return 1
+    told = [getattr(m, name, None) for m in module.modules() for name in KV_HEADS]
+    return max((n for n in told if isinstance(n, int)), default=2**31)

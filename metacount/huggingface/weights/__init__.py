@@ -1,0 +1,3 @@
+"""Puts transformers' weights into our modules, each tensor once."""
+
+from __future__ import annotations

@@ -1,0 +1,138 @@
+"""transformers' weights in a reference module: each tensor of both sides used once, or an error.
+
+What is loaded computes what transformers computes, or is refused: `Mapped.differs` says where the
+reference module of a config is known to compute something else, though it counts the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from metacount.huggingface.config.to_spec import Mapped
+from metacount.huggingface.weights.names import Dialect, Place
+from metacount.huggingface.weights.tables import DIALECTS
+from metacount.modules.model import Model
+from metacount.spec import ModelSpec
+
+# Where tables say pre-norm names and the block is post-norm (OPT has both).
+POST_NORMS = {
+    "input_layernorm": "self_attention_layernorm",
+    "post_attention_layernorm": "feedforward_layernorm",
+}
+
+
+class WeightsError(ValueError):
+    """Weights that are not those of the reference: which tensor, and why."""
+
+
+def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped) -> None:
+    """Copy transformers' tensors into the reference module of a config, in the reference's dtype.
+
+    `theirs` is a `state_dict` or a file's content, by transformers' names; tied tensors may be
+    there once or under each of their names, if they are equal. `mapped` is what
+    `spec_from_config` gave, and `reference` was built of its spec. Raises `WeightsError`, and loads
+    nothing, when the reference would compute something else than transformers, and when a tensor is
+    left over, missing on their side, given twice with different values, without values (on meta),
+    or of another shape.
+    """
+    spec = mapped.spec
+    if mapped.differs:
+        raise WeightsError(f"the reference computes something else: {'; '.join(mapped.differs)}")
+    if reference.spec != spec:
+        raise WeightsError("the reference was built of another spec than the config's")
+    dialect = _dialect(theirs)
+    ours = _tensors(reference)
+    found: dict[str, tuple[str, Tensor]] = {}  # our name -> theirs, value
+    for name, value in theirs.items():
+        if value.is_meta:
+            raise WeightsError(f"{name} is on meta: it has no values to load")
+        bare = name.removeprefix(dialect.prefix)
+        if bare in dialect.positions:
+            _check_positions(name, value)
+            continue
+        if bare in dialect.zeros:
+            if value.count_nonzero():
+                raise WeightsError(f"{name} holds other values than 0: the reference has none")
+            continue
+        for target, part in _parts(name, bare, value, dialect, spec):
+            if target == "lm_head.weight" and spec.tie_embeddings:
+                target = "embed_tokens.weight"
+            if target not in ours:
+                raise WeightsError(f"{name} is left over: the reference has no {target}")
+            if part.shape != ours[target].shape:
+                raise _other_shape(name, value, [ours[target].shape])
+            before, first = found.setdefault(target, (name, part))
+            if first is not part and not torch.equal(first, part):
+                raise WeightsError(f"{name} differs from {before}: both are the one {target}")
+    missing = sorted(ours.keys() - found.keys())
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise WeightsError(f"nothing is given for {missing[0]}{more} of the reference")
+    with torch.no_grad():
+        for target, (_, part) in found.items():
+            ours[target].copy_(part)
+
+
+def _dialect(theirs: Mapping[str, Tensor]) -> Dialect:
+    for dialect in DIALECTS.values():
+        if dialect.mark in theirs or dialect.prefix + dialect.mark in theirs:
+            return dialect
+    marks = ", ".join(dialect.prefix + dialect.mark for dialect in DIALECTS.values())
+    raise WeightsError(f"names of no known family: none of {marks} is there")
+
+
+def _tensors(reference: Model) -> dict[str, Tensor]:
+    """Parameters, each tied one once, and buffers."""
+    ours: dict[str, Tensor] = {**dict(reference.named_parameters())}
+    ours |= dict(reference.named_buffers())
+    for name, tensor in ours.items():
+        if tensor.is_meta:
+            raise WeightsError(f"{name} of the reference is on meta: build it on a real device")
+    return ours
+
+
+def _parts(
+    name: str, bare: str, value: Tensor, dialect: Dialect, spec: ModelSpec
+) -> Iterable[tuple[str, Tensor]]:
+    """Our names and values of one of their tensors."""
+    module, _, leaf = bare.rpartition(".")
+    if leaf not in ("weight", "bias"):
+        module, leaf = bare, ""
+    stem, place = _place(module, dialect)
+    if spec.norm_placement == "post" and isinstance(place, str):
+        place = POST_NORMS.get(place, place)
+    if place is None:
+        raise WeightsError(f"{name} is left over: no place in a reference is known for it")
+    place = Place((place,)) if isinstance(place, str) else place
+    if value.dim() not in (1, 2, 3):
+        raise _other_shape(name, value, [])
+    parts = place.apart(value, spec)
+    if len(parts) != len(place.modules):
+        raise _other_shape(name, value, [])
+    targets = (f"{stem}{target}" + (f".{leaf}" if leaf else "") for target in place.modules)
+    return zip(targets, parts, strict=True)
+
+
+def _place(module: str, dialect: Dialect) -> tuple[str, str | Place | None]:
+    """What stands before our names, and the entry of the table."""
+    if module in dialect.ends:
+        return "", dialect.ends[module]
+    for before, (stack, block) in dialect.stacks.items():
+        number, _, rest = module.removeprefix(before).partition(".")
+        if module.startswith(before) and number.isdecimal():
+            return f"{stack}.{number}.", block.get(rest)
+    return "", None
+
+
+def _other_shape(name: str, value: Tensor, wanted: list[torch.Size]) -> WeightsError:
+    needs = f"the reference needs {list(wanted[0])}" if wanted else "it cannot be taken apart"
+    return WeightsError(f"{name} has another shape: {list(value.shape)}; {needs}")
+
+
+def _check_positions(name: str, value: Tensor) -> None:
+    expected = torch.arange(value.numel(), device=value.device)
+    if not torch.equal(value.flatten().long(), expected):
+        raise WeightsError(f"{name} holds other positions than 0, 1, 2, ...")

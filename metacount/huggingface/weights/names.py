@@ -1,0 +1,100 @@
+"""How transformers' weights are named and laid out, beside a reference module's.
+
+A `Dialect` is a plain table from the names of one family of transformers' modules to ours; the
+tables stand in `weight_tables.py`. Tensors that are stored otherwise (fused, transposed,
+alternating) are taken apart by a `Place`. RoPE needs no permutation: the spec's `rope_style` says
+which columns are a pair, there as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metacount.spec import ModelSpec
+
+Apart = Callable[[Tensor, ModelSpec], tuple[Tensor, ...]]
+
+
+def as_it_is(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
+    """One tensor, stored as ours."""
+    return (tensor,)
+
+
+def transposed(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
+    """[in, out], as GPT-2's Conv1D and gpt-oss's experts have it; a vector stays."""
+    return (tensor.transpose(-2, -1) if tensor.dim() > 1 else tensor,)
+
+
+def transposed_thirds(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
+    """GPT-2: [in, q + k + v], three equal parts."""
+    return transposed(tensor, spec)[0].chunk(3)
+
+
+def grouped_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
+    """Group by group: its R query heads, then its key, then its value.
+
+    With G = H this is GPT-NeoX's and BLOOM's [H, 3, K], with G = 1 Falcon-7B's q, k, v.
+    """
+    n_groups, width = spec.n_kv_heads or spec.n_heads, spec.head_dim or 0
+    per_group = spec.n_heads // n_groups + 2
+    if tensor.shape[0] != n_groups * per_group * width:
+        return ()
+    parts = tensor.unflatten(0, (n_groups, per_group, width)).split((per_group - 2, 1, 1), dim=1)
+    return tuple(part.flatten(0, 2) for part in parts)
+
+
+def joined_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
+    """All queries, then all keys, then all values (Phi-3, MPT, ModernBERT)."""
+    width = spec.head_dim or 0
+    n_rows = [n * width for n in (spec.n_heads, spec.n_kv_heads or 0, spec.n_kv_heads or 0)]
+    return tensor.split(n_rows) if tensor.shape[0] == sum(n_rows) else ()
+
+
+def codegen_qkv(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
+    """CodeGen: in each of four parts its queries, then its values, then its keys."""
+    if tensor.shape[0] % 12:
+        return ()
+    q, v, k = tensor.unflatten(0, (4, 3, -1)).unbind(1)
+    return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+
+
+def halves(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
+    """Gate, then up, in the rows of one matrix."""
+    return tensor.chunk(2) if tensor.shape[0] % 2 == 0 else ()
+
+
+def alternating(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
+    """gpt-oss: gate and up alternate in the last axis; ours has all of the gate first."""
+    fused = torch.cat((tensor[..., 0::2], tensor[..., 1::2]), dim=-1)
+    return (fused.transpose(-2, -1) if tensor.dim() == 3 else fused,)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of theirs goes: one module of ours or more, and how it is taken apart."""
+
+    modules: tuple[str, ...]
+    apart: Apart = as_it_is
+
+
+Table = Mapping[str, str | Place]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The names of a family: of modules, without `.weight` and `.bias`.
+
+    `mark` is a tensor that tells the dialect; `prefix` stands before the body's names when there
+    is a head. `stacks`: what stands before a block's number -> our stack, and its blocks' names.
+    """
+
+    mark: str
+    prefix: str
+    ends: Table
+    stacks: Mapping[str, tuple[str, Table]]
+    positions: frozenset[str] = frozenset()  # buffers that hold 0, 1, 2, ...
+    zeros: frozenset[str] = frozenset()  # buffers that hold zeros, which the reference lacks

@@ -1,0 +1,379 @@
+"""The tables of names, family by family: what transformers calls a tensor -> what we do."""
+
+from __future__ import annotations
+
+from metacount.huggingface.weights.names import (
+    Dialect,
+    Place,
+    Table,
+    alternating,
+    codegen_qkv,
+    grouped_qkv,
+    halves,
+    joined_qkv,
+    transposed,
+    transposed_thirds,
+)
+
+
+def same(names: str) -> dict[str, str | Place]:
+    """Names that both sides use."""
+    return {name: name for name in names.split()}
+
+
+QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+FFN, EXPERTS = ("gate", "up", "down"), ("gate_up_proj", "down_proj")
+NORMS = same("input_layernorm post_attention_layernorm")
+
+LLAMA_BLOCK: Table = {
+    **NORMS,
+    **same("pre_feedforward_layernorm post_feedforward_layernorm"),
+    **same(" ".join(QKV)),
+    **same("self_attn.o_proj self_attn.q_norm self_attn.k_norm"),
+    **same("self_attn.q_a_proj self_attn.q_a_layernorm self_attn.q_b_proj"),
+    **same("self_attn.kv_a_proj_with_mqa self_attn.kv_a_layernorm self_attn.kv_b_proj"),
+    **same("mlp.gate_proj mlp.up_proj mlp.down_proj"),
+    "mlp.gate": "mlp.gate.proj",
+    **same("mlp.gate.e_score_correction_bias mlp.experts.gate_up_proj mlp.experts.down_proj"),
+    **same("mlp.shared_experts.gate_proj mlp.shared_experts.up_proj mlp.shared_experts.down_proj"),
+    # Qwen's shared expert
+    **{f"mlp.shared_expert.{p}_proj": f"mlp.shared_experts.{p}_proj" for p in FFN},
+    **same("mlp.shared_expert_gate"),
+    # fused: Phi-3, GLM, Persimmon
+    "self_attn.qkv_proj": Place(QKV, joined_qkv),
+    "self_attn.query_key_value": Place(QKV, grouped_qkv),
+    "mlp.gate_up_proj": Place(GATE_UP, halves),
+    # under other names: StarCoder2, Phi, Persimmon, Phi-MoE, MiniMax-M2
+    "self_attn.dense": "self_attn.o_proj",
+    "self_attn.q_layernorm": "self_attn.q_norm",
+    "self_attn.k_layernorm": "self_attn.k_norm",
+    **dict.fromkeys(("mlp.c_fc", "mlp.fc1", "mlp.dense_h_to_4h"), "mlp.up_proj"),
+    **dict.fromkeys(("mlp.c_proj", "mlp.fc2", "mlp.dense_4h_to_h"), "mlp.down_proj"),
+    "mlp.router": "mlp.gate.proj",
+    "mlp.e_score_correction_bias": "mlp.gate.e_score_correction_bias",
+    # GraniteMoE
+    "block_sparse_moe.router": "mlp.gate.proj",
+    **{f"block_sparse_moe.experts.{p}": f"mlp.experts.{p}" for p in EXPERTS},
+    # Llama 4
+    **{f"feed_forward.{p}_proj": f"mlp.{p}_proj" for p in FFN},
+    "feed_forward.router": "mlp.gate.proj",
+    **{f"feed_forward.experts.{p}": Place((f"mlp.experts.{p}",), transposed) for p in EXPERTS},
+    **{f"feed_forward.shared_expert.{p}_proj": f"mlp.shared_experts.{p}_proj" for p in FFN},
+}
+LLAMA_ENDS: Table = {
+    **same("embed_tokens lm_head"),
+    **dict.fromkeys(("norm", "final_layernorm"), "decoder.norm"),
+}
+
+GLM4_BLOCK: Table = {
+    **LLAMA_BLOCK,
+    "post_self_attn_layernorm": "post_attention_layernorm",
+    "post_attention_layernorm": "pre_feedforward_layernorm",
+    "post_mlp_layernorm": "post_feedforward_layernorm",
+}
+
+GPT_OSS_BLOCK: Table = {
+    **NORMS,
+    **same(" ".join(QKV)),
+    **same("self_attn.o_proj mlp.experts.down_proj_bias"),
+    "self_attn.sinks": "self_attn.core.sinks",
+    "mlp.router": "mlp.gate.proj",
+    "mlp.experts.gate_up_proj": Place(("mlp.experts.gate_up_proj",), alternating),
+    "mlp.experts.gate_up_proj_bias": Place(("mlp.experts.gate_up_proj_bias",), alternating),
+    "mlp.experts.down_proj": Place(("mlp.experts.down_proj",), transposed),
+}
+
+GPT2_BLOCK: Table = {
+    "ln_1": "input_layernorm",
+    "attn.c_attn": Place(QKV, transposed_thirds),
+    "attn.c_proj": Place(("self_attn.o_proj",), transposed),
+    "ln_2": "post_attention_layernorm",
+    "mlp.c_fc": Place(("mlp.up_proj",), transposed),
+    "mlp.c_proj": Place(("mlp.down_proj",), transposed),
+}
+
+GPT_NEO_BLOCK: Table = {
+    "ln_1": "input_layernorm",
+    **{f"attn.attention.{p}_proj": f"self_attn.{p}_proj" for p in "qkv"},
+    "attn.attention.out_proj": "self_attn.o_proj",
+    "ln_2": "post_attention_layernorm",
+    "mlp.c_fc": "mlp.up_proj",
+    "mlp.c_proj": "mlp.down_proj",
+}
+GPTJ_BLOCK: Table = {
+    "ln_1": "input_layernorm",
+    **{f"attn.{p}_proj": f"self_attn.{p}_proj" for p in "qkv"},
+    "attn.qkv_proj": Place(QKV, codegen_qkv),
+    "attn.out_proj": "self_attn.o_proj",
+    "mlp.fc_in": "mlp.up_proj",
+    "mlp.fc_out": "mlp.down_proj",
+}
+MPT_BLOCK: Table = {
+    "norm_1": "input_layernorm",
+    "attn.Wqkv": Place(QKV, joined_qkv),
+    "attn.out_proj": "self_attn.o_proj",
+    "norm_2": "post_attention_layernorm",
+    "ffn.up_proj": "mlp.up_proj",
+    "ffn.down_proj": "mlp.down_proj",
+}
+GPT2_ENDS: Table = {
+    "wte": "embed_tokens",
+    "wpe": "decoder.embed_positions",
+    **dict.fromkeys(("ln_f", "norm_f"), "decoder.norm"),
+    **same("lm_head"),
+}
+
+FUSED_FFN: Table = {
+    "mlp.dense_h_to_4h": "mlp.up_proj",
+    "mlp.dense_4h_to_h": "mlp.down_proj",
+}
+NEOX_BLOCK: Table = {
+    **NORMS,
+    **FUSED_FFN,
+    "attention.query_key_value": Place(QKV, grouped_qkv),
+    "attention.dense": "self_attn.o_proj",
+}
+BLOOM_BLOCK: Table = {  # and Falcon's
+    **NORMS,
+    **FUSED_FFN,
+    "self_attention.query_key_value": Place(QKV, grouped_qkv),
+    "self_attention.dense": "self_attn.o_proj",
+    "ln_attn": "input_layernorm",  # Falcon's two norms of a parallel block
+    "ln_mlp": "post_attention_layernorm",
+}
+
+OPT_BLOCK: Table = {
+    "self_attn_layer_norm": "input_layernorm",
+    **same(" ".join(QKV)),
+    "self_attn.out_proj": "self_attn.o_proj",
+    "final_layer_norm": "post_attention_layernorm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+}
+
+BART_BLOCK: Table = {
+    **{
+        f"{theirs}.{part}_proj": f"{ours}.{part.replace('out', 'o')}_proj"
+        for theirs, ours in (("self_attn", "self_attn"), ("encoder_attn", "cross_attn"))
+        for part in ("q", "k", "v", "out")
+    },
+    "self_attn_layer_norm": "self_attention_layernorm",
+    "encoder_attn_layer_norm": "cross_attention_layernorm",
+    "final_layer_norm": "feedforward_layernorm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+}
+
+MODERNBERT_BLOCK: Table = {
+    "attn_norm": "input_layernorm",
+    "attn.Wqkv": Place(QKV, joined_qkv),
+    "attn.Wo": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.Wi": Place(GATE_UP, halves),
+    "mlp.Wo": "mlp.down_proj",
+}
+
+BERT_BLOCK: Table = {
+    "attention.self.query": "self_attn.q_proj",
+    "attention.self.key": "self_attn.k_proj",
+    "attention.self.value": "self_attn.v_proj",
+    "attention.output.dense": "self_attn.o_proj",
+    "attention.output.LayerNorm": "self_attention_layernorm",
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "output.LayerNorm": "feedforward_layernorm",
+}
+
+
+def t5_block(*, cross: bool) -> Table:
+    """T5 numbers the parts of a block; the decoder's second is cross-attention."""
+    ffn = 2 if cross else 1
+    attentions = {"layer.0.SelfAttention": "self_attn"}
+    norms = {"layer.0.layer_norm": "input_layernorm"}
+    if cross:
+        attentions["layer.1.EncDecAttention"] = "cross_attn"
+        norms["layer.1.layer_norm"] = "cross_attention_layernorm"
+    norms[f"layer.{ffn}.layer_norm"] = "post_attention_layernorm"
+    matrices = {"wi": "up_proj", "wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
+    return {
+        **norms,
+        **{f"{a}.{p}": f"{b}.{p}_proj" for a, b in attentions.items() for p in "qkvo"},
+        **{f"layer.{ffn}.DenseReluDense.{a}": f"mlp.{b}" for a, b in matrices.items()},
+    }
+
+
+T5_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias"
+
+BERT_ENDS: Table = {
+    "embeddings.word_embeddings": "embed_tokens",
+    "embeddings.position_embeddings": "encoder.embed_positions",
+    "embeddings.token_type_embeddings": "embed_types",
+    "embeddings.LayerNorm": "encoder.embed_norm",
+    "embeddings_project": "encoder.embed_proj",
+    "pooler.dense": "pooler.dense",
+}
+BERT_HEADS: dict[str, Table] = {
+    "bert": {
+        "cls.predictions.transform.dense": "head_transform.dense",
+        "cls.predictions.transform.LayerNorm": "head_transform.norm",
+        "cls.predictions.decoder": "lm_head",
+        "cls.predictions": "lm_head",
+    },
+    "roberta": {
+        "lm_head.dense": "head_transform.dense",
+        "lm_head.layer_norm": "head_transform.norm",
+        "lm_head.decoder": "lm_head",
+        "lm_head": "lm_head",
+    },
+    "electra": {
+        "generator_predictions.dense": "head_transform.dense",
+        "generator_predictions.LayerNorm": "head_transform.norm",
+        "generator_lm_head": "lm_head",
+    },
+}
+
+DIALECTS = {
+    "t5": Dialect(
+        mark="shared.weight",
+        prefix="",
+        ends={
+            **dict.fromkeys(
+                ("shared", "encoder.embed_tokens", "decoder.embed_tokens"), "embed_tokens"
+            ),
+            **{f"{s}.final_layer_norm": f"{s}.norm" for s in ("encoder", "decoder")},
+            **{
+                f"{s}.{T5_BIAS}": f"{s}.relative_bias.relative_attention_bias"
+                for s in ("encoder", "decoder")
+            },
+            **same("lm_head"),
+        },
+        stacks={
+            "encoder.block.": ("encoder.layers", t5_block(cross=False)),
+            "decoder.block.": ("decoder.layers", t5_block(cross=True)),
+        },
+    ),
+    "gpt_oss": Dialect(
+        mark="layers.0.self_attn.sinks",
+        prefix="model.",
+        ends=LLAMA_ENDS,
+        stacks={"layers.": ("decoder.layers", GPT_OSS_BLOCK)},
+    ),
+    "glm4": Dialect(
+        mark="layers.0.post_self_attn_layernorm.weight",
+        prefix="model.",
+        ends=LLAMA_ENDS,
+        stacks={"layers.": ("decoder.layers", GLM4_BLOCK)},
+    ),
+    "xglm": Dialect(
+        mark="layers.0.self_attn_layer_norm.weight",
+        prefix="model.",
+        ends={**same("embed_tokens lm_head"), "layer_norm": "decoder.norm"},
+        stacks={"layers.": ("decoder.layers", OPT_BLOCK)},
+    ),
+    "biogpt": Dialect(
+        mark="layers.0.self_attn_layer_norm.weight",
+        prefix="biogpt.",
+        ends={
+            **same("embed_tokens"),
+            "embed_positions": "decoder.embed_positions",
+            "layer_norm": "decoder.norm",
+            "output_projection": "lm_head",
+        },
+        stacks={"layers.": ("decoder.layers", OPT_BLOCK)},
+    ),
+    "llama": Dialect(
+        mark="embed_tokens.weight",
+        prefix="model.",
+        ends=LLAMA_ENDS,
+        stacks={"layers.": ("decoder.layers", LLAMA_BLOCK)},
+    ),
+    "gpt_neo": Dialect(
+        mark="h.0.attn.attention.q_proj.weight",
+        prefix="transformer.",
+        ends=GPT2_ENDS,
+        stacks={"h.": ("decoder.layers", GPT_NEO_BLOCK)},
+    ),
+    "gptj": Dialect(
+        mark="h.0.mlp.fc_in.weight",
+        prefix="transformer.",
+        ends=GPT2_ENDS,
+        stacks={"h.": ("decoder.layers", GPTJ_BLOCK)},
+    ),
+    "mpt": Dialect(
+        mark="blocks.0.attn.Wqkv.weight",
+        prefix="transformer.",
+        ends=GPT2_ENDS,
+        stacks={"blocks.": ("decoder.layers", MPT_BLOCK)},
+    ),
+    "gpt2": Dialect(
+        mark="wte.weight",
+        prefix="transformer.",
+        ends=GPT2_ENDS,
+        stacks={"h.": ("decoder.layers", GPT2_BLOCK)},
+    ),
+    "gpt_neox": Dialect(
+        mark="embed_in.weight",
+        prefix="gpt_neox.",
+        ends={"embed_in": "embed_tokens", "final_layer_norm": "decoder.norm", **same("lm_head")},
+        stacks={"layers.": ("decoder.layers", NEOX_BLOCK)},
+    ),
+    "bloom": Dialect(
+        mark="word_embeddings.weight",
+        prefix="transformer.",
+        ends={
+            "word_embeddings": "embed_tokens",
+            "word_embeddings_layernorm": "decoder.embed_norm",
+            "ln_f": "decoder.norm",
+            **same("lm_head"),
+        },
+        stacks={"h.": ("decoder.layers", BLOOM_BLOCK)},
+    ),
+    "bart": Dialect(
+        mark="decoder.layers.0.encoder_attn.k_proj.weight",
+        prefix="model.",
+        ends={
+            **dict.fromkeys(
+                ("shared", "encoder.embed_tokens", "decoder.embed_tokens"), "embed_tokens"
+            ),
+            **same("encoder.embed_positions decoder.embed_positions lm_head"),
+            **{f"{s}.layernorm_embedding": f"{s}.embed_norm" for s in ("encoder", "decoder")},
+        },
+        stacks={f"{s}.layers.": (f"{s}.layers", BART_BLOCK) for s in ("encoder", "decoder")},
+        zeros=frozenset(["final_logits_bias"]),
+    ),
+    "opt": Dialect(
+        mark="decoder.embed_tokens.weight",
+        prefix="model.",
+        ends={
+            "decoder.embed_tokens": "embed_tokens",
+            "decoder.embed_positions": "decoder.embed_positions",
+            "decoder.final_layer_norm": "decoder.norm",
+            **same("lm_head"),
+        },
+        stacks={"decoder.layers.": ("decoder.layers", OPT_BLOCK)},
+    ),
+    "modernbert": Dialect(
+        mark="embeddings.tok_embeddings.weight",
+        prefix="model.",
+        ends={
+            "embeddings.tok_embeddings": "embed_tokens",
+            "embeddings.norm": "encoder.embed_norm",
+            "final_norm": "encoder.norm",
+            "head.dense": "head_transform.dense",
+            "head.norm": "head_transform.norm",
+            "decoder": "lm_head",
+        },
+        stacks={"layers.": ("encoder.layers", MODERNBERT_BLOCK)},
+    ),
+    **{
+        name: Dialect(
+            mark="embeddings.word_embeddings.weight",
+            prefix=f"{name}.",
+            ends={**BERT_ENDS, **head},
+            stacks={"encoder.layer.": ("encoder.layers", BERT_BLOCK)},
+            positions=frozenset(["embeddings.position_ids"]),
+        )
+        for name, head in BERT_HEADS.items()
+    },
+}

@@ -1,0 +1,309 @@
+"""Every text architecture of the installed transformers: what was measured, and what was not.
+
+Each type is measured in a process of its own that lives on to the next type; one that crashes or
+hangs costs its own row and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+from metacount.many.shielded import shielded
+from metacount.spec import Workload
+
+MAX_PROCESSES = 2
+COLLECT_EVERY = 16
+TIMEOUT_S = 240.0  # of one type
+SURVEYED = Workload(batch_size=1, seq_len=48)
+
+Progress = Callable[[int, int, "SurveyRow"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyRow:
+    """One model type under one kind of class. A figure is None where it was not measured.
+
+    `shortfall` says exactly why something that was asked for is missing; empty when nothing is.
+    `notes` say under which circumstances the rest holds.
+    """
+
+    model_type: str
+    kind: str
+    class_name: str
+    params: int | None = None
+    text_params: int | None = None
+    active_params: int | None = None
+    by_role: dict[str, int] | None = None
+    unclaimed: tuple[str, ...] = ()
+    matmul_flops: int | None = None
+    rotary_flops: int | None = None
+    decode_matmul_flops: int | None = None
+    kv_cache_bytes: int | None = None
+    cross_kv_cache_bytes: int | None = None
+    state_bytes: int | None = None
+    kv_cache_bytes_per_token: int | None = None
+    notes: tuple[str, ...] = ()
+    shortfall: str = ""
+    seconds: float = 0.0
+
+    @property
+    def builds(self) -> bool:
+        """Whether transformers built a module."""
+        return self.params is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**dataclasses.asdict(self), "builds": self.builds}
+
+
+def survey_types() -> list[tuple[str, str]]:
+    """(kind, model type) of everything that is surveyed."""
+    from metacount.huggingface.module.classes import TEXT_KINDS, model_types
+
+    return [(kind, name) for kind in TEXT_KINDS for name in model_types(kind)]
+
+
+def measure_type(
+    kind: str, model_type: str, *, flops: bool = True, workload: Workload = SURVEYED
+) -> SurveyRow:
+    """Build one type's class of one kind from its default config, and measure it, here."""
+    from metacount.huggingface.module.classes import model_types
+    from metacount.measure.others.params import measure_foreign_params
+    from metacount.measure.others.roles import Roles
+
+    start = time.monotonic()
+    name = model_types(kind)[model_type]
+    row = SurveyRow(model_type=model_type, kind=kind, class_name=name)
+    try:
+        module, notes = _built(kind, model_type, name, running=False)
+    except Exception as error:
+        return _timed(row, start, shortfall=_line(error))
+    roles = Roles(module)
+    found = measure_foreign_params(module, roles)
+    independent = sum({id(p): p.numel() for p in module.parameters()}.values())
+    shortfall = ""
+    if found.params != independent:
+        shortfall = f"roles sum to {found.params}, the distinct tensors to {independent}"
+    elif found.unknown_routing:
+        shortfall = f"its config gives no number of experts per token ({found.unknown_routing[0]})"
+    row = dataclasses.replace(
+        row,
+        params=found.params,
+        text_params=found.text_params,
+        active_params=found.active_params,
+        by_role=found.by_role,
+        unclaimed=found.unclaimed,
+        notes=notes,
+    )
+    if flops:
+        row, failed = _with_flops(row, module, roles, workload)
+        shortfall = "; ".join(part for part in (shortfall, failed) if part)
+    return _timed(row, start, shortfall=shortfall)
+
+
+def _timed(row: SurveyRow, start: float, *, shortfall: str) -> SurveyRow:
+    seconds = round(time.monotonic() - start, 2)
+    return dataclasses.replace(row, shortfall=shortfall, seconds=seconds)
+
+
+def _with_flops(
+    row: SurveyRow, module: Any, roles: Any, workload: Workload
+) -> tuple[SurveyRow, str]:
+    from metacount.huggingface.module.model import small_configs
+    from metacount.huggingface.module.witness import shortfall
+    from metacount.measure.others.forward import TAKES_NONE, measure_foreign_forward
+    from metacount.measure.others.roles import Roles
+
+    notes = row.notes
+    try:
+        kept = small_configs().get(row.model_type, {})
+        if kept.get("for") == "run":
+            module, notes = _built(row.kind, row.model_type, row.class_name, running=True)
+            notes = (f"FLOPs and cache with {kept['config']}: {kept['why']}", *notes)
+            roles = Roles(module)
+        run = measure_foreign_forward(module, workload, roles)
+    except Exception as error:
+        # it is somebody else's code that ran: whatever it raised is the reason
+        return row, shortfall(error)
+    cache = run.cache
+    row = dataclasses.replace(
+        row,
+        matmul_flops=run.prefill.matmul_flops,
+        rotary_flops=run.prefill.rotary,
+        decode_matmul_flops=None if run.decode is None else run.decode.matmul_flops,
+        kv_cache_bytes=None if cache is None else cache.kv_bytes,
+        cross_kv_cache_bytes=None if cache is None else cache.cross_kv_bytes,
+        state_bytes=None if cache is None else cache.state_bytes,
+        kv_cache_bytes_per_token=run.kv_bytes_per_token,
+        notes=(*notes, *run.assumed, *([run.no_cache] if run.no_cache else [])),
+    )
+    missing = run.kind != "encoder" and cache is None and run.no_cache != TAKES_NONE
+    return row, f"no cache: {run.no_cache}" if missing else ""
+
+
+def _built(kind: str, model_type: str, name: str, *, running: bool) -> tuple[Any, tuple[str, ...]]:
+    from metacount.huggingface.module.model import (
+        build_transformers,
+        default_config,
+        running_config,
+        small_configs,
+    )
+
+    data = running_config(model_type) if running else default_config(model_type)
+    data["architectures"] = [name]
+    notes: tuple[str, ...] = ()
+    if kind == "causal-LM" and model_type in IS_DECODER:
+        # an encoder's type: its causal-LM class wants to be told, and has the same parameters
+        data["is_decoder"] = True
+        notes = ("is_decoder=True",)
+    elif "is_decoder" in data:
+        data["is_decoder"] = False
+    module, choice = build_transformers(data)
+    kept = small_configs().get(model_type, {})
+    if kept.get("for") == "build":
+        notes += (f"a small config: {kept['why']}",)
+    return module, notes + choice.notes
+
+
+# Encoder types whose causal-LM class keeps a cache only if its config says so.
+IS_DECODER = frozenset(
+    [
+        "bert",
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "megatron-bert",
+        "reformer",
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ]
+)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _serve(connection: Any) -> None:
+    """A worker: (kind, type, flops) in, rows out."""
+    import gc
+
+    import torch
+
+    torch.set_num_threads(1)
+    gc.disable()
+    done = 0
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:  # who asked has gone
+            return
+        if job is None:
+            return
+        kind, model_type, flops = job
+        try:
+            row = measure_type(kind, model_type, flops=flops)
+        except Exception as error:
+            row = SurveyRow(model_type=model_type, kind=kind, class_name="", shortfall=_line(error))
+        done += 1
+        if done % COLLECT_EVERY == 0:
+            # a collection looks at all of transformers: as long as measuring a type
+            gc.collect()
+        connection.send(row)
+
+
+class _Worker:
+    """One process and the job it is at."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        with shielded():
+            self.process.start()
+        theirs.close()
+        self.job: tuple[str, str] | None = None
+        self.since = 0.0
+
+    def give(self, job: tuple[str, str], flops: bool) -> None:
+        self.job, self.since = job, time.monotonic()
+        self.connection.send((*job, flops))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def survey(
+    types: Iterable[tuple[str, str]] | None = None,
+    *,
+    flops: bool = True,
+    progress: Progress | None = None,
+    processes: int = MAX_PROCESSES,
+    timeout_s: float = TIMEOUT_S,
+) -> list[SurveyRow]:
+    """Measure every (kind, model type), in the order given; by default all of `survey_types()`.
+
+    `progress(done, total, row)` is called after each type, so that what was measured is not lost
+    when the rest is interrupted.
+    """
+    jobs = survey_types() if types is None else list(types)
+    rows: dict[tuple[str, str], SurveyRow] = {}
+    waiting = list(reversed(dict.fromkeys(jobs)))
+    total = len(waiting)
+    workers: list[_Worker] = []
+
+    def done(worker: _Worker, row: SurveyRow) -> None:
+        assert worker.job is not None
+        rows[worker.job] = row
+        worker.job = None
+        if progress is not None:
+            progress(len(rows), total, row)
+
+    try:
+        for _ in range(max(1, min(processes, MAX_PROCESSES, total))):
+            workers.append(_Worker())
+        while len(rows) < total:
+            for worker in workers:
+                if worker.job is None and waiting:
+                    worker.give(waiting.pop(), flops)
+            wait([w.connection for w in workers if w.job is not None], timeout=1.0)
+            for i, worker in enumerate(workers):
+                if worker.job is None:
+                    continue
+                try:
+                    if worker.connection.poll():
+                        done(worker, worker.connection.recv())
+                        continue
+                    failed = ""
+                except EOFError:
+                    worker.process.join()
+                    failed = f"its process ended with code {worker.process.exitcode}"
+                if not failed and time.monotonic() - worker.since > timeout_s:
+                    failed = f"stopped after {timeout_s:g} s"
+                if failed:
+                    kind, model_type = worker.job
+                    done(worker, SurveyRow(model_type=model_type, kind=kind, class_name="",
+                                           shortfall=failed, seconds=timeout_s))  # fmt: skip
+                    worker.stop()
+                    workers[i] = _Worker()
+    finally:
+        for worker in workers:
+            worker.stop()
+    return [rows[job] for job in dict.fromkeys(jobs)]

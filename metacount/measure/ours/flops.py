@@ -1,0 +1,178 @@
+"""Counts FLOPs of our own modules: by role and operator, and over the pairs that a mask keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from metacount.measure.counter import Cost, FlopCounter
+from metacount.measure.ours.roles import role_of
+from metacount.measure.roles import ROLES
+from metacount.modules.attention import ScaledDotProduct, Visibility
+from metacount.modules.block import Block
+from metacount.modules.cache import LayerCache
+from metacount.modules.position import RelativeScores
+
+# Above this many pairs the mask is not laid out to be counted; the answer is then None.
+MAX_PAIRS = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlopReport:
+    """FLOPs of one forward, 2 per multiply-add, attention over all pairs.
+
+    `causal_by_role` counts the attention products only over pairs that the mask keeps; None where
+    the mask is too large to be laid out and counted.
+    """
+
+    by_role: dict[str, int]
+    by_operator: dict[str, int]
+    causal_by_role: dict[str, int] | None
+
+    @property
+    def matmul_flops(self) -> int:
+        """Sum over roles."""
+        return sum(self.by_role.values())
+
+    @property
+    def causal_matmul_flops(self) -> int | None:
+        """Sum over roles of what the masks keep."""
+        return None if self.causal_by_role is None else sum(self.causal_by_role.values())
+
+
+class ReferenceCounter(FlopCounter):
+    """Counts inside `with counter.watching(model):` what our own modules run.
+
+    A charge's detail is the visibility of the attention product being computed, None elsewhere.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._visibility: list[Visibility] = []
+
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+        """The role of the owner, and which pairs an attention product computes."""
+        pairwise = path and isinstance(path[-1], ScaledDotProduct | RelativeScores)
+        return role_of(path), self.hashable(self._visibility[-1]) if pairwise else None
+
+    def hashable(self, value: Any) -> Any:
+        """What stands for shapes and visibilities in a key: themselves, where sizes are ints."""
+        return value
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[Self]:
+        """Count what runs inside; on meta, blocks that are alike run once."""
+        blocks = [m for m in model.modules() if isinstance(m, Block)]
+        record: dict[Any, _Replay] = {}
+        for block in blocks:
+            vars(block)["forward"] = _once(block, self, record)
+        try:
+            with super().watching(model):
+                yield self
+        finally:
+            for block in blocks:
+                del vars(block)["forward"]
+
+    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module's forward begins, perhaps with a visibility."""
+        super().entered(module, args)
+        self._visibility += [a for a in args if isinstance(a, Visibility)][:1]
+
+    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        """A module's forward ends."""
+        super().left(module, args, out)
+        if any(isinstance(a, Visibility) for a in args):
+            self._visibility.pop()
+
+    def report(self) -> FlopReport:
+        """What was counted so far, by role and by operator."""
+        causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
+        for charge, flops in self.totals().items():
+            kept = flops if charge.detail is None else _kept(flops, charge.detail)
+            if kept is None:
+                causal = None
+            elif causal is not None:
+                causal[charge.role or "other"] += kept
+        return FlopReport(
+            by_role=self.by_role(), by_operator=self.by_operator(), causal_by_role=causal
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replay:
+    ran: Block  # whose cost it is
+    cost: Cost
+    out: Tensor
+    cached: tuple[tuple[tuple[Tensor, ...], int], ...]  # tensors kept, positions added
+
+
+def _once(block: Block, counter: ReferenceCounter, record: dict[Any, _Replay]) -> Any:
+    """The block's forward, run once for each kind of block and shape of input, on meta only.
+
+    Two blocks are of one kind when their class says so (`kind`), when their parameters have the
+    same names and shapes, and when they get inputs of the same shapes.
+    """
+    forward = type(block).forward
+
+    def run(x_BSD: Tensor, visibility: Visibility, **rest: Any) -> Tensor:
+        caches = [c for c in rest.values() if isinstance(c, LayerCache)]
+        if not x_BSD.is_meta:
+            return forward(block, x_BSD, visibility, **rest)
+        given = tuple(
+            (name, tuple(value.shape)) if isinstance(value, Tensor) else (name, value)
+            for name, value in sorted(rest.items())
+            if not isinstance(value, LayerCache)
+        )
+        held = tuple((c.keep, c.length, tuple(t.shape for t in c.tensors)) for c in caches)
+        shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+        key = counter.hashable(
+            (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held)
+        )
+        replay = record.get(key)
+        if replay is None:
+            lengths = [c.length for c in caches]
+            out, cost = counter.spent_in(lambda: forward(block, x_BSD, visibility, **rest))
+            cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, lengths, strict=True))
+            record[key] = _Replay(ran=block, cost=cost, out=out, cached=cached)
+            return out
+        counter.replay(replay.cost, replay.ran, block)
+        for cache, (tensors, added) in zip(caches, replay.cached, strict=True):
+            cache.tensors = tuple(torch.empty_like(t) for t in tensors)
+            cache.length += added
+        return replay.out
+
+    return run
+
+
+_KEPT: dict[Visibility, int] = {}
+
+
+def kept_pairs(sees: Visibility) -> int | None:
+    """Pairs that the mask keeps, by laying it out (in slices) and adding it up."""
+    total = sees.n_queries * sees.n_keys
+    if total > MAX_PAIRS:
+        return None
+    if sees not in _KEPT:
+        rows = max(1, 2**22 // sees.n_keys)
+        # outside of any counter: this is bookkeeping, not the model's work
+        with torch.utils._python_dispatch._disable_current_modes():
+            _KEPT[sees] = sum(
+                int(sees.keep(torch.device("cpu"), slice(i, i + rows)).sum())
+                for i in range(0, sees.n_queries, rows)
+            )
+    return _KEPT[sees]
+
+
+def _kept(flops: int, sees: Visibility) -> int | None:
+    pairs = kept_pairs(sees)
+    if pairs is None:
+        return None
+    per_pair, rest = divmod(flops, sees.n_queries * sees.n_keys)
+    if rest:
+        raise ValueError(f"{flops} FLOPs are not a multiple of the pairs of {sees}")
+    return per_pair * pairs

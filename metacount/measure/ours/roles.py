@@ -1,0 +1,53 @@
+"""Says which role our own modules give to the tensors they own and to the work they do."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from metacount.modules.attention import Attention, ScaledDotProduct
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.mla import LatentAttention
+from metacount.modules.model import (
+    EmbeddingProjection,
+    HeadTransform,
+    OutputHead,
+    Pooler,
+    PositionTable,
+    TokenEmbedding,
+    TypeTable,
+)
+from metacount.modules.moe import MixtureOfExperts
+from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.modules.position import RelativeBias, RelativeProjection
+
+ROLE_OF: dict[type[nn.Module], str] = {
+    TokenEmbedding: "embedding",
+    TypeTable: "embedding",
+    EmbeddingProjection: "embedding",
+    PositionTable: "position",
+    RelativeBias: "position",
+    RelativeProjection: "position",
+    Attention: "attention",
+    ScaledDotProduct: "attention",
+    LatentAttention: "attention",
+    FeedForward: "ffn",
+    GatedFeedForward: "ffn",
+    MixtureOfExperts: "moe",
+    LayerNorm: "norm",
+    RMSNorm: "norm",
+    HeadTransform: "head",
+    OutputHead: "head",
+    Pooler: "other",
+}
+
+
+def role_of(path: list[nn.Module]) -> str | None:
+    """The role that the modules from the root to an owner give: the innermost one that has one.
+
+    One exception: in a MoE layer everything but a norm is `moe`, the shared experts' FFN too.
+    None where no module on the path has a role.
+    """
+    roles = [ROLE_OF[type(module)] for module in path if type(module) in ROLE_OF]
+    if not roles:
+        return None
+    return "moe" if "moe" in roles and roles[-1] != "norm" else roles[-1]

@@ -1,0 +1,290 @@
+"""One workload under the conventions that people count FLOPs by, each with who uses it.
+
+They leave different things out, count different passes, and take a masked product whole, halved or
+exactly. Values are exact; `convention_sources` says where each formula is written.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount.errors import InputError
+from metacount.formulas import ends, model, moe, stack
+from metacount.frozen import frozen
+from metacount.textbook import convention_sources as by
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.spec import ModelSpec, Workload
+    from metacount.textbook.convention_sources import Source
+
+FORWARD, TRAINING, RECOMPUTED = (
+    "forward",
+    "training (forward and backward)",
+    "training, with recomputation",
+)
+
+
+@frozen
+class Amounts:
+    """What the conventions are made of, for one workload.
+
+    `params`, `stored`, `looked_up`, `token_table` and `positions` are parameters; all else are
+    FLOPs of one forward over the workload: products with weights, the head's, the blocks' and the
+    routers' among them, and products between positions - all pairs, the same if the heads
+    together were as wide as the model, and exactly those that the mask keeps.
+    """
+
+    tokens: int
+    params: int
+    stored: int
+    looked_up: int
+    token_table: int
+    positions: int
+    weights: int
+    head: int
+    blocks: int
+    routers: int
+    pairs: int
+    square_pairs: int
+    kept_pairs: int
+    causal: bool
+
+    def letters(self) -> dict[str, int]:
+        """The amounts of the whole workload under the letters of the formulas."""
+        n = self.tokens
+        return {
+            "P": n * self.params,
+            "Q": n * self.stored,
+            "E": n * self.looked_up,
+            "T": n * self.token_table,
+            "L": n * self.positions,
+            "W": self.weights,
+            "H": self.head,
+            "B": self.blocks,
+            "R": self.routers,
+            "A": self.pairs,
+            "D": self.square_pairs,
+            "C": self.kept_pairs,
+        }
+
+
+# a letter that stands for the same amount as another one is written as the other
+SAME = (("Q", "P"), ("T", "E"), ("D", "A"))
+
+
+@frozen
+class Convention:
+    """One way to count: in words, as a formula of the amounts' letters, with its value and users.
+
+    `value` is of the whole workload, in FLOPs, or in multiply-adds where `unit` says MAC.
+    """
+
+    passes: str
+    says: str
+    formula: str
+    value: int
+    unit: str
+    sources: tuple[Source, ...]
+
+    @property
+    def users(self) -> str:
+        """Everybody who counts so, and where it is written."""
+        return "; ".join(source.told() for source in self.sources)
+
+    def per_token(self, tokens: int) -> Fraction:
+        """The value of one token, exact."""
+        return Fraction(self.value, tokens)
+
+
+def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
+    """The amounts of one workload; an `InputError` for a model of two stacks."""
+    if spec.has_encoder:
+        raise InputError(
+            "--conventions are of a model with one stack: an encoder-decoder has tokens of two "
+            "kinds, and 6·N of neither; leave it out"
+        )
+    batch_size, seq_len = workload.batch_size, workload.seq_len
+    run = {"batch_size": batch_size, "seq_len": seq_len}
+    full = model.matmul_flops(spec, **run)
+    causal = model.causal_matmul_flops(spec, **run, prefix_len=workload.prefix_len)
+    windowed, everywhere = stack.attention_layers(spec)
+    n_tokens = batch_size * seq_len
+    blocks = stack.stack_flops(
+        spec,
+        spec.n_layers,
+        # no pairs: what is left are the products with weights
+        [(windowed, seq_len, 0), (everywhere, seq_len, 0)],
+        batch_size=batch_size,
+        n_queries=seq_len,
+    )
+    own_ends = ends.end_flops(spec, n_tokens=n_tokens)
+    pooler = ends.pooler_flops(spec, batch_size=batch_size)
+    weights = sum(sum(part.values()) for part in (blocks, own_ends, pooler))
+    token_table = int(ends.token_table_params(spec))
+    positions = _position_rows(spec)
+    return Amounts(
+        tokens=n_tokens,
+        params=sum(model.active_params_by_role(spec).values()),
+        stored=int(model.params(spec)),
+        looked_up=token_table + spec.n_token_types * int(ends.table_width(spec)) + positions,
+        token_table=token_table,
+        positions=positions,
+        weights=weights,
+        head=own_ends["head"],
+        blocks=sum(blocks.values()),
+        routers=2 * n_tokens * _router_weights(spec),
+        pairs=full - weights,
+        # 2 FLOPs, scores and values, d columns for each of S positions in every block
+        square_pairs=4 * n_tokens * seq_len * spec.n_layers * spec.d_model,
+        kept_pairs=causal - weights,
+        causal=spec.kind != "encoder",
+    )  # fmt: skip
+
+
+def _position_rows(spec: ModelSpec) -> int:
+    """Parameters of the tables with a row for each position: embeddings, and PanGu's queries."""
+    rows = int(spec.n_query_positions * spec.d_model)
+    if spec.position == "learned" and spec.n_positions is not None:
+        rows += int(spec.n_positions * ends.table_width(spec))
+    return rows
+
+
+def _router_weights(spec: ModelSpec) -> int:
+    """Weights that score experts, of all layers: the router, and the gate of shared experts."""
+    if spec.n_experts is None:
+        return 0
+    rows = spec.n_experts + spec.shared_expert_gate
+    return int(stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows))
+
+
+def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:
+    """Every convention that has a meaning for the model: an encoder has no causal mask.
+
+    Conventions that come to the same amounts with this model stand in one row.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.spec import Workload
+    >>> llama = conventions(entry("llama3-8b").spec(), Workload(seq_len=8192))
+    >>> [int(c.per_token(8192)) for c in llama if c.formula in ("3·B", "8·P + 4·A")]
+    [41875931136, 81421959168]
+    """
+    a = amounts(spec, workload)
+    rows: dict[tuple[str, str], Convention] = {}
+    whole_heads = spec.d_model % spec.n_heads == 0
+    for passes, says, formula, needs_mask, sources in _table(spec):
+        if needs_mask and not a.causal:
+            continue
+        if not whole_heads and {by.TORCHTITAN_LLAMA, by.NANOGPT} & {*sources}:
+            continue  # they take d // h, and nanoGPT refuses such a model
+        written = _written(formula, a)
+        row = rows.get((passes, written))
+        rows[passes, written] = Convention(
+            passes=passes,
+            says=row.says if row else says,
+            formula=written,
+            value=_value(formula, a),
+            unit="MAC" if says.startswith("multiply-adds") else "FLOP",
+            sources=(*(row.sources if row else ()), *sources),
+        )
+    return tuple(rows.values())
+
+
+def _value(formula: str, a: Amounts) -> int:
+    amount = a.letters()
+    exact = sum(Fraction(times) * amount[letter] for letter, times in FORMULAS[formula].items())
+    if Fraction(exact).denominator != 1:
+        raise AssertionError(f"{exact} is no whole number of FLOPs")
+    return int(exact)
+
+
+def _written(formula: str, a: Amounts) -> str:
+    """The formula in as few letters as this model needs."""
+    amount = a.letters()
+    for letter, other in SAME:
+        if amount[letter] == amount[other]:
+            formula = formula.replace(letter, other)
+    for letter in "LR":
+        if not amount[letter]:
+            formula = formula.replace(f" - {letter}", "")
+    return formula.replace("(P)", "P").replace("(Q)", "Q")
+
+
+# a formula as it is printed, and how often each amount is in it
+FORMULAS: dict[str, dict[str, int | str]] = {
+    "B": {"B": 1},
+    "B + A/2": {"B": 1, "A": "1/2"},
+    "2·P": {"P": 2},
+    "W + A": {"W": 1, "A": 1},
+    "W + A/2": {"W": 1, "A": "1/2"},
+    "W + C": {"W": 1, "C": 1},
+    "(W + A)/2": {"W": "1/2", "A": "1/2"},
+    "3·B": {"B": 3},
+    "6·(Q - E)": {"Q": 6, "E": -6},
+    "6·P": {"P": 6},
+    "3·(W + C)": {"W": 3, "C": 3},
+    "3·(W - R + A/2)": {"W": 3, "R": -3, "A": "3/2"},
+    "6·(Q - T) + 3.5·D/2": {"Q": 6, "T": -6, "D": "7/4"},
+    "3·W + 3.5·A/2": {"W": 3, "A": "7/4"},
+    "6·Q + 3·D/2": {"Q": 6, "D": "3/2"},
+    "3·(W + A)": {"W": 3, "A": 3},
+    "6·P + 3·A": {"P": 6, "A": 3},
+    "6·P + 3·D": {"P": 6, "D": 3},
+    "6·(P - E) + 3·A": {"P": 6, "E": -6, "A": 3},
+    "6·(P - E) + 3·D": {"P": 6, "E": -6, "D": 3},
+    "6·(Q - L) + 3·D": {"Q": 6, "L": -6, "D": 3},
+    "3·W + 3.5·A": {"W": 3, "A": "7/2"},
+    "3·(W + A)/2": {"W": "3/2", "A": "3/2"},
+    "3·W + 4·A": {"W": 3, "A": 4},
+    "3·W + 6·A": {"W": 3, "A": 6},
+    "3·W + B + 4·A": {"W": 3, "B": 1, "A": 4},
+    "8·P + 4·D": {"P": 8, "D": 4},
+}
+
+
+def _table(spec: ModelSpec) -> list[tuple[str, str, str, bool, tuple[Source, ...]]]:
+    """Passes, words, formula, whether only a causal mask gives it a meaning, and its users."""
+    # torchtitan leaves a tied table in: the head multiplies with it
+    tables = "6 per parameter" if spec.tie_embeddings else "tables left out"
+    titan = "6·P" if spec.tie_embeddings else "6·(P - E)"
+    return [
+        (FORWARD, "weights of the blocks", "B", False, (by.KAPLAN_N,)),
+        (FORWARD, "weights of the blocks, attention halved", "B + A/2", True, (by.KAPLAN_FORWARD,)),
+        (FORWARD, "2 per parameter", "2·P", False, (by.THUMB,)),
+        (FORWARD, "products, attention in full", "W + A", False, (by.FLOP_COUNTER,)),
+        (FORWARD, "products, attention halved", "W + A/2", True, (by.FLASH,)),
+        (FORWARD, "products, attention as masked", "W + C", True, (by.OURS,)),
+        (FORWARD, "multiply-adds, attention in full", "(W + A)/2", False,
+         (by.FVCORE, by.DEEPSPEED)),
+        (TRAINING, "weights of the blocks", "3·B", False, (by.KAPLAN,)),
+        (TRAINING, "6 per stored parameter, tables left out", "6·(Q - E)", False, (by.TRAINER,)),
+        (TRAINING, "6 per parameter", "6·P", False, (by.HOFFMANN,)),
+        (TRAINING, "products, attention as masked", "3·(W + C)", True, (by.OURS_TIMES_3,)),
+        (TRAINING, "products without routers, attention halved", "3·(W - R + A/2)", True,
+         (by.megatron(spec),)),
+        (TRAINING, "token table left out, halved, fused backward", "6·(Q - T) + 3.5·D/2", True,
+         (by.LINGUA, by.BLT)),
+        (TRAINING, "products, halved, fused backward", "3·W + 3.5·A/2", True,
+         (by.FLASH_BACKWARD,)),
+        (TRAINING, "6 per stored parameter, attention halved", "6·Q + 3·D/2", True, (by.LLM_C,)),
+        (TRAINING, "products, attention in full", "3·(W + A)", False, (by.KORTHIKANTI_MODEL,)),
+        (TRAINING, f"{tables}, attention in full", f"{titan} + 3·A", False, (by.TORCHTITAN,)),
+        (TRAINING, f"{tables}, attention in full", f"{titan} + 3·D", False,
+         (by.TORCHTITAN_LLAMA,)),
+        (TRAINING, "products, in full, fused backward", "3·W + 3.5·A", False,
+         (by.FLOP_COUNTER_BACKWARD,)),
+        (TRAINING, "6 per parameter, attention in full", "6·P + 3·A", False, (by.PALM,)),
+        (TRAINING, "6 per parameter, attention in full", "6·P + 3·D", False, (by.FOUNDRY,)),
+        (TRAINING, "positions left out, attention in full", "6·(Q - L) + 3·D", False,
+         (by.NANOGPT,)),
+        (TRAINING, "multiply-adds, attention in full", "3·(W + A)/2", False,
+         (by.PROFILER_TIMES_3,)),
+        (RECOMPUTED, "attention's products once more", "3·W + 4·A", False,
+         (by.KORTHIKANTI_WORDS,)),
+        (RECOMPUTED, "attention's products three times more", "3·W + 6·A", False,
+         (by.KORTHIKANTI,)),
+        (RECOMPUTED, "the blocks once more, not the head", "3·W + B + 4·A", False,
+         (by.MEGATRON_PAPER,)),
+        (RECOMPUTED, "everything once more, 8 per parameter", "8·P + 4·D", False,
+         (by.FOUNDRY_HFU,)),
+    ]  # fmt: skip

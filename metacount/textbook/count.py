@@ -1,0 +1,216 @@
+"""Every figure of one model and one workload, from the formulas: what `count` prints."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas import model
+from metacount.frozen import frozen
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Request, Workload
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.resolve import Model
+
+
+ALL_POSITIONS = "all its positions"
+
+
+def length_shown(spec: ModelSpec, n: int) -> str:
+    """A length as a screen shows it.
+
+    >>> from metacount.catalog import entry
+    >>> length_shown(entry("gpt2").spec(), 1024), length_shown(entry("gpt2").spec(), 7)
+    ('1024 (all its positions)', '7')
+    """
+    return f"{n} ({ALL_POSITIONS})" if n == spec.longest else str(n)
+
+
+@frozen
+class Count:
+    """The figures of one model, exact. `decode_matmul_flops` is None for an encoder."""
+
+    workload: Workload
+    params: int
+    active_params: int
+    active_params_no_embed: int
+    by_role: dict[str, int]
+    active_by_role: dict[str, int]
+    buffers: dict[str, int]
+    param_bytes: int
+    matmul_flops: int
+    causal_matmul_flops: int
+    decode_matmul_flops: int | None
+    kv_cache_bytes_per_token: int
+    kv_cache_bytes: int
+    cross_kv_cache_bytes: int
+    warnings: tuple[str, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the forward; every product counts 2 FLOPs, so the half is exact."""
+        return self.matmul_flops // 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain data, under their public names."""
+        return {
+            "params": self.params,
+            "active_params": self.active_params,
+            "active_params_no_embed": self.active_params_no_embed,
+            "by_role": self.by_role,
+            "active_by_role": self.active_by_role,
+            "buffers": self.buffers,
+            "param_bytes": self.param_bytes,
+            "workload": self.workload.to_dict(),
+            "matmul_flops": self.matmul_flops,
+            "causal_matmul_flops": self.causal_matmul_flops,
+            "macs": self.macs,
+            "decode_matmul_flops": self.decode_matmul_flops,
+            "kv_cache_bytes_per_token": self.kv_cache_bytes_per_token,
+            "kv_cache_bytes": self.kv_cache_bytes,
+            "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
+            "source": "formula",
+            "warnings": list(self.warnings),
+        }
+
+
+def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
+    """The workload as `spec` runs it: `source_len` is a number for an encoder-decoder, else None.
+
+    A length that was left open is the default, or what the model can run if that is less. One that
+    the model has no use for is an error, not ignored.
+
+    >>> from metacount.catalog import entry
+    >>> fitted(entry("bert-base").spec(), Request()).seq_len
+    512
+    """
+    if isinstance(workload, Request):
+        workload = workload.within(spec.longest)
+    if workload.source_len is not None and not spec.has_encoder:
+        raise SpecError(
+            "source_len",
+            "belongs to an encoder-decoder",
+            workload.source_len,
+            f"leave it out for a model of kind {spec.kind}",
+        )
+    if workload.prefix_len and spec.kind != "prefix-decoder":
+        raise SpecError(
+            "prefix_len",
+            "belongs to a prefix-decoder",
+            workload.prefix_len,
+            f"leave it out for a model of kind {spec.kind}",
+        )
+    return Workload(
+        batch_size=workload.batch_size,
+        seq_len=workload.seq_len,
+        dtype=workload.dtype,
+        source_len=workload.encoder_len if spec.has_encoder else None,
+        prefix_len=workload.prefix_len,
+    )
+
+
+def said_of_length(spec: ModelSpec, workload: Workload | Request) -> str:
+    """Why fewer tokens are run than the default, in words; empty where nothing is to be said.
+
+    >>> from metacount.catalog import entry
+    >>> said_of_length(entry("bert-base").spec(), Request())
+    'seq_len 512: all its positions'
+    """
+    if not isinstance(workload, Request) or workload.seq_len is not None:
+        return ""
+    n = fitted(spec, workload).seq_len
+    return f"seq_len {n}: {ALL_POSITIONS}" if n == spec.longest else ""
+
+
+def count(spec: ModelSpec, workload: Workload | Request) -> Count:
+    """Count `spec` running `workload`.
+
+    >>> from metacount.catalog import entry
+    >>> llama = count(entry("llama-7b").spec(), Workload())
+    >>> llama.params, llama.kv_cache_bytes
+    (6738415616, 1073741824)
+    """
+    run = fitted(spec, workload)
+    batch_size, seq_len, source_len = run.batch_size, run.seq_len, run.source_len
+    bytes_per_value = DTYPE_BYTES[run.dtype]
+    by_role = model.params_by_role(spec)
+    active_by_role = model.active_params_by_role(spec)
+    decode = None
+    if spec.kind != "encoder":
+        decode = model.decode_matmul_flops(
+            spec, batch_size=batch_size, kv_len=seq_len, source_len=source_len
+        )
+    return Count(
+        workload=run,
+        params=sum(by_role.values()),
+        active_params=sum(active_by_role.values()),
+        active_params_no_embed=model.active_params_no_embed(spec),
+        by_role=by_role,
+        active_by_role=active_by_role,
+        buffers=model.buffers(spec),
+        param_bytes=model.param_bytes(spec, bytes_per_value=bytes_per_value),
+        matmul_flops=model.matmul_flops(
+            spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len
+        ),
+        causal_matmul_flops=model.causal_matmul_flops(
+            spec,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            source_len=source_len,
+            prefix_len=run.prefix_len,
+        ),
+        decode_matmul_flops=decode,
+        kv_cache_bytes_per_token=model.kv_cache_bytes_per_token(
+            spec, bytes_per_value=bytes_per_value
+        ),
+        kv_cache_bytes=model.kv_cache_bytes(
+            spec,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            bytes_per_value=bytes_per_value,
+            source_len=source_len,
+        ),
+        cross_kv_cache_bytes=model.cross_kv_cache_bytes(
+            spec,
+            batch_size=batch_size,
+            source_len=run.encoder_len,
+            bytes_per_value=bytes_per_value,
+        ),
+        warnings=_warnings(spec, run),
+    )
+
+
+def count_data(model: Model, result: Count) -> dict[str, Any]:
+    """The figures of a model that was looked up, as `count --json` prints them."""
+    from metacount.textbook.proven import proven
+
+    inferred = list(model.entry.inferred) if model.entry is not None else []
+    config = None if model.source is None else model.source.config
+    proof = None if model.refused else proven(model.spec, result.workload, config)
+    return {
+        "model": model.id,
+        "name": model.name,
+        "changes": model.changes,
+        **result.to_dict(),
+        "inferred": inferred,
+        "notes": list(model.notes),
+        "proof": None if proof is None else proof.to_dict(),
+    }
+
+
+def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
+    said = []
+    longest = max(run.seq_len, run.source_len or 0)
+    if spec.longest is not None and longest > spec.longest:
+        said.append(
+            f"the model has {spec.longest} learned positions and cannot run {longest}; "
+            "the counts go on as if it could"
+        )
+    if spec.window_kind == "chunked" and spec.window is not None and run.seq_len > spec.window:
+        said.append(
+            f"decode and KV cache take a chunk of {spec.window} positions at its fullest: an upper "
+            "bound for layers with chunked attention"
+        )
+    return tuple(said)

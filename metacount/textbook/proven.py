@@ -1,0 +1,304 @@
+"""The record of proofs: which formulas were shown equal to code, and for which sizes.
+
+Made by `benchmarks/prove.py`; read without torch. A proof is of a structure (every switch of a
+spec, and which sizes it has) and of a domain: conditions on sizes, batch and lengths, each a text
+that is asked of the model and workload at hand. What they do not all fulfil, and what has another
+source now than when it was proven, is not said to be proven.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from metacount.frozen import frozen
+from metacount.rules import DTYPE_BYTES
+from metacount.symbols import MODEL_TERMS
+from metacount.textbook import fingerprints
+from metacount.textbook.domain import FROM as FROM
+from metacount.textbook.domain import NotKnown, NotReadable, holds
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from metacount.spec import ModelSpec, Workload
+
+FILE = os.path.join(os.path.dirname(__file__), "proofs.json")
+
+_read: dict[str, dict[str, Any]] = {}  # records by file, each read once
+_read_of: dict[tuple[str, str], dict[str, Any]] = {}  # by file and structure
+_stale: dict[tuple[object, ...], bool] = {}
+
+# Numbers of a spec that no count depends on.
+NO_COUNTS = ("norm_eps", "rope_theta", "name", "rope_scaling", "rope_scaling_windowed",
+             "query_growth", "sinusoid_style")  # fmt: skip
+SIZES = frozenset(term.name for term in MODEL_TERMS)
+RUN_SIZES = frozenset(["B", "S", "S_e"])
+ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
+CODE, OURS = "transformers", "reference"
+
+
+@frozen
+class Said:
+    """What is recorded of one quantity at these sizes: `equal`, `chosen`, `differs` or `not said`.
+
+    `where` is the domain in words; `text` what is left, what the code does more, or why nothing is
+    said.
+    """
+
+    quantity: str
+    verdict: str
+    where: tuple[str, ...] = ()
+    text: str = ""
+
+
+@frozen
+class Against:
+    """What is recorded against one code: `side` is transformers' (`name` its type) or ours."""
+
+    side: str
+    name: str
+    said: tuple[Said, ...]
+
+    def of(self, *verdicts: str) -> tuple[Said, ...]:
+        """Those with such a verdict."""
+        return tuple(one for one in self.said if one.verdict in verdicts)
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The domain of all that is equal, together."""
+        found = (text for one in self.of("equal", "chosen") for text in one.where)
+        return tuple(dict.fromkeys(found))
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain data."""
+        return {
+            "quantities": [one.quantity for one in self.of("equal")],
+            "where": list(self.where),
+            "equal_for_chosen_experts": {o.quantity: o.text for o in self.of("chosen")},
+            "differs": {one.quantity: one.text for one in self.of("differs")},
+            "not_said": {one.quantity: one.text for one in self.of("not said")},
+        }
+
+
+@frozen
+class Proven:
+    """What is recorded for a model and a workload, against transformers' code and ours."""
+
+    code: Against | None
+    ours: Against | None
+    transformers: str
+    torch: str
+    small: tuple[str, ...] = ()  # sizes of the model below FROM
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain data."""
+        nothing = Against(side=CODE, name="", said=())
+        return {
+            "model_type": self.code.name if self.code and self.code.of("equal", "chosen") else None,
+            **(self.code or nothing).to_dict(),
+            "reference": (self.ours or nothing).to_dict(),
+            "transformers": self.transformers,
+            "torch": self.torch,
+            "sizes_from": FROM,
+            "smaller_here": list(self.small),
+        }
+
+
+def structure(spec: ModelSpec) -> str:
+    """A spec without its sizes, as one key: every switch, and whether a size is there at all.
+
+    A pattern is kept whole; a step of 1 is no step. Which sizes were letters, and which numbers the
+    others were, is in the conditions of each case.
+    """
+    found = []
+    for name, value in spec.to_dict().items():
+        if name in NO_COUNTS or isinstance(value, float):
+            continue
+        if name in SIZES:
+            value = bool(value) and not (name == "moe_every" and value == 1)
+        if value not in (None, False):
+            found.append(name if value is True else f"{name}={value}")
+    return " ".join(found)
+
+
+def read_record(file: str = FILE) -> dict[str, Any]:
+    """The whole record."""
+    if file not in _read:
+        with open(file, encoding="utf-8") as opened:
+            _read[file] = json.load(opened)
+    return _read[file]
+
+
+def read_records_of(key: str, file: str = FILE) -> dict[str, Any]:
+    """The record with what is of one structure alone: reading all of it takes twice as long.
+
+    `benchmarks/prove.py` writes each record between lines of two spaces and a brace.
+    """
+    if (file, key) in _read_of:
+        return _read_of[file, key]
+    with open(file, encoding="utf-8") as opened:
+        text = opened.read()
+    start = text.index('"records": [')
+    found: dict[str, Any] = json.loads(text[:start].rstrip().removesuffix(",") + "}")
+    found["records"], mark = [], f'"structure": "{key}"'
+    at = text.find(mark, start)
+    while at >= 0:
+        end = text.index("\n  }", at) + len("\n  }")
+        found["records"].append(json.loads(text[text.rindex("\n  {", start, at) : end]))
+        at = text.find(mark, end)
+    _read_of[file, key] = found
+    return found
+
+
+def proven(
+    spec: ModelSpec,
+    workload: Workload,
+    config: dict[str, Any] | None = None,
+    record: dict[str, Any] | None = None,
+) -> Proven | None:
+    """What is recorded for a model that runs a workload; None where nothing is of its structure.
+
+    `config` is that of the model, where it has one: some conditions are of fields of it alone.
+    """
+    key = structure(spec)
+    record = read_records_of(key) if record is None else record
+    found = [one for one in record["records"] if one["structure"] == key]
+    if not found:
+        return None
+    numbers = _numbers(spec, workload, config)
+    own = (config or {}).get("model_type")
+    of_types = [one for one in found if one["side"] == CODE]
+    # what is known of a model's own type is said, not what another type has that is better
+    of_types = [one for one in of_types if one["name"] == own] or of_types
+    of_ours = [one for one in found if one["side"] == OURS]
+    asked = _Asked(record, numbers)
+    return Proven(
+        code=asked.best(of_types),
+        ours=asked.best(of_ours),
+        transformers=record["transformers"],
+        torch=record["torch"],
+        small=tuple(
+            f"{name} = {numbers[name]}" for name in numbers
+            if name in RUN_SIZES | SIZES and 0 < numbers[name] < FROM and name != "moe_every"
+        ),
+    )  # fmt: skip
+
+
+def _numbers(spec: ModelSpec, workload: Workload, config: dict[str, Any] | None) -> dict[str, int]:
+    run = {
+        "B": workload.batch_size,
+        "S": workload.seq_len,
+        "T": workload.seq_len,
+        "S_e": workload.encoder_len,
+        "prefix_len": workload.prefix_len,
+        "bytes_per_value": DTYPE_BYTES[workload.dtype],
+    }
+    fields = {f"config_{name}": value for name, value in (config or {}).items()}
+    every = {**fields, **spec.to_dict(), **run}
+    return {name: value for name, value in every.items() if type(value) is int}
+
+
+def _telling(one: Against) -> tuple[int, int, int]:
+    """Most that is equal first, then fewest conditions, then the plainest name: llama."""
+    return len(one.of("equal")), -len(one.where), -len(one.name)
+
+
+class _Asked:
+    """Conditions of a record at some numbers, each asked once."""
+
+    def __init__(self, record: dict[str, Any], numbers: dict[str, int]) -> None:
+        self._record, self._numbers = record, numbers
+        self._fails: dict[int, str] = {}
+
+    def best(self, records: list[dict[str, Any]]) -> Against | None:
+        """What the first record says that says most: several types have one structure."""
+        said = [self._against(one) for one in records]
+        return max(said, key=_telling, default=None)
+
+    def _against(self, one: dict[str, Any]) -> Against:
+        stale = next((i for i in one["files"] if self._is_stale(i)), None)
+        names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
+        if stale is not None:
+            why = f"metacount/{self._record['file_names'][stale]} is not what was proven"
+            said = tuple(Said(quantity=name, verdict="not said", text=why) for name in names)
+        else:
+            said = tuple(self._said(name, one["cases"]) for name in names)
+        return Against(side=one["side"], name=one["name"], said=said)
+
+    def _is_stale(self, index: int) -> bool:
+        """Whether a file is another one now than when it was proven; each is read once."""
+        name, files = self._record["file_names"][index], self._record["files"]
+        # once in a process, which may count many models; by another reader, anew
+        asked = (name, files[name]["bytes"], fingerprints.changed.__defaults__)
+        if asked not in _stale:
+            _stale[asked] = fingerprints.changed([name], files) is not None
+        return _stale[asked]
+
+    def _said(self, quantity: str, cases: Iterable[dict[str, Any]]) -> Said:
+        """The verdict of the first case that is of these sizes; else why none is.
+
+        What is refuted in one case is refuted: another case, in which a size that is 1 hides what
+        is wrong, proves nothing.
+        """
+        found = [case["quantities"][quantity] for case in cases if quantity in case["quantities"]]
+        wrong = [one for one in found if "differs" in one]
+        if wrong:
+            return self._differs(quantity, wrong)
+        missed = []
+        for one in found:
+            if "problem" in one:
+                continue
+            fails = [why for i in one["where"] if (why := self._fail(i))]
+            if not fails:
+                says = (self._record["conditions"][i][0] for i in one["where"])
+                return Said(quantity=quantity, verdict="chosen" if "more" in one else "equal",
+                            text=one.get("more", ""),
+                            where=tuple(dict.fromkeys(filter(None, says))))  # fmt: skip
+            missed.append((len(fails), fails[0]))
+        problems = [one["problem"] for one in found if "problem" in one]
+        why = min(missed)[1] if missed else problems[0]
+        return Said(quantity=quantity, verdict="not said", text=why)
+
+    def _differs(self, quantity: str, wrong: list[dict[str, Any]]) -> Said:
+        """What is left of a refuted formula, and where, if not at these sizes."""
+        fails = [[i for i in one["where"] if self._fail(i)] for one in wrong]
+        n = min(range(len(wrong)), key=lambda n: len(fails[n]))
+        text = "; ".join(f"{role} {left}" for role, left in wrong[n]["differs"].items())
+        text += ZERO_HERE if self._holds(wrong[n]["zero"]) else ""
+        elsewhere = [
+            says or test for says, test in map(self._record["conditions"].__getitem__, fails[n])
+        ]
+        if elsewhere:
+            text += f" where {'; '.join(elsewhere)}, which is not so here"
+        return Said(quantity=quantity, verdict="differs", text=text)
+
+    def _holds(self, test: str) -> bool:
+        try:
+            return holds(test, self._numbers)
+        except (NotKnown, NotReadable):
+            return False
+
+    def _fail(self, index: int) -> str:
+        """Why a condition is not fulfilled; empty where it is."""
+        if index not in self._fails:
+            says, test = self._record["conditions"][index]
+            try:
+                right = not test or holds(test, self._numbers)
+                self._fails[index] = "" if right else f"shown only where {says or test}"
+            except NotKnown as unknown:
+                name = str(unknown).removeprefix("config_")
+                self._fails[index] = f"{says or test}: {name} is not known here"
+            except NotReadable:
+                self._fails[index] = f"{says or test}: cannot be asked"
+        return self._fails[index]
+
+
+def all_said(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str, Any]]:
+    """(record, case, quantity, what is recorded of it), one after the other."""
+    for one in record["records"]:
+        for case in one["cases"]:
+            for quantity, found in case["quantities"].items():
+                yield one, case, quantity, found

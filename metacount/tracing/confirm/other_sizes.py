@@ -1,0 +1,192 @@
+"""A form tried at other sizes than its own: a model is built there, and must measure the same.
+
+What a trace sees begins where its symbols begin. A size that a config's own code has already made
+something of, or that happened to equal another, is found out here: it becomes part of the domain.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from metacount.frozen import frozen
+from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
+from metacount.tracing.domain import in_domain
+from metacount.tracing.run.sizes import symbol
+from metacount.tracing.solve.layers import FEW
+
+CONFIRMED = 3  # other sizes at which a form is measured
+DRAWS = 120  # of sizes, most of which are not in the domain
+BUILDS = 24  # attempts to build, which the config may refuse
+RUN = ("B", "S", "S_e")
+LAYERS = (2, 9)  # of a kind, where the form says how they count
+
+# Measures at other numbers for letters: the numbers that the model then has, which may be others
+# than those asked for, and what is measured, by role. None where the model cannot be built so.
+Measure = Callable[[dict[str, int]], tuple[dict[str, int], dict[str, Any]] | None]
+
+
+@frozen
+class Elsewhere:
+    """At how many other sizes a form was right; what must stay as it is; what was never changed."""
+
+    confirmed: int
+    stuck: tuple[Any, ...]
+    untried: tuple[str, ...]
+
+
+def tried_elsewhere(
+    form: CodeForm, sizes: set[str], layers: set[str], run: set[str], measure: Measure
+) -> Elsewhere:
+    """Try the form with other numbers for letters: of sizes, of layers and of the run.
+
+    Raises `FormDiffers` where it is wrong for other numbers of sequences or tokens.
+    """
+    draw = random.Random(f"{form.quantity} {sorted(sizes)}")
+    stuck: dict[str, Any] = {}
+    changed_once: set[str] = set()
+    confirmed = builds = 0
+    share = 0.5
+    for _ in range(DRAWS):
+        if confirmed == CONFIRMED or builds == BUILDS:
+            break
+        free = sorted((sizes | layers | run) - set(stuck))
+        change = _drawn(form, free, layers, draw, share)
+        if not change or not _inside(form, stuck, change):
+            continue
+        builds += 1
+        right, moved = _right(form, change, stuck, measure)
+        if right is None:
+            share = max(share * 0.8, 0.1)
+        elif right:
+            confirmed += 1
+            changed_once |= moved
+        else:
+            stuck |= {name: _as_it_is(form, name)
+                      for name in _to_blame(form, change, stuck, measure)}  # fmt: skip
+            confirmed = 0
+    # a size that the form leaves out may be one that it should have
+    fixed = [c for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
+    pinned = {c.lhs.name for c in fixed if c.lhs.is_Symbol}
+    missed = sorted((sizes | layers | run) - changed_once - set(stuck) - pinned)
+    doubled = {name: 2 * form.every_number[symbol(name)] for name in missed if name not in layers}
+    together = _completed(form, {**_few(form, layers), **doubled})
+    if len(missed) > 1 and _inside(form, stuck, together):
+        right, moved = _right(form, together, stuck, measure)
+        if right:
+            confirmed += 1
+            missed = sorted(set(missed) - moved)
+    for name in list(missed):
+        for change in _alone(form, name, layers):
+            if not _inside(form, stuck, change):
+                continue
+            right, moved = _right(form, change, stuck, measure)
+            if right is None or name not in moved:
+                continue
+            if right:
+                confirmed += 1
+            else:
+                stuck[name] = _as_it_is(form, name)
+            missed.remove(name)
+            break
+    if set(stuck) & set(RUN):
+        wrong = ", ".join(sorted(set(stuck) & set(RUN)))
+        raise FormDiffers(f"{form.quantity}: wrong for another {wrong}")
+    return Elsewhere(confirmed=confirmed, stuck=tuple(stuck.values()), untried=tuple(missed))
+
+
+def _as_it_is(form: CodeForm, name: str) -> Any:
+    letter = symbol(name)
+    return sympy.Eq(letter, form.every_number[letter], evaluate=False)
+
+
+def _drawn(
+    form: CodeForm, free: list[str], layers: set[str], draw: random.Random, share: float
+) -> dict[str, int]:
+    """Other numbers for some letters; where the domain makes one of others, so is it here."""
+    change: dict[str, int] = {}
+    for name in free:
+        value = form.every_number[symbol(name)]
+        # a model of few layers is built quickly
+        if draw.random() >= (1 - (1 - share) ** 3 if name in layers else share):
+            continue
+        if name in layers:
+            change[name] = draw.randint(*LAYERS)
+        elif name in RUN:
+            change[name] = value + draw.randint(1, 7)
+        else:
+            change[name] = draw.choice(_others(value, draw))
+    return {n: v for n, v in _completed(form, change).items()
+            if v != form.every_number[symbol(n)]}  # fmt: skip
+
+
+def _completed(form: CodeForm, change: dict[str, int]) -> dict[str, int]:
+    """A change with what the domain's equations make of it."""
+    for relation in form.domain:
+        if not isinstance(relation, sympy.Eq) or not relation.lhs.is_Symbol:
+            continue
+        left, right = relation.lhs, relation.rhs
+        if {s.name for s in right.free_symbols} & set(change):
+            change[left.name] = int(_at(right, form, change))
+        elif left.name in change and right.is_Symbol:
+            change[right.name] = change[left.name]
+    return change
+
+
+def _others(value: int, draw: random.Random) -> list[int]:
+    found = [value * 2, value * 3, value + 2 * draw.randint(1, 9)]
+    return found + ([value // 2] if value % 2 == 0 and value > 4 else [])
+
+
+def _few(form: CodeForm, layers: set[str]) -> dict[str, int]:
+    """Few layers where there are many: such a model is built and run quickly."""
+    return {name: FEW for name in layers if form.every_number[symbol(name)] > 2 * FEW}
+
+
+def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:
+    value = form.every_number[symbol(name)]
+    others = [6, 7, value + 1] if name in layers else [value * 2, value * 3, value + 1, value // 2]
+    return [_completed(form, {name: n}) for n in others if n > 1 and n != value]
+
+
+def _at(expr: Any, form: CodeForm, change: dict[str, int]) -> Any:
+    numbers = _numbers(form, change)
+    return expr.xreplace({s: sympy.Integer(numbers[s]) for s in expr.free_symbols}).doit()
+
+
+def _numbers(form: CodeForm, change: dict[str, int]) -> dict[Any, int]:
+    numbers = {**form.every_number, **{symbol(name): value for name, value in change.items()}}
+    return {**numbers, symbol("T"): numbers[symbol("S")]}  # the same tokens, seen from the last
+
+
+def _inside(form: CodeForm, stuck: dict[str, Any], change: dict[str, int]) -> bool:
+    return in_domain((*form.domain, *stuck.values()), _numbers(form, change), form.every_number)
+
+
+def _right(
+    form: CodeForm, change: dict[str, int], stuck: dict[str, Any], measure: Measure
+) -> tuple[bool | None, set[str]]:
+    """Whether the form is right at a change, None where nobody can say; letters that changed."""
+    found = measure(change)
+    if found is None:
+        return None, set()
+    numbers = {n: v for n, v in found[0].items() if v != form.every_number[symbol(n)]}
+    if not _inside(form, stuck, numbers):
+        return None, set()
+    right = agrees(form.by_role, _numbers(form, numbers), found[1], form.split)
+    return right, set(numbers)
+
+
+def _to_blame(
+    form: CodeForm, change: dict[str, int], stuck: dict[str, Any], measure: Measure
+) -> list[str]:
+    """The fewest letters of a change that alone make the form wrong, by leaving out the others."""
+    left = dict(change)
+    for name in sorted(change):
+        fewer = {n: v for n, v in left.items() if n != name}
+        if fewer and _right(form, fewer, stuck, measure)[0] is False:
+            left = fewer
+    return sorted(left)

@@ -1,0 +1,285 @@
+"""Parameters, FLOPs and caches of a traced module, layer by layer, as expressions in its sizes."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from metacount.frozen import frozen
+from metacount.measure.operators import flops_of
+from metacount.measure.others.flops import IDLE, ForeignCounter
+from metacount.measure.others.fold import folded
+from metacount.measure.others.forward import Runner, kind_of, measure_cache
+from metacount.measure.others.forward import changed as run_as
+from metacount.measure.others.params import routing
+from metacount.measure.others.roles import Roles, role_name
+from metacount.measure.questions import Ordinary
+from metacount.tracing.run.sizes import NotTraced, Sizes, symbol
+from metacount.tracing.solve.layers import Place, Stack, places, places_by_name, stacks
+
+aten = torch.ops.aten
+
+MAX_OPERATORS = 2500  # of one forward; one layer of each kind runs, of some hundred operators
+CHECKED = 200  # operators after which it is seen whether B and S are still letters
+
+# (role or part, layer or None) -> expression
+Amounts = dict[tuple[str, Place | None], Any]
+
+
+class TooSlow(NotTraced):
+    """The code takes too long with symbols for sizes."""
+
+
+def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts, Amounts | None]:
+    """Distinct parameters, and those that one token uses; None where routing is unknown."""
+    from metacount.measure.others.params import distinct_tensors
+
+    where = places(model)
+    every: Amounts = defaultdict(lambda: 0)
+    active: Amounts = defaultdict(lambda: 0)
+    with sizes.tracing():
+        routed, unknown = routing(model)
+        for _, owner, tensor in distinct_tensors(model, roles):
+            key = role_name(roles.role[id(owner)]), where.get(id(owner))
+            values = sizes.expr(tensor.numel())
+            every[key] += values
+            chosen, n_experts = routed.get(id(tensor), (1, 1))
+            active[key] += values / sizes.expr(n_experts) * sizes.expr(chosen)
+    return dict(every), None if unknown else dict(active)
+
+
+class _OneExpert(Ordinary):
+    """All tokens choose one expert of a list: what experts do is linear in the tokens they get."""
+
+    def hit(self, n_experts: int | torch.SymInt) -> int:
+        """One, however many there are."""
+        return 1
+
+
+class _Counter(ForeignCounter):
+    """Counts with symbols for sizes, and not for ever."""
+
+    sizes: Sizes
+    deadline: float
+    may_run = MAX_OPERATORS  # so many operators more
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, unless it is too late."""
+        if func.namespace == "prim":
+            return func(*args, **(kwargs or {}))
+        self.may_run -= 1
+        if self.may_run % CHECKED == 0:
+            check_free(self.sizes)  # a loop over tokens would go on for long
+        if self.may_run < 0 or time.process_time() > self.deadline:
+            raise TooSlow("the code takes too long with symbols for sizes")
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        if tensors and not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors):
+            with _disable_current_modes():  # numbers of experts: the code makes names of them
+                return func(*args, **(kwargs or {}))
+        made = SHAPED.get(func)
+        if made is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        out = made(*args)
+        if flops := flops_of(func, args, out):
+            self.charge(func.overloadpacket, args, flops)
+        return out
+
+
+def _padded(x: Tensor, pads: Any, *_: Any) -> Tensor:
+    """With what is added in front of and behind each dimension, the last one first."""
+    shape = list(x.shape)
+    for i in range(len(pads) // 2):
+        shape[-1 - i] = shape[-1 - i] + pads[2 * i] + pads[2 * i + 1]
+    return x.new_empty(shape)
+
+
+def _solved(a: Tensor, b: Tensor) -> Tensor:
+    """[.., n, n], [.., n, k] -> [.., n, k]."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return b.new_empty(*batch, *b.shape[-2:])
+
+
+# Operators whose shapes torch works out with numbers alone.
+SHAPED: dict[Any, Any] = {
+    aten.polar.default: lambda x, _: torch.empty_like(x, dtype=x.dtype.to_complex()),
+    aten.baddbmm.default: lambda c, a, b, **_: torch.bmm(a, b) + c,
+    aten.constant_pad_nd.default: _padded,
+    aten.linalg_solve_triangular.default: _solved,
+}
+
+
+def check_free(sizes: Sizes) -> None:
+    """That the code left B and S symbols: else the form is of one number of them alone."""
+    for letter, number in sizes.constants.items():
+        if letter.name in ("B", "S", "S_e"):
+            raise NotTraced(f"the code needs the number {letter} = {number}")
+
+
+@frozen
+class TracedFlops:
+    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables.
+
+    `idle` are those that the code runs besides, on experts that a token did not choose.
+    """
+
+    by_role: Amounts
+    by_operator: Amounts
+    idle: Amounts
+
+    def split(self, by_operator: bool) -> Amounts:
+        """One of the two."""
+        return self.by_operator if by_operator else self.by_role
+
+
+@frozen
+class TracedRun:
+    """What a forward showed: FLOPs of prefill and of one token, and what is cached, as amounts."""
+
+    kind: str
+    prefill: TracedFlops
+    decode: TracedFlops | None
+    cache: Amounts | None
+    state: Amounts | None
+    assumed: tuple[str, ...]
+
+
+def traced_forward(
+    model: nn.Module,
+    roles: Roles,
+    sizes: Sizes,
+    *,
+    decode: bool,
+    batch: int = 5,
+    seq_len: int = 61,
+    source_len: int = 53,
+    seconds: float = 60.0,
+) -> TracedRun:
+    """Run the model over B sequences of S tokens, with `decode` then over one more token each.
+
+    The numbers are the hints behind B, S and S_e; one sequence is the number 1. Raises
+    whatever the code raises, and `NotTraced` after `MAX_OPERATORS` or so many seconds of this
+    process: code that goes through tokens one by one takes for ever with symbols.
+    """
+    run = SimpleNamespace(
+        batch_size=1 if batch == 1 else sizes.new("B", batch),
+        seq_len=sizes.new("S", seq_len),
+        encoder_len=sizes.new("S_e", source_len),
+    )
+    config: Any = model.config
+    first: Exception | None = None
+    # batched products of experts first: the grouped one makes a number of how many there are
+    for way in ("batched_mm", "", "float32"):
+        before = getattr(config, "_experts_implementation", None)
+        try:
+            with run_as(model, way), sizes.tracing():
+                return _run(model, run, roles, sizes, decode, time.process_time() + seconds)
+        except TooSlow:
+            raise
+        except Exception as error:  # somebody else's code: the first reason is given
+            first = first or error
+        finally:
+            config._experts_implementation = before
+    assert first is not None
+    raise first
+
+
+def _run(
+    model: nn.Module, workload: Any, roles: Roles, sizes: Sizes, and_decode: bool, deadline: float
+) -> TracedRun:
+    roles.routed = routing(model)[0]
+    kind = kind_of(model)
+    where = places_by_name(model)
+
+    def counter(*args: Any, **kwargs: Any) -> ForeignCounter:
+        made = _Counter(*args, **kwargs)
+        made.ordinary = _OneExpert(kwargs["last_position"])
+        made.deadline, made.sizes = deadline, sizes
+        return made
+
+    with folded(model) as folding:
+        runner = Runner(model, workload, roles, kind, folding)
+        runner.counter = counter
+        prefill, cache = runner.prefill()
+        assumed = set(prefill.ordinary.assumed)
+        decode = None
+        generates = kind != "encoder" and cache is not None and not runner.no_cache
+        if and_decode and generates:
+            _, shorter = runner.forward(workload.seq_len - 1)
+            decode, _ = runner.forward(1, cache=shorter)
+    kept = _cached(cache, model, sizes) if generates else (None, None)
+    return TracedRun(
+        kind=kind,
+        prefill=_flops(prefill, sizes, where),
+        decode=None if decode is None else _of_one_token(_flops(decode, sizes, where)),
+        cache=kept[0],
+        state=kept[1],
+        assumed=tuple(sorted(assumed)),
+    )
+
+
+def _flops(counter: ForeignCounter, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
+    by_role: Amounts = defaultdict(lambda: 0)
+    by_operator: Amounts = defaultdict(lambda: 0)
+    idle: Amounts = defaultdict(lambda: 0)
+    for charge, flops in counter.charges():
+        amount, operator, place = sizes.expr(flops), charge.operator, where.get(charge.module)
+        if operator == IDLE:
+            idle[charge.role or "other", place] += amount
+            operator, amount = "aten.bmm", -amount
+        elif not counter.counts(charge):
+            continue
+        by_role[charge.role or "other", place] += amount
+        by_operator[operator, place] += amount
+    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator), idle=dict(idle))
+
+
+def _of_one_token(flops: TracedFlops) -> TracedFlops:
+    return TracedFlops(
+        by_role=with_kv_len(flops.by_role),
+        by_operator=with_kv_len(flops.by_operator),
+        idle=with_kv_len(flops.idle),
+    )
+
+
+def with_kv_len(amounts: Amounts) -> Amounts:
+    """One token's amounts in T: it attends to as many positions as there are, itself included."""
+    return {key: expr.subs(symbol("S"), symbol("T")) for key, expr in amounts.items()}
+
+
+def _cached(cache: Any, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
+    """Bytes of keys and values, those of an encoder apart, and of recurrent state."""
+    kept: Amounts = defaultdict(lambda: 0)
+    state: Amounts = defaultdict(lambda: 0)
+    by_length: dict[int, Stack] = {}
+    for path, module in stacks(model):
+        # a decoder's stack, where an encoder has one as long
+        if path.length not in by_length or "encoder" in by_length[path.length].path.split("."):
+            by_length[len(module)] = path
+    parts = {"self-attention": cache}
+    if hasattr(cache, "self_attention_cache") and hasattr(cache, "cross_attention_cache"):
+        parts = {
+            "self-attention": cache.self_attention_cache,
+            "cross-attention": cache.cross_attention_cache,
+        }
+    for name, part in parts.items():
+        layers = getattr(part, "layers", None)
+        stack = by_length.get(len(layers)) if isinstance(layers, list) else None
+        if not isinstance(layers, list) or stack is None:
+            found = measure_cache(part)
+            kept[name, None] += sizes.expr(found.kv_bytes)
+            state["state", None] += sizes.expr(found.state_bytes)
+            continue
+        for index, layer in enumerate(layers):
+            found, place = measure_cache([layer]), Place(stack=stack, index=index)
+            kept[name, place] += sizes.expr(found.kv_bytes)
+            state["state", place] += sizes.expr(found.state_bytes)
+    return dict(kept), dict(state)

@@ -1,0 +1,38 @@
+"""Whose error it is that ends a trace: of code that was run, or of ours that reads what it did."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import transformers
+
+from metacount import modules
+from metacount.errors import SpecError
+from metacount.tracing.run.sizes import NotTraced
+
+# Code that is read, and what it calls: an error with one of these files on its way is theirs.
+READ = tuple(
+    os.path.dirname(os.path.abspath(str(package.__file__)))
+    for package in (transformers, modules, torch.nn)
+)
+
+
+class OurError(RuntimeError):
+    """An error in the tracing itself, where `As.strict` asked for it."""
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether code that is only run here was running when it was raised, or it says what is wrong.
+
+    >>> is_foreign(NotTraced("a number computed from data")), is_foreign(KeyError("S"))
+    (True, False)
+    """
+    if isinstance(error, NotTraced | SpecError):
+        return True
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename.startswith(READ):
+            return True
+        frame = frame.tb_next
+    return error.__cause__ is not None and is_foreign(error.__cause__)

@@ -1,0 +1,270 @@
+"""Our reference modules as what a form is read off: built and run with symbols for a spec's sizes.
+
+Textbook formulas share no code with them, so that both can be compared for all sizes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metacount.errors import SpecError
+from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.ours.forward import measure_forward
+from metacount.measure.ours.params import active_values, measure_params, owned
+from metacount.measure.ours.roles import role_of
+from metacount.modules.attention import Visibility
+from metacount.modules.build import build
+from metacount.modules.model import Model
+from metacount.spec import ModelSpec, Workload
+from metacount.tensors import DTYPES, tensor_bytes
+from metacount.tracing.run.count import Amounts, with_kv_len
+from metacount.tracing.run.masks import kept_pairs
+from metacount.tracing.run.sizes import NotTraced, Sizes
+from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, As, Built, apart
+from metacount.tracing.run.with_symbols import with_symbols
+from metacount.tracing.solve.layers import Place, places, places_by_name, stacks
+
+# Fields that say which blocks are of which kind, not how large one is.
+LAYERS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every")
+HEADS = {"n_kv_heads": "n_heads"}
+
+
+class ReferenceTrace:
+    """Our module with symbols for its spec's sizes."""
+
+    def __init__(self, sizes: Sizes, model: Model, prefix_len: int, run_as: As) -> None:
+        self.sizes, self._model, self._prefix_len = sizes, model, prefix_len
+        self._run_as = run_as
+        self.in_sizes = bool(sizes.hints)
+        self._places, self._by_name = places(model), places_by_name(model)
+        self._runs: dict[int, _Run] = {}
+
+    def amounts(
+        self, quantity: str, seq_len: int, by_operator: bool
+    ) -> tuple[Amounts, tuple[str, ...]]:
+        """A quantity by role (or operator) and layer, and notes; `seq_len` is the hint behind S."""
+        if quantity in OF_PARAMS:
+            return self._params(quantity == "active_params"), ()
+        run = self._runs.get(seq_len)
+        if run is None:
+            run = _Run(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
+            self._runs[seq_len] = run
+        if quantity == "matmul_flops":
+            return self._flops(run.prefill, by_operator, causal=False), ()
+        if quantity == "causal_matmul_flops":
+            return self._flops(run.prefill, by_operator, causal=True), (
+                "pairs that a mask keeps: a polynomial, from masks that were laid out and counted "
+                "(transformers' eager attention computes every pair and masks afterwards)",
+            )
+        if quantity == "kv_cache_bytes" and run.cache is not None:
+            return self._cache(run.cache), ()
+        if quantity == "decode_matmul_flops" and run.decode is not None:
+            return with_kv_len(self._flops(run.decode, by_operator, causal=False)), ()
+        raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
+
+    def _params(self, active: bool) -> Amounts:
+        found: Amounts = defaultdict(lambda: 0)
+        with self.sizes.tracing():
+            for path, _, tensor in owned(self._model):
+                values = active_values(path[-1], tensor) if active else tensor.numel()
+                key = role_of(path) or "other", self._places.get(id(path[-1]))
+                found[key] += self.sizes.expr(values)
+        return dict(found)
+
+    def _flops(self, counter: _Counter, by_operator: bool, *, causal: bool) -> Amounts:
+        found: Amounts = defaultdict(lambda: 0)
+        kept: dict[Any, Any] = {}
+        for charge, flops in counter.charges():
+            amount, sees = self.sizes.expr(flops), charge.detail
+            if causal and sees is not None:
+                if sees not in kept:
+                    kept[sees] = self._share_kept(counter.seen[sees])
+                amount = amount * kept[sees]
+            part = charge.operator if by_operator else charge.role or "other"
+            found[part, self._by_name.get(charge.module)] += amount
+        return dict(found)
+
+    def _share_kept(self, sees: Visibility) -> Any:
+        every = self.sizes.expr(sees.n_queries) * self.sizes.expr(sees.n_keys)
+        return kept_pairs(sees, self.sizes) / every
+
+    def _cache(self, cache: Any) -> Amounts:
+        found: Amounts = {}
+        layers = self._model.last_stack.layers
+        stack, _ = next((s, m) for s, m in stacks(self._model) if m is layers)
+        for name, layers in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
+            for index, layer in enumerate(layers):
+                place = Place(stack=stack, index=index)
+                found[name, place] = self.sizes.expr(tensor_bytes(layer.tensors))
+        return found
+
+
+class _Counter(ReferenceCounter):
+    """Counts with symbols for sizes; visibilities of symbolic sizes stand in `seen`."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self._sizes = sizes
+        self.seen: dict[Any, Visibility] = {}
+
+    def hashable(self, value: Any) -> Any:
+        """The same with expressions for symbols; sizes alone can be compared so."""
+        if isinstance(value, torch.SymInt):
+            return self._sizes.expr(value)
+        if isinstance(value, tuple | list):
+            return tuple(map(self.hashable, value))
+        if isinstance(value, Visibility):
+            key = self.hashable(tuple(vars(value).items()))
+            self.seen[key] = value
+            return key
+        return value
+
+
+class _Run:
+    """One workload of B sequences of S tokens: prefill, one more token, and what is kept."""
+
+    def __init__(
+        self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int, run_as: As
+    ) -> None:
+        self._model, self._sizes = model, sizes
+        self._batch = 1 if run_as.one_sequence else sizes.new("B", 5)
+        length = sizes.new("S", seq_len)
+        self._source_len = sizes.new("S_e", 53) if model.spec.has_encoder else None
+        self._length, self._prefix_len = length, prefix_len
+        self.cache = model.new_cache() if model.spec.kind != "encoder" else None
+        with sizes.tracing(), with_symbols(Model):
+            self.prefill, _ = self._prefill(length, self.cache)
+
+    @cached_property
+    def decode(self) -> _Counter | None:
+        """One token more; None for an encoder. It is run when it is asked for."""
+        if self.cache is None:
+            return None
+        shorter = self._model.new_cache()
+        with self._sizes.tracing(), with_symbols(Model):
+            _, memory = self._prefill(self._length - 1, shorter)
+            with self._counter().watching(self._model) as counter, torch.no_grad():
+                self._model(self._input(1), memory_BTD=memory, cache=shorter, absorbed=True)
+        return counter
+
+    def _counter(self) -> _Counter:
+        return _Counter(self._sizes)
+
+    def _prefill(self, length: Any, cache: Any) -> tuple[_Counter, Any]:
+        with self._counter().watching(self._model) as counter, torch.no_grad():
+            memory = None
+            if self._model.spec.has_encoder:
+                memory = self._model.encode(self._input(self._source_len))
+            self._model(self._input(length), memory_BTD=memory, cache=cache,
+                        prefix_len=self._prefix_len)  # fmt: skip
+        return counter, memory
+
+    def _input(self, length: Any) -> Tensor:
+        if self._model.spec.vocab_size is None:
+            dtype = next(self._model.parameters()).dtype
+            width = self._model.spec.d_model
+            return torch.empty(self._batch, length, width, device="meta", dtype=dtype)
+        return torch.empty(self._batch, length, device="meta", dtype=torch.long)
+
+
+class ReferenceSource:
+    """One spec, and the modules that it makes."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: str,
+        prefix_len: int,
+        run_as: As = As(),  # noqa: B008
+    ) -> None:
+        self._spec, self._dtype, self._prefix_len = spec, dtype, prefix_len
+        self._run_as = run_as
+        self.has_encoder = spec.has_encoder
+
+    def described(self) -> str:
+        """Whose code this is, with versions."""
+        return f"metacount's reference modules, torch {torch.__version__}"
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes that may be symbols: whole numbers from 2 that count no blocks."""
+        return {
+            name: value
+            for name, value in self._spec.to_dict().items()
+            if type(value) is int and value >= 2 and name not in LAYERS
+        }
+
+    def layer_fields(self, constants: dict[Any, int]) -> dict[str, int]:
+        """Numbers that may say how many blocks there are of a kind."""
+        found = {
+            name: value
+            for name in LAYERS
+            if type(value := getattr(self._spec, name)) is int
+            and value > (1 if name == "moe_every" else 0)  # every block: no pattern
+        }
+        return {**found, **{letter.name: number for letter, number in constants.items()}}
+
+    def ways(self) -> Iterator[dict[str, Any]]:
+        """Hints behind the symbols, and fields that stay numbers, best first."""
+        hints = apart(self.sizes(), HEADS)
+        if hints and not self._run_as.tied:
+            yield {"hints": hints}
+        yield {"hints": {}}
+        yield {"only_run": True}
+
+    def traced(self, way: dict[str, Any]) -> ReferenceTrace:
+        """The module built with symbols, in one of the ways."""
+        sizes = Sizes()
+        hints = {} if way.get("only_run") else {**self.sizes(), **way["hints"]}
+        made = {name: sizes.new(name, value) for name, value in hints.items()}
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(DTYPES[self._dtype])
+        try:
+            with sizes.tracing(), with_symbols(Model), torch.device("meta"):
+                model = Model(self._spec.substituted(**made)).eval()
+        finally:
+            torch.set_default_dtype(before)
+        return ReferenceTrace(sizes, model, self._prefix_len, self._run_as)
+
+    def built(self, change: dict[str, int]) -> Built | None:
+        """The module built with other numbers; None where no model has them."""
+        try:
+            spec = self._spec.replace(**change)
+            numbers = {n: v for n, v in spec.to_dict().items() if type(v) is int}
+            return Built(module=build(spec, dtype=self._dtype), numbers=numbers)
+        except SpecError:
+            return None
+
+    def other(self, change: dict[str, int]) -> ReferenceSource | None:
+        """The spec with other numbers for some sizes; None where no model has them."""
+        try:
+            spec = self._spec.replace(**change)
+        except SpecError:
+            return None
+        return ReferenceSource(spec, self._dtype, self._prefix_len, self._run_as)
+
+    def measured(
+        self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
+    ) -> dict[str, int] | None:
+        """A quantity of a module that was built with numbers, by role (or operator)."""
+        assert isinstance(module, Model)
+        if quantity in OF_PARAMS:
+            found = measure_params(module)
+            return found.by_role if quantity == "params" else found.active_by_role
+        run = measure_forward(module, workload)
+        if quantity == "kv_cache_bytes" and run.decode is not None:
+            cross = run.cross_kv_cache_bytes
+            return {"self-attention": run.kv_cache_bytes - cross, "cross-attention": cross}
+        flops = run.decode if quantity == "decode_matmul_flops" else run.prefill
+        if flops is None or quantity in IN_BYTES:
+            return None
+        if quantity == "causal_matmul_flops":
+            if by_operator:
+                return None if (n := flops.causal_matmul_flops) is None else {"all": n}
+            return flops.causal_by_role
+        return flops.by_operator if by_operator else flops.by_role

@@ -1,0 +1,200 @@
+"""Forms as the code shows them: traced in one of several ways, here or at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import sympy
+
+from metacount.huggingface.config.limits import LAYER_COUNTS
+from metacount.tracing.code_form import CodePart, FormDiffers, summed
+from metacount.tracing.confirm.measured import Measured
+from metacount.tracing.domain import Asked, asked_of, in_domain
+from metacount.tracing.parts import parts_of, totals
+from metacount.tracing.run.chunks import always, known_counts
+from metacount.tracing.run.count import TooSlow, check_free
+from metacount.tracing.run.errors import OurError, is_foreign
+from metacount.tracing.run.sizes import Sizes, WrongHint
+from metacount.tracing.run.source import OF_PARAMS, Trace
+from metacount.tracing.solve.constants import Reading, freed_of_layers
+from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
+
+
+class Readings:
+    """What is read off one source's code; builds with symbols are made once."""
+
+    def __init__(self, measured: Measured, *, strict: bool = False) -> None:
+        self._measured, self._source, self._strict = measured, measured.source, strict
+        self._ways = tuple(self._source.ways())
+        self._built: list[Trace | Exception] = []
+        self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
+        self._asked: dict[tuple[int, int, int], Asked] = {}
+
+    def here(self, quantity: str) -> Reading:
+        """The quantity at the model's own sizes: read off all of its layers, or else off few."""
+        try:
+            return self._first(quantity)
+        except TooSlow:
+            return self._of_few_layers(quantity)
+
+    def elsewhere(self, quantity: str, change: dict[str, int]) -> Reading | None:
+        """The same where some sizes have other numbers; None where nothing can be read.
+
+        Where there are many layers, few are read: parts and laws are those of all.
+        """
+        few = {name: FEW for name in self._many_layers() if name not in change}
+        source = self._source.other({**change, **few}) or self._source.other(change)
+        if source is None:
+            return None
+        if not change.items() <= {**source.sizes(), **source.layer_fields({})}.items():
+            return None
+        try:
+            return self._of(source)._first(quantity)
+        except OurError:
+            raise
+        except Exception:  # somebody else's code, at sizes that its config let through
+            return None
+
+    def _many_layers(self) -> dict[str, int]:
+        fields = self._source.layer_fields({}).items()
+        return {name: number for name, number in fields
+                if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW}  # fmt: skip
+
+    def _of(self, source: Any) -> Readings:
+        measured = Measured(source, self._measured.workload, self._measured.split)
+        return Readings(measured, strict=self._strict)
+
+    def _first(self, quantity: str) -> Reading:
+        """The first way in which the quantity is traced and comes to what is measured."""
+        by_operator = self._measured.split_of(quantity) == "operator"
+        scale = self._measured.scale(quantity)
+        self._measured.here(quantity)  # nothing can be read of what is not there
+        failures: list[Exception] = []
+        for trace in self._traces(failures):
+            if quantity in OF_PARAMS and not trace.in_sizes:
+                break  # nothing but numbers
+            for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
+                try:
+                    amounts, notes = trace.amounts(quantity, seq_len, by_operator)
+                    amounts = {key: expr * scale for key, expr in amounts.items()}
+                    check_free(trace.sizes)
+                    if not self._measured.agrees(totals(amounts), quantity):
+                        raise FormDiffers("at the model's sizes the form gives another number")
+                    asked = self._asked_of(trace.sizes)
+                    domain = self._with_here(asked.conditions)
+                except WrongHint as error:
+                    failures.append(error)
+                    continue
+                except TooSlow:
+                    raise
+                except Exception as error:
+                    self._ours_fails(error)
+                    failures.append(error)
+                    if seq_len > self._measured.workload.seq_len:
+                        continue  # perhaps more tokens than there are positions
+                    break
+                rounded = known_counts(domain)
+                amounts = {key: sympy.expand(e.xreplace(rounded)) for key, e in amounts.items()}
+                return Reading(
+                    parts=tuple(parts_of(amounts, partial(self._law, trace.sizes))),
+                    domain=domain,
+                    notes=notes,
+                    in_sizes=trace.in_sizes,
+                    least=tuple(asked.least.items()),
+                    ratios=asked.ratios,
+                )
+        raise failures[0]
+
+    def _ours_fails(self, error: Exception) -> None:
+        if self._strict and not is_foreign(error):
+            raise OurError(f"{type(error).__name__}: {error}") from error
+
+    def _asked_of(self, sizes: Sizes) -> Asked:
+        """What was asked of the sizes so far, worked out once."""
+        key = id(sizes), len(sizes.env.guards), len(sizes.conditions)
+        if key not in self._asked:
+            self._asked[key] = asked_of(sizes)
+        return self._asked[key]
+
+    def _with_here(self, asked: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Conditions widened by the model's own sizes, where the form has been measured.
+
+        That two sizes differ, or one is below the other, which are equal there, is not asked.
+        """
+        kept = []
+        value = self._measured.value
+        for condition in asked:
+            here = isinstance(condition, sympy.Rel) and value(condition.lhs) == value(condition.rhs)
+            if here and isinstance(condition, sympy.Ne):
+                continue
+            if here and isinstance(condition, sympy.Gt | sympy.Lt):
+                wider = sympy.Ge if isinstance(condition, sympy.Gt) else sympy.Le
+                condition = wider(condition.lhs, condition.rhs, evaluate=False)
+            if not always(condition):
+                kept.append(condition)
+        if not in_domain(tuple(kept), self._measured.numbers, self._measured.numbers):
+            raise FormDiffers("the form is of sizes on another side of a limit")
+        return tuple(kept)
+
+    def _traces(self, failures: list[Exception]) -> Iterator[Trace]:
+        """The model built with symbols, in one way after the other; built once each."""
+        for i, way in enumerate(self._ways):
+            if i == len(self._built):
+                try:
+                    self._built.append(self._source.traced(way))
+                except Exception as error:  # somebody else's code met a symbol
+                    self._ours_fails(error)
+                    self._built.append(error)
+            made = self._built[i]
+            if isinstance(made, Exception):
+                failures.append(made)
+            else:
+                yield made
+
+    def _hints_of_seq(self) -> tuple[int, ...]:
+        """Numbers behind S: primes beside the asked one, so that it falls together with no size."""
+        asked = self._measured.workload.seq_len
+        return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
+
+    def _of_few_layers(self, quantity: str) -> Reading:
+        """The form read off a model of few layers; laws say how many there are in this one.
+
+        For code whose layers all run, where that takes too long with symbols.
+        """
+        for name, number in self._many_layers().items():
+            source = self._source.other({name: FEW})
+            if source is None:
+                continue
+            found = self._of(source)._first(quantity)
+            if not self._measured.agrees(summed(found.parts), quantity):
+                found = freed_of_layers(found, name, FEW, partial(self.elsewhere, quantity))
+            note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
+            return found.but(parts=tuple(map(self._counted_here, found.parts)),
+                             notes=(*found.notes, note))  # fmt: skip
+        raise TooSlow("the code takes too long with symbols for sizes")
+
+    def _counted_here(self, part: CodePart) -> CodePart:
+        if part.layers is None:
+            return part
+        counted = Law(
+            expr=part.layers.expr,
+            count=int(self._measured.value(part.layers.expr)),
+            confirmed=part.layers.confirmed,
+            moved=part.layers.moved,
+        )
+        return CodePart(
+            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {FEW}"
+        )
+
+    def _law(self, sizes: Sizes, stack: Stack, indices: frozenset[int]) -> Law:
+        return law(stack, indices, self._source.layer_fields(sizes.constants), self._layout_at)
+
+    def _layout_at(self, change: dict[str, int]) -> Layout | None:
+        key = frozenset(change.items())
+        if key not in self._layouts:
+            built = self._source.built(change)
+            asked = built is not None and change.items() <= built.numbers.items()
+            self._layouts[key] = layout(built.module) if built is not None and asked else None
+        return self._layouts[key]

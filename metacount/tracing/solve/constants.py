@@ -1,0 +1,178 @@
+"""Sizes that code makes numbers of, as letters again: the form is read at several numbers of one.
+
+Slopes of ALiBi ask how many heads there are, a list of experts how many to make. Every coefficient
+of the other letters is then a polynomial in such a size, solved for exactly from some readings;
+others must confirm it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sympy
+
+from metacount.frozen import frozen
+from metacount.tracing.code_form import CodePart
+from metacount.tracing.run.sizes import divides, symbol
+
+HELD_OUT = 2  # readings that must confirm a polynomial
+MISSES = 2  # readings of another shape, or none: then no more are tried
+FEW_LAYERS = (6, 7, 8, 9, 5, 13)
+MOST = 2  # sizes that are freed in one form: the readings multiply
+
+
+@frozen
+class Reading:
+    """A form's parts and its domain as one trace showed them.
+
+    `solved_for` has sizes that were freed, and the numbers that they had; `in_sizes` is false where
+    only B and S are letters. `least` and `ratios` are those of `domain.Asked`.
+    """
+
+    parts: tuple[CodePart, ...]
+    domain: tuple[Any, ...]
+    notes: tuple[str, ...] = ()
+    in_sizes: bool = True
+    solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    least: tuple[tuple[Any, int], ...] = ()
+    ratios: tuple[Any, ...] = ()
+
+    def but(self, **changes: Any) -> Reading:
+        """The same with other fields."""
+        return Reading(**{**vars(self), **changes})
+
+
+# The form read where some sizes have other numbers; None where it cannot be.
+Read = Callable[[dict[str, int]], Reading | None]
+
+
+def freed(here: Reading, names: set[str], numbers: dict[Any, int], read: Read) -> Reading:
+    """The same form with the sizes of `names` that its domain has numbers for as letters.
+
+    `numbers` are those of all letters. A size stays a number where the forms read elsewhere are
+    of another shape.
+    """
+    fixed = [c.lhs for c in here.domain if _is_fixed(c) and c.lhs.name in names]
+    if not fixed or len(fixed) > MOST:
+        return here
+    letter = fixed[0]
+    rest = {other.name for other in fixed[1:]}
+
+    def without(change: dict[str, int]) -> Reading | None:
+        found = read(change)
+        # another size that is a number here, too, is freed at every reading
+        return found and freed(found, rest, {**numbers, letter: change[letter.name]},
+                               lambda more: read({**change, **more}))  # fmt: skip
+
+    own = freed(here, rest, numbers, read) if rest else here
+    changes = _changes(letter, numbers, here.domain)
+    return _from_readings(letter, numbers[letter], own, changes, without, 2) or here
+
+
+def freed_of_layers(here: Reading, name: str, number: int, read: Read) -> Reading:
+    """The same form where what is outside of the layers, too, depends on how many there are."""
+    changes = ({name: n} for n in FEW_LAYERS if n != number)
+    return _from_readings(symbol(name), number, here, changes, read, 1) or here
+
+
+def _from_readings(
+    letter: Any,
+    number: int,
+    own: Reading,
+    changes: Iterator[dict[str, int]],
+    read: Read,
+    degree: int,
+) -> Reading | None:
+    """The form solved for a letter, from as many readings as its degree asks for, and others."""
+    readings, misses = [(number, own)], 0
+    for change in changes:
+        found = read(change)
+        more = [*readings, (change[letter.name], found)] if found else readings
+        if found is None or _shape(found) != _shape(own) or _common(letter, more) is None:
+            misses += 1
+            if misses == MISSES:
+                break
+            continue
+        readings = more
+        if len(readings) == degree + 1 + HELD_OUT:
+            return _solved(letter, readings, degree)
+    return None
+
+
+def _is_fixed(condition: Any) -> bool:
+    return isinstance(condition, sympy.Eq) and condition.lhs.is_Symbol and condition.rhs.is_Integer
+
+
+def _changes(
+    letter: Any, numbers: dict[Any, int], domain: tuple[Any, ...]
+) -> Iterator[dict[str, int]]:
+    """Other numbers for a size, and what it must divide along with it."""
+    own = numbers[letter]
+    along = {c.args[1] for c in domain
+             if isinstance(c, divides) and c.args[0] == own and c.args[1].is_Symbol}  # fmt: skip
+    others = [2 * own, 3 * own, own // 2 if own % 2 == 0 else 5 * own, 4 * own, own + 1, own + 2,
+              6 * own]  # fmt: skip
+    for number in others:
+        if number > 4:  # smaller ones stand in forms for themselves
+            yield {letter.name: number, **{x.name: numbers[x] // own * number for x in along}}
+
+
+def _shape(reading: Reading) -> Any:
+    """What readings must have in common: roles, layers, and how many there are of them."""
+    return [(p.role, p.layers and p.layers.expr) for p in reading.parts]
+
+
+def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | None:
+    """The conditions of all readings, with the letter for its number where they differ in that.
+
+    What is asked of the letter alone may differ: each reading is of its own number.
+    """
+    ways = [
+        [(c, c.xreplace({sympy.Integer(number): letter}))
+         for c in reading.domain if c.free_symbols != {letter}]
+        for number, reading in readings
+    ]  # fmt: skip
+    shared = set.intersection(*({way for pair in found for way in pair} for found in ways))
+    if not all(shared & set(pair) for found in ways for pair in found):
+        return None
+    return [next(way for way in pair if way in shared) for pair in ways[0]]
+
+
+def _solved(letter: Any, readings: list[tuple[int, Reading]], degree: int) -> Reading | None:
+    own = readings[0][1]
+    exprs = []
+    for parts in zip(*(reading.parts for _, reading in readings), strict=True):
+        seen = [(n, p.expr) for (n, _), p in zip(readings, parts, strict=True)]
+        expr = _polynomial(letter, seen, degree)
+        if expr is None:
+            return None
+        exprs.append(expr)
+    return own.but(
+        parts=tuple(
+            CodePart(role=p.role, expr=expr, layers=p.layers, where=p.where)
+            for p, expr in zip(own.parts, exprs, strict=True)
+        ),
+        domain=tuple(_common(letter, readings) or ()),
+        solved_for=(*own.solved_for, (letter.name, tuple(sorted(n for n, _ in readings)))),
+        least=(*own.least, (letter, min(n for n, _ in readings))),
+    )
+
+
+def _polynomial(letter: Any, readings: list[tuple[int, Any]], degree: int) -> Any:
+    """The expression whose coefficients are polynomials of that degree; None if none is."""
+    terms = [(n, sympy.expand(expr.subs(letter, n)).as_coefficients_dict()) for n, expr in readings]
+    found = sympy.Integer(0)
+    for term in {term: None for _, one in terms for term in one}:
+        seen = [(n, one[term]) for n, one in terms]
+        for below in (sympy.Integer(1), letter):  # a width over a number of heads
+            solved = sympy.interpolate(
+                [(n, c * (1 if below == 1 else n)) for n, c in seen[: degree + 1]], letter
+            )
+            coefficient = solved / below
+            if all(coefficient.subs(letter, n) == c for n, c in seen[degree + 1 :]):
+                found += coefficient * term
+                break
+        else:
+            return None
+    return sympy.expand(found)

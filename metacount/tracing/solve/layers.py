@@ -1,0 +1,190 @@
+"""Which layers a model repeats, and how many of a kind it has, in its config's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import sympy
+from torch import nn
+
+from metacount.frozen import frozen
+from metacount.huggingface.config.limits import LAYER_COUNTS
+from metacount.measure.others.fold import LAYER_NUMBERS, PLAIN
+from metacount.tracing.run.sizes import symbol
+
+# Other numbers of layers to try a law at: small, and of different remainders.
+TRIED = (4, 5, 6, 7, 8, 13, 9, 11)
+TRIES_KEPT = 6
+FEW = 7  # layers that every kind is among, it is hoped; whether it was is measured
+
+
+@frozen
+class Stack:
+    """A list of layers in a model: its path, and its length."""
+
+    path: str
+    length: int
+
+
+@frozen
+class Place:
+    """One layer of one stack."""
+
+    stack: Stack
+    index: int
+
+
+def places(model: nn.Module) -> dict[int, Place]:
+    """The layer that each module is or belongs to, by the module's id; outermost lists alone."""
+    found: dict[int, Place] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, nn.ModuleList) or id(module) in found or not len(module):
+            continue
+        stack = Stack(path=path, length=len(module))
+        for index, layer in enumerate(module):
+            for inner in layer.modules():
+                found.setdefault(id(inner), Place(stack=stack, index=index))
+    return found
+
+
+def places_by_name(model: nn.Module) -> dict[str, Place]:
+    """The layer that each module is or belongs to, by the module's full name."""
+    where = places(model)
+    return {name: where[id(m)] for name, m in model.named_modules() if id(m) in where}
+
+
+def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
+    """Every outermost list of layers."""
+    inside: set[int] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) and id(module) not in inside:
+            inside |= {id(m) for m in module.modules()}
+            yield Stack(path=path, length=len(module)), module
+
+
+def described(layer: nn.Module) -> Any:
+    """What can be told of a layer from outside: classes, shapes and plain attributes."""
+    return tuple(
+        (
+            path,
+            type(module).__name__,
+            tuple((n, tuple(p.shape)) for n, p in module._parameters.items() if p is not None),
+            tuple(
+                (n, value)
+                for n, value in sorted(vars(module).items())
+                # scales of a deep network depend on how many layers it has; no count does on them
+                if isinstance(value, PLAIN)
+                and not isinstance(value, float)
+                and n not in LAYER_NUMBERS
+                and n not in LAYER_COUNTS
+            ),
+        )
+        for path, module in layer.named_modules()
+    )
+
+
+@frozen
+class Law:
+    """How many layers of a kind there are: `expr` in fields of the config where one was found.
+
+    `confirmed` is at how many other numbers of layers it was tried; 0 where it is only the count.
+    `moved` are the fields that had other values there.
+    """
+
+    expr: Any
+    count: int
+    confirmed: int
+    moved: frozenset[str] = frozenset()
+
+
+# path of a list of layers -> what can be told of each of them
+Layout = dict[str, tuple[Any, ...]]
+
+
+def layout(model: nn.Module) -> Layout:
+    """Every outermost list of layers of a model, each layer described."""
+    return {stack.path: tuple(map(described, layers)) for stack, layers in stacks(model)}
+
+
+def law(
+    stack: Stack,
+    indices: frozenset[int],
+    fields: dict[str, int],
+    layout_at: Callable[[dict[str, int]], Layout | None],
+) -> Law:
+    """The number of layers `indices` of `stack` as an expression in `fields`, confirmed elsewhere.
+
+    `layout_at` describes the model built with other values of some fields (none changed: its own),
+    or gives None where it cannot be built.
+    """
+    count = len(indices)
+    layers = (layout_at({}) or {}).get(stack.path)
+    if layers is None or len(layers) != stack.length:
+        return Law(expr=sympy.Integer(count), count=count, confirmed=0)
+    kind = {layers[i] for i in indices}
+    rest = {layers[i] for i in range(stack.length) if i not in indices}
+    seen: list[tuple[dict[str, int], int]] = [(fields, count)]
+    if kind.isdisjoint(rest):
+        for change in _changes(fields, stack.length):
+            found = _count(layout_at({**fields, **change}), stack.path, kind, rest)
+            if found is not None:
+                seen.append(({**fields, **change}, found))
+    if len(seen) > 2:
+        moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
+        for expr in chain([sympy.Integer(count)], _candidates(sorted(moved))):
+            if all(_value(expr, at) == found for at, found in seen):
+                tried = len(seen) - 1
+                return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
+    return Law(expr=sympy.Integer(count), count=count, confirmed=0)
+
+
+def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
+    """Other values of the fields that count layers, and of one other field at a time."""
+    counts = [name for name, value in fields.items() if value == length]
+    for name in counts[:2]:
+        others = [n for n in TRIED if n != length][:TRIES_KEPT]
+        yield from ({name: n} for n in others)
+        for other in fields:
+            if other != name and fields[other] < 12:
+                yield {name: 13, other: fields[other] + 1}
+                if fields[other] > 1:
+                    yield {name: 12, other: fields[other] - 1}
+
+
+def _count(found: Layout | None, path: str, kind: set[Any], rest: set[Any]) -> int | None:
+    layers = (found or {}).get(path)
+    # a layer of neither kind was not there before: nothing can be said
+    if layers is None or any(one not in kind and one not in rest for one in layers):
+        return None
+    return sum(one in kind for one in layers)
+
+
+def _candidates(fields: list[str]) -> Iterator[Any]:
+    names = [symbol(name) for name in fields]
+    yield from names
+    pairs = [(a, b) for a in names for b in names if a != b]
+    yield from (a - b for a, b in pairs)
+    yield from (sympy.floor(a / b) for a, b in pairs)
+    yield from (a - sympy.floor(a / b) for a, b in pairs)
+    yield from (a - sympy.ceiling(a / b) for a, b in pairs)
+    yield from (sympy.ceiling(a / b) for a, b in pairs)
+    yield from (a + b for a, b in pairs)
+    for c in range(1, 4):
+        yield from (a - c for a in names)
+    for c in range(2, 9):
+        # every c-th layer, from the first or the c-th, and the others
+        for count in (sympy.ceiling, sympy.floor):
+            yield from (count(a / c) for a in names)
+            yield from (a - count(a / c) for a in names)
+    for more in (0, 1, -1):
+        # the same from another layer, and one at either end that is different
+        for c in range(2, 9):
+            for begin in range(1 - c, c):
+                yield from (sympy.floor((a + begin) / c) + more for a in names)
+                yield from (a - sympy.floor((a + begin) / c) - more for a in names)
+
+
+def _value(expr: Any, at: dict[str, int]) -> int:
+    return int(expr.xreplace({symbol(name): sympy.Integer(n) for name, n in at.items()}).doit())

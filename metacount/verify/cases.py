@@ -1,0 +1,201 @@
+"""The cases of which a proof consists: which sizes are letters, on which side of a window, B or 1.
+
+A size that is 1 stays a number while code runs with symbols, and proves nothing of other numbers.
+So every structure is traced at generic sizes first, where all of its sizes are letters; then, for
+themselves, with what its models have besides: a single key/value head, as many as heads, one
+sequence, more tokens than a window is wide, or as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from metacount.errors import SpecError
+from metacount.frozen import frozen
+from metacount.huggingface.config.limits import LAYER_COUNTS
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.spec import ModelSpec, Workload
+from metacount.textbook.proven import SIZES, structure
+from metacount.tracing.run.build import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
+from metacount.tracing.run.source import As
+
+SEQ_LEN = 64
+ONE = ", one sequence"
+WINDOWS = {"below": 128, "above": 32, "at": SEQ_LEN}  # beside SEQ_LEN tokens
+FEW_LAYERS = 12  # are traced sooner than many; how many there are is a letter
+MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)
+OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
+OF_A_MODEL = ("params", "active_params")
+# Numbers of a spec that say which blocks are of a kind: letters at 1, too.
+PATTERNS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset",
+            "nope_every")  # fmt: skip
+
+
+@frozen
+class Case:
+    """One model to be traced: a spec or a config, how, and of which quantities."""
+
+    name: str
+    model: Any
+    workload: Workload
+    run_as: As
+    quantities: tuple[str, ...]
+
+
+def cases(model: dict[str, Any] | ModelSpec, others: Iterable[ModelSpec] = ()) -> Iterator[Case]:
+    """The cases of a model's structure: generic sizes, then what it and `others` have besides.
+
+    `others` are specs of the same structure. For B sequences where that is quick, for 1 always.
+    """
+    generic = _generic(model)
+    yield from _of_one("generic sizes", generic, As(), every=True)
+    for name, own, tied in _besides(model, generic, others):
+        yield from _of_one(name, own, As(tied=tied), every=not tied)
+
+
+def shown_cases(model: dict[str, Any] | ModelSpec) -> list[Case]:
+    """Those of one model that are shown anew when it is asked for: of B sequences, or else of 1."""
+    every = list(cases(model))
+    of_many = {case.name for case in every if not case.run_as.one_sequence}
+    return [
+        case for case in every
+        if case.name in of_many or case.name.removesuffix(ONE) not in of_many
+    ]  # fmt: skip
+
+
+def _of_one(name: str, model: Any, run_as: As, *, every: bool) -> Iterator[Case]:
+    spec = spec_of(model)
+    workload = Workload(seq_len=SEQ_LEN, source_len=53 if spec.has_encoder else None)
+    for side, sized in _sides(model):
+        text = f"{name}, {side} the window" if side else name
+        one = As(one_sequence=True, tied=run_as.tied)
+        if side in ("", "below") or (side == "above" and name == "generic sizes"):
+            first = OF_A_MODEL if every and side != "above" else ()
+            yield Case(name=text, model=sized, workload=workload, run_as=run_as,
+                       quantities=(*first, *OF_A_RUN))  # fmt: skip
+        yield Case(name=text + ONE, model=sized, workload=workload, run_as=one,
+                   quantities=OF_A_RUN)  # fmt: skip
+
+
+def _sides(model: Any) -> Iterator[tuple[str, Any]]:
+    """The model with more tokens than its window is wide, with fewer, and with as many."""
+    spec = spec_of(model)
+    if spec.window is None:
+        yield "", model
+        return
+    for side, window in WINDOWS.items():
+        sized = next(_changed(model, "window", [window], spec), None)
+        if sized is not None:
+            yield side, sized
+
+
+def spec_of(model: dict[str, Any] | ModelSpec) -> ModelSpec:
+    """The spec of a spec, or of a config."""
+    return model if isinstance(model, ModelSpec) else spec_from_config(model).spec
+
+
+def small(spec: ModelSpec) -> dict[str, int]:
+    """The sizes that are 1: they would stay numbers."""
+    return {
+        name: value
+        for name, value in spec.to_dict().items()
+        if name in SIZES and name not in PATTERNS and type(value) is int and value == 1
+    }
+
+
+def _generic(model: Any) -> Any:
+    """The same structure with sizes above 1, fewer key/value heads than heads, and few layers."""
+    spec = spec_of(model)
+    for name in ("n_layers", "n_encoder_layers"):
+        if getattr(spec, name) > FEW_LAYERS:
+            model = next(_changed(model, name, [FEW_LAYERS], spec), model)
+    for name in small(spec):
+        now = spec_of(model)
+        others = _heads(now) if name == "n_kv_heads" else [3, 4, 2, 5, 6, 8]
+        model = next(_changed(model, name, others, now), model)
+    spec = spec_of(model)
+    if spec.attention == "gqa" and spec.n_kv_heads in (1, spec.n_heads):
+        fewer = (m for m in _changed(model, "n_kv_heads", _heads(spec), spec)
+                 if spec_of(m).n_heads == spec.n_heads)  # fmt: skip
+        model = next(fewer, model)
+    spec = spec_of(model)
+    if spec.attention == "gqa" and spec.n_kv_heads == 1:
+        # no divisor but itself (71 heads)
+        for heads in _changed(model, "n_heads", [12, 8], spec):
+            found = next(_changed(heads, "n_kv_heads", [4], spec_of(heads)), None)
+            if found is not None:
+                return found
+    return model
+
+
+def _heads(spec: ModelSpec) -> list[int]:
+    """Numbers of key/value heads between 1 and that of heads."""
+    return [n for n in range(spec.n_heads // 2, 1, -1) if spec.n_heads % n == 0]
+
+
+def _besides(
+    model: Any, generic: Any, others: Iterable[ModelSpec]
+) -> Iterator[tuple[str, Any, bool]]:
+    """(name, model, whether key/value heads are as many as heads) for what generic sizes leave out.
+
+    Each kind once: the numbers that stay numbers, and whether heads are tied.
+    """
+    of_generic = spec_of(generic)
+    seen = {(frozenset(small(of_generic).items()), _tied(of_generic))}
+    if not isinstance(model, ModelSpec) and of_generic.attention == "gqa":
+        # a type's models are not known: most of them have one of both
+        others = [*others, of_generic.replace(n_kv_heads=of_generic.n_heads)]
+    for spec in (spec_of(model), *others):
+        numbers, tied = small(spec), _tied(spec)
+        key = frozenset(numbers.items()), tied
+        if key in seen:
+            continue
+        seen.add(key)
+        own = generic
+        for name, value in numbers.items():
+            own = next(_changed(own, name, [value], spec_of(own)), own)
+        if tied:
+            now = spec_of(own)
+            own = next(_changed(own, "n_kv_heads", [now.n_heads], now), own)
+        reached = spec_of(own)
+        if (frozenset(small(reached).items()), _tied(reached)) == key:
+            said = [f"{name} = {value}" for name, value in numbers.items()]
+            yield ", ".join([*said, *(["n_kv_heads = n_heads"] if tied else [])]), own, tied
+
+
+def _tied(spec: ModelSpec) -> bool:
+    return spec.attention == "gqa" and spec.n_kv_heads == spec.n_heads
+
+
+def _changed(model: Any, name: str, numbers: Iterable[int], spec: ModelSpec) -> Iterator[Any]:
+    """The model with other numbers for a size of its spec, where it stays of its structure.
+
+    What changes least comes first: of two fields of a config that have one number, the right one.
+    """
+    key, before = structure(spec), spec.to_dict()
+    for number in numbers:
+        found: list[tuple[int, int, Any]] = []
+        for changed in _with(model, name, number, before[name]):
+            try:
+                made = spec_of(changed)
+            except SpecError:
+                continue
+            if getattr(made, name) == number and structure(made) == key:
+                other = sum(value != before[field] for field, value in made.to_dict().items())
+                found.append((other, len(found), changed))
+        if found and min(found)[0] <= MOST_CHANGED:
+            yield min(found)[2]
+
+
+def _with(model: Any, name: str, number: int, now: int) -> Iterator[Any]:
+    if isinstance(model, ModelSpec):
+        try:
+            yield model.replace(**{name: number})
+        except SpecError:
+            return
+        return
+    for key, value in whole_fields(model).items():
+        same_kind = (key in LAYER_COUNTS) == (name in ("n_layers", "n_encoder_layers"))
+        if value == now and same_kind and key not in LAYER_PATTERNS and key not in NO_SIZES:
+            yield with_fields(model, {key: number})

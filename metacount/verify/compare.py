@@ -1,0 +1,298 @@
+"""Puts witnesses side by side: the formulas, our modules, and what others wrote.
+
+A witness is an independent opinion. Counts are compared with `==`, never with a tolerance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metacount.catalog import CatalogEntry, compare_published
+from metacount.frozen import frozen
+from metacount.resolve import Foreign
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import SEQ_LEN, ModelSpec, Request, Workload
+from metacount.textbook.count import count, fitted, said_of_length
+from metacount.units import exact
+from metacount.witness import BREAKDOWNS, QUANTITIES
+from metacount.witness import Witness as Witness
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.huggingface.checkpoint.witness import CheckpointReport
+    from metacount.resolve import Model, Source
+
+
+@frozen
+class Verification:
+    """All witnesses of one model, and where they differ (empty: they agree)."""
+
+    model: str
+    workload: Workload
+    witnesses: tuple[Witness, ...]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def agree(self) -> bool:
+        """No two witnesses differ."""
+        return not self.differences
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "model": self.model,
+            "agree": self.agree,
+            "workload": self.workload.to_dict(),
+            "witnesses": [witness.to_dict() for witness in self.witnesses],
+            "differences": list(self.differences),
+            "notes": list(self.notes),
+        }
+
+
+def formula_witness(spec: ModelSpec, workload: Workload) -> Witness:
+    """What the formulas say."""
+    from metacount.formulas import model
+
+    counted = count(spec, workload).to_dict()
+    run = fitted(spec, workload)
+    sizes = {"batch_size": run.batch_size, "source_len": run.source_len}
+    forward = {**sizes, "seq_len": run.seq_len}
+    decode = None
+    if spec.kind != "encoder":
+        decode = model.decode_matmul_flops_by_role(spec, **sizes, kv_len=run.seq_len)
+    return Witness(
+        name="formula",
+        figures={name: counted[name] for name in QUANTITIES},
+        parts={
+            "by_role": counted["by_role"],
+            "active_by_role": counted["active_by_role"],
+            "matmul_flops_by_role": model.matmul_flops_by_role(spec, **forward),
+            "causal_matmul_flops_by_role": model.causal_matmul_flops_by_role(
+                spec, **forward, prefix_len=run.prefix_len
+            ),
+            "decode_matmul_flops_by_role": decode,
+            "buffers": model.buffers(spec),
+        },
+        detail="algebra from the papers",
+    )
+
+
+def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
+    """What our own module shows when it is instantiated and run on meta."""
+    import torch
+
+    from metacount.measure.ours.forward import measure_forward
+    from metacount.measure.ours.params import measure_params
+    from metacount.modules.build import DTYPES, build
+
+    run = fitted(spec, workload)
+    # no module runs in fp8 or int8: the cache is then measured in bf16 and its values re-priced
+    dtype = run.dtype if run.dtype in DTYPES else "bf16"
+    module = build(spec, dtype=dtype)
+    found = measure_params(module)
+    ran = measure_forward(module, run)
+
+    def priced(n_bytes: int) -> int:
+        return n_bytes // DTYPE_BYTES[dtype] * DTYPE_BYTES[run.dtype]
+
+    return Witness(
+        name="reference",
+        figures={
+            "params": found.params,
+            "active_params": found.active_params,
+            "active_params_no_embed": found.no_embed,
+            "matmul_flops": ran.prefill.matmul_flops,
+            "causal_matmul_flops": ran.prefill.causal_matmul_flops,
+            "decode_matmul_flops": None if ran.decode is None else ran.decode.matmul_flops,
+            "kv_cache_bytes_per_token": priced(ran.kv_cache_bytes_per_token),
+            "kv_cache_bytes": priced(ran.kv_cache_bytes),
+            "cross_kv_cache_bytes": priced(ran.cross_kv_cache_bytes),
+        },
+        parts={
+            "by_role": found.by_role,
+            "active_by_role": found.active_by_role,
+            "matmul_flops_by_role": ran.prefill.by_role,
+            "causal_matmul_flops_by_role": ran.prefill.causal_by_role,
+            "decode_matmul_flops_by_role": None if ran.decode is None else ran.decode.by_role,
+            "buffers": found.buffers,
+        },
+        detail=f"our module on meta, torch {torch.__version__}",
+    )
+
+
+def published_witness(entry: CatalogEntry, params: int) -> Witness | None:
+    """What was published; None where nothing was. Only exact integers are figures.
+
+    A rounded label is no figure to be equal to: the detail says how `params` compares with it.
+    """
+    published = entry.published
+    if published.params is None and published.label is None:
+        return None
+    compared = compare_published(entry, params)
+    said = f"label {published.label}" if published.params is None else published.params_source or ""
+    if published.params is None:
+        how = {"rounds": "our count rounds to it"}.get(
+            compared.status, f"our count differs by {compared.percent}: {compared.explanation}"
+        )
+        said = f"{said}; {how}"
+    figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
+    figures["params"] = published.params
+    figures["active_params"] = published.active_params
+    return Witness(name="published", figures=figures, parts=dict.fromkeys(BREAKDOWNS), detail=said)
+
+
+def differences(witnesses: tuple[Witness, ...]) -> tuple[str, ...]:
+    """Every quantity, role and buffer on which two witnesses do not say the same integer.
+
+    Each witness is compared with the first one that has an opinion.
+    """
+    found = []
+    for name in QUANTITIES:
+        found += _spread(name, [(w.name, w.figures[name]) for w in witnesses])
+    for name in BREAKDOWNS:
+        said = [(w.name, w.parts[name]) for w in witnesses]
+        opinions = [(witness, parts) for witness, parts in said if parts is not None]
+        for key in sorted({key for _, parts in opinions for key in parts}):
+            found += _spread(f"{name}.{key}", [(w, parts.get(key, 0)) for w, parts in opinions])
+    return tuple(found)
+
+
+def _spread(name: str, said: list[tuple[str, int | None]]) -> list[str]:
+    known = [(witness, value) for witness, value in said if value is not None]
+    return [
+        f"{name}: {known[0][0]} - {witness} = {exact(known[0][1])} - {exact(value)} "
+        f"= {exact(known[0][1] - value)}"
+        for witness, value in known[1:]
+        if value != known[0][1]
+    ]
+
+
+def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Workload, str]:
+    """The workload as transformers' module of a config runs it, and what is to be said of it.
+
+    A length that was left open is the default, or what the config has positions for.
+    """
+    if isinstance(workload, Workload):
+        return workload, ""
+    if workload.seq_len is not None:
+        return workload.within(None), ""
+    from metacount.huggingface.module.positions import longest_of
+
+    longest, key = longest_of(source.config) or (SEQ_LEN, "")
+    said = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
+    return workload.within(longest), said
+
+
+def outside_witnesses(
+    source: Source, workload: Workload
+) -> tuple[tuple[Witness, ...], tuple[str, ...]]:
+    """transformers' own module and, where weights lie beside the config, the checkpoint's header.
+
+    Also every tensor on which these two differ. Raises `SpecError` for a config that builds no
+    model, `InputError` for a checkpoint that cannot be read.
+    """
+    from metacount.huggingface.module.model import build_transformers
+    from metacount.huggingface.module.witness import module_witness, run_dtype
+
+    module, choice = build_transformers(source.config, dtype=run_dtype(workload))
+    theirs = module_witness(module, choice, workload)
+    report = _checkpoint(source)
+    if report is None:
+        return (theirs,), ()
+    from metacount.huggingface.checkpoint.compare import TIED, compare
+    from metacount.huggingface.checkpoint.conversion import transformers_conversion
+    from metacount.huggingface.checkpoint.names import module_tensors
+    from metacount.huggingface.checkpoint.witness import checkpoint_witness
+
+    compared = compare(
+        module_tensors(module), report.tensors, convert=transformers_conversion(module)
+    )
+    lines = tuple(f"checkpoint: {line}" for line in compared.differences())
+    if source.config.get("tie_word_embeddings") is False:
+        # a header cannot tell a copy from a tensor of its own; the config says which it is
+        lines += tuple(
+            f"checkpoint: {extra.name} ({exact(extra.n_values)} values): the config says that it "
+            "is not tied, transformers' class shares it"
+            for extra in compared.extra_of(TIED)
+        )
+    return (theirs, checkpoint_witness(report, compared)), lines
+
+
+def _checkpoint(source: Source) -> CheckpointReport | None:
+    """The checkpoint of a config's folder or repository; None where there are no weights."""
+    from metacount.huggingface.checkpoint.witness import find_checkpoint, read_checkpoint
+
+    if source.repository is not None:
+        from metacount.huggingface.checkpoint.hub import read_repository
+
+        return read_repository(source.repository)
+    path = None if source.folder is None else find_checkpoint(source.folder)
+    return None if path is None else read_checkpoint(path)
+
+
+def verify(
+    name: str,
+    spec: ModelSpec | None,
+    workload: Workload | Request,
+    *,
+    entry: CatalogEntry | None = None,
+    source: Source | None = None,
+    notes: tuple[str, ...] = (),
+) -> Verification:
+    """Put every witness side by side: formula and reference of `spec`, then everybody else.
+
+    `notes` are said with the result: how the config was read, or why there is no formula.
+
+    `entry` is the catalog's, when the published count belongs to exactly this spec; `source` is
+    the Hugging Face config that the spec stands for, or the model itself where there is no spec.
+    Raises `SpecError` for a model too large to be instantiated block by block.
+    """
+    witnesses: list[Witness] = []
+    lines: tuple[str, ...] = ()
+    if spec is not None:
+        run, said = fitted(spec, workload), said_of_length(spec, workload)
+        witnesses = [formula_witness(spec, run), reference_witness(spec, run)]
+        notes = (*notes, *([said] if said else []), *count(spec, run).warnings)
+    elif source is not None:
+        run, said = fitted_outside(source, workload)
+        notes = (*notes, *([said] if said else []))
+    else:
+        raise ValueError("a model is a spec or a source: got neither")
+    if source is not None:
+        # what was asked, not what our side made of it: a mistake in `fitted` must show
+        asked = workload if isinstance(workload, Workload) else workload.within(run.seq_len)
+        theirs, lines = outside_witnesses(source, asked)
+        witnesses += theirs
+    if entry is not None:
+        formula = witnesses[0]
+        params = formula.figures["params"]
+        assert params is not None  # the formula has an opinion on everything
+        published = published_witness(entry, params)
+        witnesses += [published] if published is not None else []
+    return Verification(
+        model=name,
+        workload=run,
+        witnesses=tuple(witnesses),
+        differences=(*differences(tuple(witnesses)), *lines),
+        notes=notes,
+    )
+
+
+def verify_model(model: Model | Foreign, workload: Workload | Request) -> Verification:
+    """Put the witnesses of a model that was looked up side by side, with what is to be said."""
+    if isinstance(model, Foreign):
+        why = f"no formula and no reference module: {model.problem}"
+        return verify(model.id, None, workload, source=model.source, notes=(why,))
+    notes = model.notes
+    if model.changes:
+        changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
+        notes += (f"changed {changed}: nothing published, no config and no checkpoint is of this",)
+    return verify(
+        model.id,
+        model.spec,
+        workload,
+        entry=model.published,
+        source=model.source,
+        notes=notes,
+    )

@@ -1,0 +1,259 @@
+"""Textbook formula against the form read off code: equal for all sizes of a domain, or not.
+
+A proof speaks of the letters that were letters. What stayed a number (a single key/value head), the
+side of a window, what torch asked of sizes: all of that is its domain, in our own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import sympy
+
+from metacount.frozen import frozen
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Workload
+from metacount.tracing.code_form import CodeForm
+from metacount.tracing.domain import is_below
+from metacount.tracing.forms import IDLE, NotTraced, Tracer
+from metacount.tracing.parts import counting
+from metacount.tracing.run.build import LAYER_PATTERNS
+from metacount.tracing.run.sizes import SMALLEST, divides, symbol, unread
+from metacount.tracing.run.source import As
+from metacount.verify.textbook_forms import (
+    PROVEN,
+    Textbook,
+    spec_forms,
+    textbook_forms,
+    textbook_of,
+)
+
+
+@frozen
+class Proof:
+    """One quantity of one model: the textbook's form less the code's, role by role, in letters.
+
+    `differences` has what is not zero; it is empty where both are the same in all of `domain`.
+    That is in our names (`ours` has those of the code's letters), as are `least` (from which number
+    on each letter is; 1 where it is not named), `numbers` (what stayed a number) and `idle` (what
+    the code runs besides, on experts that a token did not choose). `problem` says why nothing could
+    be compared.
+    """
+
+    quantity: str
+    differences: dict[str, Any]
+    form: CodeForm | None
+    problem: str = ""
+    domain: tuple[Any, ...] = ()
+    least: tuple[tuple[str, int], ...] = ()
+    numbers: tuple[tuple[str, int], ...] = ()
+    idle: Any = None
+    ours: tuple[tuple[Any, Any], ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """That the formula is what the code does, for all of the domain."""
+        return not self.problem and not self.differences and self.idle is None
+
+    @property
+    def of_chosen(self) -> bool:
+        """That it is what the code does for the experts chosen, and that the code does more."""
+        return not self.problem and not self.differences and self.idle is not None
+
+
+def prove(
+    model: dict[str, Any] | ModelSpec,
+    workload: Workload,
+    run_as: As = As(),  # noqa: B008  # it is frozen
+    quantities: tuple[str, ...] = (),
+) -> tuple[Proof, ...]:
+    """Compare every quantity by role (or those named): with transformers' code of a config, or with
+    our reference modules of a spec.
+
+    Windows and one-sided lengths are those of the workload's side: the domain says which.
+    """
+    run_as = As(one_sequence=run_as.one_sequence, tied=run_as.tied, strict=True)
+    tracer = Tracer(model, workload, run_as=run_as)
+    letters = None
+    if isinstance(model, ModelSpec):
+        letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
+    textbook = textbook_of(model, letters, workload)
+    put_right = {**textbook.put_right, **_held_patterns(textbook, tracer)}
+    textbook = Textbook(**{**vars(textbook), "put_right": put_right})
+    names = [name for name in textbook.forms if not quantities or name in quantities]
+    found = {name: _proof(name, textbook, tracer, workload) for name in names}
+    if textbook.spec.is_moe and "active_params" in found:
+        found["active_params"] = _routed_as_meant(found, textbook, tracer, workload)
+    return tuple(found.values())
+
+
+def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload) -> Proof:
+    try:
+        form = tracer.form(quantity)
+        extra = tracer.form(IDLE[quantity]) if _may_idle(quantity, textbook) else None
+    except NotTraced as error:
+        return Proof(quantity=quantity, differences={}, form=None, problem=str(error))
+    idle = None if extra is None or extra.total == 0 else extra.total
+    if form.how != "traced":
+        problem = f"the code's form is only {form.how}"
+        return Proof(quantity=quantity, differences={}, form=form, problem=problem)
+    if any(isinstance(c, unread) for c in form.domain):
+        problem = "a condition of the code's cannot be written down"
+        return Proof(quantity=quantity, differences={}, form=form, problem=problem)
+    sides = _sides(textbook.forms[quantity], form)
+    ours = textbook.ours
+    domain = [*form.domain, *form.ratios, *sides.values()]
+    return Proof(
+        quantity=quantity,
+        differences=differences(textbook.forms[quantity], form, textbook.put_right),
+        form=form,
+        domain=tuple(dict.fromkeys([*(c.xreplace(ours) for c in domain), *textbook.relations])),
+        least=_least(form, ours),
+        numbers=(*textbook.numbers.items(), *_numbers_of_run(quantity, textbook.spec, workload)),
+        idle=None if idle is None else idle.xreplace(ours),
+        ours=tuple(ours.items()),
+    )
+
+
+def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[Any, Any]:
+    """Fields of a config that say which layers are of a kind, and that the spec has as a pattern:
+    the structure is of their numbers alone."""
+    letters = set().union(*(expr.free_symbols for expr in textbook.fields.values()))
+    return {
+        symbol(name): sympy.Integer(number)
+        for name, number in tracer.source.layer_fields({}).items()
+        if name in LAYER_PATTERNS and symbol(name) not in letters
+    }
+
+
+def _may_idle(quantity: str, textbook: Textbook) -> bool:
+    return textbook.of_config and textbook.spec.is_moe and quantity in IDLE
+
+
+def _routed_as_meant(
+    found: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
+) -> Proof:
+    """The proof of `active_params`, which counts the experts that the config names per token.
+
+    It is the code's only where the code's FLOPs, too, are those of so many experts.
+    """
+    active = found["active_params"]
+    if active.problem or active.differences:
+        return active
+    flops = found.get("matmul_flops") or _proof("matmul_flops", textbook, tracer, workload)
+    if flops.idle is not None:
+        why = "the code runs every token through experts that it did not choose"
+    elif "moe" in flops.differences:
+        why = "the FLOPs of the code are those of another number of experts per token"
+    else:
+        return active
+    said = f"it counts the experts that the config names per token; {why}: see matmul_flops"
+    return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
+
+
+def _least(form: CodeForm, ours: dict[Any, Any]) -> tuple[tuple[str, int], ...]:
+    """From which number on each letter is, in our names; a number of layers from its own on."""
+    least = {ours.get(s, s).name: n for s, n in form.least}
+    for name in counting(form.parts):
+        letter = symbol(name)
+        least[ours.get(letter, letter).name] = min(SMALLEST, form.every_number[letter])
+    return tuple(sorted((name, number) for name, number in least.items() if number > 1))
+
+
+def _numbers_of_run(
+    quantity: str, spec: ModelSpec, workload: Workload
+) -> Iterator[tuple[str, int]]:
+    """Of a workload, what stayed a number and counts."""
+    if spec.kind == "prefix-decoder" and "flops" in quantity:
+        yield "prefix_len", workload.prefix_len
+    if quantity == "kv_cache_bytes":
+        yield "bytes_per_value", DTYPE_BYTES[workload.dtype]
+
+
+def differences(
+    textbook: dict[str, Any], form: CodeForm, put_right: dict[Any, Any] | None = None
+) -> dict[str, Any]:
+    """Textbook less code, role by role, where it is not zero in the form's domain.
+
+    `put_right` are fields that the config's class makes of others.
+    """
+    known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.lhs.is_Symbol}
+    ours = put_right or {}
+    sides = _sides(textbook, form)
+    equal = _equal_by_order((*form.domain, *sides.values()))
+    # where chunks fill a sequence, their number is no rounded one
+    divided = [c.args for c in form.domain if isinstance(c, divides)]
+    whole = {sympy.floor(above / below): above / below for below, above in divided}
+    found = {}
+    for role in {**textbook, **form.by_role}:
+        mine = sympy.sympify(textbook.get(role, 0)).xreplace(
+            {least: side.lhs for least, side in sides.items()}
+        )
+        theirs = form.by_role.get(role, sympy.Integer(0))
+        left = (mine - theirs).subs(ours).subs(known).subs(equal)
+        # no chunk is full where a sequence is shorter than one
+        floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
+        none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
+        left = left.xreplace(none).xreplace(whole)
+        if any(_reduced(case) != 0 for case in _cases(left)):
+            found[role] = sympy.factor(_reduced(left))
+    return found
+
+
+def _equal_by_order(domain: Iterable[Any]) -> dict[Any, Any]:
+    """Sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S, seen from the
+    last token."""
+    found: dict[Any, Any] = {}
+    least = set()
+    for one in domain:
+        if not isinstance(one, sympy.Rel) or isinstance(one, sympy.Eq | sympy.Ne):
+            continue
+        strict = 1 if isinstance(one, sympy.Gt | sympy.Lt) else 0
+        more = one.lhs - one.rhs if isinstance(one, sympy.Ge | sympy.Gt) else one.rhs - one.lhs
+        more = sympy.expand(more - strict).xreplace({symbol("T"): symbol("S")})
+        least.add(more)
+        if -more in least:
+            lengths = {symbol("S"), symbol("T")} & (one.lhs.free_symbols | one.rhs.free_symbols)
+            for other in more.free_symbols - {symbol("S")} if lengths else ():
+                if sympy.expand(more - symbol("S") + other) == 0 or more == other - symbol("S"):
+                    found |= {symbol("S"): other, symbol("T"): other}
+    return found
+
+
+def _sides(textbook: dict[str, Any], form: CodeForm) -> dict[Any, Any]:
+    """For each smaller of two that the textbook has (a window, a length): which it is where the
+    form was read, as a condition `smaller ≤ larger`."""
+    found = {}
+    for expr in textbook.values():
+        for least in sympy.sympify(expr).atoms(sympy.Min):
+            smaller, larger = sorted(least.args, key=lambda arg: _at(arg, form))
+            found[least] = sympy.Le(smaller, larger, evaluate=False)
+    return found
+
+
+def _at(expr: Any, form: CodeForm) -> int:
+    return int(expr.xreplace({s: sympy.Integer(form.every_number[s]) for s in expr.free_symbols}))
+
+
+def _reduced(expr: Any) -> Any:
+    return sympy.expand(sympy.cancel(sympy.expand(expr)))
+
+
+def _cases(expr: Any) -> Any:
+    """`expr` for every remainder of the counts that it rounds parts of: floor(N/2), N = 2·q + r."""
+    periods: dict[Any, int] = {}
+    for rounded in expr.atoms(sympy.floor, sympy.ceiling):
+        below = sympy.together(rounded.args[0]).as_numer_denom()[1]
+        letters = rounded.free_symbols
+        if below.is_Integer and len(letters) == 1:
+            (letter,) = letters
+            periods[letter] = sympy.ilcm(periods.get(letter, 1), int(below))
+    cases = [expr]
+    for letter, period in periods.items():
+        whole = sympy.Symbol(f"{letter}_q", integer=True, nonnegative=True)
+        cases = [c.subs(letter, period * whole + r) for c in cases for r in range(period)]
+    return cases
+
+
+__all__ = ["PROVEN", "Proof", "differences", "prove", "spec_forms", "textbook_forms"]

@@ -1,0 +1,207 @@
+"""Proofs as plain data for the record: each condition in words, and as a text to be asked later."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sympy
+
+from metacount.frozen import frozen
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.module.model import running_config
+from metacount.spec import ModelSpec
+from metacount.textbook.fingerprints import PACKAGE
+from metacount.textbook.proven import structure
+from metacount.tracing.domain import in_words
+from metacount.tracing.run.sizes import SMALLEST, divides
+from metacount.verify.cases import Case, cases, spec_of
+from metacount.verify.for_all_sizes import Proof, prove
+
+# What the two sides of a proof are made of; fingerprints of other files are not kept.
+RESTS_ON = ("formulas/", "modules/", "huggingface/families/", "huggingface/config", "spec.py",
+            "closed_form.py", "build.py")  # fmt: skip
+SIGNS = {"==": "==", "!=": "!=", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
+
+
+@frozen
+class Condition:
+    """What it says (nothing, where all sizes from 3 on fulfil it), and as text (none: always)."""
+
+    says: str
+    test: str
+
+
+def conditions_of(proof: Proof, write: Callable[[Any], str]) -> tuple[Condition, ...]:
+    """The whole domain of a proof."""
+    return tuple(dict.fromkeys(_conditions(proof, write)))
+
+
+def _conditions(proof: Proof, write: Callable[[Any], str]) -> Iterator[Condition]:
+    for name, number in proof.numbers:
+        yield Condition(says=f"{name} = {number}", test=f"{name} == {number}")
+    for one in proof.domain:
+        words = in_words(one, write).replace("config_", "")  # fields of a config alone
+        yield Condition(says="" if _follows(one, proof.domain) else words, test=as_test(one))
+    for name, number in proof.least:
+        says = f"{name} ≥ {number}" if number > SMALLEST else ""
+        yield Condition(says=says, test=f"{name} >= {number}")
+    for text in () if proof.form is None else proof.form.solved:
+        yield Condition(says=text, test="")
+
+
+def _follows(condition: Any, domain: tuple[Any, ...]) -> bool:
+    """Whether it says less than another one: a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size."""
+    if not isinstance(condition, sympy.Ge) or not condition.lhs.is_Symbol:
+        return False
+    times, rest = condition.rhs.as_coeff_Mul()
+    if rest == 1 and times <= SMALLEST + 1 and divides(sympy.Integer(2), condition.lhs) in domain:
+        return True
+    return any(
+        isinstance(c, sympy.Ge) and c.lhs == condition.lhs and c.rhs.as_coeff_Mul()[1] == rest
+        and c.rhs.as_coeff_Mul()[0] > times
+        for c in domain
+    )  # fmt: skip
+
+
+def as_test(condition: Any) -> str:
+    """A condition as a comparison of whole numbers, for `proof_domain.holds`.
+
+    >>> d, h = sympy.symbols("d h", integer=True, positive=True)
+    >>> as_test(divides(2 * h, d)), as_test(sympy.Gt(d / h, 3, evaluate=False))
+    ('(d) % (2*h) == 0', '-1*3*h + d > 0')
+    """
+    if isinstance(condition, divides):
+        below, above = condition.args
+        top, bottom = sympy.together(above / below).as_numer_denom()
+        return f"({_whole(top)}) % ({_whole(bottom)}) == 0"
+    difference = sympy.together(condition.lhs - condition.rhs)
+    top, bottom = difference.as_numer_denom()
+    if not bottom.is_positive:
+        raise ValueError(f"no whole numbers: {condition}")
+    return f"{_whole(sympy.expand(top))} {SIGNS[condition.rel_op]} 0"
+
+
+def _whole(expr: Any) -> str:
+    """An expression of whole numbers in Python, quotients rounded down or up alone."""
+    if expr.is_Integer:
+        return str(int(expr))
+    if expr.is_Symbol:
+        return str(expr.name).replace(".", "__")
+    if isinstance(expr, sympy.Add):
+        return " + ".join(_whole(term) for term in expr.as_ordered_terms()[::-1])
+    if isinstance(expr, sympy.Mul):
+        return "*".join(_factor(factor) for factor in expr.as_ordered_factors())
+    if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
+        return f"{_factor(expr.base)}**{int(expr.exp)}"
+    if isinstance(expr, sympy.floor | sympy.ceiling):
+        top, bottom = sympy.together(expr.args[0]).as_numer_denom()
+        sign = "-" if isinstance(expr, sympy.ceiling) else ""
+        return f"({sign}({sign}({_whole(top)})//({_whole(bottom)})))"
+    if isinstance(expr, sympy.Mod):
+        above, below = expr.args
+        return f"(({_whole(above)}) % ({_whole(below)}))"
+    raise ValueError(f"no whole numbers: {expr}")
+
+
+def _factor(expr: Any) -> str:
+    text = _whole(expr)
+    return f"({text})" if isinstance(expr, sympy.Add) else text
+
+
+def recorded(case: Case, write: Callable[[Any], str]) -> dict[str, Any]:
+    """One case as plain data: for each quantity where it is equal, or what is left, or why not."""
+    found = prove(case.model, case.workload, case.run_as, case.quantities)
+    return {
+        "name": case.name,
+        "quantities": {proof.quantity: _plain(proof, write) for proof in found},
+    }
+
+
+def _plain(proof: Proof, write: Callable[[Any], str]) -> dict[str, Any]:
+    if proof.problem:
+        return {"problem": proof.problem}
+    try:
+        where = [[one.says, one.test] for one in conditions_of(proof, write)]
+    except ValueError as error:
+        return {"problem": str(error)}
+    if proof.differences:
+        ours = dict(proof.ours)
+        left = {role: expr.xreplace(ours) for role, expr in proof.differences.items()}
+        return {
+            "differs": {role: write(expr) for role, expr in left.items()},
+            "zero": as_test(sympy.Eq(sum(left.values()), 0, evaluate=False)),
+            "where": where,
+        }
+    if proof.idle is not None:
+        return {"more": write(sympy.factor(proof.idle)), "where": where}
+    return {"where": where}
+
+
+def of_type(model_type: str) -> dict[str, Any]:
+    """The default config of a type: of its first class that has a spec."""
+    config = running_config(model_type)
+    family = family_of(model_type)
+    assert family is not None  # the type is mapped
+    known = [name for name, end in family.classes.items() if end is not None]
+    if "architectures" not in config and next(iter(family.classes)) not in known:
+        config = {**config, "architectures": known[:1]}  # BartForCausalLM has none
+    return config
+
+
+def record_of(name: str, model: Any, others: tuple[ModelSpec, ...],
+              write: Callable[[Any], str]) -> dict[str, Any]:  # fmt: skip
+    """All that was shown of one model's structure: of a config's type, or of our modules."""
+    with Watched() as watched:
+        _run_both(model)
+    return {
+        "name": name,
+        "structure": structure(spec_of(model)),
+        "files": sorted(watched.files),
+        "cases": [recorded(case, write) for case in cases(model, others)],
+    }
+
+
+def _run_both(model: Any) -> None:
+    """Run what a proof of the model rests on: its mapping and formulas; of a spec, our modules."""
+    from metacount.measure.ours.forward import measure_forward
+    from metacount.measure.ours.params import measure_params
+    from metacount.modules.build import build
+    from metacount.textbook.closed_form import QUANTITIES, run_sizes
+
+    for case in cases(model):
+        spec = spec_of(case.model)
+        run: Any = run_sizes(spec, case.workload)
+        for name, count in QUANTITIES.items():
+            if spec.kind != "encoder" or name not in ("decode_matmul_flops", "kv_cache_bytes"):
+                count(spec, run)
+        if isinstance(case.model, ModelSpec):
+            module = build(spec)
+            measure_params(module)
+            measure_forward(module, case.workload)
+
+
+class Watched:
+    """Which of this package's files run inside `with`: those that a proof rests on."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = {"formulas/dim.py", "spec.py", "closed_form.py"}
+        self._seen: set[Any] = set()
+
+    def __enter__(self) -> Watched:
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _called(self, frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or code in self._seen:
+            return
+        self._seen.add(code)
+        file = os.path.relpath(code.co_filename, PACKAGE).replace(os.sep, "/")
+        if file.startswith(RESTS_ON) and file.endswith(".py"):
+            self.files.add(file)

@@ -1,0 +1,181 @@
+"""The textbook's formulas with the letters that code is traced with: fields of a config or a spec.
+
+Of transformers' code they are in the config's own fields: the mapping of a config to a spec is run
+with numbers that remember where they are from. Of our reference modules they are in the spec's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+
+from metacount.algebra.named_sizes import Named
+from metacount.errors import SpecError
+from metacount.frozen import frozen
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.huggingface.module.model import chosen_class
+from metacount.rules import DTYPE_BYTES
+from metacount.spec import ModelSpec, Workload
+from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
+from metacount.textbook.count import fitted
+from metacount.textbook.proven import SIZES
+from metacount.tracing.run.build import configs_of, layer_fields, size_values, with_fields
+from metacount.tracing.run.sizes import symbol
+
+PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
+# Sizes of two stacks, of which a spec has one.
+TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
+OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
+
+
+@frozen
+class Textbook:
+    """Every quantity by role in letters; `fields` has what each size of the spec is in letters.
+
+    `put_right` has letters that the config's class or its mapping makes of others.
+    """
+
+    spec: ModelSpec
+    forms: dict[str, dict[str, Any]]
+    fields: dict[str, Any]
+    put_right: dict[Any, Any]
+    of_config: bool = True
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Sizes of the spec that are no letters: what is shown is of these numbers alone."""
+        return {
+            name: value
+            for name, value in self.spec.to_dict().items()
+            if name in SIZES and value and name not in self.fields
+            if not (name == "moe_every" and value == 1)  # every layer: no pattern
+        }
+
+    @property
+    def ours(self) -> dict[Any, Any]:
+        """For a letter of the code's the same one of ours, where the spec has it; else `config_X`.
+
+        A spec's field that is no letter alone is an equation: see `relations`.
+        """
+        found: dict[Any, Any] = {}
+        for name, expr in self.fields.items():
+            if expr.is_Symbol:
+                found.setdefault(expr, symbol(name))
+        every = set().union(*(e.free_symbols for e in self.fields.values()), self.put_right)
+        return {**{s: symbol(f"config_{s.name}") for s in every}, **found}
+
+    @property
+    def relations(self) -> list[Any]:
+        """What all specs of such configs have in common: head_dim = d_model/n_heads, ..."""
+        ours = self.ours
+        equal = [
+            *((symbol(name), expr) for name, expr in self.fields.items()),
+            *((x, y) for x, y in self.put_right.items() if not y.is_Integer),  # else: a pattern
+        ]
+        pairs = [(x.xreplace(ours), y.xreplace(ours)) for x, y in equal]
+        return [sympy.Eq(x, y, evaluate=False) for x, y in pairs if x != y]
+
+
+def textbook_of(model: dict[str, Any] | ModelSpec, letters: Any, workload: Workload) -> Textbook:
+    """The textbook's forms of a config, or of a spec in the fields named in `letters`.
+
+    Raises what the mapping raises for a config without a spec.
+    """
+    if isinstance(model, ModelSpec):
+        return Textbook(
+            spec=model,
+            forms=spec_forms(model, letters, workload),
+            fields={name: symbol(name) for name in letters},
+            put_right={},
+            of_config=False,
+        )
+    spec, fields = _spec_in_letters(model)
+    fitted(spec, workload)
+    in_fields = spec.substituted(**fields)
+    run = run_letters(spec, workload)
+    names = _quantities(spec, PROVEN)
+    if spec.attention == "mla":
+        names.remove("decode_matmul_flops")  # transformers decodes in another form than we count
+    return Textbook(
+        spec=spec,
+        forms={name: TEXTBOOK[name](in_fields, run) for name in names},
+        fields=fields,
+        put_right=_put_right(model),
+    )
+
+
+def textbook_forms(
+    config: dict[str, Any], workload: Workload
+) -> tuple[ModelSpec, dict[str, dict[str, Any]]]:
+    """Every textbook quantity by role, in the fields of `config` and B, S, S_e."""
+    found = textbook_of(config, None, workload)
+    return found.spec, found.forms
+
+
+def spec_forms(spec: ModelSpec, sizes: Iterable[str], workload: Workload) -> dict[str, Any]:
+    """Every textbook quantity by role, in the fields of `spec` named in `sizes` and B, S, S_e."""
+    in_fields = spec.substituted(**{name: symbol(name) for name in sizes})
+    run = run_letters(spec, workload)
+    return {name: TEXTBOOK[name](in_fields, run) for name in _quantities(spec, TEXTBOOK)}
+
+
+def _quantities(spec: ModelSpec, names: Iterable[str]) -> list[str]:
+    return [name for name in names if spec.kind != "encoder" or name not in OF_A_DECODER]
+
+
+def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Any]:
+    """The workload in letters; its prefix and its bytes per value stay numbers."""
+    return {
+        "batch_size": symbol("B"),
+        "seq_len": symbol("S"),
+        "kv_len": symbol("T"),
+        "source_len": symbol("S_e") if spec.has_encoder else 0,
+        "prefix_len": workload.prefix_len,
+        "bytes_per_value": DTYPE_BYTES[workload.dtype],
+    }
+
+
+def _spec_in_letters(config: dict[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
+    """The spec of the whole config, defaults put in, and its sizes in the config's fields."""
+    _, made, choice = chosen_class(config)
+    values = {**size_values(config), **layer_fields(config, {})}
+    whole = {**config, "architectures": [choice.class_name]}
+    for owner, prefix in configs_of(made):
+        if prefix:
+            continue
+        for name in vars(owner):
+            if name in values:
+                whole[name] = Named(values[name], symbol(name))
+    spec = spec_from_config(whole).spec
+    fields = {name: v.expr for name, v in spec.to_dict().items() if isinstance(v, Named)}
+    return spec, fields
+
+
+def _put_right(config: dict[str, Any]) -> dict[Any, Any]:
+    """Sizes that the mapping refuses to have other than another one, in that one.
+
+    hidden_size as heads times their width, where no other width is taken: either the config's class
+    sets the width itself, or the mapping refuses another. So for a pair of sizes that are equal.
+    """
+    values = size_values(config)
+    found = {}
+    width, heads, d = (values.get(n) for n in ("head_dim", "num_attention_heads", "hidden_size"))
+    if width and heads and d == heads * width and not _free(config, {"head_dim": 2 * width}):
+        found[symbol("hidden_size")] = symbol("num_attention_heads") * symbol("head_dim")
+    for name, other in TOGETHER.items():
+        value = values.get(name)
+        if value and value == values.get(other) and not _free(config, {name: 2 * value}):
+            found[symbol(name)] = symbol(other)
+    return found
+
+
+def _free(config: dict[str, Any], change: dict[str, int]) -> bool:
+    """Whether a config with other sizes has a spec, and still has them."""
+    changed = with_fields(config, change)
+    try:
+        spec_from_config(changed)
+    except SpecError:
+        return False
+    return change.items() <= size_values(changed).items()

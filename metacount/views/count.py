@@ -1,0 +1,287 @@
+"""The figures of one model, or of several side by side."""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.catalog import compare_published
+from metacount.rules import DTYPE_BYTES
+from metacount.textbook.count import length_shown
+from metacount.textbook.proven import proven
+from metacount.views.layout import (
+    WIDEST_TEXT,
+    bold,
+    columns,
+    noted_table,
+    paragraph,
+    table,
+    width_of,
+    wrapped,
+)
+from metacount.views.models import compared
+from metacount.views.proven import proven_lines
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metacount.resolve import Model
+    from metacount.spec import ModelSpec
+    from metacount.textbook.count import Count
+
+DASH = "-"
+
+
+def count_text(model: Model, result: Count) -> str:
+    """One model: parameters by role, every figure with its definition, where they are from."""
+    width = columns()
+    parts = [
+        _title(model, width),
+        _roles(result),
+        _buffers(result, width),
+        [
+            *map(bold, wrapped(_workload_line(model.spec, result), width)),
+            *noted_table((), _figure_rows(model.spec, result), "<>", width),
+        ],
+        _notes(model, result, width),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _title(model: Model, width: int) -> list[str]:
+    spec = model.spec
+    facts = [spec.kind]
+    if spec.has_encoder:
+        facts.append(f"{spec.n_encoder_layers} + {spec.n_layers} layers")
+    else:
+        facts.append(f"{spec.n_layers} layers")
+    facts.append(f"d_model {spec.d_model}")
+    if spec.vocab_size is not None:
+        facts.append(f"vocab_size {spec.vocab_size}")
+    if spec.is_moe:
+        facts.append(f"{spec.top_k} of {spec.n_experts} experts per token")
+    lines = [bold(model.name) + (f"  ({model.id})" if model.id != model.name else "")]
+    lines += wrapped(", ".join(facts), min(width, WIDEST_TEXT))
+    if model.changes:
+        changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
+        lines += paragraph("changed", changed, width)
+    return lines
+
+
+def _roles(result: Count) -> list[str]:
+    """Parameters by role; the column of active ones only where it differs."""
+    routed = result.active_by_role != result.by_role
+    rows = [
+        (
+            role,
+            units.exact(params),
+            units.share(params, result.params),
+            units.exact(result.active_by_role[role]),
+        )
+        for role, params in result.by_role.items()
+        if params
+    ]
+    total = (
+        "total",
+        units.exact(result.params),
+        units.share(result.params, result.params),
+        units.exact(result.active_params),
+    )
+    heads = ("role", "params", "share", "active_params")
+    shown = 4 if routed else 3
+    body = [row[:shown] for row in [*rows, (), total]]
+    return table(heads[:shown], body, "<>>>"[:shown])
+
+
+def _buffers(result: Count, width: int) -> list[str]:
+    rows = [
+        (name, units.exact(values), "buffer values, stored beside the parameters, not among them")
+        for name, values in result.buffers.items()
+        if values
+    ]
+    return noted_table((), rows, "<>", width) if rows else []
+
+
+def _workload_line(spec: ModelSpec, result: Count) -> str:
+    run = result.workload
+    parts = [f"batch {run.batch_size}", f"seq {length_shown(spec, run.seq_len)}"]
+    if run.source_len is not None:
+        parts.append(f"source {run.source_len}")
+    if run.prefix_len:
+        parts.append(f"prefix {run.prefix_len}")
+    return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
+
+
+def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
+    """Name, exact value, definition in few words with the rounded value before it."""
+    table_stays = "its tied token table stays: the head multiplies with it"
+    forward = "encoder and decoder" if spec.has_encoder else "forward"
+    rows = [
+        ("params", result.params, units.short, "stored, tied ones once"),
+        ("active_params", result.active_params, units.short, "used for one token"),
+        (
+            "active_params_no_embed",
+            result.active_params_no_embed,
+            units.short,
+            table_stays if spec.tie_embeddings else "without the token table",
+        ),
+        ("param_bytes", result.param_bytes, units.gib, "of all parameters"),
+        (
+            "matmul_flops",
+            result.matmul_flops,
+            units.flops,
+            f"{forward}, 2 per multiply-add, attention in full",
+        ),
+        (
+            "causal_matmul_flops",
+            result.causal_matmul_flops,
+            units.flops,
+            f"{forward}, attention over the pairs that the mask keeps",
+        ),
+        ("macs", result.macs, units.macs, "half of matmul_flops"),
+        (
+            "decode_matmul_flops",
+            result.decode_matmul_flops,
+            units.flops,
+            "one more token, attending to seq positions",
+        ),
+        (
+            "kv_cache_bytes_per_token",
+            result.kv_cache_bytes_per_token,
+            units.gib,
+            "one token, all layers",
+        ),
+        ("kv_cache_bytes", result.kv_cache_bytes, units.gib, "kept after seq tokens"),
+    ]
+    if spec.has_encoder:
+        rows.append(
+            (
+                "cross_kv_cache_bytes",
+                result.cross_kv_cache_bytes,
+                units.gib,
+                "of them by cross-attention",
+            )
+        )
+    return [
+        (name, DASH, "an encoder has no decode step")
+        if value is None
+        else (name, units.exact(value), f"{rounded(value)}: {note}" if value else note)
+        for name, value, rounded, note in rows
+    ]
+
+
+def _notes(model: Model, result: Count, width: int) -> list[str]:
+    lines: list[str] = []
+    for warning in result.warnings:
+        lines += paragraph("warning  ", warning, width)
+    for note in model.notes:
+        lines += paragraph("config   ", note, width)
+    entry = model.published
+    if entry is not None:
+        published = compared(compare_published(entry, result.params), entry)
+        lines += paragraph("published", published, width)
+        if entry.published.active_label:
+            meaning = entry.published.active_label_meaning
+            active = entry.published.active_label + (f" ({meaning})" if meaning else "")
+            lines += paragraph("active   ", f"{active} published", width)
+        lines += paragraph("source   ", "; ".join(entry.source), width)
+        for inferred in entry.inferred:
+            lines += paragraph("inferred ", inferred, width)
+        lines += paragraph("notes    ", entry.notes or "", width)
+    lines += paragraph("units    ", "B = 10^9, T = 10^12; GiB = 2^30 bytes", width)
+    check = f"the formulas; `metacount verify {model.id}` compares them with code"
+    if model.entry is None:
+        check = "the formulas; `metacount verify` compares them with code"
+    lines += paragraph("counted  ", "by " + check, width)
+    config = None if model.source is None else model.source.config
+    proof = None if model.refused else proven(model.spec, result.workload, config)
+    return lines if proof is None else [*lines, *proven_lines(proof, width)]
+
+
+def comparison_text(models: Sequence[Model], results: Sequence[Count]) -> str:
+    """Several models side by side, as many columns at once as fit."""
+    width = columns()
+    labels = _comparison_labels(results)
+    cells = [
+        _comparison_cells(model, result, labels)
+        for model, result in zip(models, results, strict=True)
+    ]
+    blocks: list[list[int]] = []
+    for i in range(len(models)):
+        block = [*(blocks[-1] if blocks else []), i]
+        heads, rows = _side_by_side(models, labels, cells, block)
+        if blocks and width_of(heads, rows) <= width:
+            blocks[-1] = block
+        else:
+            blocks.append([i])
+    texts = [bold(_common_line(models, results))]
+    for block in blocks:
+        heads, rows = _side_by_side(models, labels, cells, block)
+        texts.append("\n".join(table(heads, rows, "<" + ">" * len(block))))
+    lines: list[str] = []
+    for model, result in zip(models, results, strict=True):
+        for warning in result.warnings:
+            lines += paragraph(f"warning  {model.id}", warning, width)
+    counted = (
+        "by the formulas; `metacount verify MODEL` compares them with code, "
+        "`metacount count MODEL` says what each figure means"
+    )
+    lines += paragraph("counted", counted, width)
+    return "\n\n".join([*texts, "\n".join(lines)]) + "\n"
+
+
+def _common_line(models: Sequence[Model], results: Sequence[Count]) -> str:
+    """The workload, as far as it is common to all models."""
+    lines = {_workload_line(m.spec, r) for m, r in zip(models, results, strict=True)}
+    if len(lines) == 1:
+        return lines.pop()
+    run = results[0].workload
+    same = len({result.workload.seq_len for result in results}) == 1
+    parts = [f"batch {run.batch_size}", *([f"seq {run.seq_len}"] if same else [])]
+    return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
+
+
+def _comparison_labels(results: Sequence[Count]) -> list[str]:
+    roles = [r for r in results[0].by_role if any(result.by_role[r] for result in results)]
+    keys = [
+        "active_params",
+        "active_params_no_embed",
+        "param_bytes",
+        "matmul_flops",
+        "causal_matmul_flops",
+        "decode_matmul_flops",
+        "kv_cache_bytes_per_token",
+        "kv_cache_bytes",
+    ]
+    lengths = {result.workload.seq_len for result in results}
+    run = ["seq_len"] if len(lengths) > 1 else []
+    return ["kind", "n_layers", "d_model", "", *roles, "params", "", *run, *keys]
+
+
+def _comparison_cells(model: Model, result: Count, labels: Sequence[str]) -> list[str]:
+    data = result.to_dict()
+    cells = []
+    for label in labels:
+        if label in ("kind", "n_layers", "d_model"):
+            text = str(getattr(model.spec, label))
+            if label == "n_layers" and model.spec.has_encoder:
+                text = f"{model.spec.n_encoder_layers} + {text}"
+            cells.append(text)
+        elif label == "seq_len":
+            cells.append(str(result.workload.seq_len))
+        elif not label:
+            cells.append("")
+        else:
+            value = result.by_role[label] if label in result.by_role else data[label]
+            cells.append(DASH if value is None else units.exact(value))
+    return cells
+
+
+def _side_by_side(
+    models: Sequence[Model], labels: Sequence[str], cells: Sequence[Sequence[str]], block: list[int]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    heads = ("", *(models[i].id for i in block))
+    rows = [
+        (label, *(cells[i][row] for i in block)) if label else ()
+        for row, label in enumerate(labels)
+    ]
+    return heads, rows

@@ -1,0 +1,251 @@
+"""Benchmark results as pictures: which rows, their roof, and the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from metacount.bench.results.rows import FORWARD, OK, Ceiling, Row
+from metacount.errors import InputError
+from metacount.views.pictures.ffn_ways import split
+from metacount.views.pictures.picture import COLOURS, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8")
+# filled points, hollow ones, filled ones with an edge: so many families can be told apart
+MOST_FAMILIES = 3 * len(COLOURS)
+GRAPH = "graph"
+PART, WIDTH = ":", "@"  # in the names of variants that are parts of a layer, or widths tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Rows of one device, dtype, state and launch, the roof over them, and their title.
+
+    `notes` say what of the results is not in the picture, or not as it seems.
+    """
+
+    points: list[Row]
+    ceiling: Ceiling
+    title: str
+    notes: list[str]
+
+
+def chosen(
+    lines: Sequence[dict[str, Any]], *, state: str, dtype: str | None, launch: str | None = None
+) -> Chosen:
+    """Timed forward rows of the device of the last line, in its dtype unless another is asked for.
+
+    Of the launches, graphs where there are any.
+    """
+    timed = [line for line in lines if line["state"] == state and line["status"] == OK
+             and line.get("direction", FORWARD) == FORWARD and line.get("ceiling") is not None
+             and not {PART, WIDTH} & set(line["variant"])]  # fmt: skip
+    if dtype is not None:
+        timed = [line for line in timed if line["dtype"] == dtype]
+    if launch is not None:
+        timed = [line for line in timed if line["launch"] == launch]
+    if not timed:
+        asked = f" in {dtype}" if dtype else ""
+        asked += f", launched as {launch}" if launch else ""
+        raise InputError(
+            f"the results hold no timed {state} row{asked}, with the roof of its run; choose "
+            "another --state, --dtype or --launch"
+        )
+    last = timed[-1]
+    same = [line for line in timed if all(line[k] == last[k] for k in ("device", "dtype", "torch"))]
+    notes = _left_out(timed, same, last)
+    if launch is None and any(line["launch"] == GRAPH for line in same):
+        # what only Python can launch has no graph; it stays, and its name says so
+        graphs = {_case_key(line) for line in same if line["launch"] == GRAPH}
+        same = [x for x in same if x["launch"] == GRAPH or _case_key(x) not in graphs]
+    roofs = [_roof_of(line) for line in same]
+    highest = max(roofs, key=lambda roof: roof.flops_per_s)
+    lowest = min(roof.flops_per_s for roof in roofs)
+    if lowest < 0.97 * highest.flops_per_s:
+        notes.append(
+            f"the best product was measured at {figure(lowest / 1e12)} to "
+            f"{figure(highest.flops_per_s / 1e12)} TFLOP/s in the course of these runs; the "
+            "highest is drawn"
+        )
+    return Chosen(points=[Row.from_dict(line) for line in same], ceiling=highest,
+                  title=_title(last), notes=notes)  # fmt: skip
+
+
+def _case_key(line: dict[str, Any]) -> str:
+    return repr([line[k] for k in ("topic", "model", "sizes", "workload", "variant")])
+
+
+def _roof_of(line: dict[str, Any]) -> Ceiling:
+    roof = line["ceiling"]
+    return Ceiling(
+        dtype=line["dtype"],
+        flops_per_s=roof["flops_per_s"],
+        shape=tuple(roof["shape"]),
+        bytes_per_s=roof["bytes_per_s"],
+        read_bytes_per_s=roof.get("read_bytes_per_s"),
+    )
+
+
+def _title(last: dict[str, Any]) -> str:
+    n = last.get("threads")
+    threads = {None: "", 1: ", 1 thread"}.get(n, f", {n} threads")
+    cpu = last.get("kind", "cpu") == "cpu"
+    load = f" (load average {x})" if cpu and (x := last.get("load_average")) is not None else ""
+    return (
+        f"{last['device']}{threads}{load}, {last['dtype']}, {last['state']} caches, torch "
+        f"{last['torch']}, {last['date'][:10]}"
+    )
+
+
+def _left_out(
+    timed: Sequence[dict[str, Any]], same: Sequence[dict[str, Any]], last: dict[str, Any]
+) -> list[str]:
+    """What the results hold beside the rows of the picture."""
+    notes = []
+    for name in ("device", "dtype", "torch"):
+        others = sorted({line[name] for line in timed} - {last[name]})
+        if others:
+            notes.append(f"not drawn: {name} {', '.join(others)}")
+    busy = {line.get("other_load") for line in same} - {None}
+    if busy:
+        notes.append("something else was running while some of these were timed")
+    return notes
+
+
+def figure(x: float) -> str:
+    """A number with three significant digits and no exponent.
+
+    >>> [figure(x) for x in (4321.0, 43.21, 0.04321)]
+    ['4,321', '43.2', '0.0432']
+    """
+    if x >= 100:
+        return f"{x:,.0f}"
+    return f"{x:.3g}"
+
+
+def roofline_figure(data: Chosen) -> Figure:
+    """TFLOP/s over FLOPs per byte, under the measured roof; a point for each row with products."""
+    points = [row for row in data.points if row.intensity and row.tflops_per_s]
+    if not points:
+        raise InputError("the results hold no matrix products; a norm has no place on a roofline")
+    families = list(dict.fromkeys(_family(row) for row in points))
+    models = list(dict.fromkeys(row.model for row in points))
+    _refuse_many("families of variants", families, MOST_FAMILIES)
+    _refuse_many("models", models, len(MARKERS))
+    n_keys = len(families) + len(models)
+    data = replace(data, notes=[*data.notes, *above_the_roof(points, data.ceiling)])
+    picture = new_figure(10.5, max(5.4, 1.2 + 0.17 * n_keys))
+    axes = picture.subplots()
+    _roof(axes, data.ceiling, points)
+    for row in points:
+        axes.plot(
+            [row.intensity or 0],
+            [row.tflops_per_s or 0],
+            MARKERS[models.index(row.model)],
+            alpha=0.75,
+            markersize=5,
+            **_look(families.index(_family(row))),
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    plain_ticks(axes.xaxis)
+    plain_ticks(axes.yaxis)
+    axes.set_xlabel("intensity [needed FLOPs per byte that must move]")
+    axes.set_ylabel("TFLOP/s, of needed FLOPs")
+    axes.set_title(data.title, loc="left")
+    axes.grid(which="major")
+    keys = [_key("o", name, _look(i)) for i, name in enumerate(families)]
+    grey = {"color": "#333333", "markeredgewidth": 0}
+    keys += [_key(MARKERS[i], name, grey) for i, name in enumerate(models)]
+    picture.legend(handles=keys, loc="outside right upper")
+    write_notes(picture, data.notes)
+    return picture
+
+
+def above_the_roof(points: Sequence[Row], ceiling: Ceiling) -> list[str]:
+    """Why points lie above the roof, where some do."""
+    top, slope = ceiling.flops_per_s / 1e12, ceiling.bytes_per_s / 1e12
+    above = [r for r in points if (r.tflops_per_s or 0) > slope * (r.intensity or 0)
+             and (r.tflops_per_s or 0) <= top]  # fmt: skip
+    over = [r for r in points if (r.tflops_per_s or 0) > top]
+    notes = []
+    if above:
+        notes.append(
+            f"{len(above)} of {len(points)} points lie above the slope: it is a copy through "
+            "memory, and bytes that must move (weights, input, cache) can stay in a cache between "
+            "two calls, or only be read, which is faster than copying"
+        )
+    if over:
+        notes.append(
+            f"{len(over)} of {len(points)} points lie above the level: the sweep's best product "
+            "was slower than theirs, by its shape or by the clock at that time"
+        )
+    return notes
+
+
+def _refuse_many(what: str, found: Sequence[str], most: int) -> None:
+    if len(found) > most:
+        raise InputError(
+            f"the results hold {len(found)} {what}, {most} can be told apart; give fewer files"
+        )
+
+
+def _look(index: int) -> dict[str, Any]:
+    colour = COLOURS[index % len(COLOURS)]
+    if index < len(COLOURS):
+        return {"color": colour, "markeredgewidth": 0}
+    if index < 2 * len(COLOURS):
+        return {"color": colour, "markerfacecolor": "none", "markeredgewidth": 1.2}
+    return {"color": colour, "markeredgecolor": "black", "markeredgewidth": 0.8}
+
+
+def write_notes(picture: Any, notes: Sequence[str]) -> None:
+    """Sentences below the picture."""
+    import textwrap
+
+    width = int(picture.get_size_inches()[0] * 16)
+    lines = [line for note in notes for line in textwrap.wrap(note, width)]
+    if lines:
+        picture.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=7.5, color="#555555")
+
+
+def plain_ticks(axis: Any, steps: tuple[float, ...] = (1, 2, 5)) -> None:
+    """A logarithmic axis with plain numbers on it, at these multiples of the powers of 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1000 else f"{x:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def _roof(axes: Any, ceiling: Ceiling, points: Sequence[Row]) -> None:
+    """The slope of the copy and the level of the best product, with their figures on them."""
+    intensities = [row.intensity for row in points if row.intensity]
+    low, high = min(*intensities, ceiling.ridge) / 2, max(*intensities, ceiling.ridge) * 2
+    top = ceiling.flops_per_s / 1e12
+    slope = ceiling.bytes_per_s / 1e12
+    axes.plot([low, ceiling.ridge, high], [low * slope, top, top], color="black", linewidth=1.2)
+    axes.axvline(ceiling.ridge, color="#888888", linewidth=0.8, linestyle=":")
+    n, k, m = ceiling.shape
+    axes.annotate(f"best product [{n}, {k}] @ [{k}, {m}]: {figure(top)} TFLOP/s", (high, top),
+                  ha="right", va="bottom", xytext=(0, 4), textcoords="offset points")  # fmt: skip
+    axes.annotate(f"copy {figure(slope * 1000)} GB/s", (ceiling.ridge / 2, top / 2), ha="right",
+                  va="bottom", xytext=(-6, 2), textcoords="offset points")  # fmt: skip
+    axes.annotate(f"ridge {figure(ceiling.ridge)}", (ceiling.ridge, 0.02), ha="left",
+                  xycoords=("data", "axes fraction"), xytext=(4, 0),
+                  textcoords="offset points", color="#555555")  # fmt: skip
+
+
+def _key(marker: str, label: str, look: dict[str, Any]) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], linestyle="", marker=marker, label=label, **look)
+
+
+def _family(row: Row) -> str:
+    """Topic and variant; a feed-forward's ways share the colour of its width."""
+    return f"{row.topic}: {split(row.variant)[0] if row.topic == 'ffn' else row.variant}"
