@@ -19,7 +19,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from metacount.textbook.proven import CODE, FILE, OURS, all_said, structure
 from metacount.verify.recording import of_type, record_of
 from metacount.views.code_form import in_fields
 
-MAX_DEPTH, LINE = 4, 100
+MAX_DEPTH, LINE = 6, 100
 Task = tuple[str, str]  # side, name
 
 
@@ -73,7 +73,8 @@ def proved(task: Task) -> dict[str, Any]:
 
 
 class Record:
-    """The record as a file, with what is in it; conditions and names of files stand there once."""
+    """The record as a file, with what is in it; a structure's conditions and the names of files
+    stand there once."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -82,23 +83,17 @@ class Record:
             self._read(json.loads(file.read_text("utf-8")))
 
     def _read(self, data: dict[str, Any]) -> None:
-        def spelled_out(said: dict[str, Any]) -> dict[str, Any]:
-            if "where" not in said:
-                return said
-            return {**said, "where": [data["conditions"][i] for i in said["where"]]}
-
-        for one in data.get("records", []):
-            files = [data["file_names"][i] for i in one["files"]]
-            if fingerprints.changed(files, data["files"]) is not None:
-                continue
-            cases = [
-                {
-                    "name": case["name"],
-                    "quantities": {q: spelled_out(s) for q, s in case["quantities"].items()},
-                }
-                for case in one["cases"]
-            ]
-            self.found[one["side"], one["name"]] = {**one, "files": files, "cases": cases}
+        for one in data["structures"]:
+            for record in one["records"]:
+                files = [data["file_names"][i] for i in record["files"]]
+                if fingerprints.changed(files, data["files"]) is None:
+                    self.found[record["side"], record["name"]] = {
+                        "side": record["side"],
+                        "name": record["name"],
+                        "structure": one["structure"],
+                        "files": files,
+                        "cases": with_where(record["cases"], one["conditions"].__getitem__),
+                    }
 
     def save(self) -> None:
         """Write all; a run that is stopped meanwhile leaves the old file."""
@@ -107,37 +102,49 @@ class Record:
         os.replace(made, self._file)
 
 
+def with_where(cases: list[dict[str, Any]], said: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """The cases with other words for each condition of their domains."""
+    return [
+        {
+            "name": case["name"],
+            "quantities": {
+                quantity: {
+                    key: [said(one) for one in value] if key == "where" else value
+                    for key, value in found.items()
+                }
+                for quantity, found in case["quantities"].items()
+            },
+        }
+        for case in cases
+    ]
+
+
 def as_text(records: list[dict[str, Any]]) -> str:
-    """The record as it is stored."""
-    conditions: dict[tuple[str, str], int] = {}
+    """The record as it is stored: for each structure its conditions, and what was shown of it."""
     names: dict[str, int] = {}
-    stored = []
+    stored: dict[str, dict[str, Any]] = {}
     for one in sorted(records, key=lambda r: (r["side"], r["name"])):
         if "cases" not in one:
             continue
-        cases = [
-            {
-                "name": case["name"],
-                "quantities": {
-                    quantity: {
-                        key: [conditions.setdefault(tuple(c), len(conditions)) for c in value]
-                        if key == "where" else value
-                        for key, value in said.items()
-                    }
-                    for quantity, said in case["quantities"].items()
-                },
-            }
-            for case in one["cases"]
-        ]  # fmt: skip
+        key = one["structure"]
+        of_one = stored.setdefault(key, {"structure": key, "conditions": {}, "records": []})
+        conditions: dict[tuple[str, str], int] = of_one["conditions"]
         files = [names.setdefault(name, len(names)) for name in one["files"]]
-        stored.append({**one, "files": files, "cases": cases})
+        cases = with_where(
+            one["cases"], lambda c, known=conditions: known.setdefault(tuple(c), len(known))
+        )
+        of_one["records"].append(
+            {"side": one["side"], "name": one["name"], "files": files, "cases": cases}
+        )
     data = {
         "torch": torch.__version__.partition("+")[0],
         "transformers": transformers.__version__,
         "file_names": list(names),
         "files": {name: fingerprints.fingerprint(name) for name in sorted(names)},
-        "conditions": [list(pair) for pair in conditions],
-        "records": stored,
+        "structures": [
+            {**of_one, "conditions": [list(pair) for pair in of_one["conditions"]]}
+            for of_one in stored.values()
+        ],
     }
     return "\n".join(_lines(data, 0)) + "\n"
 

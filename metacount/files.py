@@ -1,6 +1,7 @@
 """One JSON object from somebody else's file: bounded, strict, and one line of error.
 
-Nothing here waits or reads on. Only a model that is a file needs it.
+Nothing here waits or reads on. Only a model that is a file needs it. `json` does the parsing, by
+its own hooks; here stand what they refuse, the checks of the file, and the line of each error.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -129,6 +130,19 @@ def test_the_process_keeps_the_same_rules() -> None:
     done = script("count", "lama-7b")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
+
+
+def test_garbage_is_left_alone_in_a_process_of_ours_alone() -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    assert main(["count", "gpt2", "--json"]) == 0
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    code = (
+        "import gc, sys\nfrom metacount.cli import main\n"
+        "sys.argv = ['metacount', 'count', 'gpt2']\n"
+        "main()\nprint(gc.get_threshold()[0] > 700, gc.get_freeze_count() > 0, gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nTrue True True\n")
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:

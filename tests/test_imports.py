@@ -17,7 +17,7 @@ PACKAGE = Path(metacount.__file__).parent
 # Libraries that take longer to import than a count takes.
 HEAVY = ("torch", "transformers", "accelerate", "numpy", "sympy", "rich")
 # Nor the parts of the standard library that cost as much as Python's own start.
-SLOW = (*HEAVY, "dataclasses", "inspect", "difflib", "typing")
+SLOW = (*HEAVY, "ast", "dataclasses", "inspect", "difflib", "hashlib", "typing")
 
 
 def loaded_by(program: str) -> set[str]:

@@ -6,9 +6,9 @@ How our count compares with the published one is computed here, on integers.
 
 from __future__ import annotations
 
+import json
 import os
 
-from metacount import units
 from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -121,7 +121,7 @@ def entry(id: str) -> CatalogEntry:
         raise UnknownModel("model", "is not in the catalog", id,
                            nearest(str(id), known, "see `metacount models`"))  # fmt: skip
     with open(os.path.join(_FOLDER, id + _ENDING), encoding="utf-8") as file:
-        return _entry(_parse(file.read()))
+        return _entry(json.load(file))
 
 
 def entries() -> tuple[CatalogEntry, ...]:
@@ -140,6 +140,8 @@ def compare_published(model: CatalogEntry, params: int) -> Comparison:
     >>> compare_published(entry("llama-7b"), 6_738_415_617).difference
     1
     """
+    from metacount import units
+
     published = model.published
     if published.params is not None:
         difference = params - published.params
@@ -157,40 +159,13 @@ def compare_published(model: CatalogEntry, params: int) -> Comparison:
 
 
 def _comparison(model: CatalogEntry, difference: int, value: int, status: str) -> Comparison:
+    from metacount import units
+
     explanation = model.explanation or (UNEXPLAINED if status == "differs" else "")
     percent = units.relative(difference, value)
     return Comparison(
         status=status, difference=difference, percent=percent, explanation=explanation
     )
-
-
-def _parse(text: str) -> Json:
-    """The JSON object in `text`, by CPython's own scanner.
-
-    The `json` package loads `re` and `enum` around this scanner: a quarter of the time in which
-    the command line answers. Where the scanner is missing, `json` is used.
-    """
-    try:
-        from _json import make_scanner
-    except ImportError:
-        import json
-
-        found: Json = json.loads(text)
-        return found
-    scanner: Any = make_scanner  # typed for the decoder of `json` alone
-    data: Json = scanner(_Plain)(text, 0)[0]
-    return data
-
-
-class _Plain:
-    """What the scanner asks of its decoder: the same as `json.loads` with no argument."""
-
-    strict = True
-    object_hook = None
-    object_pairs_hook = None
-    parse_float = float
-    parse_int = int
-    parse_constant = float
 
 
 def _entry(data: Json) -> CatalogEntry:

@@ -19,6 +19,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SIZE = 8  # bytes: an accident is told, an adversary could change the record as well
 
 _loader: Any = globals().get("__loader__")
+_changed: dict[tuple[object, ...], bool] = {}
 
 
 def source_of(file: str) -> bytes | None:
@@ -33,6 +34,11 @@ def source_of(file: str) -> bytes | None:
     return found
 
 
+def unix_lines(source: bytes) -> bytes:
+    """The same text with the line ends of a checkout on Unix."""
+    return source.replace(b"\r\n", b"\n") if b"\r" in source else source
+
+
 def of_bytes(source: bytes) -> str:
     """The fingerprint of bytes.
 
@@ -41,7 +47,7 @@ def of_bytes(source: bytes) -> str:
     """
     from _blake2 import blake2b  # without loading OpenSSL
 
-    text: str = blake2b(source.replace(b"\r\n", b"\n"), digest_size=SIZE).hexdigest()
+    text: str = blake2b(unix_lines(source), digest_size=SIZE).hexdigest()
     return text
 
 
@@ -93,3 +99,11 @@ def changed(
             return file
         return file
     return None
+
+
+def has_changed(file: str, recorded: dict[str, dict[str, str]]) -> bool:
+    """Whether `changed` names a file, which is read once in a process that counts many models."""
+    asked = (file, recorded[file]["bytes"], changed.__defaults__)  # by another reader, anew
+    if asked not in _changed:
+        _changed[asked] = changed([file], recorded) is not None
+    return _changed[asked]

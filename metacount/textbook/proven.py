@@ -14,9 +14,9 @@ import os
 from metacount.frozen import frozen
 from metacount.rules import DTYPE_BYTES
 from metacount.symbols import MODEL_TERMS
-from metacount.textbook import fingerprints
 from metacount.textbook.domain import FROM as FROM
 from metacount.textbook.domain import NotKnown, NotReadable, holds
+from metacount.textbook.fingerprints import has_changed, source_of, unix_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proofs.json")
 
-_read: dict[str, dict[str, Any]] = {}  # records by file, each read once
-_read_of: dict[tuple[str, str], dict[str, Any]] = {}  # by file and structure
-_stale: dict[tuple[object, ...], bool] = {}
+_read: dict[str, dict[str, Any]] = {}  # by structure, each read once
 
 # Numbers of a spec that no count depends on.
 NO_COUNTS = ("norm_eps", "rope_theta", "name", "rope_scaling", "rope_scaling_windowed",
@@ -124,33 +122,40 @@ def structure(spec: ModelSpec) -> str:
     return " ".join(found)
 
 
-def read_record(file: str = FILE) -> dict[str, Any]:
-    """The whole record."""
-    if file not in _read:
-        with open(file, encoding="utf-8") as opened:
-            _read[file] = json.load(opened)
-    return _read[file]
-
-
-def read_records_of(key: str, file: str = FILE) -> dict[str, Any]:
-    """The record with what is of one structure alone: reading all of it takes twice as long.
-
-    `benchmarks/prove.py` writes each record between lines of two spaces and a brace.
-    """
-    if (file, key) in _read_of:
-        return _read_of[file, key]
-    with open(file, encoding="utf-8") as opened:
-        text = opened.read()
-    start = text.index('"records": [')
-    found: dict[str, Any] = json.loads(text[:start].rstrip().removesuffix(",") + "}")
-    found["records"], mark = [], f'"structure": "{key}"'
-    at = text.find(mark, start)
-    while at >= 0:
-        end = text.index("\n  }", at) + len("\n  }")
-        found["records"].append(json.loads(text[text.rindex("\n  {", start, at) : end]))
-        at = text.find(mark, end)
-    _read_of[file, key] = found
+def read_record() -> dict[str, Any]:
+    """The whole record; what is of one structure has the same list of conditions."""
+    found: dict[str, Any] = json.loads(_bytes())
+    found["records"] = [one for of_one in found.pop("structures") for one in _records(of_one)]
     return found
+
+
+def read_records_of(key: str) -> dict[str, Any]:
+    """The record with what is of one structure alone: reading all of it takes longer than a count.
+
+    `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
+    """
+    if key not in _read:
+        data = _bytes()
+        start = data.index(b',\n "structures": [')
+        found: dict[str, Any] = json.loads(data[:start] + b"}")
+        mark = f'\n  {{\n   "structure": "{key}",'
+        at = data.find(mark.encode(), start)
+        end = data.find(b"\n  }", at)
+        found["records"] = [] if at < 0 else _records(json.loads(data[at:end] + b"}"))
+        _read[key] = found
+    return _read[key]
+
+
+def _bytes() -> bytes:
+    found = source_of(os.path.basename(FILE))  # from an archive, too
+    if found is None:
+        raise FileNotFoundError(FILE)
+    return unix_lines(found)
+
+
+def _records(of_one: dict[str, Any]) -> list[dict[str, Any]]:
+    shared = {"structure": of_one["structure"], "conditions": of_one["conditions"]}
+    return [{**one, **shared} for one in of_one["records"]]
 
 
 def proven(
@@ -174,7 +179,7 @@ def proven(
     # what is known of a model's own type is said, not what another type has that is better
     of_types = [one for one in of_types if one["name"] == own] or of_types
     of_ours = [one for one in found if one["side"] == OURS]
-    asked = _Asked(record, numbers)
+    asked = _Asked(record, found[0]["conditions"], numbers)
     return Proven(
         code=asked.best(of_types),
         ours=asked.best(of_ours),
@@ -207,35 +212,35 @@ def _telling(one: Against) -> tuple[int, int, int]:
 
 
 class _Asked:
-    """Conditions of a record at some numbers, each asked once."""
+    """What is recorded of one structure at some numbers; each condition is asked once."""
 
-    def __init__(self, record: dict[str, Any], numbers: dict[str, int]) -> None:
-        self._record, self._numbers = record, numbers
-        self._fails: dict[int, str] = {}
+    def __init__(
+        self, record: dict[str, Any], conditions: list[list[str]], numbers: dict[str, int]
+    ) -> None:
+        self._record, self._conditions, self._numbers = record, conditions, numbers
+        self._fails = [self._why_not(says, test) for says, test in conditions]
 
     def best(self, records: list[dict[str, Any]]) -> Against | None:
-        """What the first record says that says most: several types have one structure."""
-        said = [self._against(one) for one in records]
-        return max(said, key=_telling, default=None)
+        """What says most, of several types that have one structure.
+
+        What rests on a file that changed says nothing, and comes after all others.
+        """
+        said = [(self._against(one), one) for one in records]
+        said.sort(key=lambda pair: _telling(pair[0]), reverse=True)
+        names, files = self._record["file_names"], self._record["files"]
+        nothing = []
+        for against, one in said:
+            rests_on = (names[i] for i in one["files"])
+            stale = next((name for name in rests_on if has_changed(name, files)), None)
+            if stale is None:
+                return against
+            nothing.append(_unsaid(against, stale))
+        return max(nothing, key=_telling, default=None)
 
     def _against(self, one: dict[str, Any]) -> Against:
-        stale = next((i for i in one["files"] if self._is_stale(i)), None)
         names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
-        if stale is not None:
-            why = f"metacount/{self._record['file_names'][stale]} is not what was proven"
-            said = tuple(Said(quantity=name, verdict="not said", text=why) for name in names)
-        else:
-            said = tuple(self._said(name, one["cases"]) for name in names)
+        said = tuple(self._said(name, one["cases"]) for name in names)
         return Against(side=one["side"], name=one["name"], said=said)
-
-    def _is_stale(self, index: int) -> bool:
-        """Whether a file is another one now than when it was proven; each is read once."""
-        name, files = self._record["file_names"][index], self._record["files"]
-        # once in a process, which may count many models; by another reader, anew
-        asked = (name, files[name]["bytes"], fingerprints.changed.__defaults__)
-        if asked not in _stale:
-            _stale[asked] = fingerprints.changed([name], files) is not None
-        return _stale[asked]
 
     def _said(self, quantity: str, cases: Iterable[dict[str, Any]]) -> Said:
         """The verdict of the first case that is of these sizes; else why none is.
@@ -251,9 +256,9 @@ class _Asked:
         for one in found:
             if "problem" in one:
                 continue
-            fails = [why for i in one["where"] if (why := self._fail(i))]
+            fails = [why for i in one["where"] if (why := self._fails[i])]
             if not fails:
-                says = (self._record["conditions"][i][0] for i in one["where"])
+                says = (self._conditions[i][0] for i in one["where"])
                 return Said(quantity=quantity, verdict="chosen" if "more" in one else "equal",
                             text=one.get("more", ""),
                             where=tuple(dict.fromkeys(filter(None, says))))  # fmt: skip
@@ -264,13 +269,11 @@ class _Asked:
 
     def _differs(self, quantity: str, wrong: list[dict[str, Any]]) -> Said:
         """What is left of a refuted formula, and where, if not at these sizes."""
-        fails = [[i for i in one["where"] if self._fail(i)] for one in wrong]
+        fails = [[i for i in one["where"] if self._fails[i]] for one in wrong]
         n = min(range(len(wrong)), key=lambda n: len(fails[n]))
         text = "; ".join(f"{role} {left}" for role, left in wrong[n]["differs"].items())
         text += ZERO_HERE if self._holds(wrong[n]["zero"]) else ""
-        elsewhere = [
-            says or test for says, test in map(self._record["conditions"].__getitem__, fails[n])
-        ]
+        elsewhere = [says or test for says, test in map(self._conditions.__getitem__, fails[n])]
         if elsewhere:
             text += f" where {'; '.join(elsewhere)}, which is not so here"
         return Said(quantity=quantity, verdict="differs", text=text)
@@ -281,19 +284,22 @@ class _Asked:
         except (NotKnown, NotReadable):
             return False
 
-    def _fail(self, index: int) -> str:
+    def _why_not(self, says: str, test: str) -> str:
         """Why a condition is not fulfilled; empty where it is."""
-        if index not in self._fails:
-            says, test = self._record["conditions"][index]
-            try:
-                right = not test or holds(test, self._numbers)
-                self._fails[index] = "" if right else f"shown only where {says or test}"
-            except NotKnown as unknown:
-                name = str(unknown).removeprefix("config_")
-                self._fails[index] = f"{says or test}: {name} is not known here"
-            except NotReadable:
-                self._fails[index] = f"{says or test}: cannot be asked"
-        return self._fails[index]
+        try:
+            right = not test or holds(test, self._numbers)
+            return "" if right else f"shown only where {says or test}"
+        except NotKnown as unknown:
+            name = str(unknown).removeprefix("config_")
+            return f"{says or test}: {name} is not known here"
+        except NotReadable:
+            return f"{says or test}: cannot be asked"
+
+
+def _unsaid(against: Against, file: str) -> Against:
+    why = f"metacount/{file} is not what was proven"
+    said = (Said(quantity=one.quantity, verdict="not said", text=why) for one in against.said)
+    return Against(side=against.side, name=against.name, said=tuple(said))
 
 
 def all_said(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str, Any]]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import zipfile
+import zipimport
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sympy
 
+from metacount.catalog import entry
 from metacount.textbook import fingerprints
 from metacount.textbook.domain import NotKnown, NotReadable, holds
+from metacount.textbook.proven import all_said, read_record
 from metacount.tracing.domain import in_domain
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.solve.smallest import smallest
@@ -35,11 +46,56 @@ def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], rig
 @pytest.mark.parametrize(
     "text",
     ["__import__('os') == 1", "d.real == 1", "f(d) == 1", "d", "1 < d < 3", "d == 'x'", "d ==",
-     "9**9**9 == 1", "d % 0 == 0", "[d] == 1", "d == 1.5", "(lambda: d)() == 1"],
+     "9**9**9 == 1", "d % 0 == 0", "[d] == 1", "d == 1.5", "(lambda: d)() == 1",
+     "(d == 1", "d) == 1", "() == 1", "d(d) == 1", "d d == 1", "2d == 1", "d * * 2 == 1",
+     "d / 2 == 1", "d ^ 2 == 1", "d**-1 == 1", "+d == 1", "d + == 1", " == 1",
+     "d // (d - 12) == 0", "d == 1 or d == 2"],
 )  # fmt: skip
 def test_nothing_else_is_a_condition(text: str) -> None:
     with pytest.raises(NotReadable):
         holds(text, {"d": 12})
+
+
+def test_every_condition_of_the_record_is_read_as_python_reads_it() -> None:
+    found = read_record()
+    tests = {test for one in found["records"] for _, test in one["conditions"] if test}
+    tests |= {said["zero"] for *_, said in all_said(found) if "zero" in said}
+    assert len(tests) > 200
+    draw, said = random.Random(7), set()
+    for test in sorted(tests):
+        names = [node.id for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)]
+        for largest in (3, 12, 200):
+            numbers = {name: draw.randint(1, largest) for name in names}
+            right = eval(test, {"__builtins__": {}}, numbers)
+            assert holds(test, numbers) is right, (test, numbers)
+            said.add(right)
+    assert said == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_sum_is_read_as_python_reads_it(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def text(depth: int) -> str:
+        if depth == 0 or draw.random() < 0.2:
+            return draw.choice(["d", "S", "n_heads", "7", "0", "12"])
+        left, right = text(depth - 1), text(depth - 1)
+        return draw.choice([f"({left})", f"-{left}", f"({left})**2", f"{left} + {right}",
+                            f"{left}-{right}", f"{left}*{right}", f"{left}//{right}",
+                            f"{left} % {right}", f"({left} - {right})"])  # fmt: skip
+
+    numbers, read = {"d": 5, "S": 3, "n_heads": 8}, 0
+    for _ in range(500):
+        condition = f"{text(5)} {draw.choice(['<', '<=', '==', '!=', '>', '>='])} {text(3)}"
+        try:
+            right = eval(condition, {"__builtins__": {}}, numbers)
+        except ZeroDivisionError:
+            with pytest.raises(NotReadable, match="0"):
+                holds(condition, numbers)
+            continue
+        assert holds(condition, numbers) is right, condition
+        read += 1
+    assert read > 200
 
 
 def test_a_size_without_a_number_is_named() -> None:
@@ -105,9 +161,6 @@ def test_a_constant_is_told_and_a_comment_is_not() -> None:
 
 
 def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import zipfile
-    import zipimport
-
     source = fingerprints.source_of("spec.py")
     assert source is not None
     archive = tmp_path / "all.zip"
@@ -117,3 +170,32 @@ def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fingerprints, "PACKAGE", str(archive / "metacount"))
     assert fingerprints.source_of("spec.py") == source
     assert fingerprints.source_of("rules.py") is None
+
+
+def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) -> None:
+    package = Path(fingerprints.PACKAGE)
+    right, wrong = b"return 3 * d_model * d_ff", b"return 2 * d_model * d_ff"
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(entry("llama-7b").spec().to_dict()), "utf-8")
+    program = (
+        "import json, metacount\n"
+        "from metacount.textbook.proven import proven\n"
+        "from metacount.spec import ModelSpec, Workload\n"
+        f"found = proven(ModelSpec.from_dict(json.load(open({str(spec)!r}))), Workload())\n"
+        "print('all.zip' in metacount.__file__, len(found.code.of('equal')),"
+        " len(found.ours.of('equal')))"
+    )
+    for planted, said in ((right, "True 5 6"), (wrong, "True 0 0")):
+        archive = tmp_path / "all.zip"
+        with zipfile.ZipFile(archive, "w") as made:
+            for file in (*package.rglob("*.py"), package / "proofs.json"):
+                source = file.read_bytes()
+                if file.name == "ffn.py" and file.parent.name == "formulas":
+                    assert right in source
+                    source = source.replace(right, planted)
+                made.writestr(f"metacount/{file.relative_to(package).as_posix()}", source)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)},
+        )  # fmt: skip
+        assert done.stdout.strip() == said

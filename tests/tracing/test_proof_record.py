@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import random
 import time
@@ -85,6 +86,59 @@ def test_a_changed_constant_takes_the_proof_away(monkeypatch: pytest.MonkeyPatch
         }
 
 
+def test_whatever_file_changes_no_proof_that_rests_on_it_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = read_record()
+    rests_on = {
+        (one["side"], one["name"]): {found["file_names"][i] for i in one["files"]}
+        for one in found["records"]
+    }
+    specs = {structure(e.spec()): e.spec() for e in entries() if e.sizes is not None}
+    read, left, taken = fingerprints.source_of, 0, 0
+    for changed in found["files"]:
+
+        def planted(file: str, changed: str = changed) -> bytes | None:
+            source = read(file)
+            return source and source + b"\nONE_MORE = 1\n" if file == changed else source
+
+        monkeypatch.setattr(fingerprints.changed, "__defaults__", (planted,))
+        for spec in specs.values():
+            after = proven(spec, Workload(seq_len=64))
+            for against in (after.code, after.ours) if after is not None else ():
+                if against is None:
+                    continue
+                why = f"metacount/{changed} is not what was proven"
+                if changed in rests_on[against.side, against.name]:
+                    assert {one.text for one in against.of("not said")} == {why}
+                    assert not against.of("equal", "chosen", "differs")
+                    taken += 1
+                else:
+                    assert not any(one.text == why for one in against.said)
+                    left += 1
+    assert left > 500 and taken > 500
+
+
+def test_another_type_is_named_where_the_files_of_the_first_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = entry("llama-7b").spec()
+    whole = record()
+    first = proven(spec, Workload(), record=whole)
+    assert first is not None and first.code is not None and first.code.name == "llama"
+    whole["file_names"].append("gone.py")
+    whole["files"]["gone.py"] = {"bytes": "", "code": ""}
+    for one in whole["records"]:
+        if one["name"] == "llama":
+            one["files"].append(len(whole["file_names"]) - 1)
+    other = proven(spec, Workload(), record=whole)
+    assert other is not None and other.code is not None and other.code.name != "llama"
+    assert len(other.code.of("equal")) == 5
+    own = proven(spec, Workload(), {"model_type": "llama"}, whole)
+    assert own is not None and own.code is not None and own.code.name == "llama"
+    assert {one.verdict for one in own.code.said} == {"not said"}
+
+
 def said(model: str, *, config: dict[str, Any] | None = None, **run: Any) -> dict[str, str]:
     """Quantity -> verdict against our modules."""
     found = proven(entry(model).spec(), Workload(**run), config)
@@ -144,12 +198,12 @@ def test_what_is_refuted_for_many_is_not_proven_for_one() -> None:
 
 def test_a_size_that_nothing_knows_is_no_proof() -> None:
     planted = record()
-    planted["conditions"].append(["S ≤ max_position_embeddings",
-                                  "S <= config_max_position_embeddings"])  # fmt: skip
+    asked = ["S ≤ max_position_embeddings", "S <= config_max_position_embeddings"]
     for one in planted["records"]:
+        one["conditions"] = [*one["conditions"], asked]
         for case in one["cases"]:
             for found in case["quantities"].values():
-                found.setdefault("where", []).append(len(planted["conditions"]) - 1)
+                found.setdefault("where", []).append(len(one["conditions"]) - 1)
     spec = entry("llama-7b").spec()
     for config, verdict in (
         (None, "not said"),
@@ -284,7 +338,7 @@ def test_some_of_the_record_is_proven_again() -> None:
         for quantity, now in again["quantities"].items():
             was = dict(kept["quantities"][quantity])
             if "where" in was:
-                was["where"] = sorted(found["conditions"][i] for i in was["where"])
+                was["where"] = sorted(one["conditions"][i] for i in was["where"])
                 now = {**now, "where": sorted(now["where"])}
             assert was == now, f"{tried[-1]}: {quantity}"
     assert tried
@@ -314,3 +368,17 @@ def test_what_is_of_one_structure_is_read_as_all_is() -> None:
     for key in (*keys, "no such structure"):
         expected = {**whole, "records": [o for o in whole["records"] if o["structure"] == key]}
         assert read_records_of(key) == expected
+
+
+def test_the_record_is_written_as_it_was_read() -> None:
+    path = ROOT / "benchmarks" / "prove.py"
+    spec = importlib.util.spec_from_file_location("prove", path)
+    assert spec is not None and spec.loader is not None
+    prove = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prove)
+    kept = prove.Record(Path(FILE)).found
+    assert len(kept) == len(read_record()["records"])
+    # what stands above depends on the versions that are installed
+    mark = '"structures": ['
+    stored = Path(FILE).read_text("utf-8")
+    assert prove.as_text(list(kept.values())).partition(mark)[2] == stored.partition(mark)[2] != ""

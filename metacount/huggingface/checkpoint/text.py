@@ -91,7 +91,7 @@ _TOKEN = re.compile(rb"[{}\[\]]|" + _TEXT)
 class JsonCursor:
     """A place in the text of a JSON object, which is never parsed as a whole.
 
-    `[{},{},…` takes twenty times its length once parsed; piece by piece it takes nothing.
+    `json` reads each piece. Its hooks cannot do the rest: they are called once a value is parsed.
     """
 
     def __init__(self, text: bytes, where: str) -> None:
