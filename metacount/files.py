@@ -11,7 +11,7 @@ import os
 import stat
 
 from metacount.errors import InputError, shown
-from metacount.rules import MAX_DIGITS
+from metacount.spec import MAX_DIGITS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -25,15 +25,12 @@ SIDES = {
     "metacount.errors": "ground",
     "metacount.frozen": "ground",
     "metacount.units": "ground",
-    "metacount.rules": "ground",
     "metacount.spec": "ground",
-    "metacount.symbols": "ground",
     "metacount.catalog": "ground",
     "metacount.witness": "ground",
     "metacount.files": "ground",
     "metacount.output_file": "ground",
     "metacount.resolve": "ground",
-    "metacount.position_parts": "ground",
     "metacount.algebra.named_sizes": "ground",
     "metacount.textbook.fingerprints": "ground",
     "metacount.algebra.writing": "ground",
@@ -105,7 +102,7 @@ NOT_FOR = {
     "formula": {"torch", "transformers", "accelerate"},
 }
 # These do without what takes longer to import than a count takes, too.
-LIGHT = ("metacount.spec", "metacount.rules", "metacount.errors", "metacount.formulas")
+LIGHT = ("metacount.spec", "metacount.errors", "metacount.formulas")
 SLOW = {"numpy", "sympy", "rich", "matplotlib", "dataclasses", "inspect"}
 # Where a module is loaded by a computed name: what it says, and all that it can load.
 COMPUTED = {
@@ -116,7 +113,7 @@ COMPUTED = {
     "metacount.huggingface.config.families": ["import of importlib.import_module"],
     # transformers' own modules, by the names that its tables give
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
-    "metacount.symbols": ["import of importlib.import_module"],  # sympy, late
+    "metacount.spec.legend": ["import of importlib.import_module"],  # sympy, late
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
     "metacount.check.given.child": ["import of importlib.util", "sys.modules"],  # somebody's file
     # which optional libraries are there, and their versions
