@@ -9,10 +9,8 @@ import os
 
 from metacount import catalog
 from metacount.errors import MAX_DIGITS, InputError, SpecError, nearest, printable, shown
-from metacount.frozen import fields, frozen
-from metacount.position_parts import PARTS
-from metacount.rules import CHOICES
-from metacount.spec import ModelSpec
+from metacount.frozen import frozen
+from metacount.spec import FIELDS, ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -164,7 +162,7 @@ def _replaced(spec: ModelSpec, changes: dict[str, Any]) -> ModelSpec:
             unset=lambda name: (
                 f"leave out `--set {name}`"
                 if name in changes
-                else f"add `--set {name}={_typed(fields(ModelSpec)[name])}`"
+                else f"add `--set {name}={_typed(FIELDS[name].absent)}`"
             ),
             give=lambda name: f"add `--set {name}={_placeholder(name)}`",
         ) from None
@@ -180,8 +178,7 @@ def _typed(value: object) -> str:
 
 
 def _placeholder(name: str) -> str:
-    kind = str(ModelSpec.__annotations__[name])
-    return "true" if kind.startswith("bool") else "NUMBER"
+    return "true" if FIELDS[name].takes == "flag" else "NUMBER"
 
 
 def _find(argument: str) -> Model | Foreign:
@@ -318,8 +315,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name = name.strip()
         if not equals:
             raise InputError(f"--set needs FIELD=VALUE: got '{shown(setting)}'")
-        if name not in ModelSpec.__annotations__:
-            remedy = nearest(name, ModelSpec.__annotations__, "see `metacount models --fields`")
+        if name not in FIELDS:
+            remedy = nearest(name, FIELDS, "see `metacount models --fields`")
             raise InputError(f"--set: '{shown(name)}' is not a field of a model; {remedy}")
         if name in changes:
             raise InputError(f"--set: {name} is given twice; leave one out")
@@ -328,20 +325,20 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    kind = str(ModelSpec.__annotations__[name])
-    optional = "None" in kind
+    field = FIELDS[name]
+    optional = field.optional or field.lacking
     lower = text.lower()
     if optional and lower in ("none", "null"):
         return None
-    if name in PARTS:
+    if field.takes == "object":
         raise InputError(f"--set {name} takes none only: write it in a model's file")
-    if kind.startswith("bool"):
+    if field.takes == "flag":
         if lower not in ("true", "false"):
             raise InputError(f"--set {name} must be true or false: got '{shown(text)}'")
         return lower == "true"
-    if kind.startswith("str"):
-        return lower if name in CHOICES else text
-    number, rule = (int, "a whole number") if kind.startswith("int") else (float, "a number")
+    if field.takes in ("choice", "pattern"):
+        return lower if field.takes == "choice" else text
+    number, rule = (int, "a whole number") if field.takes == "whole" else (float, "a number")
     try:
         if len(text) > MAX_DIGITS:
             raise ValueError

@@ -47,7 +47,7 @@ def command(*arguments: str) -> str:
         "import metacount.spec",
         "import metacount.formulas.model",
         "import metacount.catalog",
-        "import metacount.symbols",
+        "import metacount.spec.legend",
         "import metacount.units",
         "import metacount; metacount.find_model('llama-7b')",
         command("count", "deepseek-v3", "--json"),

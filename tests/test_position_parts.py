@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from test_spec import DENSE, MLA, MOE, refusal
 
-from metacount import position_parts
 from metacount.errors import InputError, SpecError
-from metacount.position_parts import PARTS, QueryGrowth, RopeScaling
 from metacount.resolve import parse_settings
-from metacount.spec import ModelSpec
+from metacount.spec import ModelSpec, rope_scaling
+from metacount.spec.model import RECORDS
+from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
 from metacount.views.fields import field_rows
 
 YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False,
@@ -81,8 +81,8 @@ def test_no_rule_of_the_file_is_left_untried() -> None:
         with pytest.raises(SpecError, match="; ") as caught:
             build(values)
         frames = traceback.extract_tb(caught.tb)
-        seen |= {frame.lineno for frame in frames if frame.filename == position_parts.__file__}
-    source = ast.parse(inspect.getsource(position_parts))
+        seen |= {frame.lineno for frame in frames if frame.filename == rope_scaling.__file__}
+    source = ast.parse(inspect.getsource(rope_scaling))
     raised = [node for node in ast.walk(source) if isinstance(node, ast.Raise)]
     assert raised
     assert [node.lineno for node in raised
@@ -107,7 +107,7 @@ def test_a_part_comes_back_from_plain_data(base: dict[str, Any], part: dict[str,
 
 def test_a_part_is_listed_and_not_set_on_the_command_line() -> None:
     takes = {row["field"]: row["takes"] for row in field_rows()}
-    assert {takes[name] for name in PARTS} == {"object, or none"}
+    assert {takes[name] for name in RECORDS} == {"object, or none"}
     assert parse_settings(["rope_scaling=none"]) == {"rope_scaling": None}
     with pytest.raises(InputError, match=r"^--set rope_scaling takes none only: write it"):
         parse_settings(["rope_scaling=yarn"])

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import metacount
-from metacount import rules
 from metacount.measure import operators
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.spec.law import Law
 from metacount.textbook import count as figures
 from metacount.verify import compare as witnesses
 
@@ -31,17 +31,17 @@ MISTRAL = {"model_type": "mistral", "hidden_size": 24, "num_hidden_layers": 3, "
 
 
 def is_moe_layer(patch: pytest.MonkeyPatch) -> None:
-    right = ModelSpec.is_moe_layer
-    patch.setattr(ModelSpec, "is_moe_layer", lambda self, i: right(self, i) and i != 7)
+    right = Law.holds
+    patch.setattr(Law, "holds", lambda self, i: right(self, i) and (self.letters or i != 7))
 
 
 def is_windowed_layer(patch: pytest.MonkeyPatch) -> None:
-    right = ModelSpec.is_windowed_layer
-    patch.setattr(ModelSpec, "is_windowed_layer", lambda self, i: right(self, i) and i != 2)
+    right = Law.holds
+    patch.setattr(Law, "holds", lambda self, i: right(self, i) and not (self.letters and i == 2))
 
 
 def bytes_of_a_dtype(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(rules.DTYPE_BYTES, "bf16", 3)
+    patch.setitem(DTYPE_BYTES, "bf16", 3)
 
 
 def a_longer_source(patch: pytest.MonkeyPatch) -> None:

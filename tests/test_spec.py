@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metacount import rules as rules_module
+import metacount.spec
 from metacount.errors import SpecError, nearest
-from metacount.position_parts import PARTS
-from metacount.rules import CHOICES, LIMITS, NUMBERS
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import FIELDS, ModelSpec, Workload
+from metacount.spec.attention import Attention, Window
+from metacount.spec.field import Field, altered, declared
+from metacount.spec.model import ROOT, Encoder, Stack
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope
+from metacount.spec.tree import fields_of
 
 DENSE: dict[str, Any] = {
     "kind": "decoder", "d_model": 13, "n_layers": 3, "vocab_size": 101, "n_heads": 6,
@@ -42,6 +46,17 @@ BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOT
 
 GROUPS = {"n_groups": 4, "top_groups": 2}
 WIDE = 2**24
+
+
+def altered_stacks(**changes: Any) -> ModelSpec:
+    """An encoder-decoder whose decoder alone has other heads."""
+    spec = ModelSpec.from_dict(BOTH)
+    assert spec.encoder is not None and spec.decoder is not None
+    decoder = altered(spec.decoder, attention=altered(spec.decoder.attention, **changes))
+    return ModelSpec(kind=spec.kind, d_model=spec.d_model, embedding=spec.embedding,
+                     head=spec.head, positions=spec.positions, encoder=spec.encoder,
+                     decoder=decoder)  # fmt: skip
+
 
 # base, what is changed, and the message's beginning and remedy
 RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -87,6 +102,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MLA, {"head_dim": 10}, "head_dim has no meaning with attention mla: got 10; leave head_dim"),
     (MLA, {"position": "none"}, "attention mla needs a decoder with position rope: got 'mla'; "),
     (MLA, {"kind": "encoder"}, "attention mla needs a decoder with position rope: got 'mla'; "),
+    (MLA, {"rotary_dim": 2}, "rotary_dim has no meaning with attention mla: got 2; leave rotary_d"),
     (MLA, {"qk_rope_head_dim": 3}, "qk_rope_head_dim must be even: got 3; choose 4"),
     # windows
     (DENSE, {"window_pattern": "LG"}, "window_pattern has no meaning without a window: got 'LG'; "),
@@ -175,6 +191,69 @@ WORKLOADS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+HEADS = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 10}
+
+# names of parts that stand in one place, where a model has one of them
+ONE_OF_SEVERAL = {
+    field.name
+    for place in (ROOT["positions"], declared(Stack)["attention"])
+    for kind in place.kinds.values()
+    for _, field in fields_of(kind)
+} - {"n_heads", "window"}
+
+# a part made by itself, and what it says
+PARTS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    (Attention, {**HEADS, "n_kv_heads": 4}, "n_kv_heads must divide n_heads: 6 % 4 = 2: got 4; "),
+    (Attention, {**HEADS, "n_kv_heads": None}, "n_kv_heads must be a whole number: got None; "),
+    (Attention, {**HEADS, "window": 7}, "window must be a part (Window): got 7; give one"),
+    (Norms, {"kind": "rmsnorm", "bias": True}, "norm_bias has no meaning with rmsnorm: got True"),
+    (Rope, {"scaling": 4.0}, "rope_scaling must be an object: got 4.0; leave rope_scaling out"),
+    (Window, {"size": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
+    (altered_stacks, {"n_heads": 4}, "n_heads differs between the encoder and the decoder, which"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "values", "message"), PARTS)
+def test_a_rule_of_a_part(
+    build: Callable[..., object], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match="; ") as caught:
+        build(**values)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_a_model_is_made_of_its_parts(base: dict[str, Any]) -> None:
+    spec = ModelSpec.from_dict(base)
+    made = ModelSpec(kind=spec.kind, d_model=spec.d_model, embedding=spec.embedding,
+                     head=spec.head, pooler=spec.pooler, positions=spec.positions,
+                     encoder=spec.encoder, decoder=spec.decoder)  # fmt: skip
+    assert made == spec and made.to_dict() == spec.to_dict()
+    assert (spec.encoder is None) == (base["kind"] == "decoder")
+
+
+def test_a_part_reads_what_its_flat_names_say() -> None:
+    """Every flat name is the value at its path, where the model has that part."""
+    for base in BASES.values():
+        spec = ModelSpec.from_dict(base)
+        paths = spec.paths()
+        assert set(FIELDS) - set(paths.values()) <= ONE_OF_SEVERAL | {"n_encoder_layers"}
+        for path, name in paths.items():
+            above: Any = spec
+            *before, last = path.split(".")
+            for step in before:
+                above = getattr(above, step, None)
+            flat = getattr(spec, name)
+            if above is None:
+                assert flat == FIELDS[name].absent, name
+            elif name in ("attention", "position"):
+                assert type(getattr(above, last)).word == flat
+            elif FIELDS[name].takes == "flag" and not isinstance(getattr(above, last), bool):
+                assert (getattr(above, last) is not None) is flat, name
+            else:
+                assert getattr(above, last) == flat, name
+
+
 def refusal(base: dict[str, Any], changes: dict[str, Any]) -> SpecError:
     with pytest.raises(SpecError, match="; ") as caught:
         ModelSpec.from_dict({**base, **changes})
@@ -199,43 +278,67 @@ def test_a_missing_field(name: str) -> None:
         ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != name})
 
 
-def stack(build: Callable[..., object], values: dict[str, Any]) -> set[int]:
-    """The lines of spec.py, and of this file, on the stack of a refusal."""
+FOLDER = Path(metacount.spec.__file__).parent
+APART = {"rope_scaling.py", "legend.py"}  # tried in test_position_parts.py, test_symbols.py
+
+
+def stack(build: Callable[..., object], values: dict[str, Any]) -> set[tuple[str, int]]:
+    """The lines of the package of specs on the stack of a refusal."""
     with pytest.raises(SpecError, match="; ") as caught:
         build(values) if build == ModelSpec.from_dict else build(**values)
     frames = traceback.extract_tb(caught.tb)
-    return {f.lineno or 0 for f in frames if f.filename == rules_module.__file__}
+    return {(Path(f.filename).name, f.lineno or 0) for f in frames
+            if Path(f.filename).parent == FOLDER}  # fmt: skip
 
 
-def test_no_rule_of_the_file_is_left_untried() -> None:
-    """Every `raise` and every call of a rule in rules.py is on some refusal's stack."""
+def test_no_rule_of_the_package_is_left_untried() -> None:
+    """Every `raise` and every call of a rule in spec/ is on some refusal's stack."""
     seen = stack(ModelSpec.from_dict, {})
     for base, changes, _ in RULES:
         seen |= stack(ModelSpec.from_dict, {**base, **changes})
     for changes, _ in WORKLOADS:
         seen |= stack(Workload, changes)
-    helpers = {"_require", "_forbid", "_at_most", "_divides", "_check_int"}
+    for build, values, _ in PARTS:
+        seen |= stack(build, values)
+    helpers = {"at_most", "divides", "check_int", "refuse"}
     untried = []
-    for node in ast.walk(ast.parse(inspect.getsource(rules_module))):
-        match node:
-            case ast.Raise() | ast.Call(func=ast.Name(id="SpecError")):
-                pass
-            case ast.Call(func=ast.Name(id=name)) if name in helpers:
-                pass
-            case _:
-                continue
-        if not seen & set(range(node.lineno, (node.end_lineno or 0) + 1)):
-            untried.append((node.lineno, ast.unparse(node)))
-    assert untried == []
+    for file in sorted(FOLDER.glob("*.py")):
+        tried = {line for name, line in seen if name == file.name}
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Raise(exc=ast.Call(func=ast.Name(id="SpecError"))):
+                    pass
+                case ast.Call(func=ast.Name(id=name)) if name in helpers:
+                    pass
+                case _:
+                    continue
+            lines = set(range(node.lineno, (node.end_lineno or 0) + 1))
+            if file.name not in APART and not tried & lines:
+                untried.append((file.name, node.lineno, ast.unparse(node)))
+    assert not untried, "\n".join(map(str, untried))
 
 
-def test_each_field_has_exactly_one_rule_for_its_type() -> None:
-    for name, kind in ModelSpec.__annotations__.items():
-        rules = [name in LIMITS, name in CHOICES, name in NUMBERS, name == "window_pattern",
-                 kind == "bool", name in PARTS]  # fmt: skip
-        assert sum(rules) == 1, name
-    fields = set(ModelSpec.__annotations__)
-    assert set(LIMITS) | set(CHOICES) | set(NUMBERS) <= fields
+def test_each_field_is_declared_once_and_says_what_it_is() -> None:
+    """One declaration for each flat name: the same object wherever a part is reached from."""
+    declared: dict[str, set[int]] = {}
+    for kind in (Stack, Encoder):
+        for _, field in fields_of(kind):
+            declared.setdefault(field.name, set()).add(id(field))
+    for place in ROOT.values():
+        if isinstance(place, Field):
+            declared.setdefault(place.name, set()).add(id(place))
+            continue
+        for kind in place.kinds.values():
+            for _, field in fields_of(kind):
+                declared.setdefault(field.name, set()).add(id(field))
+        if place.switch is not None:
+            declared.setdefault(place.switch.name, set()).add(id(place.switch))
+    assert set(declared) == set(FIELDS)
+    assert {name for name, found in declared.items() if len(found) > 1} == set()
+    for name, field in FIELDS.items():
+        assert field.name == name and field.meaning, name
+        assert bool(field.letter) == bool(field.unit) == (field.takes == "whole"), name
+        assert bool(field.choices) == (field.takes == "choice"), name
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
@@ -285,7 +388,7 @@ JUNK = st.one_of(
 
 @given(
     st.sampled_from(list(BASES.values())),
-    st.dictionaries(st.sampled_from(list(ModelSpec.__annotations__)) | st.text(), JUNK, max_size=4),
+    st.dictionaries(st.sampled_from(list(FIELDS)) | st.text(), JUNK, max_size=4),
 )
 def test_junk_is_refused_in_one_line_or_is_a_model(
     base: dict[str, Any], junk: dict[str, Any]
@@ -296,7 +399,7 @@ def test_junk_is_refused_in_one_line_or_is_a_model(
         text = str(error)
         assert text.isprintable() and len(text) < 500
         assert error.field and error.remedy
-        fields = set(ModelSpec.__annotations__)
+        fields = set(FIELDS)
         assert error.field in fields or error.rule == "is not a field of a model"
     else:
         assert ModelSpec.from_dict(spec.to_dict()) == spec

@@ -7,10 +7,8 @@ import sys
 
 import pytest
 
-from metacount import symbols
 from metacount.errors import SpecError
-from metacount.rules import LIMITS
-from metacount.spec import Workload
+from metacount.spec import LIMITS, Workload, legend
 
 # The letters of the design's vocabulary.
 LETTERS = {
@@ -31,32 +29,32 @@ AMBIGUOUS = {
 
 
 def test_every_size_of_a_model_and_a_workload_is_in_the_legend() -> None:
-    assert {term.name for term in symbols.MODEL_TERMS} == set(LIMITS)
+    assert {term.name for term in legend.MODEL_TERMS} == set(LIMITS)
     workload = set(Workload.__annotations__) - {"dtype"} | {"kv_len"}
-    assert {term.name for term in symbols.WORKLOAD_TERMS} == workload
+    assert {term.name for term in legend.WORKLOAD_TERMS} == workload
 
 
 def test_letters_are_the_design_s_and_all_distinct() -> None:
-    assert {name: symbols.by_name(name).letter for name in LETTERS} == LETTERS
-    letters = [term.letter for term in symbols.TERMS]
+    assert {name: legend.by_name(name).letter for name in LETTERS} == LETTERS
+    letters = [term.letter for term in legend.TERMS]
     assert len(set(letters)) == len(letters) == 38
 
 
 def test_every_line_says_what_it_means() -> None:
-    for term in symbols.TERMS:
+    for term in legend.TERMS:
         assert term.meaning and term.unit, term.name
 
 
 def test_no_foreign_spelling_is_one_of_our_names() -> None:
-    names = {term.name for term in symbols.TERMS}
-    for term in symbols.TERMS:
+    names = {term.name for term in legend.TERMS}
+    for term in legend.TERMS:
         assert not names & set(term.elsewhere), term.name
         assert len(set(term.elsewhere)) == len(term.elsewhere), term.name
 
 
 def test_a_spelling_is_ours_unambiguously_or_lists_its_candidates() -> None:
-    spellings = {s for term in symbols.TERMS for s in term.elsewhere}
-    several = {s: symbols.ours(s) for s in spellings if len(symbols.ours(s)) > 1}
+    spellings = {s for term in legend.TERMS for s in term.elsewhere}
+    several = {s: legend.ours(s) for s in spellings if len(legend.ours(s)) > 1}
     assert several == AMBIGUOUS
 
 
@@ -90,32 +88,34 @@ def test_a_spelling_is_ours_unambiguously_or_lists_its_candidates() -> None:
     ],
 )  # fmt: skip
 def test_the_keys_of_well_known_families(family: str, keys: dict[str, str]) -> None:
-    assert {key: symbols.ours(key) for key in keys} == {k: (v,) for k, v in keys.items()}
+    assert {key: legend.ours(key) for key in keys} == {k: (v,) for k, v in keys.items()}
 
 
 def test_an_unknown_name_says_what_it_is_called_here() -> None:
     with pytest.raises(SpecError, match=r"'num_experts'; here it is n_experts$"):
-        symbols.by_name("num_experts")
+        legend.by_name("num_experts")
     with pytest.raises(SpecError, match=r"here it is d_model or d_ff$"):
-        symbols.by_name("hidden_dim")
+        legend.by_name("hidden_dim")
     with pytest.raises(SpecError, match=r"did you mean .*n_heads"):
-        symbols.by_name("n_haeds")
+        legend.by_name("n_haeds")
     with pytest.raises(SpecError, match="choose one of d_model, n_layers"):
-        symbols.by_name("")
+        legend.by_name("")
 
 
 def test_symbols_are_positive_integers_in_our_letters() -> None:
     import sympy  # type: ignore[import-untyped]
 
-    found = symbols.sympy_symbols(term.name for term in symbols.TERMS)
-    assert [str(s) for s in found.values()] == [term.letter for term in symbols.TERMS]
+    found = legend.sympy_symbols(term.name for term in legend.TERMS)
+    assert [str(s) for s in found.values()] == [term.letter for term in legend.TERMS]
     assert all(s.is_Symbol and s.is_integer and s.is_positive for s in found.values())
     assert found["n_experts"] == sympy.Symbol("E", integer=True, positive=True)
     with pytest.raises(SpecError, match="is not in the legend"):
-        symbols.sympy_symbols(["hidden_size"])
+        legend.sympy_symbols(["hidden_size"])
 
 
-@pytest.mark.parametrize("module", ["metacount.symbols", "metacount.catalog", "metacount.units"])
+@pytest.mark.parametrize(
+    "module", ["metacount.spec.legend", "metacount.catalog", "metacount.units"]
+)
 def test_the_import_is_light(module: str) -> None:
     heavy = "{'sympy', 'numpy', 'torch', 'transformers', 'importlib.resources'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"

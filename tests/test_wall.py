@@ -28,10 +28,7 @@ SIDES = {
     "metacount.files": "ground",
     "metacount.output_file": "ground",
     "metacount.witness": "ground",
-    "metacount.rules": "ground",
     "metacount.spec": "ground",
-    "metacount.symbols": "ground",
-    "metacount.position_parts": "ground",
     "metacount.algebra": "ground",
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
@@ -71,7 +68,7 @@ SIDES = {
 # From the ground up: a module imports from its own floor and from those below, never from above.
 FLOORS = (
     ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
-    ("spec", "rules", "symbols", "position_parts"),
+    ("spec",),
     ("algebra", "catalog"),
     ("formulas",),
     ("textbook",),
@@ -103,7 +100,7 @@ NOT_FOR = {
     "formula": {"torch", "transformers", "accelerate"},
 }
 # These do without what takes longer to import than a count takes, too.
-LIGHT = ("metacount.spec", "metacount.rules", "metacount.errors", "metacount.formulas")
+LIGHT = ("metacount.spec", "metacount.errors", "metacount.formulas")
 SLOW = {"numpy", "sympy", "rich", "matplotlib", "dataclasses", "inspect"}
 # Where a module is loaded by a computed name: what it says, and all that it can load.
 COMPUTED = {
@@ -114,7 +111,7 @@ COMPUTED = {
     "metacount.huggingface.config.families": ["import of importlib.import_module"],
     # transformers' own modules, by the names that its tables give
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
-    "metacount.symbols": ["import of importlib.import_module"],  # sympy, late
+    "metacount.spec.legend": ["import of importlib.import_module"],  # sympy, late
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
     "metacount.check.given.child": ["import of importlib.util", "sys.modules"],  # somebody's file
     # which optional libraries are there, and their versions

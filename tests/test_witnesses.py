@@ -10,8 +10,7 @@ from miniatures import WORKLOAD, miniature
 from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import attention, block, moe
-from metacount.rules import CHOICES
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import CHOICES, ModelSpec, Workload
 from metacount.verify import compare as witnesses
 
 BUILDABLE = [e for e in catalog.entries() if e.sizes is not None]

@@ -13,7 +13,7 @@ from metacount.check.places import Gap, places, sizes_of
 from metacount.check.trials import random_cases, shrunk
 from metacount.check.truth import count_of
 from metacount.errors import InputError
-from metacount.symbols import WORKLOAD_TERMS
+from metacount.spec.legend import WORKLOAD_TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

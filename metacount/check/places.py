@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from metacount import catalog
 from metacount.check.trials import COUNTED, Case, free_sizes, random_cases
 from metacount.errors import SpecError
-from metacount.rules import DTYPE_BYTES, LIMITS, MAX_TOKENS
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import DTYPE_BYTES, LIMITS, MAX_TOKENS, ModelSpec, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

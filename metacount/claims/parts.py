@@ -7,10 +7,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from metacount import catalog, symbols
+from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
 from metacount.formulas.dim import Dim
+from metacount.spec import legend
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -159,15 +160,15 @@ def letters(spec: ModelSpec, part: str) -> Any:
 
     from metacount.textbook.closed_form import readable
 
-    names = [t.name for t in symbols.MODEL_TERMS if getattr(spec, t.name)]
+    names = [t.name for t in legend.MODEL_TERMS if getattr(spec, t.name)]
     if spec.moe_every == 1 and "moe_every" in names:
         names.remove("moe_every")
-    return readable(sympy.sympify(PARTS[part](spec.substituted(**symbols.sympy_symbols(names)))))
+    return readable(sympy.sympify(PARTS[part](spec.substituted(**legend.sympy_symbols(names)))))
 
 
 def in_numbers(text: str, spec: ModelSpec) -> str:
     """The text of a formula with each letter's number in its place."""
-    sizes = {t.letter: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
+    sizes = {t.letter: getattr(spec, t.name) for t in legend.MODEL_TERMS}
     return LETTERS.sub(lambda name: str(sizes.get(name[0]) or name[0]), text)
 
 

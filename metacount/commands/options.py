@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from metacount.errors import InputError, nearest, shown
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import SEQ_LEN, Request
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

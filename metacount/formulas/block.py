@@ -24,6 +24,12 @@ from metacount.formulas import attention, ffn, mla, norm, position
 from metacount.formulas import moe as experts
 from metacount.formulas.dim import Dim
 from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.moe import Mixture, SharedExperts
+from metacount.spec.position import TransformerXL
+
+NO_SHARED = SharedExperts()
 
 
 def block_params(
@@ -37,7 +43,8 @@ def block_params(
     Returns: parameters, exact.
     Source: the functions of each topic.
     """
-    norms = norm.norms_per_block(spec.norm_placement, cross=cross) * width_norm_params(spec)
+    placement = spec.last_stack.norms.placement
+    norms = norm.norms_per_block(placement, cross=cross) * width_norm_params(spec)
     attention_params = self_attention_params(spec)
     if cross:
         attention_params += gqa_params(spec, sinks=False)
@@ -58,7 +65,8 @@ def width_norm_params(spec: ModelSpec) -> Dim:
 
     Source: `norm.norm_params`.
     """
-    return norm.norm_params(spec.d_model, bias=spec.norm_bias, affine=spec.norm_affine)
+    norms = spec.last_stack.norms
+    return norm.norm_params(spec.d_model, bias=norms.bias, affine=norms.affine)
 
 
 def self_attention_params(spec: ModelSpec) -> Dim:
@@ -66,18 +74,19 @@ def self_attention_params(spec: ModelSpec) -> Dim:
 
     Source: `attention.attention_params`, `mla.mla_params`.
     """
-    if spec.attention == "mla":
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
         return mla.mla_params(
             spec.d_model,
-            spec.n_heads,
-            q_lora_rank=spec.q_lora_rank,
-            kv_lora_rank=spec.kv_lora_rank,
-            qk_nope_head_dim=spec.qk_nope_head_dim,
-            qk_rope_head_dim=spec.qk_rope_head_dim,
-            v_head_dim=spec.v_head_dim,
-            bias=spec.mla_bias,
+            mixer.n_heads,
+            q_lora_rank=mixer.q_lora_rank,
+            kv_lora_rank=mixer.kv_lora_rank,
+            qk_nope_head_dim=mixer.qk_nope_head_dim,
+            qk_rope_head_dim=mixer.qk_rope_head_dim,
+            v_head_dim=mixer.v_head_dim,
+            bias=mixer.bias,
         )
-    return gqa_params(spec, sinks=spec.attention_sinks)
+    return gqa_params(spec, sinks=mixer.sinks)
 
 
 def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
@@ -85,15 +94,16 @@ def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
 
     Source: `attention.attention_params`.
     """
+    mixer = _grouped(spec)
     return attention.attention_params(
         spec.d_model,
-        spec.n_heads,
-        spec.n_kv_heads,
-        spec.head_dim,
-        q_bias=spec.q_bias,
-        k_bias=spec.k_bias,
-        v_bias=spec.v_bias,
-        o_bias=spec.o_bias,
+        mixer.n_heads,
+        mixer.n_kv_heads,
+        mixer.head_dim,
+        q_bias=mixer.q_bias,
+        k_bias=mixer.k_bias,
+        v_bias=mixer.v_bias,
+        o_bias=mixer.o_bias,
         sinks=sinks,
     )
 
@@ -103,9 +113,10 @@ def attention_norm_params(spec: ModelSpec) -> Dim:
 
     Source: `norm.latent_norm_params`, `norm.qk_norm_params`.
     """
-    if spec.attention == "mla":
-        return norm.latent_norm_params(spec.q_lora_rank, spec.kv_lora_rank)
-    return norm.qk_norm_params(spec.qk_norm, spec.n_heads, spec.n_kv_heads, spec.head_dim)
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        return norm.latent_norm_params(mixer.q_lora_rank, mixer.kv_lora_rank)
+    return norm.qk_norm_params(mixer.qk_norm, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
 
 
 def position_params(spec: ModelSpec) -> Dim:
@@ -113,9 +124,10 @@ def position_params(spec: ModelSpec) -> Dim:
 
     Source: `position.transformer_xl_params`.
     """
-    if spec.position != "transformer_xl":
+    if not isinstance(spec.positions, TransformerXL):
         return 0
-    return position.transformer_xl_params(spec.d_model, spec.n_heads, spec.head_dim)
+    mixer = _grouped(spec)
+    return position.transformer_xl_params(spec.d_model, mixer.n_heads, mixer.head_dim)
 
 
 def dense_ffn_params(spec: ModelSpec) -> Dim:
@@ -123,9 +135,10 @@ def dense_ffn_params(spec: ModelSpec) -> Dim:
 
     Source: `ffn.ffn_params`.
     """
-    if spec.d_ff is None:
+    dense = spec.last_stack.feed_forward
+    if dense.d_ff is None:
         return 0
-    return ffn.ffn_params(spec.d_model, spec.d_ff, gated=spec.gated, bias=spec.ffn_bias)
+    return ffn.ffn_params(spec.d_model, dense.d_ff, gated=dense.gated, bias=dense.bias)
 
 
 def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
@@ -133,18 +146,20 @@ def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
 
     Source: `moe.moe_active_params`; with top_k = n_experts, all.
     """
+    dense, mixture = spec.last_stack.feed_forward, _mixture(spec)
+    shared = mixture.shared or NO_SHARED
     return experts.moe_active_params(
         spec.d_model,
-        spec.d_ff_expert,
-        spec.n_experts,
-        spec.top_k if active else spec.n_experts,
-        gated=spec.gated,
-        router_bias=spec.router_bias,
-        expert_bias=spec.expert_bias,
-        n_shared_experts=spec.n_shared_experts,
-        d_ff_shared=spec.d_ff_shared,
-        shared_bias=spec.ffn_bias,
-        shared_gate=spec.shared_expert_gate,
+        mixture.d_ff,
+        mixture.n_experts,
+        mixture.top_k if active else mixture.n_experts,
+        gated=dense.gated,
+        router_bias=mixture.router_bias,
+        expert_bias=mixture.bias,
+        n_shared_experts=shared.n_experts,
+        d_ff_shared=shared.d_ff,
+        shared_bias=dense.bias,
+        shared_gate=shared.gate,
     )
 
 
@@ -169,28 +184,29 @@ def self_attention_flops(
     """
     n_tokens = batch_size * n_queries
     all_pairs = batch_size * n_pairs
-    if spec.attention == "mla":
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
         flops = mla.mla_matmul_flops(
             n_tokens,
             all_pairs,
             spec.d_model,
-            spec.n_heads,
-            q_lora_rank=spec.q_lora_rank,
-            kv_lora_rank=spec.kv_lora_rank,
-            qk_nope_head_dim=spec.qk_nope_head_dim,
-            qk_rope_head_dim=spec.qk_rope_head_dim,
-            v_head_dim=spec.v_head_dim,
+            mixer.n_heads,
+            q_lora_rank=mixer.q_lora_rank,
+            kv_lora_rank=mixer.kv_lora_rank,
+            qk_nope_head_dim=mixer.qk_nope_head_dim,
+            qk_rope_head_dim=mixer.qk_rope_head_dim,
+            v_head_dim=mixer.v_head_dim,
             absorbed=absorbed,
             n_kv_tokens=batch_size * n_keys,
         )
         return {"position": 0, "attention": flops}
-    heads = (spec.n_heads, spec.head_dim)
+    heads = (mixer.n_heads, mixer.head_dim)
     relative = 0
-    if spec.position == "transformer_xl":
+    if isinstance(spec.positions, TransformerXL):
         relative = position.transformer_xl_projection_flops(n_keys, spec.d_model, *heads)
         relative += position.transformer_xl_score_flops(all_pairs, *heads)
     projections = attention.attention_projection_flops(
-        n_tokens, spec.d_model, spec.n_heads, spec.n_kv_heads, spec.head_dim
+        n_tokens, spec.d_model, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim
     )
     pairs = attention.attention_pair_flops(all_pairs, *heads)
     return {"position": relative, "attention": projections + pairs}
@@ -208,15 +224,16 @@ def cross_attention_flops(
     Not counted: softmax, norms, biases.
     """
     n_tokens = batch_size * n_queries
+    mixer = _grouped(spec)
     projections = attention.attention_projection_flops(
         n_tokens,
         spec.d_model,
-        spec.n_heads,
-        spec.n_kv_heads,
-        spec.head_dim,
+        mixer.n_heads,
+        mixer.n_kv_heads,
+        mixer.head_dim,
         n_kv_tokens=0 if cached else batch_size * source_len,
     )
-    pairs = attention.attention_pair_flops(n_tokens * source_len, spec.n_heads, spec.head_dim)
+    pairs = attention.attention_pair_flops(n_tokens * source_len, mixer.n_heads, mixer.head_dim)
     return {"attention": projections + pairs}
 
 
@@ -227,22 +244,25 @@ def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str
     Source: `ffn.ffn_matmul_flops`, `moe.moe_matmul_flops`.
     Not counted: activations, biases, the choice of experts, dispatch and weighting.
     """
+    dense = spec.last_stack.feed_forward
     if moe:
+        mixture = _mixture(spec)
+        shared = mixture.shared or NO_SHARED
         flops = experts.moe_matmul_flops(
             n_tokens,
             spec.d_model,
-            spec.d_ff_expert,
-            spec.n_experts,
-            spec.top_k,
-            gated=spec.gated,
-            n_shared_experts=spec.n_shared_experts,
-            d_ff_shared=spec.d_ff_shared,
-            shared_gate=spec.shared_expert_gate,
+            mixture.d_ff,
+            mixture.n_experts,
+            mixture.top_k,
+            gated=dense.gated,
+            n_shared_experts=shared.n_experts,
+            d_ff_shared=shared.d_ff,
+            shared_gate=shared.gate,
         )
         return {"moe": flops}
-    if spec.d_ff is None:
+    if dense.d_ff is None:
         return {"ffn": 0}
-    return {"ffn": ffn.ffn_matmul_flops(n_tokens, spec.d_model, spec.d_ff, gated=spec.gated)}
+    return {"ffn": ffn.ffn_matmul_flops(n_tokens, spec.d_model, dense.d_ff, gated=dense.gated)}
 
 
 def kv_cache_values(spec: ModelSpec) -> Dim:
@@ -250,6 +270,20 @@ def kv_cache_values(spec: ModelSpec) -> Dim:
 
     Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
     """
-    if spec.attention == "mla":
-        return mla.mla_kv_cache_values(spec.kv_lora_rank, spec.qk_rope_head_dim)
-    return attention.kv_cache_values(spec.n_kv_heads, spec.head_dim)
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        return mla.mla_kv_cache_values(mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+    return attention.kv_cache_values(mixer.n_kv_heads, mixer.head_dim)
+
+
+def _grouped(spec: ModelSpec) -> Attention:
+    """The attention with key/value heads; every cross-attention is one."""
+    mixer = spec.last_stack.attention
+    assert isinstance(mixer, Attention)  # who asks has asked, or has an encoder
+    return mixer
+
+
+def _mixture(spec: ModelSpec) -> Mixture:
+    mixture = spec.last_stack.mixture
+    assert mixture is not None  # who asks has asked whether a layer is MoE
+    return mixture

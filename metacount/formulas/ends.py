@@ -18,6 +18,8 @@ from __future__ import annotations
 from metacount.formulas import norm
 from metacount.formulas.dim import Dim, when
 from metacount.spec import ModelSpec
+from metacount.spec.embedding import Embedding
+from metacount.spec.position import Learned
 
 
 def table_width(spec: ModelSpec) -> Dim:
@@ -25,7 +27,8 @@ def table_width(spec: ModelSpec) -> Dim:
 
     Source: Clark et al. 2020, arXiv:2003.10555, table 6 (embedding size).
     """
-    return spec.d_model if spec.d_embedding is None else spec.d_embedding
+    tables = spec.embedding
+    return spec.d_model if tables is None or tables.width is None else tables.width
 
 
 def token_table_params(spec: ModelSpec) -> Dim:
@@ -33,7 +36,7 @@ def token_table_params(spec: ModelSpec) -> Dim:
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4.
     """
-    return 0 if spec.vocab_size is None else spec.vocab_size * table_width(spec)
+    return 0 if spec.embedding is None else spec.embedding.vocab_size * table_width(spec)
 
 
 def embedding_norm_params(spec: ModelSpec) -> Dim:
@@ -41,7 +44,8 @@ def embedding_norm_params(spec: ModelSpec) -> Dim:
 
     Source: `norm.norm_params`.
     """
-    return norm.norm_params(table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine)
+    norms = spec.last_stack.norms
+    return norm.norm_params(table_width(spec), bias=norms.bias, affine=norms.affine)
 
 
 def end_params(spec: ModelSpec) -> dict[str, Dim]:
@@ -59,19 +63,28 @@ def end_params(spec: ModelSpec) -> dict[str, Dim]:
     Zeng et al. 2021, arXiv:2104.12369, the query layer (query table).
     """
     d, e = spec.d_model, table_width(spec)
-    own_head = spec.has_head and not spec.tie_embeddings
-    return {
-        "embedding": token_table_params(spec)
-        + spec.n_token_types * e
-        + when(spec.d_embedding is not None, e * d + d),
-        "position": spec.n_query_positions * d,
-        "head": when(own_head, token_table_params(spec))
-        + when(spec.head_bias, spec.vocab_size)
-        + when(spec.head_transform, d * e)
-        + when(spec.head_transform_bias, e),
-        "norm": when(spec.head_transform, embedding_norm_params(spec)),
+    tables, head, positions = spec.embedding, spec.head, spec.positions
+    queries = positions.n_query_positions if isinstance(positions, Learned) else 0
+    found = {
+        "embedding": token_table_params(spec),
+        "position": queries * d,
+        "head": 0,
+        "norm": 0,
         "other": when(spec.pooler, d * d + d),
     }
+    if tables is not None:
+        found["embedding"] += tables.n_token_types * e + when(_projects(tables), e * d + d)
+    if head is not None and tables is not None:
+        found["head"] = when(not head.tied, token_table_params(spec))
+        found["head"] += when(head.bias, tables.vocab_size)
+        if head.transform is not None:
+            found["head"] += d * e + when(head.transform.bias, e)
+            found["norm"] = embedding_norm_params(spec)
+    return found
+
+
+def _projects(tables: Embedding) -> bool:
+    return tables.width is not None
 
 
 def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
@@ -84,10 +97,11 @@ def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
     Not counted: the look-up, the transform's activation and norm, biases.
     """
     square = 2 * n_tokens * spec.d_model * table_width(spec)
-    logits = when(spec.has_head, 2 * n_tokens * token_table_params(spec))
+    tables, head = spec.embedding, spec.head
+    logits = when(head is not None, 2 * n_tokens * token_table_params(spec))
     return {
-        "embedding": when(spec.d_embedding is not None, square),
-        "head": logits + when(spec.head_transform, square),
+        "embedding": when(tables is not None and _projects(tables), square),
+        "head": logits + when(head is not None and head.transform is not None, square),
     }
 
 

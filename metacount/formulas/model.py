@@ -78,7 +78,8 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
 
     Source: `active_params`.
     """
-    looked_up = 0 if spec.tie_embeddings else ends.token_table_params(spec)
+    tied = spec.head is not None and spec.head.tied
+    looked_up = 0 if tied else ends.token_table_params(spec)
     return active_params(spec) - looked_up
 
 
@@ -88,8 +89,9 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
     Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
     """
     values = 0
-    if spec.selection_bias:
-        values = sum(stack.moe_layers(spec, n) * spec.n_experts for n, _ in stack.stacks(spec))
+    mixture = spec.last_stack.mixture
+    if mixture is not None and mixture.selection_bias:
+        values = sum(stack.moe_layers(spec, n) * mixture.n_experts for n, _ in stack.stacks(spec))
     return {"selection_bias": values}
 
 
@@ -136,15 +138,16 @@ def causal_matmul_flops_by_role(
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     _check_prefix(spec, prefix_len, seq_len)
+    near = spec.last_stack.attention.window
     all_seen, windowed = (
         attention.self_attention_pairs(
             spec.kind,
             seq_len,
-            window=window,
-            chunked=spec.window_kind == "chunked",
+            window=window and window.size,
+            chunked=window is not None and window.kind == "chunked",
             prefix_len=prefix_len,
         )
-        for window in (None, spec.window)
+        for window in (None, near)
     )
     return _forward_flops(spec, batch_size, seq_len, source_len, all_seen, windowed)
 
@@ -185,10 +188,10 @@ def decode_matmul_flops_by_role(
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
     source = kv_len if source_len is None else source_len
     windowed, full = stack.attention_layers(spec)
-    near = attention.attended_positions(kv_len, spec.window)
+    near = attention.attended_positions(kv_len, _window(spec))
     blocks = stack.stack_flops(
         spec,
-        spec.n_layers,
+        spec.last_stack.n_layers,
         [(windowed, near, near), (full, kv_len, kv_len)],
         batch_size=batch_size,
         n_queries=1,
@@ -219,7 +222,7 @@ def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """
     if spec.kind == "encoder":
         return 0
-    return spec.n_layers * block.kv_cache_values(spec) * bytes_per_value
+    return spec.last_stack.n_layers * block.kv_cache_values(spec) * bytes_per_value
 
 
 def kv_cache_bytes(
@@ -240,7 +243,7 @@ def kv_cache_bytes(
     if spec.kind == "encoder":
         return 0
     windowed, full = stack.attention_layers(spec)
-    near = attention.cached_positions(seq_len, spec.window)
+    near = attention.cached_positions(seq_len, _window(spec))
     values = block.kv_cache_values(spec) * (windowed * near + full * seq_len)
     source = seq_len if source_len is None else source_len
     return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
@@ -257,7 +260,7 @@ def cross_kv_cache_bytes(
     """
     if not spec.has_encoder:
         return 0
-    values = spec.n_layers * block.kv_cache_values(spec) * source_len
+    values = spec.last_stack.n_layers * block.kv_cache_values(spec) * source_len
     return batch_size * values * bytes_per_value
 
 
@@ -267,6 +270,11 @@ def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     Source: `params`.
     """
     return params(spec) * bytes_per_value
+
+
+def _window(spec: ModelSpec) -> Dim | None:
+    window = spec.last_stack.attention.window
+    return None if window is None else window.size
 
 
 def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:
@@ -297,18 +305,18 @@ def _forward_flops(
     source = seq_len if source_len is None else source_len
     blocks = stack.stack_flops(
         spec,
-        spec.n_layers,
+        spec.last_stack.n_layers,
         [(windowed, seq_len, windowed_pairs), (full, seq_len, full_pairs)],
         batch_size=batch_size,
         n_queries=seq_len,
         source_len=source if spec.has_encoder else None,
     )
     total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
-    if spec.has_encoder:
+    if spec.has_encoder and spec.encoder is not None:
         encoder = stack.stack_flops(
             spec,
-            spec.n_encoder_layers,
-            [(spec.n_encoder_layers, source, source * source)],
+            spec.encoder.n_layers,
+            [(spec.encoder.n_layers, source, source * source)],
             batch_size=batch_size,
             n_queries=source,
         )

@@ -18,8 +18,9 @@
 from __future__ import annotations
 
 from metacount.formulas import attention, block, ends, moe, position
-from metacount.formulas.dim import Dim, when
+from metacount.formulas.dim import Dim
 from metacount.spec import ModelSpec
+from metacount.spec.position import Learned, RelativeBuckets
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 def stacks(spec: ModelSpec) -> list[tuple[Dim, bool]]:
     """Each stack of the model: its number of blocks, and whether they have cross-attention."""
-    decoder = (spec.n_layers, spec.has_encoder)
-    return [(spec.n_encoder_layers, False), decoder] if spec.has_encoder else [decoder]
+    cross = spec.has_encoder
+    return [(each.n_layers, cross and each is spec.decoder) for each in spec.stacks]
 
 
 def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
@@ -37,13 +38,14 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 
     Source: `moe.moe_layers`.
     """
-    if not spec.is_moe:
+    mixture = spec.last_stack.mixture
+    if mixture is None:
         return 0
     return moe.moe_layers(
         n_layers,
-        n_dense_layers=spec.n_dense_layers,
-        moe_every=spec.moe_every,
-        moe_offset=spec.moe_offset,
+        n_dense_layers=mixture.n_dense_layers,
+        moe_every=mixture.every,
+        moe_offset=mixture.offset,
     )
 
 
@@ -52,10 +54,11 @@ def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
 
     Source: `attention.windowed_layers`.
     """
-    if spec.window is None:
-        return 0, spec.n_layers
-    windowed = attention.windowed_layers(spec.n_layers, spec.window_pattern)
-    return windowed, spec.n_layers - windowed
+    last = spec.last_stack
+    if last.attention.window is None:
+        return 0, last.n_layers
+    windowed = attention.windowed_layers(last.n_layers, last.attention.window.pattern)
+    return windowed, last.n_layers - windowed
 
 
 def stack_params(spec: ModelSpec, n_layers: Dim, *, cross: bool, active: bool) -> dict[str, Dim]:
@@ -64,19 +67,22 @@ def stack_params(spec: ModelSpec, n_layers: Dim, *, cross: bool, active: bool) -
     Returns: parameters, exact; with `active`, those that one token uses.
     Source: `block.block_params`, `position.learned_table_params`, `position.t5_bias_params`.
     """
-    # the first block has every norm but one where first_norm is False (ModernBERT)
-    n_norms = spec.final_norm - (not spec.first_norm)
+    last, positions = spec.last_stack, spec.positions
+    # the first block has every norm but one where `first` is False (ModernBERT)
+    n_norms = last.norms.final - (not last.norms.first)
     norms = n_norms * block.width_norm_params(spec)
-    norms += when(spec.embedding_norm, ends.embedding_norm_params(spec))
+    if spec.embedding is not None and spec.embedding.norm:
+        norms += ends.embedding_norm_params(spec)
     total: dict[str, Dim] = {"norm": norms, "position": 0}
-    if spec.position == "learned":
-        total["position"] = position.learned_table_params(spec.n_positions, ends.table_width(spec))
-    if spec.position == "t5":
-        total["position"] = position.t5_bias_params(spec.n_buckets, spec.n_heads)
+    if isinstance(positions, Learned):
+        rows = positions.n_positions
+        total["position"] = position.learned_table_params(rows, ends.table_width(spec))
+    if isinstance(positions, RelativeBuckets):
+        total["position"] = position.t5_bias_params(positions.n_buckets, last.attention.n_heads)
     n_moe = moe_layers(spec, n_layers)
     dense = block.block_params(spec, moe=False, cross=cross)
     add(total, dense, times=n_layers - n_moe)
-    if spec.is_moe:
+    if last.mixture is not None:
         add(total, block.block_params(spec, moe=True, cross=cross, active=active), times=n_moe)
     return total
 
@@ -125,7 +131,7 @@ def stack_flops(
     n_tokens = batch_size * n_queries
     dense = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)
     add(total, dense, times=n_layers - n_moe)
-    if spec.is_moe:
+    if spec.last_stack.mixture is not None:
         add(total, block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True), times=n_moe)
     return total
 

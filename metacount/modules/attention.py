@@ -12,7 +12,10 @@ from metacount.modules.cache import LayerCache
 from metacount.modules.linear import Linear
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import RelativeProjection, apply_rope, grown
-from metacount.position_parts import QueryGrowth, RopeScaling
+from metacount.spec import attention as parts
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope
+from metacount.spec.rope_scaling import QueryGrowth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +112,9 @@ def l2_norm(x: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
+RMS = Norms(kind="rmsnorm")
+
+
 class Attention(nn.Module):
     """Multi-head, multi-query or grouped-query attention; self- or cross-.
 
@@ -116,58 +122,48 @@ class Attention(nn.Module):
     value head); Ainslie et al. 2023, arXiv:2305.13245 (groups). `head_dim` is free of
     d_model / n_heads. QK-norm: RMSNorm over each head ("head", Qwen3) or all of
     them ("full", OLMo 2), LayerNorm over each head ("layernorm", Persimmon), or "l2" (Llama 4).
+
+    `rope` rotates (`windowed`: as in the windowed layers), `growth` makes far queries grow,
+    `relative` adds Transformer-XL's positions.
     """
 
     def __init__(
         self,
-        *,
+        part: parts.Attention,
         d_model: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        q_bias: bool = False,
-        k_bias: bool = False,
-        v_bias: bool = False,
-        o_bias: bool = False,
-        qk_norm: str = "none",
-        norm_eps: float = 1e-5,
-        norm_unit_offset: bool = False,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: bool = False,
-        rotary_dim: int | None = None,
-        rope_theta: float = 10000.0,
-        rope_style: str = "half",
-        rope_scaling: RopeScaling | None = None,
-        query_growth: QueryGrowth | None = None,
+        *,
+        norms: Norms = RMS,
+        rope: Rope | None = None,
+        windowed: bool = False,
+        growth: QueryGrowth | None = None,
         relative: bool = False,
     ) -> None:
         super().__init__()
-        self.head_dim, self.rotary_dim = head_dim, rotary_dim
-        self.rope_theta, self.rope_style = rope_theta, rope_style
-        self.rope_scaling, self.query_growth = rope_scaling, query_growth
-        self.qk_norm, self.norm_eps = qk_norm, norm_eps
-        self.scale = head_dim**-0.5 if scale is None else scale
-        self.q_proj = Linear(d_model, n_heads * head_dim, bias=q_bias)
-        self.k_proj = Linear(d_model, n_kv_heads * head_dim, bias=k_bias)
-        self.v_proj = Linear(d_model, n_kv_heads * head_dim, bias=v_bias)
-        self.o_proj = Linear(n_heads * head_dim, d_model, bias=o_bias)
+        n_heads, n_kv_heads, head_dim = part.n_heads, part.n_kv_heads, part.head_dim
+        self.head_dim, self.norm_eps = head_dim, norms.eps
+        self.query_growth, self.rotary_dim = growth, None
+        if rope is not None:
+            self.rotary_dim = head_dim if rope.rotary_dim is None else rope.rotary_dim
+            self.rope_style = rope.style
+            self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
+        self.qk_norm = part.qk_norm
+        self.scale = head_dim**-0.5 if part.scale is None else part.scale
+        self.q_proj = Linear(d_model, n_heads * head_dim, bias=part.q_bias)
+        self.k_proj = Linear(d_model, n_kv_heads * head_dim, bias=part.k_bias)
+        self.v_proj = Linear(d_model, n_kv_heads * head_dim, bias=part.v_bias)
+        self.o_proj = Linear(n_heads * head_dim, d_model, bias=part.o_bias)
         self.q_norm: RMSNorm | LayerNorm | None = None
         self.k_norm: RMSNorm | LayerNorm | None = None
-        if qk_norm == "layernorm":
-            self.q_norm, self.k_norm = (LayerNorm(head_dim, bias=True, eps=norm_eps) for _ in "qk")
-        elif qk_norm in ("head", "full"):
-            heads = (1, 1) if qk_norm == "head" else (n_heads, n_kv_heads)
+        if part.qk_norm == "layernorm":
+            self.q_norm, self.k_norm = (LayerNorm(head_dim, bias=True, eps=norms.eps) for _ in "qk")
+        elif part.qk_norm in ("head", "full"):
+            heads = (1, 1) if part.qk_norm == "head" else (n_heads, n_kv_heads)
             self.q_norm, self.k_norm = (
-                RMSNorm(n * head_dim, unit_offset=norm_unit_offset, eps=norm_eps) for n in heads
+                RMSNorm(n * head_dim, unit_offset=norms.unit_offset, eps=norms.eps) for n in heads
             )
-        self.relative = (
-            RelativeProjection(d_model=d_model, n_heads=n_heads, head_dim=head_dim)
-            if relative
-            else None
-        )
+        self.relative = RelativeProjection(part, d_model) if relative else None
         self.core = ScaledDotProduct(
-            scale=self.scale, softcap=softcap, sinks=n_heads if sinks else None
+            scale=self.scale, softcap=part.softcap, sinks=n_heads if part.sinks else None
         )
 
     def forward(

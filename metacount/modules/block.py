@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from metacount.modules.attention import Attention, Visibility
 from metacount.modules.cache import LayerCache
-from metacount.modules.ffn import FeedForward, GatedFeedForward
-from metacount.modules.linear import Linear
+from metacount.modules.ffn import FeedForward, GatedFeedForward, feed_forward
 from metacount.modules.mla import LatentAttention
-from metacount.modules.moe import Experts, MixtureOfExperts, Router
+from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
-from metacount.position_parts import QueryGrowth, RopeScaling
 from metacount.spec import ModelSpec
+from metacount.spec import mla as parts
+from metacount.spec.field import altered
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope, TransformerXL
 
 # sublayer -> names of the norm before it and of the norm after it
 NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
@@ -47,139 +49,54 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
 NORMS["deep"] = NORMS["post"]
 
 
-def make_norm(spec: ModelSpec, width: int) -> LayerNorm | RMSNorm:
-    """The spec's norm over `width` values."""
-    if spec.norm == "layernorm":
-        return LayerNorm(width, bias=spec.norm_bias, affine=spec.norm_affine, eps=spec.norm_eps)
-    return RMSNorm(
-        width, affine=spec.norm_affine, unit_offset=spec.norm_unit_offset, eps=spec.norm_eps
-    )
+def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
+    """A norm over `width` values."""
+    if norms.kind == "layernorm":
+        return LayerNorm(width, bias=norms.bias, affine=norms.affine, eps=norms.eps)
+    return RMSNorm(width, affine=norms.affine, unit_offset=norms.unit_offset, eps=norms.eps)
 
 
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Self-attention of block `index`."""
-    rotates = spec.has_rope_layer(index)
-    theta, scaling = spec.rope_theta, spec.rope_scaling
-    if spec.is_windowed_layer(index) and spec.rope_theta_windowed is not None:
-        theta, scaling = spec.rope_theta_windowed, spec.rope_scaling_windowed
-    growth = spec.query_growth
-    if growth is not None and growth.nope_only and rotates:
+    part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
+    windowed = spec.is_windowed_layer(index)
+    rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
+    if isinstance(part, parts.LatentAttention):
+        assert rope is not None  # the spec requires it
+        return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
+    growth = positions.growth if isinstance(positions, Rope) else None
+    if growth is not None and growth.nope_only and rope is not None:
         growth = None
-    if spec.attention == "mla":
-        assert spec.kv_lora_rank and spec.qk_nope_head_dim  # the spec requires them
-        assert spec.qk_rope_head_dim and spec.v_head_dim
-        return LatentAttention(
-            d_model=spec.d_model,
-            n_heads=spec.n_heads,
-            q_lora_rank=spec.q_lora_rank,
-            kv_lora_rank=spec.kv_lora_rank,
-            qk_nope_head_dim=spec.qk_nope_head_dim,
-            qk_rope_head_dim=spec.qk_rope_head_dim,
-            v_head_dim=spec.v_head_dim,
-            bias=spec.mla_bias,
-            norm_eps=spec.norm_eps,
-            scale=spec.attention_scale,
-            softcap=spec.attention_softcap,
-            rope_theta=theta,
-            rope_style=spec.rope_style,
-            rope_scaling=scaling,
-            latent_eps=spec.latent_norm_eps,
-        )
-    # Llama 4 norms only the queries and keys that it rotated
-    qk_norm = "none" if spec.qk_norm == "l2" and not rotates else spec.qk_norm
-    return make_gqa(
-        spec,
-        qk_norm=qk_norm,
-        sinks=spec.attention_sinks,
-        rotary_dim=(spec.rotary_dim or spec.head_dim) if rotates else None,
-        rope_theta=theta,
-        rope_scaling=scaling if rotates else None,
-        query_growth=growth,
-        relative=spec.position == "transformer_xl",
-    )
-
-
-def make_gqa(
-    spec: ModelSpec,
-    *,
-    qk_norm: str = "none",
-    sinks: bool = False,
-    rotary_dim: int | None = None,
-    rope_theta: float = 10000.0,
-    rope_scaling: RopeScaling | None = None,
-    query_growth: QueryGrowth | None = None,
-    relative: bool = False,
-) -> Attention:
-    """The spec's heads and biases; as it stands, a cross-attention: no positions, no QK-norm."""
-    assert spec.n_kv_heads and spec.head_dim
+    if part.qk_norm == "l2" and rope is None:
+        # Llama 4 norms only the queries and keys that it rotated
+        part = altered(part, qk_norm="none")
     return Attention(
-        d_model=spec.d_model,
-        n_heads=spec.n_heads,
-        n_kv_heads=spec.n_kv_heads,
-        head_dim=spec.head_dim,
-        q_bias=spec.q_bias,
-        k_bias=spec.k_bias,
-        v_bias=spec.v_bias,
-        o_bias=spec.o_bias,
-        qk_norm=qk_norm,
-        norm_eps=spec.norm_eps,
-        norm_unit_offset=spec.norm_unit_offset,
-        scale=spec.attention_scale,
-        softcap=spec.attention_softcap,
-        sinks=sinks,
-        rotary_dim=rotary_dim,
-        rope_theta=rope_theta,
-        rope_style=spec.rope_style,
-        rope_scaling=rope_scaling,
-        query_growth=query_growth,
-        relative=relative,
-    )
-
-
-def make_ffn(spec: ModelSpec, d_ff: int) -> FeedForward | GatedFeedForward:
-    """The spec's feed-forward of width `d_ff`."""
-    kind = GatedFeedForward if spec.gated else FeedForward
-    return kind(
+        part,
         spec.d_model,
-        d_ff,
-        activation=spec.activation,
-        bias=spec.ffn_bias,
-        swish_beta=spec.swish_beta,
+        norms=norms,
+        rope=rope,
+        windowed=windowed,
+        growth=growth,
+        relative=isinstance(positions, TransformerXL),
     )
 
 
-def make_moe(spec: ModelSpec) -> MixtureOfExperts:
-    """The spec's MoE layer."""
-    assert spec.n_experts and spec.top_k and spec.d_ff_expert
-    width = spec.n_shared_experts * (spec.d_ff_shared or spec.d_ff_expert)
-    return MixtureOfExperts(
-        router=Router(
-            d_model=spec.d_model,
-            n_experts=spec.n_experts,
-            top_k=spec.top_k,
-            scoring=spec.router,
-            bias=spec.router_bias,
-            selection_bias=spec.selection_bias,
-            n_groups=spec.n_groups,
-            top_groups=spec.top_groups,
-            group_score=spec.group_score,
-            routed_scale=spec.routed_scale,
-            mixer_jitter=spec.mixer_jitter,
-        ),
-        experts=Experts(
-            d_model=spec.d_model,
-            d_ff=spec.d_ff_expert,
-            n_experts=spec.n_experts,
-            top_k=spec.top_k,
-            activation=spec.activation,
-            gated=spec.gated,
-            bias=spec.expert_bias,
-            swish_beta=spec.swish_beta,
-            weigh_input=spec.router_scales_input,
-        ),
-        shared=make_ffn(spec, width) if width else None,
-        shared_gate=Linear(spec.d_model, 1, bias=False) if spec.shared_expert_gate else None,
-    )
+def make_cross_attention(spec: ModelSpec) -> Attention:
+    """The same heads and biases without positions, QK-norm and sinks."""
+    part = spec.last_stack.attention
+    assert not isinstance(part, parts.LatentAttention)  # the spec requires it
+    bare = altered(part, qk_norm="none", sinks=False)
+    return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
+
+
+def make_feed_forward(
+    spec: ModelSpec, index: int
+) -> FeedForward | GatedFeedForward | MixtureOfExperts:
+    """The feed-forward of block `index`, dense or a mixture of experts."""
+    stack = spec.last_stack
+    if stack.mixture is not None and stack.mixture.law.holds(index):
+        return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward)
+    return feed_forward(stack.feed_forward, spec.d_model)
 
 
 def deep_alpha(spec: ModelSpec, cross: bool) -> float:
@@ -188,11 +105,12 @@ def deep_alpha(spec: ModelSpec, cross: bool) -> float:
     (2N)^1/4 in a single stack; with N encoder and M decoder layers 0.81·(N⁴·M)^1/16 in the encoder
     and (3M)^1/4 in the decoder (whose blocks are those with cross-attention).
     """
+    n_layers: int = spec.last_stack.n_layers
     if cross:
-        return (3 * spec.n_layers) ** 0.25  # int ** float is Any
-    if spec.has_encoder:
-        return 0.81 * (spec.n_encoder_layers**4 * spec.n_layers) ** 0.0625
-    return (2 * spec.n_layers) ** 0.25
+        return (3 * n_layers) ** 0.25  # int ** float is Any
+    if spec.has_encoder and spec.encoder is not None:
+        return 0.81 * (spec.encoder.n_layers**4 * n_layers) ** 0.0625
+    return (2 * n_layers) ** 0.25
 
 
 class Block(nn.Module):
@@ -213,28 +131,30 @@ class Block(nn.Module):
 
     def __init__(self, spec: ModelSpec, index: int, *, cross: bool = False) -> None:
         super().__init__()
-        self.parallel = spec.norm_placement.startswith("parallel")
-        self.residual_scale = spec.residual_scale
-        self.alpha = deep_alpha(spec, cross) if spec.norm_placement == "deep" else 1.0
-        self.window = spec.window if spec.is_windowed_layer(index) else None
+        stack = spec.last_stack
+        norms, window = stack.norms, stack.attention.window
+        self.parallel = norms.placement.startswith("parallel")
+        self.residual_scale = stack.residual_scale
+        self.alpha = deep_alpha(spec, cross) if norms.placement == "deep" else 1.0
+        self.window = window.size if window is not None and window.law.holds(index) else None
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
             f"rope={spec.has_rope_layer(index)} cross={cross}"
         )
-        self.norms = NORMS[spec.norm_placement]
+        self.norms = NORMS[norms.placement]
         sublayers: dict[str, Callable[[], nn.Module]] = {
             "self_attn": lambda: make_attention(spec, index),
-            "cross_attn": lambda: make_gqa(spec),
-            "mlp": lambda: make_moe(spec) if spec.is_moe_layer(index) else make_dense(spec),
+            "cross_attn": lambda: make_cross_attention(spec),
+            "mlp": lambda: make_feed_forward(spec, index),
         }
         self.sublayers = [name for name in sublayers if cross or name != "cross_attn"]
         for name in self.sublayers:
             before, after = self.norms[name]
-            if before and not (index == 0 and name == "self_attn" and not spec.first_norm):
-                self.add_module(before, make_norm(spec, spec.d_model))
+            if before and not (index == 0 and name == "self_attn" and not norms.first):
+                self.add_module(before, make_norm(norms, spec.d_model))
             self.add_module(name, sublayers[name]())
             if after:
-                self.add_module(after, make_norm(spec, spec.d_model))
+                self.add_module(after, make_norm(norms, spec.d_model))
 
     def forward(
         self,
@@ -288,9 +208,3 @@ class Block(nn.Module):
         if norm is not None and self.norms is NORMS["post"]:
             return norm(x * self.alpha + y)
         return x + y
-
-
-def make_dense(spec: ModelSpec) -> FeedForward | GatedFeedForward:
-    """The feed-forward of a dense block."""
-    assert spec.d_ff
-    return make_ffn(spec, spec.d_ff)

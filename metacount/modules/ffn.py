@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.modules.linear import Linear
+from metacount.spec import ffn as parts
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -43,18 +44,11 @@ def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
 class FeedForward(nn.Module):
     """down(act(up(x))): Vaswani et al. 2017, arXiv:1706.03762, eq. 2; their d_ff is our M."""
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        activation: str,
-        bias: bool = False,
-        swish_beta: float = 1.0,
-    ) -> None:
+    def __init__(self, part: parts.FeedForward, d_model: int, *, width: int | None = None) -> None:
         super().__init__()
-        self.activation = activation
-        self.swish_beta = swish_beta
+        d_ff, bias = part.d_ff if width is None else width, part.bias
+        assert d_ff is not None  # every layer is a mixture: then nobody asks for this
+        self.activation, self.swish_beta = part.activation, part.swish_beta
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
@@ -70,18 +64,11 @@ class GatedFeedForward(nn.Module):
     sigmoid is GLU, silu SwiGLU, gelu GeGLU, relu ReGLU, identity the bilinear layer.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        activation: str,
-        bias: bool = False,
-        swish_beta: float = 1.0,
-    ) -> None:
+    def __init__(self, part: parts.FeedForward, d_model: int, *, width: int | None = None) -> None:
         super().__init__()
-        self.activation = activation
-        self.swish_beta = swish_beta
+        d_ff, bias = part.d_ff if width is None else width, part.bias
+        assert d_ff is not None  # every layer is a mixture: then nobody asks for this
+        self.activation, self.swish_beta = part.activation, part.swish_beta
         self.gate_proj = Linear(d_model, d_ff, bias=bias)
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
@@ -91,6 +78,13 @@ class GatedFeedForward(nn.Module):
         gate_BSM, up_BSM = self.gate_proj(x_BSD), self.up_proj(x_BSD)
         hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
         return self.down_proj(hidden_BSM)
+
+
+def feed_forward(
+    part: parts.FeedForward, d_model: int, *, width: int | None = None
+) -> FeedForward | GatedFeedForward:
+    """The feed-forward that a part describes, of its own width or of another."""
+    return (GatedFeedForward if part.gated else FeedForward)(part, d_model, width=width)
 
 
 def gated_d_ff(d_model: int, *, multiplier: str | Fraction = "1", multiple_of: int = 256) -> int:

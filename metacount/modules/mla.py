@@ -10,7 +10,12 @@ from metacount.modules.cache import LayerCache
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm
 from metacount.modules.position import apply_rope
-from metacount.position_parts import RopeScaling
+from metacount.spec import mla as parts
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope
+
+NORMS = Norms(kind="rmsnorm", eps=1e-6)
+ROPE = Rope(style="interleaved")
 
 
 class LatentAttention(nn.Module):
@@ -27,43 +32,39 @@ class LatentAttention(nn.Module):
 
     def __init__(
         self,
-        *,
+        part: parts.LatentAttention,
         d_model: int,
-        n_heads: int,
-        q_lora_rank: int | None,
-        kv_lora_rank: int,
-        qk_nope_head_dim: int,
-        qk_rope_head_dim: int,
-        v_head_dim: int,
-        bias: bool = False,
-        norm_eps: float = 1e-6,
-        scale: float | None = None,
-        softcap: float | None = None,
-        rope_theta: float = 10000.0,
-        rope_style: str = "interleaved",
-        rope_scaling: RopeScaling | None = None,
-        latent_eps: float | None = None,
+        *,
+        norms: Norms = NORMS,
+        rope: Rope = ROPE,
+        windowed: bool = False,
     ) -> None:
         super().__init__()
-        self.n_heads, self.v_head_dim = n_heads, v_head_dim
-        self.nope, self.rope, self.rank = qk_nope_head_dim, qk_rope_head_dim, kv_lora_rank
-        self.rope_theta, self.rope_style = rope_theta, rope_style
-        self.rope_scaling = rope_scaling
-        latent_eps = norm_eps if latent_eps is None else latent_eps
-        q_head_dim = qk_nope_head_dim + qk_rope_head_dim
+        n_heads, q_lora_rank, kv_lora_rank = part.n_heads, part.q_lora_rank, part.kv_lora_rank
+        self.n_heads, self.v_head_dim = n_heads, part.v_head_dim
+        self.nope, self.rope, self.rank = (
+            part.qk_nope_head_dim,
+            part.qk_rope_head_dim,
+            kv_lora_rank,
+        )
+        self.rope_style = rope.style
+        self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
+        eps = norms.eps if part.norm_eps is None else part.norm_eps
+        q_head_dim = self.nope + self.rope
         if q_lora_rank is None:
             self.q_proj = Linear(d_model, n_heads * q_head_dim, bias=False)
         else:
-            self.q_a_proj = Linear(d_model, q_lora_rank, bias=bias)
-            self.q_a_layernorm = RMSNorm(q_lora_rank, eps=latent_eps)
+            self.q_a_proj = Linear(d_model, q_lora_rank, bias=part.bias)
+            self.q_a_layernorm = RMSNorm(q_lora_rank, eps=eps)
             self.q_b_proj = Linear(q_lora_rank, n_heads * q_head_dim, bias=False)
         self.q_lora_rank = q_lora_rank
-        self.kv_a_proj_with_mqa = Linear(d_model, kv_lora_rank + qk_rope_head_dim, bias=bias)
-        self.kv_a_layernorm = RMSNorm(kv_lora_rank, eps=latent_eps)
-        self.kv_b_proj = Linear(kv_lora_rank, n_heads * (qk_nope_head_dim + v_head_dim), bias=False)
-        self.o_proj = Linear(n_heads * v_head_dim, d_model, bias=bias)
+        self.kv_a_proj_with_mqa = Linear(d_model, kv_lora_rank + self.rope, bias=part.bias)
+        self.kv_a_layernorm = RMSNorm(kv_lora_rank, eps=eps)
+        expanded = n_heads * (self.nope + self.v_head_dim)
+        self.kv_b_proj = Linear(kv_lora_rank, expanded, bias=False)
+        self.o_proj = Linear(n_heads * self.v_head_dim, d_model, bias=part.bias)
         self.core = ScaledDotProduct(
-            scale=q_head_dim**-0.5 if scale is None else scale, softcap=softcap
+            scale=q_head_dim**-0.5 if part.scale is None else part.scale, softcap=part.softcap
         )
 
     def forward(

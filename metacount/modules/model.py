@@ -14,6 +14,10 @@ from metacount.modules.ffn import activate
 from metacount.modules.linear import Linear, Table
 from metacount.modules.position import RelativeBias, alibi_bias, sinusoid
 from metacount.spec import ModelSpec
+from metacount.spec import embedding as parts
+from metacount.spec.ffn import FeedForward
+from metacount.spec.norm import Norms
+from metacount.spec.position import Alibi, Learned, RelativeBuckets, Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,12 @@ class Output:
     hidden_BSD: Tensor
     logits_BSV: Tensor | None = None
     pooled_BD: Tensor | None = None
+
+
+def table_width(spec: ModelSpec) -> int:
+    """Width of the token, token-type and learned position tables."""
+    tables, d_model = spec.embedding, spec.d_model
+    return d_model if tables is None or tables.width is None else tables.width
 
 
 class TokenEmbedding(Table):
@@ -44,12 +54,13 @@ class EmbeddingProjection(Linear):
 class HeadTransform(nn.Module):
     """norm(act(W·h)) before the head: BERT's masked-LM head, D -> width of the tables."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(
+        self, part: parts.HeadTransform, d_model: int, width: int, like: FeedForward, norms: Norms
+    ) -> None:
         super().__init__()
-        self.activation, self.swish_beta = spec.activation, spec.swish_beta
-        width = spec.d_embedding or spec.d_model
-        self.dense = Linear(spec.d_model, width, bias=spec.head_transform_bias)
-        self.norm = make_norm(spec, width)
+        self.activation, self.swish_beta = like.activation, like.swish_beta
+        self.dense = Linear(d_model, width, bias=part.bias)
+        self.norm = make_norm(norms, width)
 
     def forward(self, hidden_BSD: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, width]."""
@@ -82,31 +93,29 @@ class Stack(nn.Module):
         self.kind = "bidirectional" if is_encoder else "causal"
         if spec.kind == "prefix-decoder":
             self.kind = "prefix"
-        n_layers = spec.n_encoder_layers if is_encoder and spec.has_encoder else spec.n_layers
+        part = spec.encoder if is_encoder else spec.decoder
+        assert part is not None
+        tables, positions = spec.embedding, spec.positions
         self.embed_positions = self.embed_queries = self.embed_norm = self.embed_proj = None
         self.relative_bias = self.norm = None
-        width = spec.d_embedding or spec.d_model
-        if spec.position == "learned":
-            assert spec.n_positions
-            self.embed_positions = PositionTable(spec.n_positions, width)
-            if spec.n_query_positions:
-                self.embed_queries = PositionTable(spec.n_query_positions, spec.d_model)
-        if spec.embedding_norm:
-            self.embed_norm = make_norm(spec, width)
-        if spec.d_embedding is not None:
-            self.embed_proj = EmbeddingProjection(spec.d_embedding, spec.d_model, bias=True)
-        if spec.position == "t5":
-            assert spec.n_buckets and spec.max_distance
+        width = table_width(spec)
+        if isinstance(positions, Learned):
+            self.embed_positions = PositionTable(positions.n_positions, width)
+            if positions.n_query_positions:
+                self.embed_queries = PositionTable(positions.n_query_positions, spec.d_model)
+        if tables is not None and tables.norm:
+            self.embed_norm = make_norm(part.norms, width)
+        if tables is not None and tables.width is not None:
+            self.embed_proj = EmbeddingProjection(tables.width, spec.d_model, bias=True)
+        if isinstance(positions, RelativeBuckets):
             self.relative_bias = RelativeBias(
-                n_buckets=spec.n_buckets,
-                n_heads=spec.n_heads,
-                max_distance=spec.max_distance,
-                bidirectional=is_encoder,
+                positions, part.attention.n_heads, bidirectional=is_encoder
             )
         cross = spec.has_encoder and not is_encoder
-        self.layers = nn.ModuleList(Block(spec, i, cross=cross) for i in range(n_layers))
-        if spec.final_norm:
-            self.norm = make_norm(spec, spec.d_model)
+        self.layers = nn.ModuleList(Block(spec, i, cross=cross) for i in range(part.n_layers))
+        if part.norms.final:
+            self.norm = make_norm(part.norms, spec.d_model)
+        self.window, self.n_heads = part.attention.window, part.attention.n_heads
 
     @property
     def blocks(self) -> list[Block]:
@@ -149,7 +158,7 @@ class Stack(nn.Module):
                 key_start=first,
                 n_keys=start + n - first,
                 window=block.window,
-                chunked=self.spec.window_kind == "chunked",
+                chunked=self.window is not None and self.window.kind == "chunked",
             )
             windowed = block.window is not None
             if windowed not in biases:
@@ -168,14 +177,11 @@ class Stack(nn.Module):
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _add_positions(self, x_BSD: Tensor, positions: Tensor) -> Tensor:
+        known = self.spec.positions
         if self.embed_positions is not None:
-            x_BSD = x_BSD + self.embed_positions(positions + self.spec.position_offset)
-        elif self.spec.position == "sinusoidal":
-            table = sinusoid(
-                positions + self.spec.position_offset,
-                x_BSD.shape[-1],
-                style=self.spec.sinusoid_style,
-            )
+            x_BSD = x_BSD + self.embed_positions(positions + known.offset)
+        elif isinstance(known, Sinusoidal):
+            table = sinusoid(positions + known.offset, x_BSD.shape[-1], style=known.style)
             x_BSD = x_BSD + table.to(x_BSD.dtype)
         if self.embed_norm is not None:
             x_BSD = self.embed_norm(x_BSD)
@@ -184,9 +190,10 @@ class Stack(nn.Module):
     def _bias(self, sees: Visibility, device: torch.device) -> Tensor | None:
         if self.relative_bias is not None:
             return self.relative_bias(sees.queries(device), sees.keys(device))
-        if self.spec.position == "alibi":
-            bias = alibi_bias(self.spec.n_heads, sees.queries(device), sees.keys(device))
-            return bias if self.spec.alibi_scale == 1.0 else bias * self.spec.alibi_scale
+        known = self.spec.positions
+        if isinstance(known, Alibi):
+            bias = alibi_bias(self.n_heads, sees.queries(device), sees.keys(device))
+            return bias if known.scale == 1.0 else bias * known.scale
         return None
 
 
@@ -198,22 +205,25 @@ class Model(nn.Module):
         self.spec = spec
         self.embed_tokens = self.embed_types = self.lm_head = self.pooler = None
         self.encoder = self.decoder = self.head_transform = None
-        width = spec.d_embedding or spec.d_model
-        if spec.vocab_size is not None:
-            self.embed_tokens = TokenEmbedding(spec.vocab_size, width)
-        if spec.n_token_types:
-            self.embed_types = TypeTable(spec.n_token_types, width)
-        if spec.has_encoder or spec.kind == "encoder":
+        width, tables, head = table_width(spec), spec.embedding, spec.head
+        if tables is not None:
+            self.embed_tokens = TokenEmbedding(tables.vocab_size, width)
+            if tables.n_token_types:
+                self.embed_types = TypeTable(tables.n_token_types, width)
+        if spec.encoder is not None:
             self.encoder = Stack(spec, is_encoder=True)
-        if spec.kind != "encoder":
+        if spec.decoder is not None:
             self.decoder = Stack(spec, is_encoder=False)
         if spec.pooler:
             self.pooler = Pooler(spec.d_model)
-        if spec.has_head and self.embed_tokens is not None:
-            if spec.head_transform:
-                self.head_transform = HeadTransform(spec)
-            self.lm_head = OutputHead(width, self.embed_tokens.num_embeddings, bias=spec.head_bias)
-            if spec.tie_embeddings:
+        if head is not None and self.embed_tokens is not None:
+            if head.transform is not None:
+                like, norms = spec.last_stack.feed_forward, spec.last_stack.norms
+                self.head_transform = HeadTransform(
+                    head.transform, spec.d_model, width, like, norms
+                )
+            self.lm_head = OutputHead(width, self.embed_tokens.num_embeddings, bias=head.bias)
+            if head.tied:
                 self.lm_head.weight = self.embed_tokens.weight
 
     @property
@@ -271,24 +281,26 @@ class Model(nn.Module):
         )
 
     def _embed(self, tokens: Tensor, token_types: Tensor | None) -> Tensor:
-        if self.embed_tokens is None:
+        tables = self.spec.embedding
+        if self.embed_tokens is None or tables is None:
             return tokens
         x_BSD = self.embed_tokens(tokens)
-        if self.spec.embedding_scale != 1.0:
-            x_BSD = x_BSD * self.spec.embedding_scale
+        if tables.scale != 1.0:
+            x_BSD = x_BSD * tables.scale
         if self.embed_types is not None:
             types = torch.zeros_like(tokens) if token_types is None else token_types
             x_BSD = x_BSD + self.embed_types(types)
         return x_BSD
 
     def _logits(self, hidden_BSD: Tensor) -> Tensor | None:
-        if self.lm_head is None:
+        head = self.spec.head
+        if self.lm_head is None or head is None:
             return None
         if self.head_transform is not None:
             hidden_BSD = self.head_transform(hidden_BSD)
         logits_BSV = self.lm_head(hidden_BSD)
-        if self.spec.logit_scale != 1.0:
-            logits_BSV = logits_BSV * self.spec.logit_scale
-        if self.spec.logit_softcap is not None:
-            logits_BSV = torch.tanh(logits_BSV / self.spec.logit_softcap) * self.spec.logit_softcap
+        if head.scale != 1.0:
+            logits_BSV = logits_BSV * head.scale
+        if head.softcap is not None:
+            logits_BSV = torch.tanh(logits_BSV / head.softcap) * head.softcap
         return logits_BSV

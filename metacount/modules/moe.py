@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from metacount.modules.ffn import FeedForward, GatedFeedForward, activate, gate
+from metacount.modules.ffn import activate, feed_forward, gate
 from metacount.modules.linear import Linear
 from metacount.modules.norm import at_least_float32
+from metacount.spec import moe as parts
+from metacount.spec.ffn import FeedForward as FeedForwardPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,30 +42,15 @@ class Router(nn.Module):
     of SparseMixer: see `mixed`.
     """
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        n_experts: int,
-        top_k: int,
-        scoring: str,
-        bias: bool = False,
-        selection_bias: bool = False,
-        n_groups: int | None = None,
-        top_groups: int | None = None,
-        group_score: str = "top2_sum",
-        routed_scale: float = 1.0,
-        mixer_jitter: float | None = None,
-    ) -> None:
+    def __init__(self, part: parts.Mixture, d_model: int) -> None:
         super().__init__()
-        self.mixer_jitter = mixer_jitter
-        self.top_k, self.scoring, self.routed_scale = top_k, scoring, routed_scale
-        self.n_groups, self.top_groups, self.group_score = n_groups, top_groups, group_score
-        self.proj = Linear(d_model, n_experts, bias=bias)
+        self.mixer_jitter = part.mixer_jitter
+        self.top_k, self.scoring, self.routed_scale = part.top_k, part.router, part.routed_scale
+        self.groups = part.groups
+        self.proj = Linear(d_model, part.n_experts, bias=part.router_bias)
         self.e_score_correction_bias: Tensor | None
-        self.register_buffer(
-            "e_score_correction_bias", torch.zeros(n_experts) if selection_bias else None
-        )
+        bias = torch.zeros(part.n_experts) if part.selection_bias else None
+        self.register_buffer("e_score_correction_bias", bias)
 
     def forward(self, x_ND: Tensor) -> Routing:
         """[N, D] -> who goes where, and with which weight; scores in float32 or wider."""
@@ -89,11 +76,11 @@ class Router(nn.Module):
         )
 
     def _limit_to_groups(self, scores_NE: Tensor) -> Tensor:
-        if self.n_groups is None or self.top_groups is None:
+        if self.groups is None:
             return scores_NE
-        grouped = scores_NE.unflatten(-1, (self.n_groups, -1))
-        best = grouped.topk(1 if self.group_score == "max" else 2, dim=-1).values.sum(-1)
-        groups = best.topk(self.top_groups, dim=-1).indices
+        grouped = scores_NE.unflatten(-1, (self.groups.n_groups, -1))
+        best = grouped.topk(1 if self.groups.score == "max" else 2, dim=-1).values.sum(-1)
+        groups = best.topk(self.groups.top_groups, dim=-1).indices
         allowed = torch.zeros_like(best).scatter(-1, groups, 1.0).bool()
         return grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
 
@@ -132,25 +119,17 @@ def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
 
 
 class Experts(nn.Module):
-    """All experts of a layer in 3-D tensors [E, out, in]; gate and up in one, gate first."""
+    """All experts of a layer in 3-D tensors [E, out, in]; gate and up in one, gate first.
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        d_ff: int,
-        n_experts: int,
-        top_k: int,
-        activation: str,
-        gated: bool,
-        bias: bool = False,
-        swish_beta: float = 1.0,
-        weigh_input: bool = False,
-    ) -> None:
+    `like` says their activation and whether they have a gate.
+    """
+
+    def __init__(self, part: parts.Mixture, d_model: int, like: FeedForwardPart) -> None:
         super().__init__()
-        self.weigh_input = weigh_input
-        self.n_experts, self.top_k, self.gated = n_experts, top_k, gated
-        self.activation, self.swish_beta = activation, swish_beta
+        n_experts, d_ff, bias, gated = part.n_experts, part.d_ff, part.bias, like.gated
+        self.weigh_input = part.router_scales_input
+        self.n_experts, self.top_k, self.gated = n_experts, part.top_k, gated
+        self.activation, self.swish_beta = like.activation, like.swish_beta
         up = 2 * d_ff if gated else d_ff
         self.up_name = "gate_up_proj" if gated else "up_proj"
         shapes = {self.up_name: (n_experts, up, d_model), "down_proj": (n_experts, d_model, d_ff)}
@@ -200,17 +179,15 @@ class MixtureOfExperts(nn.Module):
     DeepSeekMoE, arXiv:2401.06066, eq. 9-11; the shared experts' optional gate is Qwen's.
     """
 
-    def __init__(
-        self,
-        *,
-        router: Router,
-        experts: Experts,
-        shared: FeedForward | GatedFeedForward | None = None,
-        shared_gate: Linear | None = None,
-    ) -> None:
+    def __init__(self, part: parts.Mixture, d_model: int, like: FeedForwardPart) -> None:
         super().__init__()
-        self.gate, self.experts = router, experts
-        self.shared_experts, self.shared_expert_gate = shared, shared_gate
+        self.gate, self.experts = Router(part, d_model), Experts(part, d_model, like)
+        self.shared_experts = self.shared_expert_gate = None
+        shared = part.shared
+        if shared is not None:
+            width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
+            self.shared_experts = feed_forward(like, d_model, width=width)
+            self.shared_expert_gate = Linear(d_model, 1, bias=False) if shared.gate else None
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]."""

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from metacount.modules.linear import Linear, Table
 from metacount.modules.norm import at_least_float32
 from metacount.modules.rope_scaling import speeds
-from metacount.position_parts import QueryGrowth, RopeScaling
+from metacount.spec.attention import Attention
+from metacount.spec.position import RelativeBuckets
+from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
 
 
 def sinusoid(positions: Tensor, width: int, *, style: str = "alternating") -> Tensor:
@@ -103,13 +105,11 @@ class RelativeBias(nn.Module):
     half grow logarithmically up to `max_distance`; an encoder uses half of each for either side.
     """
 
-    def __init__(
-        self, *, n_buckets: int, n_heads: int, max_distance: int, bidirectional: bool
-    ) -> None:
+    def __init__(self, part: RelativeBuckets, n_heads: int, *, bidirectional: bool) -> None:
         super().__init__()
-        self.n_buckets, self.max_distance = n_buckets, max_distance
+        self.n_buckets, self.max_distance = part.n_buckets, part.max_distance
         self.bidirectional = bidirectional
-        self.relative_attention_bias = Table(n_buckets, n_heads)
+        self.relative_attention_bias = Table(part.n_buckets, n_heads)
 
     def bucket(self, offset: Tensor) -> Tensor:
         """Bucket of `key position - query position`, elementwise."""
@@ -145,8 +145,9 @@ class RelativeProjection(nn.Module):
     Their W_{k,R} is `r_proj`, their u and v are `content_bias` and `position_bias`.
     """
 
-    def __init__(self, *, d_model: int, n_heads: int, head_dim: int) -> None:
+    def __init__(self, part: Attention, d_model: int) -> None:
         super().__init__()
+        n_heads, head_dim = part.n_heads, part.head_dim
         self.n_heads, self.head_dim = n_heads, head_dim
         self.r_proj = Linear(d_model, n_heads * head_dim, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(n_heads, head_dim))

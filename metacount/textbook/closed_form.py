@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacount import symbols
 from metacount.formulas import attention, model
 from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import ModelSpec, Workload
-from metacount.symbols import Term
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
+from metacount.spec.legend import Term
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,12 +123,12 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     run = run_sizes(spec, workload)
     values = {part: value for part, value in count(spec, run).items() if value}
     # sizes that are 0 or None are structure: the model has none of these parts
-    fields = {t.name: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
+    fields = {t.name: getattr(spec, t.name) for t in legend.MODEL_TERMS}
     sizes = {name: size for name, size in fields.items() if size}
     if spec.moe_every == 1:
         sizes.pop("moe_every")
     run_present = {name: size for name, size in run.items() if size}
-    letters = {**symbols.sympy_symbols(t.name for t in symbols.TERMS), BYTES.name: _symbol(BYTES)}
+    letters = {**legend.sympy_symbols(t.name for t in legend.TERMS), BYTES.name: _symbol(BYTES)}
     in_letters = count(
         spec.substituted(**{name: letters[name] for name in sizes}),
         {**run, **{name: letters[name] for name in run_present}},
@@ -145,7 +143,7 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
         quantity=quantity,
         parts=parts,
         values=values,
-        terms=tuple(t for t in (*symbols.TERMS, WINDOWED, BYTES) if t.letter in used),
+        terms=tuple(t for t in (*legend.TERMS, WINDOWED, BYTES) if t.letter in used),
         numbers={letter: size for letter, size in numbers.items() if letter in used},
     )
     _check(form)

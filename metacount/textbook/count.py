@@ -5,8 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import model
 from metacount.frozen import frozen
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import ModelSpec, Request, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import json
 import os
 
 from metacount.frozen import frozen
-from metacount.rules import DTYPE_BYTES
-from metacount.symbols import MODEL_TERMS
+from metacount.spec import DTYPE_BYTES
+from metacount.spec.legend import MODEL_TERMS
 from metacount.textbook.domain import FROM as FROM
 from metacount.textbook.domain import NotKnown, NotReadable, holds
 from metacount.textbook.fingerprints import has_changed, source_of, unix_lines

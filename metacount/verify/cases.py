@@ -165,7 +165,7 @@ def _besides(
 
 
 def _tied(spec: ModelSpec) -> bool:
-    return spec.attention == "gqa" and spec.n_kv_heads == spec.n_heads
+    return bool(spec.attention == "gqa" and spec.n_kv_heads == spec.n_heads)
 
 
 def _changed(model: Any, name: str, numbers: Iterable[int], spec: ModelSpec) -> Iterator[Any]:

@@ -10,8 +10,7 @@ from typing import Any
 from metacount.catalog import CatalogEntry, compare_published
 from metacount.frozen import frozen
 from metacount.resolve import Foreign
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import SEQ_LEN, ModelSpec, Request, Workload
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from metacount.textbook.count import count, fitted, said_of_length
 from metacount.units import exact
 from metacount.witness import BREAKDOWNS, QUANTITIES

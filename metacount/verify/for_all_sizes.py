@@ -12,8 +12,7 @@ from typing import Any
 import sympy
 
 from metacount.frozen import frozen
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tracing.code_form import CodeForm
 from metacount.tracing.domain import is_below
 from metacount.tracing.forms import IDLE, NotTraced, Tracer

@@ -16,8 +16,7 @@ from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import chosen_class
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import SIZES

@@ -48,7 +48,7 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
 
 def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:
     """What the letters in formulas stand for."""
-    from metacount.symbols import MODEL_TERMS
+    from metacount.spec.legend import MODEL_TERMS
 
     used = {
         letter

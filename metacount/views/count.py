@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.catalog import compare_published
-from metacount.rules import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import length_shown
 from metacount.textbook.proven import proven
 from metacount.views.layout import (

@@ -7,8 +7,7 @@ import sys
 
 from metacount import units
 from metacount.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, interrupted, shown
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import SEQ_LEN
+from metacount.spec import DTYPE_BYTES, SEQ_LEN
 from metacount.views.layout import columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

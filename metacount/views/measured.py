@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.rules import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES
 from metacount.views.layout import bold, columns, paragraph, table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -69,9 +69,9 @@ def test_biases_on_some_are_said() -> None:
 
 
 def test_no_other_name_of_a_switch_is_a_size() -> None:
-    from metacount import symbols
+    from metacount.spec import legend
 
-    assert [name for name in STRUCTURE if symbols.ours(name)] == []
+    assert [name for name in STRUCTURE if legend.ours(name)] == []
     spec = find_model("qwen3-32b").spec
     assert structure_of(spec, "use_qk_norm") == (True,)
     assert structure_of(spec, "frobs") is None

@@ -148,12 +148,12 @@ def route(router: Any, row: Row) -> dict[int, float]:
     if router.e_score_correction_bias is not None:
         rank = add(rank, router.e_score_correction_bias.tolist())
     experts = list(range(len(rank)))
-    if router.n_groups:
-        size = len(rank) // router.n_groups
+    if router.groups:
+        size = len(rank) // router.groups.n_groups
         groups = [experts[i : i + size] for i in range(0, len(rank), size)]
-        best_of = 1 if router.group_score == "max" else 2
+        best_of = 1 if router.groups.score == "max" else 2
         worth = [sum(sorted((rank[e] for e in group), reverse=True)[:best_of]) for group in groups]
-        kept = sorted(range(len(groups)), key=lambda g: -worth[g])[: router.top_groups]
+        kept = sorted(range(len(groups)), key=lambda g: -worth[g])[: router.groups.top_groups]
         experts = [e for g in kept for e in groups[g]]
     chosen = sorted(experts, key=lambda e: -rank[e])[: router.top_k]
     if router.scoring == "topk_softmax":

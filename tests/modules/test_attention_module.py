@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from module_loops import Rows, assert_near, attention, norm, parts, randomised, rms_norm
+from module_parts import make_attention
 from torch import Tensor
 
 from metacount.modules import Attention, LayerCache, ScaledDotProduct, Visibility
@@ -19,7 +20,7 @@ D, S, B = 7, 11, 2  # head_dim 10 and 6 heads have nothing to do with d_model 7
 
 def make(n_kv_heads: int = 2, **options: Any) -> Attention:
     sizes = {"d_model": D, "n_heads": 6, "n_kv_heads": n_kv_heads, "head_dim": 10}
-    return randomised(Attention(**sizes, **options))  # type: ignore[no-any-return]
+    return randomised(make_attention(**sizes, **options))  # type: ignore[no-any-return]
 
 
 def inputs(length: int = S) -> Tensor:

@@ -12,7 +12,7 @@ from module_specs import ENCODER_DECODER, small
 from torch import Tensor
 
 from metacount.modules import Block, LayerNorm, RMSNorm, Visibility
-from metacount.rules import CHOICES
+from metacount.spec import CHOICES
 
 PLACEMENTS = CHOICES["norm_placement"]
 S, T = 5, 8

@@ -14,8 +14,7 @@ from metacount import catalog
 from metacount.errors import SpecError
 from metacount.modules import build as build_file
 from metacount.modules.build import DTYPES, build
-from metacount.rules import CHOICES
-from metacount.spec import ModelSpec
+from metacount.spec import CHOICES, ModelSpec
 
 SPECS: dict[str, ModelSpec] = {
     "decoder": small(ROPE, tie_embeddings=True),

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from module_loops import assert_near, expert, moe, randomised, route
+from module_parts import like, make_mixture
 from torch import Tensor
 
 from metacount.measure.ours.flops import ReferenceCounter
-from metacount.modules import Experts, FeedForward, GatedFeedForward, MixtureOfExperts, Router
+from metacount.modules import GatedFeedForward, MixtureOfExperts
 from metacount.modules import moe as moe_file
-from metacount.modules.linear import Linear
+from metacount.spec.moe import SharedExperts
 
 D, M, E, K, SHARED = 5, 7, 11, 3, 13
 
@@ -29,15 +30,10 @@ def make(
     swish_beta: float = 1.0,
     **router: Any,
 ) -> MixtureOfExperts:
-    ffn = GatedFeedForward if gated else FeedForward
     how: dict[str, Any] = {"activation": activation, "bias": bias, "swish_beta": swish_beta}
-    sizes = {"d_model": D, "n_experts": E, "top_k": K}
-    return MixtureOfExperts(
-        router=Router(**sizes, scoring=scoring, **router),
-        experts=Experts(**sizes, d_ff=M, gated=gated, **how),
-        shared=ffn(D, SHARED, **how) if shared else None,
-        shared_gate=Linear(D, 1, bias=False) if gate else None,
-    )
+    one = SharedExperts(n_experts=1, d_ff=SHARED, gate=gate) if shared else None
+    sizes = {"n_experts": E, "top_k": K, "d_ff": M, "bias": bias, "shared": one}
+    return make_mixture(D, made={"gated": gated, **how}, scoring=scoring, **sizes, **router)
 
 
 def inputs() -> Tensor:
@@ -202,14 +198,9 @@ def test_a_token_may_choose_an_expert_alone_and_experts_may_be_idle() -> None:
 
 def test_all_experts_of_one_is_a_dense_layer() -> None:
     """E = k = 1: the routed weight is 1 and the layer is its only expert."""
-    sizes: dict[str, Any] = {"d_model": D, "n_experts": 1, "top_k": 1}
-    module = randomised(
-        MixtureOfExperts(
-            router=Router(**sizes, scoring="softmax"),
-            experts=Experts(**sizes, d_ff=M, activation="silu", gated=True),
-        )
-    )
-    dense = GatedFeedForward(D, M, activation="silu").double()
+    sizes: dict[str, Any] = {"d_ff": M, "n_experts": 1, "top_k": 1}
+    module = randomised(make_mixture(D, made={}, scoring="softmax", **sizes))
+    dense = GatedFeedForward(like(d_ff=M), D).double()
     dense.gate_proj.weight.data, dense.up_proj.weight.data = module.experts.gate_up_proj.data[
         0
     ].chunk(2)

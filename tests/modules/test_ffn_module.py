@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 from module_loops import SCALAR, assert_near, ffn, gated, randomised
+from module_parts import like
 
 from metacount.modules import FeedForward, GatedFeedForward, gated_d_ff
 from metacount.modules.ffn import activate, gate
-from metacount.rules import CHOICES
+from metacount.spec import CHOICES
 
 ACTIVATIONS = CHOICES["activation"]
 
@@ -22,7 +23,7 @@ def test_every_activation_of_the_spec_has_a_loop() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", sorted(SCALAR))
 def test_plain_is_a_loops(name: str, bias: bool) -> None:
-    module = randomised(FeedForward(5, 7, activation=name, bias=bias))
+    module = randomised(FeedForward(like(activation=name, gated=False, d_ff=7, bias=bias), 5))
     assert (module.up_proj.bias is not None) == bias == (module.down_proj.bias is not None)
     x = 2 * torch.randn(2, 3, 5, dtype=torch.float64)
     assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
@@ -31,7 +32,7 @@ def test_plain_is_a_loops(name: str, bias: bool) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gated_is_a_loops(name: str, bias: bool) -> None:
-    module = randomised(GatedFeedForward(5, 7, activation=name, bias=bias))
+    module = randomised(GatedFeedForward(like(activation=name, d_ff=7, bias=bias), 5))
     biases = [p.bias for p in (module.gate_proj, module.up_proj, module.down_proj)]
     assert [b is not None for b in biases] == [bias] * 3
     x = 4 * torch.randn(2, 3, 5, dtype=torch.float64)
@@ -74,7 +75,7 @@ def test_activations_by_hand(name: str, x: float, y: float) -> None:
 def test_swish_beta(beta: float) -> None:
     x = torch.randn(2, 3, 5, dtype=torch.float64)
     for kind in (FeedForward, GatedFeedForward):
-        module = randomised(kind(5, 7, activation="silu", swish_beta=beta))
+        module = randomised(kind(like(d_ff=7, swish_beta=beta), 5))
         assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
         if beta != 1.0:
             module.swish_beta, before = 1.0, module(x)
@@ -111,8 +112,8 @@ def test_gated_d_ff(d_model: int, multiplier: str, multiple_of: int, d_ff: int) 
 
 
 def test_two_thirds_keep_the_parameters() -> None:
-    plain = FeedForward(96, 4 * 96, activation="relu")
-    slim = GatedFeedForward(96, gated_d_ff(96), activation="silu")
+    plain = FeedForward(like(activation="relu", gated=False, d_ff=4 * 96), 96)
+    slim = GatedFeedForward(like(d_ff=gated_d_ff(96)), 96)
     # 2 · 96 · 384 == 3 · 96 · 256
     assert sum(p.numel() for p in plain.parameters()) == 73728
     assert sum(p.numel() for p in slim.parameters()) == 73728

@@ -18,6 +18,7 @@ from module_loops import (
     rope,
     weighted,
 )
+from module_parts import make_mla
 from torch import Tensor
 
 from metacount.modules import LatentAttention, LayerCache, Visibility
@@ -42,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def make(name: str) -> LatentAttention:
-    return randomised(LatentAttention(**SIZES, **CASES[name]))  # type: ignore[no-any-return]
+    return randomised(make_mla(**SIZES, **CASES[name]))  # type: ignore[no-any-return]
 
 
 def mla_by_loop(module: Any, rows: Rows, options: dict[str, Any], window: int) -> Rows:

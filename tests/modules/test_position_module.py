@@ -19,6 +19,7 @@ from module_loops import (
     t5_bucket,
     weighted,
 )
+from module_parts import make_attention
 from torch import Tensor
 
 from metacount.modules import (
@@ -31,6 +32,8 @@ from metacount.modules import (
 )
 from metacount.modules import sinusoid as sinusoid_table
 from metacount.modules.position import alibi_slopes
+from metacount.spec.attention import Attention as AttentionPart
+from metacount.spec.position import RelativeBuckets
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 12])
@@ -130,9 +133,8 @@ def test_alibi_bias_by_hand() -> None:
 def t5(n_buckets: int, max_distance: int, bidirectional: bool, n_heads: int = 3) -> RelativeBias:
     return randomised(  # type: ignore[no-any-return]
         RelativeBias(
-            n_buckets=n_buckets,
-            n_heads=n_heads,
-            max_distance=max_distance,
+            RelativeBuckets(n_buckets=n_buckets, max_distance=max_distance),
+            n_heads,
             bidirectional=bidirectional,
         )
     )
@@ -193,7 +195,7 @@ def test_t5_bias_is_a_row_of_the_table(both_sides: bool) -> None:
 
 
 def test_transformer_xl_projection_by_hand() -> None:
-    module = randomised(RelativeProjection(d_model=7, n_heads=3, head_dim=5))
+    module = randomised(RelativeProjection(AttentionPart(n_heads=3, n_kv_heads=3, head_dim=5), 7))
     assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
         "r_proj.weight": (15, 7),
         "content_bias": (3, 5),
@@ -242,7 +244,7 @@ def xl_by_loop(module: Attention, rows: Rows, window: int) -> Rows:
 @pytest.mark.parametrize("window", [None, 3])
 def test_transformer_xl_attention_is_the_papers_loop(n_kv_heads: int, window: int | None) -> None:
     module: Attention = randomised(
-        Attention(d_model=7, n_heads=3, n_kv_heads=n_kv_heads, head_dim=5, relative=True)
+        make_attention(d_model=7, n_heads=3, n_kv_heads=n_kv_heads, head_dim=5, relative=True)
     )
     x: Tensor = torch.randn(2, 8, 7, dtype=torch.float64)
     sees = Visibility(n_queries=8, n_keys=8, window=window)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from module_loops import assert_near, linear, randomised, route, sigmoid, softmax
+from module_parts import make_router
 from torch import Tensor
 
 from metacount.modules import Router, load_balancing_loss
 from metacount.modules.moe import Routing
-from metacount.rules import CHOICES
+from metacount.spec import CHOICES
 
 SCORINGS = CHOICES["router"]
 GROUPS: dict[str, dict[str, Any]] = {
@@ -24,7 +25,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 
 def make(scoring: str, **options: Any) -> Router:
     sizes: dict[str, Any] = {"d_model": 7, "n_experts": 15, "top_k": 4}
-    return randomised(Router(**(sizes | {"scoring": scoring} | options)))  # type: ignore[no-any-return]
+    return randomised(make_router(**(sizes | {"scoring": scoring} | options)))  # type: ignore[no-any-return]
 
 
 def tokens(n: int = 41) -> Tensor:
@@ -108,7 +109,7 @@ def test_softmax_then_renormalised_is_softmax_of_the_chosen() -> None:
 
 
 def test_router_of_bf16_scores_in_float32() -> None:
-    router = Router(d_model=7, n_experts=15, top_k=4, scoring="softmax").bfloat16()
+    router = make_router(d_model=7, n_experts=15, top_k=4, scoring="softmax").bfloat16()
     routing = router(torch.randn(41, 7).bfloat16())
     assert routing.probs_NE.dtype == routing.weights_Nk.dtype == torch.float32
     assert torch.allclose(routing.probs_NE.sum(-1), torch.ones(41), atol=1e-6)

@@ -18,7 +18,8 @@ from metacount.modules import (
     RMSNorm,
 )
 from metacount.modules.block import make_norm
-from metacount.rules import CHOICES
+from metacount.spec import CHOICES
+from metacount.spec.moe import Groups
 
 
 def test_what_each_layer_is_made_of() -> None:
@@ -52,20 +53,25 @@ def test_windows_and_rope_by_layer() -> None:
     assert [kinds.index(k) for k in kinds] == [0, 1, 2, 1, 0, 5, 0]
 
 
+def norm_of(**changes: Any) -> Any:
+    """A norm over 7 values, of a small model with these changes."""
+    return make_norm(small(**changes).last_stack.norms, 7)
+
+
 def test_norms_are_those_of_the_spec() -> None:
     """The loops read a norm's kind off the module: here it is held to the spec."""
-    rms = make_norm(small(norm="rmsnorm", norm_eps=0.3, norm_unit_offset=True), 7)
+    rms = norm_of(norm="rmsnorm", norm_eps=0.3, norm_unit_offset=True)
     assert isinstance(rms, RMSNorm)
     assert (rms.eps, rms.unit_offset) == (0.3, True)
     assert {name: tuple(p.shape) for name, p in rms.named_parameters()} == {"weight": (7,)}
-    assert not make_norm(small(), 7).unit_offset
-    layer = make_norm(small(norm="layernorm", norm_eps=0.3, norm_bias=True), 7)
+    assert not norm_of().unit_offset
+    layer = norm_of(norm="layernorm", norm_eps=0.3, norm_bias=True)
     assert isinstance(layer, LayerNorm)
     assert layer.eps == 0.3
     assert [tuple(p.shape) for p in layer.parameters()] == [(7,), (7,)]
-    assert [n for n, _ in make_norm(small(norm="layernorm"), 7).named_parameters()] == ["weight"]
+    assert [n for n, _ in norm_of(norm="layernorm").named_parameters()] == ["weight"]
     for norm in ("layernorm", "rmsnorm"):
-        bare = make_norm(small(norm=norm, norm_affine=False), 7)
+        bare = norm_of(norm=norm, norm_affine=False)
         assert (type(bare).__name__.lower(), list(bare.parameters())) == (norm, [])
 
 
@@ -192,7 +198,7 @@ def test_moe_of_a_spec_has_all_its_options() -> None:
     assert isinstance(layer, MixtureOfExperts)
     router = layer.gate
     assert (router.scoring, router.top_k, router.routed_scale) == ("sigmoid_renorm", 3, 2.5)
-    assert (router.n_groups, router.top_groups, router.group_score) == (5, 2, "max")
+    assert router.groups == Groups(n_groups=5, top_groups=2, score="max")
     assert router.proj.bias is not None
     assert {name: tuple(b.shape) for name, b in layer.named_buffers()} == {
         "gate.e_score_correction_bias": (10,)

@@ -16,6 +16,7 @@ from metacount.bench.peers.cores import FlashAttention3, FlashInfer
 from metacount.bench.work import Positions, attention_work
 from metacount.modules.attention import Attention
 from metacount.spec import ModelSpec
+from metacount.spec import attention as parts
 
 WAYS = ("", "-folded", "-sdpa")
 PEERS: dict[str, type[nn.Module]] = {"-fa3": FlashAttention3, "-flashinfer": FlashInfer}
@@ -155,7 +156,7 @@ def layer_of(
 ) -> Attention:
     """The reference module with these weights and the core of one way."""
     with torch.device("meta"):
-        layer = Attention(d_model=d, n_heads=h, n_kv_heads=g, head_dim=width)
+        layer = Attention(parts.Attention(n_heads=h, n_kv_heads=g, head_dim=width), d)
     projections = (layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj)
     for projection, values in zip(projections, weights, strict=True):
         projection.weight = values

@@ -27,6 +27,7 @@ from metacount.bench.results.rows import BACKWARD, BOTH, FORWARD
 from metacount.bench.work import ffn_training_work, ffn_work
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.spec import ModelSpec
+from metacount.spec import ffn as parts
 
 COMPILED = "default"
 JOINED, JOINED_COMPILED, JOINED_AUTOTUNED = "-joined", "-joined-compiled", "-joined-autotuned"
@@ -183,7 +184,7 @@ def _build(
         return torch.randn(n_tokens, d, device=device, dtype=dtype)
 
     with torch.device("meta"):
-        plain = FeedForward(d, 4 * d, activation="gelu")
+        plain = FeedForward(parts.FeedForward(d_ff=4 * d, activation="gelu", gated=False), d)
     plain.up_proj.weight = weight((4 * d, d), device, dtype)
     plain.down_proj.weight = weight((d, 4 * d), device, dtype)
     inputs: list[Inputs] = [(drawn(),) for _ in range(n_sets)]
@@ -270,7 +271,9 @@ def gated_pair(
         weight((2 * d_ff, d_model), device, dtype), weight((d_model, d_ff), device, dtype)
     )
     with torch.device("meta"):
-        separate = GatedFeedForward(d_model, d_ff, activation="silu")
+        separate = GatedFeedForward(
+            parts.FeedForward(d_ff=d_ff, activation="silu", gated=True), d_model
+        )
     separate.gate_proj.weight = part(joined.gate_up, slice(0, d_ff))
     separate.up_proj.weight = part(joined.gate_up, slice(d_ff, 2 * d_ff))
     separate.down_proj.weight = joined.down

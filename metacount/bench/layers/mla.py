@@ -26,6 +26,7 @@ from metacount.bench.peers.cores import FlashMla
 from metacount.bench.work import Positions, mla_work
 from metacount.modules.mla import LatentAttention
 from metacount.spec import ModelSpec
+from metacount.spec import mla as parts
 
 # name: absorbed, and what takes the core's place over a cache that is written in place
 WAYS: dict[str, tuple[bool, Callable[[float], nn.Module] | None]] = {
@@ -126,18 +127,11 @@ def _build(
     return Built(inputs=list(inputs), variants=variants)
 
 
-def layer_of(spec: ModelSpec, sizes: dict[str, int]) -> LatentAttention:
+def layer_of(spec: ModelSpec, sizes: dict[str, Any]) -> LatentAttention:
     """The reference module on meta, its softmax scaled by the width of a query head alone."""
     with torch.device("meta"):
-        return LatentAttention(
-            d_model=spec.d_model,
-            n_heads=spec.n_heads,
-            q_lora_rank=spec.q_lora_rank,
-            kv_lora_rank=sizes["kv_lora_rank"],
-            qk_nope_head_dim=sizes["qk_nope_head_dim"],
-            qk_rope_head_dim=sizes["qk_rope_head_dim"],
-            v_head_dim=sizes["v_head_dim"],
-        )
+        plain = parts.LatentAttention(n_heads=spec.n_heads, q_lora_rank=spec.q_lora_rank, **sizes)
+        return LatentAttention(plain, spec.d_model)
 
 
 def _reference(layer: LatentAttention, at: Positions) -> Reference:

@@ -20,6 +20,8 @@ from metacount.bench.work import ffn_work, moe_work
 from metacount.measure.torch_private import grouped_product
 from metacount.modules.moe import Experts
 from metacount.spec import ModelSpec
+from metacount.spec.ffn import FeedForward
+from metacount.spec.moe import Mixture
 
 NAMES = ("dense", "loop", "batched", "grouped")
 ROUTINGS = ("balanced", "skewed")
@@ -192,7 +194,8 @@ def _build(
     router = weight((e, d), device, dtype)
     gate_up, down = weight((e, 2 * m, d), device, dtype), weight((e, d, m), device, dtype)
     with torch.device("meta"):
-        experts = Experts(d_model=d, d_ff=m, n_experts=e, top_k=k, activation="silu", gated=True)
+        mixture = Mixture(n_experts=e, top_k=k, d_ff=m)
+        experts = Experts(mixture, d, FeedForward(activation="silu", gated=True))
     experts.gate_up_proj, experts.down_proj = gate_up, down
     _, dense = gated_pair(d, k * m, device, dtype)
     size = dtype.itemsize

@@ -29,7 +29,7 @@ class Choice(str):
 
 
 def _biased(spec: ModelSpec) -> bool:
-    return spec.q_bias or spec.mla_bias
+    return bool(spec.q_bias or spec.mla_bias)
 
 
 # What configs call what is structure here. Sizes stand in the legend of `symbols`.

@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount import symbols
 from metacount.check.given.spellings import ConfigKeys
 from metacount.errors import InputError, nearest, shown
 from metacount.formulas import attention
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.closed_form import BYTES, WINDOWED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LETTERS = {t.name: symbols.sympy_symbols([t.name])[t.name] for t in symbols.TERMS}
+LETTERS = {t.name: legend.sympy_symbols([t.name])[t.name] for t in legend.TERMS}
 BYTES_LETTER = sympy.Symbol(BYTES.letter, integer=True, positive=True)
 WINDOWED_LETTER = sympy.Symbol(WINDOWED.letter, integer=True, positive=True)
 NAMES = {
-    **{t.letter: t.name for t in symbols.TERMS},
+    **{t.letter: t.name for t in legend.TERMS},
     BYTES.letter: BYTES.name,
     WINDOWED.letter: WINDOWED.name,
 }
@@ -43,7 +41,7 @@ STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_di
 
 def numbers_of(spec: ModelSpec, workload: Workload) -> dict[Any, int]:
     """The number behind each letter that `spec` and `workload` have."""
-    sizes = {t.name: getattr(spec, t.name) for t in symbols.MODEL_TERMS}
+    sizes = {t.name: getattr(spec, t.name) for t in legend.MODEL_TERMS}
     run = {
         "batch_size": workload.batch_size,
         "seq_len": workload.seq_len,
@@ -94,13 +92,13 @@ class Vocabulary:
 
     def knows(self, name: str) -> bool:
         """Whether `name` is a name of the legend or a number of the model's own config."""
-        known = name in NAMES or name in ALSO or bool(symbols.ours(name))
+        known = name in NAMES or name in ALSO or bool(legend.ours(name))
         return known or name in self.fields
 
     def _fixed(self, name: str) -> Any:
         """What a key of the model's own config is that is no field of the spec as it stands."""
         value = self.config.get(name)
-        if name in NAMES or symbols.ours(name) == (name,) or name in self.fields:
+        if name in NAMES or legend.ours(name) == (name,) or name in self.fields:
             return None
         if type(value) is not int or not self.fields:
             return None
@@ -108,7 +106,7 @@ class Vocabulary:
             expr = self.keys.made[name]
             return expr.xreplace({s: self.size(s.name, asked=name) for s in expr.free_symbols})
         if any(self._has(ours) and getattr(self.spec, ours, None) == value
-               for ours in symbols.ours(name)):  # fmt: skip
+               for ours in legend.ours(name)):  # fmt: skip
             return None
         note = f"{name} is {value} at whatever sizes: it is none of those that vary here"
         if note not in self.notes:
@@ -133,7 +131,7 @@ class Vocabulary:
         other = STANDS_FOR.get(ours)
         if other is not None and LETTERS[other] in self.numbers:
             return LETTERS[other]
-        raise InputError(f"{asked}: {self.model} has no {ours} ({symbols.by_name(ours).meaning}); "
+        raise InputError(f"{asked}: {self.model} has no {ours} ({legend.by_name(ours).meaning}); "
                          f"{self._remedy(ours)}")  # fmt: skip
 
     def _remedy(self, ours: str) -> str:
@@ -156,15 +154,15 @@ class Vocabulary:
     def _candidates(self, name: str) -> tuple[str, ...]:
         if name in NAMES:
             return (NAMES[name],)
-        if name in self.fields and symbols.ours(name) != (name,):
+        if name in self.fields and legend.ours(name) != (name,):
             # one key may be two sizes: num_layers of T5 is both stacks
-            both = tuple(ours for ours in self.fields[name] if ours in symbols.ours(name))
+            both = tuple(ours for ours in self.fields[name] if ours in legend.ours(name))
             return both or self.fields[name]
-        found = (ALSO[name],) if name in ALSO else symbols.ours(name)
+        found = (ALSO[name],) if name in ALSO else legend.ours(name)
         if found:
             return found
-        spellings = {other for term in symbols.TERMS for other in term.elsewhere}
-        known = {*(t.name for t in symbols.TERMS), *spellings, *ALSO, *NAMES}
+        spellings = {other for term in legend.TERMS for other in term.elsewhere}
+        known = {*(t.name for t in legend.TERMS), *spellings, *ALSO, *NAMES}
         remedy = nearest(name, known, "see the legend of `metacount formula`")
         raise InputError(f"'{shown(name)}' is no size that is known here; {remedy}")
 

@@ -13,12 +13,13 @@ from functools import lru_cache
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
-from metacount import catalog, symbols
+from metacount import catalog
 from metacount.claims import parts
 from metacount.claims.facts import computed, evaluated
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import number
 from metacount.claims.parts import computation, letters, spec_of, value
+from metacount.spec import legend
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def dense(spec: ModelSpec) -> bool:
 
 def is_silu(spec: ModelSpec) -> bool:
     # with another β it is Swish, the gate of Phi-3-small
-    return spec.activation == "silu" and spec.swish_beta == 1.0
+    return bool(spec.activation == "silu" and spec.swish_beta == 1.0)
 
 
 @lru_cache
@@ -72,7 +73,7 @@ def part_formula(claim: Claim) -> Finding:
 
     options = claim.options
     spec = spec_of(claim)
-    named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
+    named = legend.sympy_symbols(term.name for term in legend.MODEL_TERMS)
     said = evaluated(options["formula"], named)
     truth = letters(spec, options["part"])
     difference, verdict = compared(truth, said)
@@ -82,7 +83,7 @@ def part_formula(claim: Claim) -> Finding:
         verdict = CONDITIONAL
     if verdict == CONDITIONAL and not equal and not _zero_somewhere(difference):
         verdict = WRONG
-    sizes = {term.name: getattr(spec, term.name) for term in symbols.MODEL_TERMS}
+    sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     here, stated = value(spec, options["part"]), Fraction(evaluated(options["formula"], sizes))
     lines = [f"exact, {options['counts']}: {in_letters(truth)}", f"stated: {in_letters(said)}"]
     condition = f"the model is one of {', '.join(equal)}"
@@ -125,7 +126,7 @@ def _as_where(claim: Claim, difference: Number) -> str:
 
     from metacount.algebra.writing import in_letters
 
-    named = symbols.sympy_symbols(term.name for term in symbols.MODEL_TERMS)
+    named = legend.sympy_symbols(term.name for term in legend.MODEL_TERMS)
     pairs = [(evaluated(a, named), evaluated(b, named)) for a, b in claim.options.get("where", [])]
     left = difference
     for one, other in reversed(pairs):
@@ -220,7 +221,7 @@ def _in_catalog(claim: Claim) -> dict[str, Fraction]:
     for entry, spec in parts.models():
         if not AMONG[options["among"]](entry, spec):
             continue
-        sizes = {term.name: getattr(spec, term.name) for term in symbols.MODEL_TERMS}
+        sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
         truth = value(spec, options["part"])
         found[entry.id] = Fraction(Fraction(evaluated(options["formula"], sizes)) - truth, truth)
     return found

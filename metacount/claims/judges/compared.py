@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount import catalog, symbols
+from metacount import catalog
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.parts import (
@@ -20,6 +20,7 @@ from metacount.claims.parts import (
 from metacount.errors import SpecError
 from metacount.formulas import ffn
 from metacount.formulas import model as formulas
+from metacount.spec import legend
 from metacount.units import exact, relative, signed
 
 
@@ -281,8 +282,8 @@ def dense_flops(claim: Claim) -> Finding:
     moe = value(spec, "moe_flops")
     d, m = spec.d_model, spec.d_ff_expert
     dense_ = int(ffn.ffn_matmul_flops(1, d, m, gated=spec.gated))
-    truth = letters(spec, "moe_flops").subs(symbols.sympy_symbols(["top_k"])["top_k"], spec.top_k)
-    named = symbols.sympy_symbols(["d_model", "d_ff_expert"])
+    truth = letters(spec, "moe_flops").subs(legend.sympy_symbols(["top_k"])["top_k"], spec.top_k)
+    named = legend.sympy_symbols(["d_model", "d_ff_expert"])
     said = ffn.ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
     difference, verdict = compared(truth, said)
     more = exact(moe - dense_)

@@ -12,6 +12,7 @@ from metacount.claims.judges.routing import D_MODEL, ROUNDING, made, unequal
 from metacount.claims.parts import models
 from metacount.modules.moe import Router
 from metacount.spec import ModelSpec
+from metacount.spec.field import altered
 
 N_TOKENS = 64
 
@@ -82,11 +83,9 @@ def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
     """A model's router over few columns, and tokens for it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        router = Router(
-            d_model=D_MODEL, n_experts=int(spec.n_experts or 0), top_k=int(spec.top_k or 0),
-            scoring=spec.router, selection_bias=spec.selection_bias, n_groups=spec.n_groups,
-            top_groups=spec.top_groups, group_score=spec.group_score,
-            routed_scale=spec.routed_scale, mixer_jitter=spec.mixer_jitter)  # fmt: skip
+        mixture = spec.last_stack.mixture
+        assert mixture is not None  # the claim is about experts
+        router = Router(altered(mixture, router_bias=False), D_MODEL)
         x_ND = torch.randn(N_TOKENS, D_MODEL, dtype=torch.float64)
     return router.double(), x_ND
 

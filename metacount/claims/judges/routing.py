@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.modules.moe import Experts, Router, load_balancing_loss
+from metacount.spec.ffn import FeedForward
+from metacount.spec.moe import Mixture
 
 D_MODEL, D_FF, N_EXPERTS, N_TOKENS = 7, 5, 6, 3
 WITNESS = "reference modules, run with autograd"
@@ -27,16 +29,10 @@ def made(scoring: str, top_k: int, *, weigh_input: bool = False) -> tuple[Router
     """A router, its experts and some tokens [N, D], the same for the same sizes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        router = Router(d_model=D_MODEL, n_experts=N_EXPERTS, top_k=top_k, scoring=scoring)
-        experts = Experts(
-            d_model=D_MODEL,
-            d_ff=D_FF,
-            n_experts=N_EXPERTS,
-            top_k=top_k,
-            activation="silu",
-            gated=True,
-            weigh_input=weigh_input,
-        )
+        mixture = Mixture(n_experts=N_EXPERTS, top_k=top_k, d_ff=D_FF, router=scoring,
+                          router_scales_input=weigh_input)  # fmt: skip
+        router = Router(mixture, D_MODEL)
+        experts = Experts(mixture, D_MODEL, FeedForward(activation="silu", gated=True))
         x_ND = torch.randn(N_TOKENS, D_MODEL, dtype=torch.float64)
     return router.double(), experts.double(), x_ND
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
-from metacount.rules import MAX_LAYERS
+from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def _in_keys(error: SpecError, keys: Keys) -> SpecError:
     """A broken rule of the spec in the names that the config has for its fields."""
     import re
 
-    from metacount.symbols import MODEL_TERMS
+    from metacount.spec.legend import MODEL_TERMS
 
     names = {}
     for term in MODEL_TERMS:

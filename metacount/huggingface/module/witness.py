@@ -18,8 +18,7 @@ from metacount.measure.others.forward import ForeignRun, measure_foreign_forward
 from metacount.measure.others.params import ForeignParams, measure_foreign_params
 from metacount.measure.others.roles import Roles, text_config
 from metacount.measure.questions import NeedsData
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import Workload
+from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact
 from metacount.witness import BREAKDOWNS, QUANTITIES, Witness

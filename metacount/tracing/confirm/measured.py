@@ -8,8 +8,7 @@ from typing import Any
 import sympy
 from torch import nn
 
-from metacount.rules import DTYPE_BYTES
-from metacount.spec import Workload
+from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.tracing.code_form import agrees
 from metacount.tracing.run.sizes import NotTraced, symbol

@@ -33,7 +33,7 @@ from metacount.huggingface.config.parts import (
     windows,
 )
 from metacount.huggingface.config.rope import kind_of
-from metacount.position_parts import QueryGrowth
+from metacount.spec.rope_scaling import QueryGrowth
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import biases, divided, rope, sizes, windows
-from metacount.rules import MAX_LAYERS
+from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from metacount.huggingface.config.parts import (
     sizes,
     windows,
 )
-from metacount.position_parts import part_from
+from metacount.spec.rope_scaling import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ def ministral3(keys: Keys) -> dict[str, Any]:
                                          "original_max_position_embeddings"))  # fmt: skip
     if beta and step:
         try:
-            fields["query_growth"] = part_from("query_growth", {"weight": beta, "step": step})
+            fields["query_growth"] = record_from(
+                "query_growth", QueryGrowth, {"weight": beta, "step": step}
+            )
         except SpecError as error:
             keys.differs(f"the growth of queries is not in the spec, for {error}")
     return fields

@@ -1,4 +1,4 @@
-"""Parts of a spec that say what becomes of far positions: scaled RoPE, growing queries.
+"""What becomes of far positions: scaled RoPE, growing queries.
 
 No count depends on them. Frozen, checked when made; plain data in a model's file.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
 from metacount.frozen import REQUIRED, fields, frozen
-from metacount.rules import MAX_TOKENS, check_int
+from metacount.spec.field import MAX_TOKENS, check_int
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
-
-    from metacount.spec import ModelSpec
 
 # What each kind of scaling needs, and what else it may have.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -98,16 +96,8 @@ class QueryGrowth:
         return {name: getattr(self, name) for name in fields(QueryGrowth)}
 
 
-PARTS: dict[str, type[RopeScaling] | type[QueryGrowth]] = {
-    "rope_scaling": RopeScaling,
-    "rope_scaling_windowed": RopeScaling,
-    "query_growth": QueryGrowth,
-}
-
-
-def part_from(name: str, value: Any) -> Any:
-    """The part of a spec's field `name`, from an object of a file; None and parts stay."""
-    made: Any = PARTS[name]
+def record_from(name: str, made: Any, value: Any) -> Any:
+    """The record that the field `name` holds, from an object of a file; None and records stay."""
     if value is None or type(value) is made:
         return value
     if not isinstance(value, dict):
@@ -124,29 +114,6 @@ def part_from(name: str, value: Any) -> Any:
     return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
 
 
-def check_parts(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a part that is none, or that does not go with the sizes beside it."""
-    for name, made in PARTS.items():
-        value = getattr(spec, name)
-        if value is not None and type(value) is not made:
-            raise SpecError(name, "must be an object", value, f"leave {name} out")
-    if spec.rope_theta_windowed is None and spec.rope_scaling_windowed is not None:
-        raise SpecError("rope_scaling_windowed", "has no meaning without rope_theta_windowed",
-                        spec.rope_scaling_windowed.kind, "give both, or neither")  # fmt: skip
-    rotated = spec.rotary_dim or spec.head_dim or spec.qk_rope_head_dim
-    for name in ("rope_scaling", "rope_scaling_windowed"):
-        scaling = getattr(spec, name)
-        if scaling is None or not isinstance(rotated, int):
-            continue
-        if scaling.kind == "dynamic" and rotated < 4:
-            raise SpecError(name, "dynamic needs more than 2 rotated values", rotated,
-                            f"leave {name} out")  # fmt: skip
-        for factors in (scaling.short_factors, scaling.long_factors):
-            if factors is not None and len(factors) != rotated // 2:
-                raise SpecError(name, f"needs one factor for each of the {rotated // 2} pairs",
-                                len(factors), "give as many")  # fmt: skip
-
-
 def _check_value(part: str, name: str, value: object) -> None:
     name = f"{part}.{name}"
     if value is None or name == "rope_scaling.kind":
@@ -161,3 +128,16 @@ def _check_value(part: str, name: str, value: object) -> None:
             real = isinstance(number, int | float) and not isinstance(number, bool)
             if not real or not 0 < number < 1e12:
                 raise SpecError(name, "must be a positive number", number, "choose one below 1e12")
+
+
+def check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
+    """Raise `SpecError` for a scaling that does not go with so many rotated values."""
+    if scaling is None:
+        return
+    if scaling.kind == "dynamic" and rotated < 4:
+        raise SpecError(name, "dynamic needs more than 2 rotated values", rotated,
+                        f"leave {name} out")  # fmt: skip
+    for factors in (scaling.short_factors, scaling.long_factors):
+        if factors is not None and len(factors) != rotated // 2:
+            raise SpecError(name, f"needs one factor for each of the {rotated // 2} pairs",
+                            len(factors), "give as many")  # fmt: skip

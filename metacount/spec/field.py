@@ -1,0 +1,244 @@
+"""The declaration of a field, said once: name, letter, meaning, unit, limits, choices, default.
+
+A part of a model is a frozen class whose fields are declared with `size`, `choice`, `flag`,
+`number` or `text`. What checks values, `--set`, the list of fields and the legend read that.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.frozen import REQUIRED, frozen
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar, dataclass_transform
+
+    T = TypeVar("T")
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[type], type]:
+        return lambda cls: cls
+
+
+# Largest values accepted. A larger one is a typing error, not a model.
+MAX_WIDTH = 2**24
+MAX_LAYERS = 100_000
+MAX_EXPERTS = 2**16
+MAX_VOCAB = 2**30
+MAX_TOKENS = 2**40
+
+
+class Field:
+    """One declared field. `name` is unique over all parts: what --set and a model's file say.
+
+    `takes` is whole, number, flag, choice, pattern or object. `default` is what a part has where
+    nobody says, `absent` what a model has that has no such part; `lacking` says that there are such
+    models, `asked` that they must say so.
+    """
+
+    __slots__ = ("absent", "asked", "attribute", "choices", "default", "elsewhere", "lacking",
+                 "least", "letter", "made", "meaning", "most", "name", "optional", "part", "takes",
+                 "unit")  # fmt: skip
+
+    def __init__(self, takes: str, name: str, meaning: str, default: object) -> None:
+        self.takes, self.name, self.meaning, self.default = takes, name, meaning, default
+        self.attribute = name
+        self.part: Any = None  # the class that declares it
+        self.letter = self.unit = ""
+        self.elsewhere: tuple[str, ...] = ()
+        self.choices: tuple[str, ...] = ()
+        self.least, self.most = 1, MAX_WIDTH
+        self.made: Any = None  # of an object: its class
+        self.optional = default is None
+        self.absent = None if default is REQUIRED else default
+        self.lacking = self.asked = False
+
+    def check(self, value: object) -> None:
+        """Raise `SpecError` unless `value` is one that this field may have."""
+        if value is None and self.optional:
+            return
+        if self.takes == "whole":
+            check_int(self.name, value, self.least, self.most)
+        elif self.takes == "number":
+            if type(value) is bool or not isinstance(value, int | float) or not 0 < value < 1e12:
+                raise SpecError(self.name, "must be a positive number", value,
+                                "choose one below 1e12")  # fmt: skip
+        elif self.takes == "choice":
+            if value not in self.choices:
+                raise SpecError(self.name, "is unknown", value,
+                                f"choose one of {', '.join(self.choices)}")  # fmt: skip
+        elif self.takes == "flag":
+            if not isinstance(value, bool):
+                raise SpecError(self.name, "must be true or false", value, "choose true or false")
+        elif self.takes == "object":
+            if type(value) is not self.made:
+                raise SpecError(self.name, "must be an object", value, f"leave {self.name} out")
+        elif not isinstance(value, str) or not value or set(value) - set("LG"):
+            raise SpecError(self.name, "must be letters L (windowed) and G (global)", value,
+                            "for example LLLLLG")  # fmt: skip
+
+
+def check_int(name: str, value: object, lowest: int, highest: int) -> None:
+    """Raise `SpecError` unless `value` is a whole number between the two."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(name, "must be a whole number", value, f"choose {lowest} to {highest}")
+    if not lowest <= value <= highest:
+        rule = f"must be at least {lowest}" if value < lowest else f"must be at most {highest}"
+        raise SpecError(name, rule, value, f"choose {lowest} to {highest}")
+
+
+def size(
+    name: str,
+    letter: str,
+    meaning: str,
+    unit: str,
+    elsewhere: str = "",
+    *,
+    default: object = REQUIRED,
+    most: int = MAX_WIDTH,
+    least: int = 1,
+    asked: bool = False,
+) -> Any:
+    """A whole number that formulas have a letter for; `elsewhere` is how others call it."""
+    made = Field("whole", name, meaning, default)
+    made.letter, made.unit, made.elsewhere = letter, unit, tuple(elsewhere.split())
+    made.most, made.least, made.asked = most, least, asked
+    return made
+
+
+def choice(name: str, meaning: str, *choices: str, default: object = REQUIRED) -> Any:
+    """One of some words."""
+    made = Field("choice", name, meaning, default)
+    made.choices = choices
+    return made
+
+
+def flag(name: str, meaning: str, *, default: object) -> Any:
+    """True or false."""
+    return Field("flag", name, meaning, default)
+
+
+def number(name: str, meaning: str, *, default: object) -> Any:
+    """A positive number that changes no count."""
+    return Field("number", name, meaning, default)
+
+
+def pattern(name: str, meaning: str, *, default: object) -> Any:
+    """Letters L and G, repeated over the layers."""
+    return Field("pattern", name, meaning, default)
+
+
+def record(name: str, meaning: str, made: type, *, default: None) -> Any:
+    """A whole object of a model's file, or none."""
+    found = Field("object", name, meaning, default)
+    found.made = made
+    return found
+
+
+class Place:
+    """Where a part has another part: always one, or one that a switch says.
+
+    `kinds` gives the part's class for each word of the switch; with the one word "" the part is
+    there when the field `by` says so, and `without` is what is said of its fields when it is not.
+    """
+
+    __slots__ = ("by", "kinds", "remedy", "switch", "without")
+
+    def __init__(self, kinds: dict[str, type], by: str, without: str, switch: Any) -> None:
+        self.kinds, self.by, self.without, self.switch = kinds, by, without, switch
+        self.remedy = ""
+
+
+def always(kind: type) -> Any:
+    """A part that is always there."""
+    return Place({"": kind}, "", "", None)
+
+
+def where(
+    by: str,
+    kind: type,
+    without: str,
+    switch: Any = None,
+    *,
+    default: None,
+    remedy: str = "",
+) -> Any:
+    """A part that is there when the field `by` says so: a size that is given, a flag that is set.
+
+    A flag that says nothing else is `switch`; otherwise the field is one of the part's own. Where
+    nobody says, there is none (`default`, which type checkers ask for).
+    """
+    assert default is None
+    made = Place({"": kind}, by, without, switch)
+    made.remedy = remedy
+    return made
+
+
+def one_of(switch: Any, *kinds: type) -> Any:
+    """One of several parts, by the word that each class has as its `word`."""
+    by_word = {vars(kind)["word"]: kind for kind in kinds}
+    switch.choices = tuple(by_word)
+    return Place(by_word, switch.name, "", switch)
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(size, choice, flag, number, pattern, record, always, where, one_of),
+)
+def part(cls: type[T]) -> type[T]:
+    """Make a frozen class of declared fields and places, those of its bases first.
+
+    Made by a call, a part checks its values, then its own rules (`check`, where it has some).
+    """
+    declared: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[1:-1]):
+        declared |= vars(base).get("__declared__", {})
+    declared |= {name: cls.__dict__[name] for name in cls.__annotations__}
+    for name, it in declared.items():
+        annotations[name] = "Any"
+        if isinstance(it, Field):
+            if it.part is None:
+                it.attribute, it.part = name, cls
+            default = it.default
+        else:
+            default = None if it.without else REQUIRED
+        if default is REQUIRED:
+            if name in cls.__dict__:
+                delattr(cls, name)
+        else:
+            setattr(cls, name, default)
+    cls.__annotations__ = annotations
+    check: Callable[[Any], None] | None = getattr(cls, "check", None)
+
+    def made(self: Any) -> None:
+        for name, it in declared.items():
+            value = self.__dict__[name]
+            if isinstance(it, Field):
+                it.check(value)
+            elif not (value is None and it.without) and type(value) not in it.kinds.values():
+                kinds = " or ".join(kind.__name__ for kind in it.kinds.values())
+                raise SpecError(name, f"must be a part ({kinds})", value, "give one")
+        if check is not None:
+            check(self)
+
+    setattr(cls, "__post_init__", made)  # noqa: B010 - mypy knows no such method
+    frozen(cls)
+    setattr(cls, "__declared__", declared)  # noqa: B010
+    return cls
+
+
+def declared(kind: type) -> dict[str, Any]:
+    """The fields and places of a part's class, by attribute."""
+    found: dict[str, Any] = vars(kind)["__declared__"]
+    return found
+
+
+def altered(of: T, **values: Any) -> T:
+    """The same part with other values, unchecked: they may be symbols."""
+    made = object.__new__(type(of))
+    made.__dict__.update(of.__dict__)
+    made.__dict__.update(values)
+    return made

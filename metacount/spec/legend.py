@@ -1,0 +1,108 @@
+"""The legend: our name of each size, its letter, meaning and unit, and everyone else's spelling.
+
+A model's sizes are declared in their parts, a run's here. SymPy is imported only when symbols are
+asked for.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError, nearest
+from metacount.frozen import frozen
+from metacount.spec.model import FIELDS
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+
+@frozen
+class Term:
+    """One size. `elsewhere` are the names that papers, configurations and file formats give it."""
+
+    name: str
+    letter: str
+    meaning: str
+    unit: str
+    elsewhere: tuple[str, ...]
+
+
+def _term(name: str, letter: str, meaning: str, unit: str, elsewhere: str = "") -> Term:
+    return Term(name=name, letter=letter, meaning=meaning, unit=unit,
+                elsewhere=tuple(elsewhere.split()))  # fmt: skip
+
+
+# The order in which sizes are listed; one that is not here comes after these.
+ORDER = (
+    "d_model", "n_layers", "n_encoder_layers", "n_dense_layers", "vocab_size", "d_embedding",
+    "n_token_types", "n_heads", "n_kv_heads", "head_dim", "q_lora_rank", "kv_lora_rank",
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "d_ff", "d_ff_expert", "d_ff_shared",
+    "n_experts", "n_shared_experts", "top_k", "moe_every", "n_groups", "top_groups", "window",
+    "n_positions", "position_offset", "n_query_positions", "rotary_dim", "moe_offset",
+    "nope_every", "n_buckets", "max_distance",
+)  # fmt: skip
+
+
+def _model_terms() -> tuple[Term, ...]:
+    sizes = {name: field for name, field in FIELDS.items() if field.letter}
+    names = [*(n for n in ORDER if n in sizes), *(n for n in sizes if n not in ORDER)]
+    return tuple(Term(name=n, letter=sizes[n].letter, meaning=sizes[n].meaning, unit=sizes[n].unit,
+                      elsewhere=sizes[n].elsewhere) for n in names)  # fmt: skip
+
+
+MODEL_TERMS = _model_terms()
+
+WORKLOAD_TERMS = (
+    _term("batch_size", "B", "sequences", "sequences", "micro_batch_size batch bsz"),
+    _term("seq_len", "S", "query positions of one sequence", "positions",
+          "seq_length sequence_length q_len"),
+    _term("kv_len", "T", "positions attended to", "positions", "kv_seq_len"),
+    _term("source_len", "S_e", "tokens that an encoder reads", "positions",
+          "src_len encoder_seq_length"),
+    _term("prefix_len", "S_p", "first tokens that see each other in both directions", "positions"),
+)  # fmt: skip
+
+TERMS = MODEL_TERMS + WORKLOAD_TERMS
+
+_BY_NAME = {term.name: term for term in TERMS}
+
+
+def by_name(name: str) -> Term:
+    """The legend's line for one of our names.
+
+    >>> by_name("d_ff").letter
+    'm'
+    """
+    if name not in _BY_NAME:
+        found = ours(name)
+        remedy = f"here it is {' or '.join(found)}" if found else nearest(
+            str(name), _BY_NAME, f"choose one of {', '.join(_BY_NAME)}")  # fmt: skip
+        raise SpecError("name", "is not in the legend", name, remedy)
+    return _BY_NAME[name]
+
+
+def ours(spelling: str) -> tuple[str, ...]:
+    """Our names for a spelling, ours or foreign: one, several where others disagree, or none.
+
+    >>> ours("num_attention_heads"), ours("d_model"), ours("frobnication")
+    (('n_heads',), ('d_model',), ())
+    >>> ours("hidden_dim")  # the residual width in Keras, the FFN's in Mistral's own code
+    ('d_model', 'd_ff')
+    """
+    if spelling in _BY_NAME:
+        return (spelling,)
+    return tuple(term.name for term in TERMS if spelling in term.elsewhere)
+
+
+def sympy_symbols(names: Iterable[str]) -> dict[str, Any]:
+    """A positive-integer SymPy symbol, in the legend's letter, for each of our names.
+
+    >>> sympy_symbols(["d_model", "n_kv_heads"])
+    {'d_model': d, 'n_kv_heads': h_kv}
+    """
+    letters = {name: by_name(name).letter for name in names}
+    from importlib import import_module
+
+    sympy = import_module("sympy")  # takes longer than all else together: only when asked for
+    return {name: sympy.Symbol(letter, integer=True, positive=True)
+            for name, letter in letters.items()}  # fmt: skip

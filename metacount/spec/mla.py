@@ -1,0 +1,42 @@
+"""Multi-head latent attention: keys and values of all heads out of one latent."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.spec.attention import Heads
+from metacount.spec.field import flag, number, part, size
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    pass
+
+
+@part
+class LatentAttention(Heads):
+    """DeepSeek-V2's attention; `q_lora_rank` None: queries are not compressed."""
+
+    word = "mla"
+
+    q_lora_rank: int | None = size(
+        "q_lora_rank", "r_q", "MLA: width of the query latent", "values", default=None
+    )
+    kv_lora_rank: int = size("kv_lora_rank", "d_c", "MLA: width of the key/value latent", "values")
+    qk_nope_head_dim: int = size(
+        "qk_nope_head_dim", "d_n", "MLA: part of a query head without RoPE", "values"
+    )
+    qk_rope_head_dim: int = size(
+        "qk_rope_head_dim", "d_r", "MLA: part of a query head with RoPE", "values",
+        "qk_pos_emb_head_dim")  # fmt: skip
+    v_head_dim: int = size(
+        "v_head_dim", "d_v", "MLA: width of a value head", "values", "value_length"
+    )
+    bias: bool = flag("mla_bias", "a bias on MLA's q_a, kv_a and output projections", default=False)
+    norm_eps: float | None = number(
+        "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same",
+        default=None)  # fmt: skip
+
+    def check(self) -> None:
+        """Raise `SpecError` unless the rotated part is made of pairs."""
+        if self.qk_rope_head_dim % 2:
+            raise SpecError("qk_rope_head_dim", "must be even", self.qk_rope_head_dim,
+                            f"choose {self.qk_rope_head_dim + 1}")  # fmt: skip
