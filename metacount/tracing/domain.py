@@ -39,14 +39,7 @@ def asked_of(sizes: Sizes) -> Asked:
     Left out is that sizes differ which need not: torch asks that of many pairs, for their strides.
     A quotient of sizes means that the division is exact, which is then a condition of its own.
     """
-    from_three: list[Any] = []
-    asked: dict[Any, None] = {}
-    not_read: dict[Any, None] = {}
-    for guard in sizes.env.guards:
-        try:
-            asked[sizes.plain(sizes.env.replace(guard.expr))] = None
-        except NotTraced:
-            not_read[sizes.unread(guard.expr)] = None
+    asked, not_read = _read(sizes)
     # what an attempt that was given up asked is not true at the hints of the one that stands
     # what was asked before a size became a number is asked of the number
     known = {letter: sympy.Integer(n) for letter, n in sizes.constants.items()}
@@ -62,21 +55,7 @@ def asked_of(sizes: Sizes) -> Asked:
         if sizes.holds(relation) and relation.lhs != relation.rhs:
             kept[relation] = None
     single = (r for one in asked for r in _single(one, sizes, quotients))
-    for relation in dict.fromkeys((*others, *single)):
-        if isinstance(relation, sympy.Ne) and not _plain_pair(relation):
-            if _always(relation, quotients):
-                from_three.append(relation)
-            continue
-        if any(number > LARGEST for number in relation.atoms(sympy.Integer)):
-            continue  # the widest that a machine can count
-        if not sizes.holds(relation):
-            continue
-        if _always(relation, quotients):
-            from_three.append(relation)
-        else:
-            tidy = in_one_chunk(_tidy(relation))
-            if tidy.reversed not in kept and not always(tidy):
-                kept[tidy] = None
+    from_three = _kept(dict.fromkeys((*others, *single)), sizes, quotients, kept)
     counts = known_counts(kept)
     if counts:
         said = [r if isinstance(r, sympy.Eq) else r.xreplace(counts) for r in kept]
@@ -93,6 +72,38 @@ def asked_of(sizes: Sizes) -> Asked:
             if (n := least.get(_times(q), 1)) > 1 and (y := n * q / _times(q))
         ),
     )
+
+
+def _read(sizes: Sizes) -> tuple[dict[Any, None], dict[Any, None]]:
+    """What torch guards, in letters; and what of it cannot be read so."""
+    asked: dict[Any, None] = {}
+    not_read: dict[Any, None] = {}
+    for guard in sizes.env.guards:
+        try:
+            asked[sizes.plain(sizes.env.replace(guard.expr))] = None
+        except NotTraced:
+            not_read[sizes.unread(guard.expr)] = None
+    return asked, not_read
+
+
+def _kept(
+    relations: Iterable[Any], sizes: Sizes, quotients: dict[Any, Any], kept: dict[Any, None]
+) -> list[Any]:
+    """Add to `kept` what not all sizes from 3 fulfil; returns what they do."""
+    from_three: list[Any] = []
+    for relation in relations:
+        may_be_equal = isinstance(relation, sympy.Ne) and not _plain_pair(relation)
+        # the widest that a machine can count
+        beyond = any(number > LARGEST for number in relation.atoms(sympy.Integer))
+        if not may_be_equal and (beyond or not sizes.holds(relation)):
+            continue
+        if _always(relation, quotients):
+            from_three.append(relation)
+        elif not may_be_equal:
+            tidy = in_one_chunk(_tidy(relation))
+            if tidy.reversed not in kept and not always(tidy):
+                kept[tidy] = None
+    return from_three
 
 
 def _times(quotient: Any) -> Any:

@@ -161,14 +161,14 @@ def test_a_constant_is_told_and_a_comment_is_not() -> None:
 
 
 def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = fingerprints.source_of("spec.py")
+    source = fingerprints.source_of("errors.py")
     assert source is not None
     archive = tmp_path / "all.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        made.writestr("metacount/spec.py", source)
+        made.writestr("metacount/errors.py", source)
     monkeypatch.setattr(fingerprints, "_loader", zipimport.zipimporter(str(archive)))
     monkeypatch.setattr(fingerprints, "PACKAGE", str(archive / "metacount"))
-    assert fingerprints.source_of("spec.py") == source
+    assert fingerprints.source_of("errors.py") == source
     assert fingerprints.source_of("rules.py") is None
 
 

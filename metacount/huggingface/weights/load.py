@@ -43,19 +43,28 @@ def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped)
         raise WeightsError(f"the reference computes something else: {'; '.join(mapped.differs)}")
     if reference.spec != spec:
         raise WeightsError("the reference was built of another spec than the config's")
-    dialect = _dialect(theirs)
     ours = _tensors(reference)
-    found: dict[str, tuple[str, Tensor]] = {}  # our name -> theirs, value
+    found = _matched(theirs, ours, spec)
+    missing = sorted(ours.keys() - found.keys())
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise WeightsError(f"nothing is given for {missing[0]}{more} of the reference")
+    with torch.no_grad():
+        for target, (_, part) in found.items():
+            ours[target].copy_(part)
+
+
+def _matched(
+    theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], spec: ModelSpec
+) -> dict[str, tuple[str, Tensor]]:
+    """For each of our names theirs and the value."""
+    dialect = _dialect(theirs)
+    found: dict[str, tuple[str, Tensor]] = {}
     for name, value in theirs.items():
         if value.is_meta:
             raise WeightsError(f"{name} is on meta: it has no values to load")
         bare = name.removeprefix(dialect.prefix)
-        if bare in dialect.positions:
-            _check_positions(name, value)
-            continue
-        if bare in dialect.zeros:
-            if value.count_nonzero():
-                raise WeightsError(f"{name} holds other values than 0: the reference has none")
+        if _is_no_weight(name, bare, value, dialect):
             continue
         for target, part in _parts(name, bare, value, dialect, spec):
             if target == "lm_head.weight" and spec.tie_embeddings:
@@ -67,13 +76,16 @@ def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped)
             before, first = found.setdefault(target, (name, part))
             if first is not part and not torch.equal(first, part):
                 raise WeightsError(f"{name} differs from {before}: both are the one {target}")
-    missing = sorted(ours.keys() - found.keys())
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise WeightsError(f"nothing is given for {missing[0]}{more} of the reference")
-    with torch.no_grad():
-        for target, (_, part) in found.items():
-            ours[target].copy_(part)
+    return found
+
+
+def _is_no_weight(name: str, bare: str, value: Tensor, dialect: Dialect) -> bool:
+    """Whether a tensor only numbers positions, or holds the zeros that it must hold."""
+    if bare in dialect.positions:
+        _check_positions(name, value)
+    elif bare in dialect.zeros and value.count_nonzero():
+        raise WeightsError(f"{name} holds other values than 0: the reference has none")
+    return bare in dialect.positions or bare in dialect.zeros
 
 
 def _dialect(theirs: Mapping[str, Tensor]) -> Dialect:

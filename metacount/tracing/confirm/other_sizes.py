@@ -45,57 +45,90 @@ def tried_elsewhere(
 
     Raises `FormDiffers` where it is wrong for other numbers of sequences or tokens.
     """
-    draw = random.Random(f"{form.quantity} {sorted(sizes)}")
-    stuck: dict[str, Any] = {}
-    changed_once: set[str] = set()
-    confirmed = builds = 0
-    share = 0.5
-    for _ in range(DRAWS):
-        if confirmed == CONFIRMED or builds == BUILDS:
-            break
-        free = sorted((sizes | layers | run) - set(stuck))
-        change = _drawn(form, free, layers, draw, share)
-        if not change or not _inside(form, stuck, change):
-            continue
-        builds += 1
-        right, moved = _right(form, change, stuck, measure)
-        if right is None:
-            share = max(share * 0.8, 0.1)
-        elif right:
-            confirmed += 1
-            changed_once |= moved
-        else:
-            stuck |= {name: _as_it_is(form, name)
-                      for name in _to_blame(form, change, stuck, measure)}  # fmt: skip
-            confirmed = 0
-    # a size that the form leaves out may be one that it should have
-    fixed = [c for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
-    pinned = {c.lhs.name for c in fixed if c.lhs.is_Symbol}
-    missed = sorted((sizes | layers | run) - changed_once - set(stuck) - pinned)
-    doubled = {name: 2 * form.every_number[symbol(name)] for name in missed if name not in layers}
-    together = _completed(form, {**_few(form, layers), **doubled})
-    if len(missed) > 1 and _inside(form, stuck, together):
-        right, moved = _right(form, together, stuck, measure)
-        if right:
-            confirmed += 1
-            missed = sorted(set(missed) - moved)
-    for name in list(missed):
-        for change in _alone(form, name, layers):
-            if not _inside(form, stuck, change):
-                continue
-            right, moved = _right(form, change, stuck, measure)
-            if right is None or name not in moved:
-                continue
-            if right:
-                confirmed += 1
-            else:
-                stuck[name] = _as_it_is(form, name)
-            missed.remove(name)
-            break
-    if set(stuck) & set(RUN):
-        wrong = ", ".join(sorted(set(stuck) & set(RUN)))
+    tried = _Tried(form, sizes, layers, run, measure)
+    tried.at_random(random.Random(f"{form.quantity} {sorted(sizes)}"))
+    tried.together()
+    tried.one_by_one()
+    if set(tried.stuck) & set(RUN):
+        wrong = ", ".join(sorted(set(tried.stuck) & set(RUN)))
         raise FormDiffers(f"{form.quantity}: wrong for another {wrong}")
-    return Elsewhere(confirmed=confirmed, stuck=tuple(stuck.values()), untried=tuple(missed))
+    return Elsewhere(
+        confirmed=tried.confirmed,
+        stuck=tuple(tried.stuck.values()),
+        untried=tuple(tried.missed),
+    )
+
+
+class _Tried:
+    """What is known so far: how often the form was right, which letters must stay as they are
+    (`stuck`), and which were never changed (`missed`)."""
+
+    def __init__(
+        self, form: CodeForm, sizes: set[str], layers: set[str], run: set[str], measure: Measure
+    ) -> None:
+        self._form, self._layers, self._measure = form, layers, measure
+        self._letters = sizes | layers | run
+        self.stuck: dict[str, Any] = {}
+        self.missed: list[str] = []
+        self.confirmed = 0
+
+    def at_random(self, draw: random.Random) -> None:
+        """Change several letters at a time; where the form is wrong, find those to blame."""
+        form, changed = self._form, set[str]()
+        builds, share = 0, 0.5
+        for _ in range(DRAWS):
+            if self.confirmed == CONFIRMED or builds == BUILDS:
+                break
+            free = sorted(self._letters - set(self.stuck))
+            change = _drawn(form, free, self._layers, draw, share)
+            if not change or not _inside(form, self.stuck, change):
+                continue
+            builds += 1
+            right, moved = self._right(change)
+            if right is None:
+                share = max(share * 0.8, 0.1)
+            elif right:
+                self.confirmed += 1
+                changed |= moved
+            else:
+                blamed = _to_blame(form, change, self.stuck, self._measure)
+                self.stuck |= {name: _as_it_is(form, name) for name in blamed}
+                self.confirmed = 0
+        # a size that the form leaves out may be one that it should have
+        fixed = [c for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
+        pinned = {c.lhs.name for c in fixed if c.lhs.is_Symbol}
+        self.missed = sorted(self._letters - changed - set(self.stuck) - pinned)
+
+    def together(self) -> None:
+        """Double all the letters that were missed, in a model of few layers."""
+        form = self._form
+        sizes = [name for name in self.missed if name not in self._layers]
+        doubled = {name: 2 * form.every_number[symbol(name)] for name in sizes}
+        change = _completed(form, {**_few(form, self._layers), **doubled})
+        if len(self.missed) > 1 and _inside(form, self.stuck, change):
+            right, moved = self._right(change)
+            if right:
+                self.confirmed += 1
+                self.missed = sorted(set(self.missed) - moved)
+
+    def one_by_one(self) -> None:
+        """Change each letter that was missed alone."""
+        for name in list(self.missed):
+            for change in _alone(self._form, name, self._layers):
+                if not _inside(self._form, self.stuck, change):
+                    continue
+                right, moved = self._right(change)
+                if right is None or name not in moved:
+                    continue
+                if right:
+                    self.confirmed += 1
+                else:
+                    self.stuck[name] = _as_it_is(self._form, name)
+                self.missed.remove(name)
+                break
+
+    def _right(self, change: dict[str, int]) -> tuple[bool | None, set[str]]:
+        return _right(self._form, change, self.stuck, self._measure)
 
 
 def _as_it_is(form: CodeForm, name: str) -> Any:
