@@ -31,7 +31,7 @@ class Source:
 
 
 @frozen
-class Foreign:
+class TransformersOnly:
     """A model without a spec of ours, which transformers may build; `problem` says why."""
 
     id: str
@@ -65,7 +65,7 @@ class Model:
 if TYPE_CHECKING:
     # A model as the Python API takes it; an object with `to_dict` is a config of transformers.
     Given: TypeAlias = (
-        str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | Model | Foreign | Any
+        str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | Model | TransformersOnly | Any
     )
 
 
@@ -78,9 +78,9 @@ def model_of(given: Given) -> Model:
     return _with_spec(any_of(given))
 
 
-def any_of(given: Given) -> Model | Foreign:
-    """The same; one that only transformers knows is a `Foreign`."""
-    if isinstance(given, Model | Foreign):
+def any_of(given: Given) -> Model | TransformersOnly:
+    """The same; one that only transformers knows is a `TransformersOnly`."""
+    if isinstance(given, Model | TransformersOnly):
         return given
     if isinstance(given, ModelSpec):
         return Model(id="the model", name="the model", spec=given, entry=None, changes={})
@@ -107,15 +107,15 @@ def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
     return _with_spec(find_any(argument, settings))
 
 
-def _with_spec(model: Model | Foreign) -> Model:
-    if isinstance(model, Foreign):
+def _with_spec(model: Model | TransformersOnly) -> Model:
+    if isinstance(model, TransformersOnly):
         raise InputError(
             f"{model.name} has no spec, so there is no formula: {model.problem}; {remedy(model)}"
         )
     return model
 
 
-def remedy(model: Foreign) -> str:
+def remedy(model: TransformersOnly) -> str:
     """What can be asked of a model that only transformers knows."""
     argument = model.id if " " not in model.id else "MODEL"
     return (
@@ -124,21 +124,21 @@ def remedy(model: Foreign) -> str:
     )
 
 
-def find_any(argument: str, settings: Sequence[str] = ()) -> Model | Foreign:
-    """The model that MODEL names; one that only transformers knows is a `Foreign`."""
+def find_any(argument: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
+    """The model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
     return _changed(_find(argument), settings)
 
 
-def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | Foreign:
+def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """The model that a file describes, whatever the file is called."""
     return _changed(_from_path(path), settings)
 
 
-def _changed(model: Model | Foreign, settings: Sequence[str]) -> Model | Foreign:
+def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model | TransformersOnly:
     changes = parse_settings(settings)
     if not changes:
         return model
-    if isinstance(model, Foreign):
+    if isinstance(model, TransformersOnly):
         raise InputError(
             f"--set needs a model that has a spec: {model.problem}; change its config.json instead"
         )
@@ -181,7 +181,7 @@ def _placeholder(name: str) -> str:
     return "true" if FIELDS[name].takes == "flag" else "NUMBER"
 
 
-def _find(argument: str) -> Model | Foreign:
+def _find(argument: str) -> Model | TransformersOnly:
     name = argument.lower()
     if name in catalog.ids():
         entry = catalog.entry(name)
@@ -221,7 +221,7 @@ def _is_repository(argument: str) -> bool:
     )
 
 
-def _from_repository(repository: str) -> Model | Foreign:
+def _from_repository(repository: str) -> Model | TransformersOnly:
     from metacount.files import read_json
     from metacount.huggingface.hub import config_file
 
@@ -235,7 +235,7 @@ def _from_repository(repository: str) -> Model | Foreign:
     )
 
 
-def _from_path(argument: str) -> Model | Foreign:
+def _from_path(argument: str) -> Model | TransformersOnly:
     from metacount.files import CONFIG, read_json
 
     path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
@@ -249,7 +249,7 @@ def _from_path(argument: str) -> Model | Foreign:
 
 def _from_data(
     data: dict[str, Any], where: str, *, name: str, stem: str, source_of: dict[str, str]
-) -> Model | Foreign:
+) -> Model | TransformersOnly:
     """The model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
     if "model_type" in data or "architectures" in data:
         return _from_hugging_face(data, where, name=name, source_of=source_of, path=where)
@@ -274,7 +274,7 @@ def _from_hugging_face(
     source_of: dict[str, str],
     path: str,
     is_default: bool = False,
-) -> Model | Foreign:
+) -> Model | TransformersOnly:
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
 
     source = Source(config=data, **source_of)
@@ -282,14 +282,18 @@ def _from_hugging_face(
         mapped = spec_from_config(data)
     except UnmappedType:
         problem = f"the model type {shown(data['model_type'])} has no textbook spec"
-        return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)
+        return TransformersOnly(id=shown(path), name=shown(name), source=source, problem=problem)
     except Unmapped as error:
-        return Foreign(id=shown(path), name=shown(name), source=source, problem=printable(error))
+        return TransformersOnly(
+            id=shown(path), name=shown(name), source=source, problem=printable(error)
+        )
     except SpecError as error:
         if is_default:
             # a type's own default is nobody's mistake: transformers may still build it
             problem = f"its default config makes no spec: {printable(error)}"
-            return Foreign(id=shown(path), name=shown(name), source=source, problem=problem)
+            return TransformersOnly(
+                id=shown(path), name=shown(name), source=source, problem=problem
+            )
         raise InputError(f"{shown(where)}: {printable(error)}") from None
     return Model(
         id=shown(path),

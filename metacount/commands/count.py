@@ -12,7 +12,7 @@ from metacount.commands.options import (
     request_of,
 )
 from metacount.errors import InputError
-from metacount.resolve import Foreign, Model, Source, find_any, parse_settings, remedy
+from metacount.resolve import Model, Source, TransformersOnly, find_any, parse_settings, remedy
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> Result:
     found = [find_any(argument, args.settings) for argument in args.model]
     if args.conventions:
         return _count_conventions(found, request, args.json)
-    if any(isinstance(model, Foreign) for model in found):
+    if any(isinstance(model, TransformersOnly) for model in found):
         return _count_measured(found, request, args.json)
     models = [model for model in found if isinstance(model, Model)]
     results = [count(model.spec, request) for model in models]
@@ -79,14 +79,16 @@ def _count_folder(args: argparse.Namespace, request: Request) -> Result:
     return (view.json_lines() if args.json else view.text()), view.closing
 
 
-def _count_conventions(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
+def _count_conventions(
+    found: Sequence[Model | TransformersOnly], request: Request, as_json: bool
+) -> Result:
     """One model's FLOPs under every convention."""
     from metacount.textbook.count import fitted
     from metacount.views.conventions import conventions_data, conventions_text
 
     data, texts = [], []
     for model in found:
-        if isinstance(model, Foreign):
+        if isinstance(model, TransformersOnly):
             raise InputError(
                 f"--conventions: {model.name} has no formula: {model.problem}; {remedy(model)}"
             )
@@ -98,14 +100,16 @@ def _count_conventions(found: Sequence[Model | Foreign], request: Request, as_js
     return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0
 
 
-def _count_measured(found: Sequence[Model | Foreign], request: Request, as_json: bool) -> Result:
+def _count_measured(
+    found: Sequence[Model | TransformersOnly], request: Request, as_json: bool
+) -> Result:
     """Models among which at least one has no formula: that one is measured with transformers."""
     from metacount.textbook.count import count, count_data
 
     prepare_for_torch()
     from metacount.verify.compare import fitted_outside, outside_witnesses
     from metacount.views.count import count_text
-    from metacount.views.measured import foreign_data, foreign_text
+    from metacount.views.measured import measured_data, measured_text
 
     data: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -119,6 +123,6 @@ def _count_measured(found: Sequence[Model | Foreign], request: Request, as_json:
         workload, why = fitted_outside(source, request)
         (said, *_), _ = outside_witnesses(source, workload)
         notes = [why] if why else []
-        data.append(foreign_data(model, said, workload, notes))
-        texts.append(foreign_text(model, said, workload, notes))
+        data.append(measured_data(model, said, workload, notes))
+        texts.append(measured_text(model, said, workload, notes))
     return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0

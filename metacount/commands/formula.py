@@ -11,7 +11,7 @@ from metacount.commands.options import (
     request_of,
 )
 from metacount.errors import InputError, shown
-from metacount.resolve import Foreign, find_any, find_model
+from metacount.resolve import TransformersOnly, find_any, find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _from_code(args: argparse.Namespace) -> Result:
     if args.by == "operator" and not args.quantity.endswith("flops"):
         raise InputError(f"--by operator splits FLOPs: {args.quantity} have no operator; leave "
                          "it out")  # fmt: skip
-    if isinstance(model, Foreign):
+    if isinstance(model, TransformersOnly):
         from metacount.verify.compare import fitted_outside
 
         workload, _ = fitted_outside(model.source, request_of(args))
@@ -92,7 +92,7 @@ def _from_code(args: argparse.Namespace) -> Result:
 
         workload = fitted(model.spec, request_of(args))
     read: Any = None if model.source is None else model.source.config
-    if not isinstance(model, Foreign) and (read is None or args.quantity == CAUSAL):
+    if not isinstance(model, TransformersOnly) and (read is None or args.quantity == CAUSAL):
         read = model.spec
     try:
         form = Tracer(read, workload, split=args.by).form(args.quantity)

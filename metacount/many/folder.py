@@ -10,7 +10,7 @@ import os
 from metacount.errors import InputError, SpecError, printable, shown
 from metacount.frozen import frozen
 from metacount.many.shielded import shielded
-from metacount.resolve import Foreign, find_in_file
+from metacount.resolve import TransformersOnly, find_in_file
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -202,6 +202,6 @@ class _Job:
         from metacount.textbook.count import count, count_data
 
         model = find_in_file(whole, self.settings)
-        if isinstance(model, Foreign):
+        if isinstance(model, TransformersOnly):
             raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
         return count_data(model, count(model.spec, self.workload))

@@ -74,7 +74,7 @@ def measure_type(
 ) -> SurveyRow:
     """Build one type's class of one kind from its default config, and measure it, here."""
     from metacount.huggingface.module.classes import model_types
-    from metacount.measure.others.params import measure_foreign_params
+    from metacount.measure.others.params import measure_any_params
     from metacount.measure.others.roles import Roles
 
     start = time.monotonic()
@@ -85,7 +85,7 @@ def measure_type(
     except Exception as error:
         return _timed(row, start, shortfall=_line(error))
     roles = Roles(module)
-    found = measure_foreign_params(module, roles)
+    found = measure_any_params(module, roles)
     independent = sum({id(p): p.numel() for p in module.parameters()}.values())
     shortfall = ""
     if found.params != independent:
@@ -117,7 +117,7 @@ def _with_flops(
 ) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.model import small_configs
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.others.forward import TAKES_NONE, measure_foreign_forward
+    from metacount.measure.others.forward import TAKES_NONE, measure_any_forward
     from metacount.measure.others.roles import Roles
 
     notes = row.notes
@@ -127,7 +127,7 @@ def _with_flops(
             module, notes = _built(row.kind, row.model_type, row.class_name, running=True)
             notes = (f"FLOPs and cache with {kept['config']}: {kept['why']}", *notes)
             roles = Roles(module)
-        run = measure_foreign_forward(module, workload, roles)
+        run = measure_any_forward(module, workload, roles)
     except Exception as error:
         # it is somebody else's code that ran: whatever it raised is the reason
         return row, shortfall(error)

@@ -18,15 +18,15 @@ from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES
 from metacount.tracing.code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
 from metacount.tracing.confirm.measured import Measured
-from metacount.tracing.confirm.other_sizes import Elsewhere, tried_elsewhere
+from metacount.tracing.confirm.other_sizes import OtherSizes, tried_at_other_sizes
 from metacount.tracing.parts import counting, limits, moved
-from metacount.tracing.run.errors import OurError, is_foreign
+from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.of_reference import ReferenceSource
 from metacount.tracing.run.of_transformers import TransformersSource
 from metacount.tracing.run.sizes import NotTraced, divides, symbol
 from metacount.tracing.run.source import IDLE, OF_PARAMS, QUANTITIES, As, Source
 from metacount.tracing.solve.attempts import Readings
-from metacount.tracing.solve.constants import Reading, freed, freed_of_layers
+from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
 from metacount.tracing.solve.interpolate import FARTHEST, interpolated
 
 # Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
@@ -72,7 +72,7 @@ class Tracer:
         try:
             return self._traced(quantity)
         except Exception as error:
-            if self._strict and not is_foreign(error):
+            if self._strict and not is_of_that_code(error):
                 raise OurError(_line(error)) from error
             if quantity in OF_PARAMS:
                 raise NotTraced(_line(error)) from error
@@ -86,12 +86,12 @@ class Tracer:
         numbers = self._measured.numbers
         names = set(self.source.sizes()) if here.in_sizes else set()
         read = partial(self._readings.elsewhere, quantity)
-        here = freed(here, names, numbers, read)
+        here = solved_constants(here, names, numbers, read)
         form = self._made(quantity, here)
         holds = self._laws_hold(form)
         if not holds and len(counted := counting(form.parts)) == 1:
             (name,) = counted
-            here = freed_of_layers(here, name, numbers[symbol(name)], read)
+            here = solved_layer_counts(here, name, numbers[symbol(name)], read)
             form = self._made(quantity, here)
             holds = self._laws_hold(form)
         if not holds:
@@ -101,13 +101,13 @@ class Tracer:
             form = self._made(quantity, here)
         if not self._measured.agrees(form.by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
-        tried = tried_elsewhere(
+        tried = tried_at_other_sizes(
             form, names, self._letters_of_layers(form), self._run_letters(quantity),
             partial(self._measured.at, quantity),
         )  # fmt: skip
         return self._made(quantity, here, tried)
 
-    def _made(self, quantity: str, reading: Reading, tried: Elsewhere | None = None) -> CodeForm:
+    def _made(self, quantity: str, reading: Reading, tried: OtherSizes | None = None) -> CodeForm:
         parts = reading.parts
         by_role = summed(parts)
         letters = {symbol(name) for name in counting(parts)}

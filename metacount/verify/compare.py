@@ -9,7 +9,7 @@ from typing import Any
 
 from metacount.catalog import CatalogEntry, compare_published
 from metacount.frozen import frozen
-from metacount.resolve import Foreign
+from metacount.resolve import TransformersOnly
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from metacount.textbook.count import count, fitted, said_of_length
 from metacount.units import exact
@@ -278,9 +278,9 @@ def verify(
     )
 
 
-def verify_model(model: Model | Foreign, workload: Workload | Request) -> Verification:
+def verify_model(model: Model | TransformersOnly, workload: Workload | Request) -> Verification:
     """Put the witnesses of a model that was looked up side by side, with what is to be said."""
-    if isinstance(model, Foreign):
+    if isinstance(model, TransformersOnly):
         why = f"no formula and no reference module: {model.problem}"
         return verify(model.id, None, workload, source=model.source, notes=(why,))
     notes = model.notes

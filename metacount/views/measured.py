@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from metacount.resolve import Foreign
+    from metacount.resolve import TransformersOnly
     from metacount.spec import Workload
     from metacount.verify.compare import Witness
 
 DASH = "-"
 
 
-def foreign_data(
-    model: Foreign, said: Witness, workload: Workload, notes: Sequence[str] = ()
+def measured_data(
+    model: TransformersOnly, said: Witness, workload: Workload, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """As plain data, under the names that `count` gives every model; null: not measured."""
     params, flops = said.figures["params"], said.figures["matmul_flops"]
@@ -42,11 +42,11 @@ def foreign_data(
     }
 
 
-def foreign_text(
-    model: Foreign, said: Witness, workload: Workload, notes: Sequence[str] = ()
+def measured_text(
+    model: TransformersOnly, said: Witness, workload: Workload, notes: Sequence[str] = ()
 ) -> str:
     """Parameters by role, every figure that was measured, and where they come from."""
-    data = foreign_data(model, said, workload)
+    data = measured_data(model, said, workload)
     total, by_role = data["params"], data["by_role"]
     active = data["active_by_role"] or {}
     rows: list[tuple[str, ...]] = [

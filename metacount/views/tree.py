@@ -8,13 +8,13 @@ from metacount.views.layout import bold, columns, paragraph, table, width_of
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.measure.ours.tree import Node
-    from metacount.resolve import Foreign, Model
+    from metacount.resolve import Model, TransformersOnly
     from metacount.spec import ModelSpec
 
 HEADS = ("module", "shape", "one", "all", "share")
 
 
-def tree_text(model: Model | Foreign, root: Node, made_by: str) -> str:
+def tree_text(model: Model | TransformersOnly, root: Node, made_by: str) -> str:
     """Title, one line per module and tensor, and how to read them."""
     rows: list[tuple[str, ...]] = [*_rows(root, root.params, 1, "", "")]
     heads: tuple[str, ...] = HEADS

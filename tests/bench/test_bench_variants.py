@@ -181,7 +181,7 @@ def test_variants_share_their_weights() -> None:
 def test_where_the_grouped_product_has_a_kernel(
     major: int, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere it loops on the host: a graph of it would be a capture that fails."""
+    """OtherSizes it loops on the host: a graph of it would be a capture that fails."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 0))
     cuda = torch.device("cuda", 0)
     assert moe.grouped_on_device(cuda, torch.bfloat16) == fast

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from metacount.cli import main
-from metacount.resolve import Foreign, Model, find_any
+from metacount.resolve import Model, TransformersOnly, find_any
 
 TINY = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 12,
@@ -199,7 +199,7 @@ def test_sizes_that_were_changed_leave_the_config_behind(tmp_path: Path) -> None
     model = find_any(folder, ["n_layers=5"])
     assert isinstance(model, Model)
     assert (model.spec.n_layers, model.source) == (5, None)
-    assert isinstance(find_any("type:mamba2"), Foreign)
+    assert isinstance(find_any("type:mamba2"), TransformersOnly)
 
 
 def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from metacount.huggingface.config.limits import DROPPED
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
 from metacount.huggingface.module.classes import config_class, model_types
 from metacount.huggingface.module.model import chosen_class, default_config
-from metacount.resolve import Foreign, Model, find_any
+from metacount.resolve import Model, TransformersOnly, find_any
 
 TYPES = mapped_types()
 CAUSAL = sorted(set(model_types("causal-LM")) - set(TYPES))
@@ -91,7 +91,7 @@ def test_what_another_type_saves_is_read_as_transformers_reads_it(
     if model_type == "gpt-sw3":  # it saves itself as gpt2
         assert isinstance(model, Model)
     else:
-        assert isinstance(model, Foreign)
+        assert isinstance(model, TransformersOnly)
         assert f"the model type {model_type} has no textbook spec" in model.problem
 
 

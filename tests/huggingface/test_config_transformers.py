@@ -18,8 +18,8 @@ from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
 from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import measure_foreign_forward
-from metacount.measure.others.params import measure_foreign_params
+from metacount.measure.others.forward import measure_any_forward
+from metacount.measure.others.params import measure_any_params
 from metacount.measure.ours.params import measure_params
 from metacount.modules.build import build
 from metacount.spec import Workload
@@ -132,7 +132,7 @@ def check_counts(config: dict[str, Any]) -> Mapped:
     mapped = spec_from_config(config)
     spec = mapped.spec
     theirs, _ = build_transformers(config)
-    found, ours = measure_foreign_params(theirs), measure_params(build(spec))
+    found, ours = measure_any_params(theirs), measure_params(build(spec))
     expected = {role: n for role, n in formulas.params_by_role(spec).items() if n}
     assert {role: n for role, n in found.by_role.items() if n} == expected
     assert {role: n for role, n in ours.by_role.items() if n} == expected
@@ -148,7 +148,7 @@ def check_runs(config: dict[str, Any], workload: Workload) -> None:
     """FLOPs by role, decoded FLOPs and the cache: formula == transformers."""
     model_type, spec = config["model_type"], spec_from_config(config).spec
     theirs, _ = build_transformers(config)
-    run = measure_foreign_forward(theirs, workload)
+    run = measure_any_forward(theirs, workload)
     source = workload.encoder_len if spec.has_encoder else None
     sizes = {"batch_size": workload.batch_size, "source_len": source}
     loose = {"moe"} if model_type in ALL_EXPERTS else set()

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
-from metacount.measure.others.forward import measure_foreign_forward  # noqa: E402
+from metacount.measure.others.forward import measure_any_forward  # noqa: E402
 from metacount.measure.questions import NeedsData, Ordinary  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
@@ -25,7 +25,7 @@ MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 5, "num_expert
 
 
 def test_flops_and_cache_by_hand() -> None:
-    run = measure_foreign_forward(build_transformers(LLAMA)[0], RUN)
+    run = measure_any_forward(build_transformers(LLAMA)[0], RUN)
     projections = 12 * 24 + 2 * 12 * 8 + 24 * 12
     scores = 2 * 6 * 4  # q·k and p·v, for each pair
     assert run.prefill.by_role["attention"] == 3 * 2 * B * (S * projections + S * S * scores)
@@ -54,7 +54,7 @@ def test_equals_torchs_counter_where_that_is_right(config: dict[str, Any]) -> No
     from torch.utils.flop_counter import FlopCounterMode
 
     module, _ = build_transformers(config)
-    found = measure_foreign_forward(module, RUN).prefill
+    found = measure_any_forward(module, RUN).prefill
     real = type(module)(module.config).eval()
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         real(input_ids=torch.randint(0, 100, (B, S)))
@@ -62,12 +62,12 @@ def test_equals_torchs_counter_where_that_is_right(config: dict[str, Any]) -> No
 
 
 def test_fused_experts_are_priced_where_torchs_counter_says_nothing() -> None:
-    run = measure_foreign_forward(build_transformers(MIXTRAL)[0], RUN)
+    run = measure_any_forward(build_transformers(MIXTRAL)[0], RUN)
     # router [5, 12], then 2 of 5 experts of three matrices
     per_token = 5 * 12 + 2 * 3 * 12 * 17
     assert run.prefill.by_role["moe"] == 3 * 2 * B * S * per_token
     wide = {**MIXTRAL, "hidden_size": 16, "intermediate_size": 24}
-    grouped = measure_foreign_forward(build_transformers(wide)[0], RUN).prefill
+    grouped = measure_any_forward(build_transformers(wide)[0], RUN).prefill
     # widths of whole 16 bytes go through the grouped product, others cannot
     assert grouped.by_operator["aten._grouped_mm"] == 3 * 2 * B * S * 2 * 3 * 16 * 24
     assert "aten._grouped_mm" not in run.prefill.by_operator
@@ -79,7 +79,7 @@ def test_modules_that_are_made_while_the_model_runs_count_for_their_holder() -> 
               "architectures": ["BigBirdForCausalLM"]}  # fmt: skip
     module, _ = build_transformers(config)
     # too short for sparse blocks: BigBird puts full attention in place when it first runs
-    first, second = (measure_foreign_forward(module, RUN).prefill.by_role for _ in range(2))
+    first, second = (measure_any_forward(module, RUN).prefill.by_role for _ in range(2))
     assert first == second
     assert first["attention"] == 2 * 2 * B * (S * 4 * 12 * 12 + S * S * 2 * 12)
 
@@ -89,7 +89,7 @@ def test_experts_in_a_loop_get_every_choice_once() -> None:
               "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "num_experts": 7,
               "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
               "vocab_size": 101}  # fmt: skip
-    run = measure_foreign_forward(build_transformers(config)[0], RUN)
+    run = measure_any_forward(build_transformers(config)[0], RUN)
     # two sparse layers: a router and one expert of two matrices per token
     assert run.prefill.by_role["moe"] == 2 * 2 * B * S * (7 * 13 + 2 * 13 * 17)
     assert run.assumed == ("assumed tokens spread evenly over experts",)
@@ -100,7 +100,7 @@ def test_experts_that_all_tokens_pass_through_are_told_apart() -> None:
               "intermediate_size": 17, "intermediate_size_mlp": 19, "num_hidden_layers": 2,
               "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4,
               "num_local_experts": 5, "num_experts_per_tok": 1}  # fmt: skip
-    run = measure_foreign_forward(build_transformers(config)[0], RUN)
+    run = measure_any_forward(build_transformers(config)[0], RUN)
     expert = 3 * 12 * 17
     # its code runs all 5; a router and a shared expert stand beside them
     assert run.prefill.idle == 2 * 2 * B * S * 4 * expert
@@ -132,8 +132,8 @@ def test_a_question_about_data_is_an_error() -> None:
 def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
     module, _ = build_transformers(default_config(model_type) | {"num_hidden_layers": 5})
     run = Workload(seq_len=13)
-    folded = measure_foreign_forward(module, run)
-    assert folded == measure_foreign_forward(module, run, fold=False)
+    folded = measure_any_forward(module, run)
+    assert folded == measure_any_forward(module, run, fold=False)
 
 
 def test_folding_runs_one_layer_of_each_kind() -> None:
@@ -152,7 +152,7 @@ def test_recurrent_state_is_no_kv_cache() -> None:
     config = {"model_type": "mamba", "vocab_size": 101, "hidden_size": 12, "state_size": 5,
               "num_hidden_layers": 3, "conv_kernel": 4, "expand": 2,
               "time_step_rank": 3}  # fmt: skip
-    run = measure_foreign_forward(build_transformers(config)[0], Workload(seq_len=7))
+    run = measure_any_forward(build_transformers(config)[0], Workload(seq_len=7))
     assert run.cache is not None
     assert run.cache.kv_bytes == 0
     # in each layer 24 channels: 4 columns of the convolution, 5 states in float32 or bf16

@@ -14,7 +14,7 @@ from metacount.errors import SpecError  # noqa: E402
 from metacount.huggingface.config.limits import checked_config  # noqa: E402
 from metacount.huggingface.module.model import build_transformers  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
-from metacount.measure.others.params import measure_foreign_params  # noqa: E402
+from metacount.measure.others.params import measure_any_params  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
 LLAMA_7B = {
@@ -56,12 +56,12 @@ TINY_ATTENTION = 12 * 24 + 2 * 12 * 8 + 24 * 12
 )
 def test_published_totals(config: dict[str, Any], params: int) -> None:
     module, _ = build_transformers(config)
-    assert measure_foreign_params(module).params == params
+    assert measure_any_params(module).params == params
     assert sum({id(p): p.numel() for p in module.parameters()}.values()) == params
 
 
 def test_roles_and_active_by_hand() -> None:
-    found = measure_foreign_params(build_transformers(TINY_MIXTRAL)[0])
+    found = measure_any_params(build_transformers(TINY_MIXTRAL)[0])
     assert found.by_role == {
         "embedding": 101 * 12,
         "position": 0,
@@ -83,7 +83,7 @@ def test_experts_in_a_list() -> None:
               "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "num_experts": 7,
               "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
               "vocab_size": 101}  # fmt: skip
-    found = measure_foreign_params(build_transformers(config)[0])
+    found = measure_any_params(build_transformers(config)[0])
     assert found.active_by_role is not None
     layers = 2  # every second layer of each stack
     expert, router = 2 * 13 * 17, 7 * 13
@@ -93,7 +93,7 @@ def test_experts_in_a_list() -> None:
 
 def test_tied_weights_count_once_and_stay_active() -> None:
     tied = {**TINY_MIXTRAL, "tie_word_embeddings": True}
-    found = measure_foreign_params(build_transformers(tied)[0])
+    found = measure_any_params(build_transformers(tied)[0])
     assert found.by_role["embedding"] == 101 * 12
     assert found.by_role["head"] == 0
     assert found.no_embed == found.active_params
@@ -106,8 +106,8 @@ def test_a_composite_counts_the_whole_and_shows_the_text_model() -> None:
               "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
     config = {"model_type": "gemma3", "text_config": text, "vision_config": vision,
               "mm_tokens_per_image": 4}  # fmt: skip
-    found = measure_foreign_params(build_transformers(config)[0])
-    alone = measure_foreign_params(build_transformers({"model_type": "gemma3_text", **text})[0])
+    found = measure_any_params(build_transformers(config)[0])
+    alone = measure_any_params(build_transformers({"model_type": "gemma3_text", **text})[0])
     assert found.text_params == alone.params
     assert found.params > alone.params
     assert found.by_role["attention"] == alone.by_role["attention"]

@@ -11,7 +11,7 @@ from metacount import catalog
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
-from metacount.measure.others.flops import ForeignCounter
+from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import folded
 from metacount.measure.others.roles import Roles
 from metacount.measure.ours.flops import ReferenceCounter
@@ -81,8 +81,8 @@ def test_layers_of_transformers_that_did_not_run_stand_under_their_own_names() -
               "num_local_experts": 3, "num_experts_per_tok": 2}  # fmt: skip
     model, _ = build_transformers(config, dtype=torch.bfloat16)
 
-    def counted(fold: bool) -> ForeignCounter:
-        counter = ForeignCounter(Roles(model), last_position=S - 1)
+    def counted(fold: bool) -> CounterByClass:
+        counter = CounterByClass(Roles(model), last_position=S - 1)
         ids = torch.empty(B, S, dtype=torch.long, device="meta")
         with (
             folded(model, enabled=fold) as folding,

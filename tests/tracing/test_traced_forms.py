@@ -9,7 +9,7 @@ import pytest
 import sympy
 
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import measure_foreign_forward
+from metacount.measure.others.forward import measure_any_forward
 from metacount.spec import Workload
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
@@ -168,7 +168,7 @@ def test_chunks_are_rounded_up() -> None:
     assert found.how == "traced" and found.total.has(sympy.ceiling(S / c))
     at = {**found.every_number, S: 700}  # 3 chunks of 256, the last one not full
     module, _ = build_transformers(config)
-    run = measure_foreign_forward(module, Workload(seq_len=700))
+    run = measure_any_forward(module, Workload(seq_len=700))
     value = found.total.xreplace({s: sympy.Integer(at[s]) for s in found.total.free_symbols})
     assert value.doit() == sum(run.prefill.chosen_by_role.values())
 

@@ -14,8 +14,8 @@ from torch import nn
 from metacount.huggingface.module.classes import ClassChoice, version
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.operators import UncountedOp
-from metacount.measure.others.forward import ForeignRun, measure_foreign_forward
-from metacount.measure.others.params import ForeignParams, measure_foreign_params
+from metacount.measure.others.forward import MeasuredRun, measure_any_forward
+from metacount.measure.others.params import MeasuredParams, measure_any_params
 from metacount.measure.others.roles import Roles, text_config
 from metacount.measure.questions import NeedsData
 from metacount.spec import DTYPE_BYTES, Workload
@@ -46,9 +46,9 @@ def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -
     """What a module that `build_transformers` made, in `run_dtype`, says of `workload`."""
     dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
     roles = Roles(module)
-    found = measure_foreign_params(module, roles)
+    found = measure_any_params(module, roles)
     try:
-        run, failure = measure_foreign_forward(module, workload, roles), ""
+        run, failure = measure_any_forward(module, workload, roles), ""
     except Exception as error:
         # whatever somebody else's forward raises: the parameters still stand
         run, failure = None, shortfall(error)
@@ -82,7 +82,7 @@ def _who(choice: ClassChoice) -> str:
     return f"transformers {version()}, torch {torch.__version__}, on meta: {choice}"
 
 
-def _param_details(found: ForeignParams) -> list[str]:
+def _param_details(found: MeasuredParams) -> list[str]:
     said = []
     if found.text_params != found.params:
         said.append(f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
@@ -101,7 +101,7 @@ def _param_details(found: ForeignParams) -> list[str]:
 
 def _run_figures(
     module: Any,
-    run: ForeignRun,
+    run: MeasuredRun,
     workload: Workload,
     dtype: str,
     figures: dict[str, int | None],

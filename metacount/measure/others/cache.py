@@ -19,7 +19,7 @@ CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignCache:
+class MeasuredCache:
     """Bytes of a cache object, by what they are. `by_name` is by the attribute that holds them."""
 
     kv_bytes: int
@@ -28,9 +28,9 @@ class ForeignCache:
     by_name: dict[str, int]
     key_heads: int = 0  # heads of the keys as cached; a compressed latent has one
 
-    def halved(self) -> ForeignCache:
+    def halved(self) -> MeasuredCache:
         """The bytes in a type of half the size."""
-        return ForeignCache(
+        return MeasuredCache(
             kv_bytes=self.kv_bytes // 2,
             cross_kv_bytes=self.cross_kv_bytes // 2,
             state_bytes=self.state_bytes // 2,
@@ -39,7 +39,7 @@ class ForeignCache:
         )
 
 
-def measure_cache(cache: Any) -> ForeignCache:
+def measure_cache(cache: Any) -> MeasuredCache:
     """Bytes of every tensor that a cache object holds, once each; single numbers are not state."""
     kv = cross = state = heads = 0
     by_name: dict[str, int] = {}
@@ -56,7 +56,7 @@ def measure_cache(cache: Any) -> ForeignCache:
             kv += size
         else:
             state += size
-    return ForeignCache(
+    return MeasuredCache(
         kv_bytes=kv + cross,
         cross_kv_bytes=cross,
         state_bytes=state,

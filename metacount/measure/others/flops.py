@@ -18,7 +18,7 @@ aten = torch.ops.aten
 IDLE = "idle experts"  # in an operator's place
 
 
-class ForeignCounter(FlopCounter):
+class CounterByClass(FlopCounter):
     """Counts inside `with counter.watching(model):`. Raises `UncountedOp` and `NeedsData`.
 
     A charge's detail says whether the product makes rotary tables.

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from metacount.measure.others.cache import ForeignCache, measure_cache
-from metacount.measure.others.flops import ForeignCounter
+from metacount.measure.others.cache import MeasuredCache, measure_cache
+from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import Folding, folded
 from metacount.measure.others.params import routing
 from metacount.measure.others.quiet import quiet
@@ -36,7 +36,7 @@ KEEPS_GIVEN = frozenset(["RecurrentGemmaForCausalLM"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignFlops:
+class MeasuredFlops:
     """FLOPs of one forward. `rotary` makes the tables of rotary angles and is in no role."""
 
     by_role: dict[str, int]
@@ -67,18 +67,18 @@ class ForeignFlops:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignRun:
+class MeasuredRun:
     """What running the workload showed. `cache` is None where the model returns none."""
 
     kind: str  # decoder, encoder, encoder-decoder
-    prefill: ForeignFlops
-    decode: ForeignFlops | None
-    cache: ForeignCache | None
+    prefill: MeasuredFlops
+    decode: MeasuredFlops | None
+    cache: MeasuredCache | None
     kv_bytes_per_token: int | None
     assumed: tuple[str, ...]
     no_cache: str = ""  # why there is none; empty for an encoder, which keeps none
 
-    def halved(self) -> ForeignRun:
+    def halved(self) -> MeasuredRun:
         """The same with its cache in a type of half the size."""
         if self.cache is None or self.kv_bytes_per_token is None:
             return self
@@ -95,9 +95,9 @@ def kind_of(model: Any) -> str:
     return "decoder" if model.can_generate() else "encoder"
 
 
-def measure_foreign_forward(
+def measure_any_forward(
     model: nn.Module, workload: Workload, roles: Roles | None = None, *, fold: bool = True
-) -> ForeignRun:
+) -> MeasuredRun:
     """Run transformers' `model` (on meta) over `workload` and measure it.
 
     With `fold`, layers proven alike run once. Raises `UncountedOp` and `NeedsData`, and whatever
@@ -148,7 +148,7 @@ def changed(model: Any, change: str) -> Iterator[None]:
                 tensor.data = tensor.data.to(dtype)
 
 
-def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> ForeignRun:
+def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> MeasuredRun:
     kind = kind_of(model)
     with folded(model, enabled=fold) as folding:
         run = Runner(model, workload, roles, kind, folding)
@@ -156,7 +156,7 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
         assumed = prefill.ordinary.assumed
         nothing = kind == "encoder" or cache is None or run.no_cache
         if nothing:
-            return ForeignRun(
+            return MeasuredRun(
                 kind=kind,
                 prefill=_flops(prefill),
                 decode=None,
@@ -172,7 +172,7 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
         if workload.seq_len > 1:
             _, shorter = run.forward(workload.seq_len - 1)
             decode, _ = run.forward(1, cache=shorter)
-    return ForeignRun(
+    return MeasuredRun(
         kind=kind,
         prefill=_flops(prefill),
         decode=None if decode is None else _flops(decode),
@@ -199,10 +199,10 @@ class Runner:
         self._takes = inspect.signature(model.forward).parameters
         self._memory: Any = None
         self.no_cache = ""
-        self.counter: Callable[..., ForeignCounter] = ForeignCounter
+        self.counter: Callable[..., CounterByClass] = CounterByClass
         self.takes_cache = any(name in self._takes for name in CACHES)
 
-    def prefill(self) -> tuple[ForeignCounter, Any]:
+    def prefill(self) -> tuple[CounterByClass, Any]:
         """A forward over the whole workload; without a cache, and `no_cache` says why, where the
         model fails with its own."""
         try:
@@ -213,7 +213,7 @@ class Runner:
             self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
             return self.forward(self._workload.seq_len)
 
-    def forward(self, length: int, *, cache: Any = None) -> tuple[ForeignCounter, Any]:
+    def forward(self, length: int, *, cache: Any = None) -> tuple[CounterByClass, Any]:
         """One forward over `length` tokens, from a cache if there is one; and the cache after."""
         seen = 0 if cache is None else self._workload.seq_len - length
         counter = self.counter(self._roles, last_position=seen + length - 1)
@@ -261,8 +261,8 @@ class Runner:
         return given
 
 
-def _flops(counter: ForeignCounter) -> ForeignFlops:
-    return ForeignFlops(
+def _flops(counter: CounterByClass) -> MeasuredFlops:
+    return MeasuredFlops(
         by_role=counter.by_role(),
         by_operator=counter.by_operator(),
         rotary=counter.rotary(),

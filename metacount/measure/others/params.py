@@ -25,7 +25,7 @@ CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignParams:
+class MeasuredParams:
     """What was found; values, not bytes, and a tied tensor once.
 
     `unclaimed` lists tensors that no module gave a role to; they are counted in `other`.
@@ -62,7 +62,7 @@ def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Mo
     yield from found.values()
 
 
-def measure_foreign_params(model: nn.Module, roles: Roles | None = None) -> ForeignParams:
+def measure_any_params(model: nn.Module, roles: Roles | None = None) -> MeasuredParams:
     """Count every distinct parameter and persistent buffer of transformers' `model`."""
     roles = Roles(model) if roles is None else roles
     routed, unknown = routing(model)
@@ -77,7 +77,7 @@ def measure_foreign_params(model: nn.Module, roles: Roles | None = None) -> Fore
         chosen, n_experts = routed.get(id(tensor), (1, 1))
         active[key] += values // n_experts * chosen
     table = _lone_token_table(model)
-    return ForeignParams(
+    return MeasuredParams(
         by_role=by_role,
         active_by_role=None if unknown else active,
         no_embed=None if unknown else sum(active.values()) - table,

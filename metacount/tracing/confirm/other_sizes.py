@@ -30,7 +30,7 @@ Measure = Callable[[dict[str, int]], tuple[dict[str, int], dict[str, Any]] | Non
 
 
 @frozen
-class Elsewhere:
+class OtherSizes:
     """At how many other sizes a form was right; what must stay as it is; what was never changed."""
 
     confirmed: int
@@ -38,9 +38,9 @@ class Elsewhere:
     untried: tuple[str, ...]
 
 
-def tried_elsewhere(
+def tried_at_other_sizes(
     form: CodeForm, sizes: set[str], layers: set[str], run: set[str], measure: Measure
-) -> Elsewhere:
+) -> OtherSizes:
     """Try the form with other numbers for letters: of sizes, of layers and of the run.
 
     Raises `FormDiffers` where it is wrong for other numbers of sequences or tokens.
@@ -52,7 +52,7 @@ def tried_elsewhere(
     if set(tried.stuck) & set(RUN):
         wrong = ", ".join(sorted(set(tried.stuck) & set(RUN)))
         raise FormDiffers(f"{form.quantity}: wrong for another {wrong}")
-    return Elsewhere(
+    return OtherSizes(
         confirmed=tried.confirmed,
         stuck=tuple(tried.stuck.values()),
         untried=tuple(tried.missed),

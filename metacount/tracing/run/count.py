@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from metacount.frozen import frozen
 from metacount.measure.operators import flops_of
 from metacount.measure.others.cache import measure_cache
-from metacount.measure.others.flops import IDLE, ForeignCounter
+from metacount.measure.others.flops import IDLE, CounterByClass
 from metacount.measure.others.fold import folded
 from metacount.measure.others.forward import Runner, kind_of
 from metacount.measure.others.forward import changed as run_as
@@ -63,7 +63,7 @@ class _OneExpert(Ordinary):
         return 1
 
 
-class _Counter(ForeignCounter):
+class _Counter(CounterByClass):
     """Counts with symbols for sizes, and not for ever."""
 
     sizes: Sizes
@@ -195,7 +195,7 @@ def _run(
     kind = kind_of(model)
     where = places_by_name(model)
 
-    def counter(*args: Any, **kwargs: Any) -> ForeignCounter:
+    def counter(*args: Any, **kwargs: Any) -> CounterByClass:
         made = _Counter(*args, **kwargs)
         made.ordinary = _OneExpert(kwargs["last_position"])
         made.deadline, made.sizes = deadline, sizes
@@ -222,7 +222,7 @@ def _run(
     )
 
 
-def _flops(counter: ForeignCounter, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
+def _flops(counter: CounterByClass, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
     by_role: Amounts = defaultdict(lambda: 0)
     by_operator: Amounts = defaultdict(lambda: 0)
     idle: Amounts = defaultdict(lambda: 0)

@@ -22,10 +22,10 @@ class OurError(RuntimeError):
     """An error in the tracing itself, where `As.strict` asked for it."""
 
 
-def is_foreign(error: BaseException) -> bool:
+def is_of_that_code(error: BaseException) -> bool:
     """Whether code that is only run here was running when it was raised, or it says what is wrong.
 
-    >>> is_foreign(NotTraced("a number computed from data")), is_foreign(KeyError("S"))
+    >>> is_of_that_code(NotTraced("a number computed from data")), is_of_that_code(KeyError("S"))
     (True, False)
     """
     if isinstance(error, NotTraced | SpecError):
@@ -35,4 +35,4 @@ def is_foreign(error: BaseException) -> bool:
         if frame.tb_frame.f_code.co_filename.startswith(READ):
             return True
         frame = frame.tb_next
-    return error.__cause__ is not None and is_foreign(error.__cause__)
+    return error.__cause__ is not None and is_of_that_code(error.__cause__)

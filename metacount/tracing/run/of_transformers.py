@@ -12,8 +12,8 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.limits import EXPERT_COUNTS
 from metacount.huggingface.module.classes import version
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import ForeignRun, kind_of, measure_foreign_forward
-from metacount.measure.others.params import measure_foreign_params
+from metacount.measure.others.forward import MeasuredRun, kind_of, measure_any_forward
+from metacount.measure.others.params import measure_any_params
 from metacount.measure.others.roles import Roles
 from metacount.spec import Workload
 from metacount.tracing.run.build import (
@@ -97,7 +97,7 @@ class TransformersSource:
     ) -> None:
         self._config, self._dtype, self._run_as = config, dtype, run_as
         self._values = size_values(config)
-        self._last_run: tuple[Any, ForeignRun] | None = None
+        self._last_run: tuple[Any, MeasuredRun] | None = None
         module, self._choice = build_transformers(config, dtype=dtype)
         self._own = module
         self.has_encoder = kind_of(module) == "encoder-decoder"
@@ -161,16 +161,16 @@ class TransformersSource:
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
-            found = measure_foreign_params(module, Roles(module))
+            found = measure_any_params(module, Roles(module))
             return found.by_role if quantity == "params" else found.active_by_role
         key = id(module), workload
         if self._last_run is None or self._last_run[0] != key or module is not self._own:
-            run = measure_foreign_forward(module, workload, Roles(module))
+            run = measure_any_forward(module, workload, Roles(module))
             self._last_run = key, run
         return _of_run(self._last_run[1], quantity, by_operator)
 
 
-def _of_run(run: ForeignRun, quantity: str, by_operator: bool) -> dict[str, int] | None:
+def _of_run(run: MeasuredRun, quantity: str, by_operator: bool) -> dict[str, int] | None:
     if quantity in IDLE.values():
         flops = run.decode if "decode" in quantity else run.prefill
         return None if flops is None else {"moe": flops.idle}

@@ -15,10 +15,10 @@ from metacount.tracing.domain import Asked, asked_of, in_domain
 from metacount.tracing.parts import parts_of, totals
 from metacount.tracing.run.chunks import always, known_counts
 from metacount.tracing.run.count import TooSlow, check_free
-from metacount.tracing.run.errors import OurError, is_foreign
+from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.sizes import Sizes, WrongHint
 from metacount.tracing.run.source import OF_PARAMS, Trace
-from metacount.tracing.solve.constants import Reading, freed_of_layers
+from metacount.tracing.solve.constants import Reading, solved_layer_counts
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
 
 
@@ -108,7 +108,7 @@ class Readings:
         raise failures[0]
 
     def _ours_fails(self, error: Exception) -> None:
-        if self._strict and not is_foreign(error):
+        if self._strict and not is_of_that_code(error):
             raise OurError(f"{type(error).__name__}: {error}") from error
 
     def _asked_of(self, sizes: Sizes) -> Asked:
@@ -169,7 +169,7 @@ class Readings:
                 continue
             found = self._of(source)._first(quantity)
             if not self._measured.agrees(summed(found.parts), quantity):
-                found = freed_of_layers(found, name, FEW, partial(self.elsewhere, quantity))
+                found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
             note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
             return found.but(parts=tuple(map(self._counted_here, found.parts)),
                              notes=(*found.notes, note))  # fmt: skip

@@ -19,15 +19,15 @@ from metacount.tracing.run.sizes import divides, symbol
 HELD_OUT = 2  # readings that must confirm a polynomial
 MISSES = 2  # readings of another shape, or none: then no more are tried
 FEW_LAYERS = (6, 7, 8, 9, 5, 13)
-MOST = 2  # sizes that are freed in one form: the readings multiply
+MOST = 2  # sizes that are solved for in one form: the readings multiply
 
 
 @frozen
 class Reading:
     """A form's parts and its domain as one trace showed them.
 
-    `solved_for` has sizes that were freed, and the numbers that they had; `in_sizes` is false where
-    only B and S are letters. `least` and `ratios` are those of `domain.Asked`.
+    `solved_for` has sizes that were solved for, and the numbers that they had; `in_sizes` is false
+    where only B and S are letters. `least` and `ratios` are those of `domain.Asked`.
     """
 
     parts: tuple[CodePart, ...]
@@ -47,7 +47,9 @@ class Reading:
 Read = Callable[[dict[str, int]], Reading | None]
 
 
-def freed(here: Reading, names: set[str], numbers: dict[Any, int], read: Read) -> Reading:
+def solved_constants(
+    here: Reading, names: set[str], numbers: dict[Any, int], read: Read
+) -> Reading:
     """The same form with the sizes of `names` that its domain has numbers for as letters.
 
     `numbers` are those of all letters. A size stays a number where the forms read elsewhere are
@@ -61,16 +63,16 @@ def freed(here: Reading, names: set[str], numbers: dict[Any, int], read: Read) -
 
     def without(change: dict[str, int]) -> Reading | None:
         found = read(change)
-        # another size that is a number here, too, is freed at every reading
-        return found and freed(found, rest, {**numbers, letter: change[letter.name]},
+        # another size that is a number here, too, is solved for at every reading
+        return found and solved_constants(found, rest, {**numbers, letter: change[letter.name]},
                                lambda more: read({**change, **more}))  # fmt: skip
 
-    own = freed(here, rest, numbers, read) if rest else here
+    own = solved_constants(here, rest, numbers, read) if rest else here
     changes = _changes(letter, numbers, here.domain)
     return _from_readings(letter, numbers[letter], own, changes, without, 2) or here
 
 
-def freed_of_layers(here: Reading, name: str, number: int, read: Read) -> Reading:
+def solved_layer_counts(here: Reading, name: str, number: int, read: Read) -> Reading:
     """The same form where what is outside of the layers, too, depends on how many there are."""
     changes = ({name: n} for n in FEW_LAYERS if n != number)
     return _from_readings(symbol(name), number, here, changes, read, 1) or here

@@ -14,7 +14,7 @@ from metacount.tracing.code_form import CodeForm, CodePart
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.sizes import divides, symbol
-from metacount.tracing.solve.constants import Reading, freed, freed_of_layers
+from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
 from metacount.tracing.solve.layers import Law
 
 E, d, k, N = (symbol(name) for name in ("E", "d", "k", "N"))
@@ -34,7 +34,7 @@ def test_a_polynomial_of_degree_two_is_found() -> None:
     def at(n: int) -> Reading:
         return reading(3 * n * n * d + 5 * n * k + 7, k <= n, number=n)
 
-    found = freed(at(8), {"E"}, NUMBERS, read_as(at))
+    found = solved_constants(at(8), {"E"}, NUMBERS, read_as(at))
     assert sympy.expand(found.parts[0].expr - (3 * E**2 * d + 5 * E * k + 7)) == 0
     assert found.domain == (k <= E,)
     assert found.solved_for == (("E", (8, 9, 16, 24, 32)),)
@@ -50,7 +50,7 @@ def test_a_width_over_a_number_of_heads_is_found() -> None:
         asked.append(change)
         return at(change["E"])
 
-    found = freed(at(8), {"E"}, NUMBERS, read)
+    found = solved_constants(at(8), {"E"}, NUMBERS, read)
     assert sympy.expand(found.parts[0].expr - (2 * d**2 / E + E * d)) == 0
     assert found.domain == (divides(E, d),)
     # what it must divide goes along
@@ -68,13 +68,13 @@ def test_a_width_over_a_number_of_heads_is_found() -> None:
 )
 def test_what_is_none_stays_a_number(make: Callable[[int], Reading]) -> None:
     here = make(8)
-    assert freed(here, {"E"}, NUMBERS, read_as(make)) is here
+    assert solved_constants(here, {"E"}, NUMBERS, read_as(make)) is here
 
 
 def test_what_cannot_be_read_elsewhere_stays_a_number() -> None:
     here = reading(8 * d)
-    assert freed(here, {"E"}, NUMBERS, lambda change: None) is here
-    assert freed(here, set(), NUMBERS, lambda change: here) is here  # no size
+    assert solved_constants(here, {"E"}, NUMBERS, lambda change: None) is here
+    assert solved_constants(here, set(), NUMBERS, lambda change: here) is here  # no size
 
 
 def test_two_sizes_at_once() -> None:
@@ -84,7 +84,7 @@ def test_two_sizes_at_once() -> None:
         fixed = (sympy.Eq(E, n, evaluate=False), sympy.Eq(k, m, evaluate=False))
         return Reading(parts=(part,), domain=fixed)
 
-    found = freed(at({}), {"E", "k"}, {**NUMBERS, k: 6}, at)
+    found = solved_constants(at({}), {"E", "k"}, {**NUMBERS, k: 6}, at)
     assert sympy.expand(found.parts[0].expr - (E * k * d + k**2)) == 0
     assert found.domain == ()
     assert dict(found.solved_for).keys() == {"E", "k"}
@@ -99,7 +99,7 @@ def test_a_row_for_each_layer() -> None:
         )
         return Reading(parts=parts, domain=())
 
-    found = freed_of_layers(at(20), "N", 20, lambda change: at(change["N"]))
+    found = solved_layer_counts(at(20), "N", 20, lambda change: at(change["N"]))
     assert [part.expr for part in found.parts] == [N * d, d**2]
     assert found.solved_for == (("N", (6, 7, 8, 20)),)
 

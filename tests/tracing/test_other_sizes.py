@@ -10,7 +10,7 @@ import sympy
 
 from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
-from metacount.tracing.confirm.other_sizes import tried_elsewhere
+from metacount.tracing.confirm.other_sizes import tried_at_other_sizes
 from metacount.tracing.domain import conditions, in_domain, in_words
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.sizes import Sizes, divides, symbol, unread
@@ -64,7 +64,7 @@ def fixed(letter: Any, number: int) -> Any:
 def test_a_right_form_is_confirmed_three_times() -> None:
     own = {"x": 6}
     measured = Measured(own, lambda n: {"a": 7 * n["x"] ** 2})
-    found = tried_elsewhere(made({"a": 7 * X**2}, own), {"x"}, set(), set(), measured)
+    found = tried_at_other_sizes(made({"a": 7 * X**2}, own), {"x"}, set(), set(), measured)
     assert (found.confirmed, found.stuck, found.untried) == (3, (), ())
     assert len(measured.seen) == 3
     assert all(change["x"] != 6 for change in measured.seen)
@@ -73,7 +73,7 @@ def test_a_right_form_is_confirmed_three_times() -> None:
 def test_every_letter_of_a_right_form_is_changed() -> None:
     # one at a time, where no model can be built with more
     measured = Measured(SIZES, lambda n: {"a": n["w"] * n["x"] + n["y"] * n["z"]}, most_changes=1)
-    found = tried_elsewhere(
+    found = tried_at_other_sizes(
         made({"a": W * X + Y * Z}, SIZES), set(SIZES), set(), set(), measured
     )  # fmt: skip
     assert (found.stuck, found.untried) == ((), ())
@@ -86,7 +86,7 @@ def test_a_size_that_is_left_out_stays_what_it_is(quantity: str) -> None:
     own = {"x": 6, "z": 10}
     measured = Measured(own, lambda n: {"a": n["x"] * n["z"]})
     form = made({"a": 10 * X}, own, quantity=quantity)
-    found = tried_elsewhere(form, {"x", "z"}, set(), set(), measured)
+    found = tried_at_other_sizes(form, {"x", "z"}, set(), set(), measured)
     assert found.stuck == (fixed(Z, 10),)  # x is not blamed, though it changed with z
     assert found.confirmed >= 3
     assert found.untried == ()
@@ -99,7 +99,7 @@ def test_a_size_that_alone_is_wrong_stays_what_it_is(quantity: str) -> None:
     own = {**SIZES, **{f"f{i}": 8 for i in range(8)}}
     measured = Measured(own, lambda n: {"a": n["w"] * n["x"] * 6 * n["z"]}, most_changes=1)
     form = made({"a": W * X * Y * Z}, own, quantity=quantity)
-    found = tried_elsewhere(form, set(own), set(), set(), measured)
+    found = tried_at_other_sizes(form, set(own), set(), set(), measured)
     assert found.stuck == (fixed(Y, 6),)
     assert found.untried == ()
 
@@ -107,7 +107,7 @@ def test_a_size_that_alone_is_wrong_stays_what_it_is(quantity: str) -> None:
 def test_sizes_that_were_only_equal_are_blamed() -> None:
     own = {"x": 6, "y": 6, "z": 10}
     measured = Measured(own, lambda n: {"a": n["x"] * n["y"] * n["z"]})
-    found = tried_elsewhere(made({"a": X**2 * Z}, own), set(own), set(), set(), measured)
+    found = tried_at_other_sizes(made({"a": X**2 * Z}, own), set(own), set(), set(), measured)
     assert set(found.stuck) == {fixed(X, 6), fixed(Y, 6)}
     assert found.confirmed >= 3
     assert all(set(change) == {"z"} for change in measured.seen[-3:])
@@ -120,14 +120,14 @@ def test_a_form_that_is_wrong_for_another_run_is_refused(name: str) -> None:
     measured = Measured(own, lambda n: {"a": n["x"] * n["B"] + n[name] - at_48})
     form = made({"a": X * B}, own, quantity="matmul_flops")
     with pytest.raises(FormDiffers, match=f"matmul_flops: wrong for another {name}$"):
-        tried_elsewhere(form, {"x"}, set(), {"B", "S", "S_e"}, measured)
+        tried_at_other_sizes(form, {"x"}, set(), {"B", "S", "S_e"}, measured)
 
 
 def test_a_model_that_can_be_built_in_no_other_way() -> None:
     own = {"x": 6, "y": 6}
     measured = Measured(own, lambda n: None)
     form = made({"a": X * Y, "b": T}, own)
-    found = tried_elsewhere(form, {"x", "y"}, set(), {"B", "S"}, measured)
+    found = tried_at_other_sizes(form, {"x", "y"}, set(), {"B", "S"}, measured)
     # T is S of the run; B is not in the form, but nobody has seen that it need not be
     assert (found.confirmed, found.stuck, found.untried) == (0, (), ("B", "S", "x", "y"))
     # 24 attempts, and 4 for each of the 4 letters
@@ -139,13 +139,13 @@ def test_a_size_that_is_left_out_is_tried_at_least_once(seed: int) -> None:
     own = {"x": 6, "z": 10, **{f"f{j}": 8 for j in range(6)}}
     measured = Measured(own, lambda n: {"a": n["x"] * n["z"]}, most_changes=2)
     form = made({"a": 10 * X}, own, quantity=f"q{seed}")
-    assert tried_elsewhere(form, set(own), set(), set(), measured).stuck == (fixed(Z, 10),)
+    assert tried_at_other_sizes(form, set(own), set(), set(), measured).stuck == (fixed(Z, 10),)
 
 
 def test_a_letter_that_never_can_change() -> None:
     own = {"x": 6, "y": 6}
     measured = Measured(own, lambda n: {"a": n["x"] * 6} if n["y"] == 6 else None)
-    found = tried_elsewhere(made({"a": X * Y}, own), set(own), set(), set(), measured)
+    found = tried_at_other_sizes(made({"a": X * Y}, own), set(own), set(), set(), measured)
     assert found.confirmed >= 3
     assert (found.stuck, found.untried) == ((), ("y",))
 
@@ -153,7 +153,7 @@ def test_a_letter_that_never_can_change() -> None:
 def test_one_token_sees_the_tokens_of_the_run() -> None:
     own = {"x": 6}
     measured = Measured(own, lambda n: {"a": n["x"] * n["S"]})
-    found = tried_elsewhere(made({"a": X * T}, own), {"x"}, set(), {"S"}, measured)
+    found = tried_at_other_sizes(made({"a": X * T}, own), {"x"}, set(), {"S"}, measured)
     assert found.confirmed >= 3
     assert (found.stuck, found.untried) == ((), ())
     assert any("S" in change for change in measured.accepted)
@@ -163,7 +163,7 @@ def test_one_token_sees_the_tokens_of_the_run() -> None:
 def test_layers_are_few() -> None:
     own = {"n": 61, "x": 6}
     measured = Measured(own, lambda n: {"a": n["n"] * n["x"]})
-    found = tried_elsewhere(made({"a": N * X}, own), {"x"}, {"n"}, set(), measured)
+    found = tried_at_other_sizes(made({"a": N * X}, own), {"x"}, {"n"}, set(), measured)
     assert found.confirmed >= 3
     assert (found.stuck, found.untried) == ((), ())
     counts = {change["n"] for change in measured.accepted if "n" in change}
@@ -175,7 +175,7 @@ def test_layers_are_few() -> None:
 def test_what_is_drawn_is_another_number(layers: int) -> None:
     own = {"n": layers, "x": 6}
     measured = Measured(own, lambda n: None)
-    tried_elsewhere(made({"a": N * X}, own), {"x"}, {"n"}, set(), measured)
+    tried_at_other_sizes(made({"a": N * X}, own), {"x"}, {"n"}, set(), measured)
     assert len(measured.seen) >= 24
     for change in measured.seen:
         assert change
@@ -189,7 +189,7 @@ def test_what_is_drawn_is_inside_the_domain() -> None:
     # refused, so that many are asked for
     measured = Measured(own, lambda n: None)
     form = made({"a": H * K * W * X}, own, domain)
-    tried_elsewhere(form, set(own), set(), set(), measured)
+    tried_at_other_sizes(form, set(own), set(), set(), measured)
     changed = {name for change in measured.seen for name in change}
     assert {"h", "k", "w", "x"} <= changed
     for change in measured.seen:
@@ -205,10 +205,12 @@ def test_by_operator_the_sum_is_compared() -> None:
     own = {"x": 6, "z": 10}
     measured = Measured(own, lambda n: {"mm": n["x"] + n["z"]})
     forms = {"mm": X, "bmm": Z}
-    summed = tried_elsewhere(made(forms, own, split="operator"), set(own), set(), set(), measured)
+    summed = tried_at_other_sizes(
+        made(forms, own, split="operator"), set(own), set(), set(), measured
+    )
     assert summed.confirmed >= 3
     assert summed.stuck == ()
-    apart = tried_elsewhere(made(forms, own), set(own), set(), set(), measured)
+    apart = tried_at_other_sizes(made(forms, own), set(own), set(), set(), measured)
     assert apart.confirmed == 0
     assert set(apart.stuck) == {fixed(X, 6), fixed(Z, 10)}
 
