@@ -70,7 +70,7 @@ def wait_for(condition, what: str) -> None:  # type: ignore[no-untyped-def]
 # A survey of quick types and then a type that never ends: what was finished is known.
 SLOW_SURVEY = """
 import sys, time
-from metacount import survey
+from metacount.many import survey
 
 def measure(kind, model_type, *, flops=True, workload=None):
     if model_type == "mamba":
@@ -125,7 +125,7 @@ def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str,
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
     script.write_text(
         "import sys, time\n"
-        "from metacount import witnesses\n"
+        "from metacount.verify import compare as witnesses\n"
         "real = witnesses.verify_model\n"
         "def slow(model, workload):\n"
         "    if model.id == 'bert-base':\n"

@@ -9,13 +9,11 @@ import os
 
 from metacount.errors import InputError, SpecError, printable, shown
 from metacount.frozen import frozen
-from metacount.many.shielded import shielded
 from metacount.resolve import TransformersOnly, find_in_file
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
     from typing import Any
 
     from metacount.spec import Request, Workload
@@ -139,17 +137,21 @@ def count_folder(
     if n_processes == 1:
         yield from map(job, parts)
         return
-    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-    from multiprocessing import get_context
+    from contextlib import closing
 
-    # spawned, not forked: whoever calls this may have threads, which a fork would leave half-way
-    executor = ProcessPoolExecutor(n_processes, get_context("spawn"))
-    try:
-        yield from _in_order(executor, job, parts, WAITING * n_processes)
-    except BrokenProcessPool:
-        raise InputError("a process that counted has died; --jobs 1 counts without any") from None
-    finally:
-        executor.shutdown(cancel_futures=True)
+    from metacount.many.pool import Failed, answers
+
+    done: dict[int, list[Outcome]] = {}
+    shown = 0
+    found = answers(job, parts, processes=n_processes, ahead=WAITING * n_processes)
+    with closing(found):
+        for number, answer in found:
+            if isinstance(answer, Failed):
+                raise InputError("a process that counted has died; --jobs 1 counts without any")
+            done[number] = answer
+            while shown in done:
+                yield done.pop(shown)
+                shown += 1
 
 
 def usable_cores() -> int:
@@ -157,18 +159,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _in_order(
-    executor: Executor, job: _Job, parts: Sequence[Sequence[str]], ahead: int
-) -> Iterator[list[Outcome]]:
-    with shielded():  # the first ones start the processes
-        waiting = [executor.submit(job, part) for part in parts[:ahead]]
-    for part in parts[ahead:]:
-        yield waiting.pop(0).result()
-        waiting.append(executor.submit(job, part))
-    while waiting:
-        yield waiting.pop(0).result()
 
 
 class _Job:

@@ -7,14 +7,13 @@ hangs costs its own row and nothing else.
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from typing import Any
 
-from metacount.many.shielded import shielded
+from metacount.many.pool import Failed, answers
 from metacount.spec import Workload
 
 MAX_PROCESSES = 2
@@ -199,55 +198,30 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _serve(connection: Any) -> None:
-    """A worker: (kind, type, flops) in, rows out."""
-    import gc
+class _Measure:
+    """Measures a type in a process of its own; is sent there."""
 
-    import torch
+    def __init__(self, flops: bool) -> None:
+        self._flops, self._done = flops, 0
 
-    torch.set_num_threads(1)
-    gc.disable()
-    done = 0
-    while True:
+    def __call__(self, job: tuple[str, str]) -> SurveyRow:
+        import gc
+
+        if not self._done:
+            import torch
+
+            torch.set_num_threads(1)
+            gc.disable()
+        kind, model_type = job
         try:
-            job = connection.recv()
-        except EOFError:  # who asked has gone
-            return
-        if job is None:
-            return
-        kind, model_type, flops = job
-        try:
-            row = measure_type(kind, model_type, flops=flops)
+            row = measure_type(kind, model_type, flops=self._flops)
         except Exception as error:
             row = SurveyRow(model_type=model_type, kind=kind, class_name="", shortfall=_line(error))
-        done += 1
-        if done % COLLECT_EVERY == 0:
+        self._done += 1
+        if self._done % COLLECT_EVERY == 0:
             # a collection looks at all of transformers: as long as measuring a type
             gc.collect()
-        connection.send(row)
-
-
-class _Worker:
-    """One process and the job it is at."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        with shielded():
-            self.process.start()
-        theirs.close()
-        self.job: tuple[str, str] | None = None
-        self.since = 0.0
-
-    def give(self, job: tuple[str, str], flops: bool) -> None:
-        self.job, self.since = job, time.monotonic()
-        self.connection.send((*job, flops))
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
+        return row
 
 
 def survey(
@@ -265,45 +239,16 @@ def survey(
     """
     jobs = survey_types() if types is None else list(types)
     rows: dict[tuple[str, str], SurveyRow] = {}
-    waiting = list(reversed(dict.fromkeys(jobs)))
-    total = len(waiting)
-    workers: list[_Worker] = []
-
-    def done(worker: _Worker, row: SurveyRow) -> None:
-        assert worker.job is not None
-        rows[worker.job] = row
-        worker.job = None
-        if progress is not None:
-            progress(len(rows), total, row)
-
-    try:
-        for _ in range(max(1, min(processes, MAX_PROCESSES, total))):
-            workers.append(_Worker())
-        while len(rows) < total:
-            for worker in workers:
-                if worker.job is None and waiting:
-                    worker.give(waiting.pop(), flops)
-            wait([w.connection for w in workers if w.job is not None], timeout=1.0)
-            for i, worker in enumerate(workers):
-                if worker.job is None:
-                    continue
-                try:
-                    if worker.connection.poll():
-                        done(worker, worker.connection.recv())
-                        continue
-                    failed = ""
-                except EOFError:
-                    worker.process.join()
-                    failed = f"its process ended with code {worker.process.exitcode}"
-                if not failed and time.monotonic() - worker.since > timeout_s:
-                    failed = f"stopped after {timeout_s:g} s"
-                if failed:
-                    kind, model_type = worker.job
-                    done(worker, SurveyRow(model_type=model_type, kind=kind, class_name="",
-                                           shortfall=failed, seconds=timeout_s))  # fmt: skip
-                    worker.stop()
-                    workers[i] = _Worker()
-    finally:
-        for worker in workers:
-            worker.stop()
-    return [rows[job] for job in dict.fromkeys(jobs)]
+    distinct = list(dict.fromkeys(jobs))
+    n_processes = min(processes, MAX_PROCESSES)
+    found = answers(_Measure(flops), distinct, processes=n_processes, timeout_s=timeout_s)
+    with closing(found):
+        for job, answer in found:
+            kind, model_type = distinct[job]
+            if isinstance(answer, Failed):
+                answer = SurveyRow(model_type=model_type, kind=kind, class_name="",
+                                   shortfall=answer.reason, seconds=timeout_s)  # fmt: skip
+            rows[kind, model_type] = answer
+            if progress is not None:
+                progress(len(rows), len(distinct), answer)
+    return [rows[job] for job in jobs]

@@ -1,0 +1,113 @@
+"""Runs jobs in processes of their own: one that crashes or hangs costs its own job alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.connection import wait
+
+from metacount.frozen import frozen
+from metacount.many.shielded import shielded
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from multiprocessing.connection import Connection
+    from typing import Any
+
+
+@frozen
+class Failed:
+    """A job without an answer, and why."""
+
+    reason: str
+
+
+def answers(
+    work: Callable[[Any], Any],
+    jobs: Sequence[Any],
+    *,
+    processes: int,
+    timeout_s: float | None = None,
+    ahead: int | None = None,
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield the number of each job and its answer, or `Failed`, as they come.
+
+    `work` is sent to each process once, so it is a function of a module or an object of plain data.
+    A job is given out when fewer than `ahead` are between it and the first that has no answer.
+    Processes end with the iterator.
+    """
+    waiting, open_jobs = list(reversed(range(len(jobs)))), set(range(len(jobs)))
+    workers: list[_Worker] = []
+    try:
+        for _ in range(max(1, min(processes, len(jobs)))):
+            workers.append(_Worker(work))
+        while open_jobs:
+            oldest = min(open_jobs)
+            for worker in workers:
+                near = waiting and (ahead is None or waiting[-1] - oldest < ahead)
+                if worker.job is None and near:
+                    job = waiting.pop()
+                    worker.give(job, jobs[job])
+            wait([worker.connection for worker in workers if worker.job is not None], timeout=1.0)
+            for i, worker in enumerate(workers):
+                if worker.job is None:
+                    continue
+                job, answer = worker.job, worker.answer(timeout_s)
+                if answer is None:
+                    continue
+                open_jobs.discard(job)
+                if isinstance(answer[0], Failed):
+                    worker.stop()
+                    workers[i] = _Worker(work)
+                yield job, answer[0]
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """One process and the job it is at."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        # spawned, not forked: whoever calls may have threads, which a fork would leave half-way
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+        with shielded():
+            self.process.start()
+        theirs.close()
+        self.job: int | None = None
+        self.since = 0.0
+
+    def give(self, job: int, what: Any) -> None:
+        self.job, self.since = job, time.monotonic()
+        self.connection.send(what)
+
+    def answer(self, timeout_s: float | None) -> tuple[Any] | None:
+        """What the job came to, if it is done."""
+        try:
+            if self.connection.poll():
+                done = (self.connection.recv(),)
+                self.job = None
+                return done
+        except (EOFError, ConnectionError):
+            self.process.join()
+            return (Failed(reason=f"its process ended with code {self.process.exitcode}"),)
+        if timeout_s is not None and time.monotonic() - self.since > timeout_s:
+            return (Failed(reason=f"stopped after {timeout_s:g} s"),)
+        return None
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:  # who asked has gone
+            return
+        connection.send(work(job))

@@ -1,0 +1,68 @@
+"""Folders and files stay small enough to be read in one sitting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import metacount
+
+PACKAGE = Path(metacount.__file__).parent
+MAX_FILES, MAX_LINES = 12, 300
+
+# Folders with a file for each topic or command.
+BY_TOPIC = {"spec", "formulas", "modules", "views", "commands"}
+# The names by which the package is entered: __init__, __main__, api, cli.
+ENTRANCES = {"": 4}
+# Files that are too long, how long at most, and why they are not split.
+LONG = {
+    "check/explain/changes.py": (330, "one search, whose steps share its tables"),
+    "check/parts/params.py": (310, "every part of the parameters, topic by topic"),
+    "check/places.py": (350, "one search for places, whose steps share the spec"),
+    "formulas/model.py": (320, "the six questions about a whole model beside each other"),
+    "textbook/proven.py": (320, "the record: read, compared with the code, asked"),
+    "resolve.py": (360, "what MODEL and --set may be"),
+}  # fmt: skip
+
+
+def crowded(package: Path) -> list[str]:
+    """Folders with more files than they may have."""
+    found = Counter(file.parent for file in package.rglob("*.py") if file.name != "__init__.py")
+    names = {folder: folder.relative_to(package).as_posix() for folder in found}
+    return [f"{names[folder]}: {n} files" for folder, n in sorted(found.items())
+            if n > MAX_FILES + ENTRANCES.get(names[folder].strip("."), 0)
+            and names[folder] not in BY_TOPIC]  # fmt: skip
+
+
+def too_long(package: Path) -> list[str]:
+    """Files with more lines than they may have."""
+    found = {file.relative_to(package).as_posix(): len(file.read_text("utf-8").splitlines())
+             for file in sorted(package.rglob("*.py"))}  # fmt: skip
+    return [f"{name}: {n} lines" for name, n in found.items()
+            if n > LONG.get(name, (MAX_LINES, ""))[0]]  # fmt: skip
+
+
+def test_no_folder_is_crowded() -> None:
+    assert crowded(PACKAGE) == []
+
+
+def test_no_file_is_too_long() -> None:
+    assert too_long(PACKAGE) == []
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_an_exception_is_still_one(name: str) -> None:
+    assert len((PACKAGE / name).read_text("utf-8").splitlines()) > MAX_LINES
+
+
+def test_too_much_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "rooms"
+    folder.mkdir()
+    for n in range(MAX_FILES):
+        (folder / f"file{n}.py").write_text("x = 1\n" * MAX_LINES)
+    assert crowded(tmp_path) == too_long(tmp_path) == []
+    (folder / "one_more.py").write_text("x = 1\n" * (MAX_LINES + 1))
+    assert crowded(tmp_path) == ["rooms: 13 files"]
+    assert too_long(tmp_path) == ["rooms/one_more.py: 301 lines"]
