@@ -108,12 +108,12 @@ def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPat
     import zipfile
     import zipimport
 
-    source = fingerprints.source_of("spec.py")
+    source = fingerprints.source_of("spec/model.py")
     assert source is not None
     archive = tmp_path / "all.zip"
     with zipfile.ZipFile(archive, "w") as made:
-        made.writestr("metacount/spec.py", source)
+        made.writestr("metacount/spec/model.py", source)
     monkeypatch.setattr(fingerprints, "_loader", zipimport.zipimporter(str(archive)))
     monkeypatch.setattr(fingerprints, "PACKAGE", str(archive / "metacount"))
-    assert fingerprints.source_of("spec.py") == source
-    assert fingerprints.source_of("rules.py") is None
+    assert fingerprints.source_of("spec/model.py") == source
+    assert fingerprints.source_of("spec/rules.py") is None
