@@ -11,11 +11,14 @@ from metacount import catalog
 from metacount.errors import MAX_DIGITS, InputError, SpecError, nearest, printable, shown
 from metacount.frozen import frozen
 from metacount.spec import FIELDS, ModelSpec
+from metacount.spec.flat import every_path
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeAlias
+
+    from metacount.spec.field import Field
 
 
 @frozen
@@ -135,13 +138,14 @@ def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | Transformer
 
 
 def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model | TransformersOnly:
-    changes = parse_settings(settings)
-    if not changes:
+    typed = parse_settings(settings)
+    if not typed:
         return model
     if isinstance(model, TransformersOnly):
         raise InputError(
             f"--set needs a model that has a spec: {model.problem}; change its config.json instead"
         )
+    changes = _by_flat_name(model.spec, typed)
     # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,
@@ -151,6 +155,28 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
         changes=changes,
         notes=model.notes,
     )
+
+
+def _by_flat_name(spec: ModelSpec, typed: dict[str, Any]) -> dict[str, Any]:
+    """What was set by names or by paths, by names."""
+    words = {name: value for name, value in typed.items() if name in FIELDS}
+    paths, changes = spec.paths(**words), dict(words)
+    for path, value in typed.items():
+        if path in FIELDS:
+            continue
+        if path not in paths:
+            remedy = nearest(path, paths, "see `metacount models --fields`")
+            raise InputError(f"--set: this model has no {shown(path)}; {remedy}")
+        name = paths[path]
+        if name in changes:
+            raise InputError(f"--set: {name} is given twice; leave one out")
+        stack, _, below = path.partition(".")
+        if spec.has_encoder and stack in ("encoder", "decoder") and below != "n_layers":
+            raise InputError(
+                f"--set {path}: encoder and decoder are made alike; set {name}, which is of both"
+            )
+        changes[name] = value
+    return changes
 
 
 def _replaced(spec: ModelSpec, changes: dict[str, Any]) -> ModelSpec:
@@ -308,7 +334,7 @@ def _from_hugging_face(
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """`FIELD=VALUE` texts as values of the fields' types.
+    """`FIELD=VALUE` texts as values of the fields' types; FIELD is a name, or a path in a model.
 
     >>> parse_settings(["n_layers=1_000", "tie_embeddings=true", "window=none"])
     {'n_layers': 1000, 'tie_embeddings': True, 'window': None}
@@ -319,17 +345,18 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name = name.strip()
         if not equals:
             raise InputError(f"--set needs FIELD=VALUE: got '{shown(setting)}'")
-        if name not in FIELDS:
-            remedy = nearest(name, FIELDS, "see `metacount models --fields`")
+        field = FIELDS.get(name) or every_path().get(name)
+        if field is None:
+            known = [*FIELDS, *every_path()] if "." in name else FIELDS
+            remedy = nearest(name, known, "see `metacount models --fields`")
             raise InputError(f"--set: '{shown(name)}' is not a field of a model; {remedy}")
         if name in changes:
             raise InputError(f"--set: {name} is given twice; leave one out")
-        changes[name] = _parse_value(name, text.strip())
+        changes[name] = _parse_value(field, name, text.strip())
     return changes
 
 
-def _parse_value(name: str, text: str) -> Any:
-    field = FIELDS[name]
+def _parse_value(field: Field, name: str, text: str) -> Any:
     optional = field.optional or field.lacking
     lower = text.lower()
     if optional and lower in ("none", "null"):

@@ -14,7 +14,7 @@ from test_spec import DENSE, MLA, MOE, refusal
 from metacount.errors import InputError, SpecError
 from metacount.resolve import parse_settings
 from metacount.spec import ModelSpec, rope_scaling
-from metacount.spec.model import RECORDS
+from metacount.spec.flat import RECORDS
 from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
 from metacount.views.fields import field_rows
 

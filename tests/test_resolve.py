@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,53 @@ import pytest
 from command_line import refused, run_json
 from miniatures import TINY, TINY_PARAMS
 
+from metacount.errors import InputError
 from metacount.files import MAX_FILE_BYTES
-from metacount.resolve import parse_settings
+from metacount.resolve import find_model, parse_settings
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "bert-base", "deepseek-v3", "gpt2", "gemma3-1b"])
+def test_every_path_of_a_model_sets_its_field(name: str) -> None:
+    spec = find_model(name).spec
+    for path, field in spec.paths().items():
+        value = getattr(spec, field)
+        if isinstance(value, str | int | float | bool | None):
+            text = value if isinstance(value, str) else str(value).lower()
+            assert find_model(name, [f"{path}={text}"]).changes == {field: value}
+    stack = "encoder" if name == "bert-base" else "decoder"
+    more = spec.n_layers + 1
+    assert find_model(name, [f"{stack}.n_layers={more}"]).spec == spec.replace(n_layers=more)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("llama-7b", ["decoder.atention.n_kv_heads=8"],
+         "--set: 'decoder.atention.n_kv_heads' is not a field of a model; did you mean "
+         "decoder.attention.n_kv_heads"),
+        ("bert-base", ["decoder.n_layers=2"],
+         "--set: this model has no decoder.n_layers; did you mean encoder.n_layers"),
+        ("llama-7b", ["positions.n_buckets=8"], "this model has no positions.n_buckets; did you"),
+        ("t5-base", ["decoder.attention.n_heads=4"],
+         "--set decoder.attention.n_heads: encoder and decoder are made alike; set n_heads, which"),
+        ("llama-7b", ["n_kv_heads=8", "decoder.attention.n_kv_heads=8"], "n_kv_heads is given tw"),
+        ("llama-7b", ["decoder.n_layers=two"], "--set decoder.n_layers must be a whole number: go"),
+        ("llama-7b", ["head.tied=maybe"], "--set head.tied must be true or false: got 'maybe'"),
+    ],
+)  # fmt: skip
+def test_a_path_that_leads_nowhere(name: str, settings: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        find_model(name, settings)
+
+
+def test_a_path_of_a_part_that_another_setting_chooses() -> None:
+    spec = find_model("gpt2", ["position=sinusoidal", "n_positions=none",
+                               "positions.style=halves"]).spec  # fmt: skip
+    assert (spec.sinusoid_style, spec.positions.style) == ("halves", "halves")
+    both = find_model("t5-base", ["encoder.n_layers=2", "decoder.n_layers=3"]).spec
+    assert (both.n_encoder_layers, both.n_layers) == (2, 3)
 
 
 def test_settings_are_parsed_by_type() -> None:

@@ -17,9 +17,10 @@ from metacount.errors import SpecError, nearest
 from metacount.spec import FIELDS, ModelSpec, Workload
 from metacount.spec.attention import Attention, Window
 from metacount.spec.field import Field, altered, declared
-from metacount.spec.model import ROOT, Encoder, Stack
+from metacount.spec.flat import ROOT
 from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
+from metacount.spec.stack import Encoder, Stack
 from metacount.spec.tree import fields_of
 
 DENSE: dict[str, Any] = {

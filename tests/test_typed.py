@@ -24,7 +24,13 @@ reveal_type(metacount.check("d", "llama-7b").verdict)
 reveal_type(metacount.entry("llama-7b").spec())
 metacount.count("llama-7b", seq=3)
 """
-REVEALED = ["metacount.textbook.count.Count", "int", "bool", "str", "metacount.spec.ModelSpec"]
+REVEALED = [
+    "metacount.textbook.count.Count",
+    "int",
+    "bool",
+    "str",
+    "metacount.spec.model.ModelSpec",
+]
 
 
 def test_the_mark_is_in_the_package_and_the_package_in_the_wheel() -> None:

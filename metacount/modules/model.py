@@ -177,11 +177,11 @@ class Stack(nn.Module):
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _add_positions(self, x_BSD: Tensor, positions: Tensor) -> Tensor:
-        known = self.spec.positions
+        part = self.spec.positions
         if self.embed_positions is not None:
-            x_BSD = x_BSD + self.embed_positions(positions + known.offset)
-        elif isinstance(known, Sinusoidal):
-            table = sinusoid(positions + known.offset, x_BSD.shape[-1], style=known.style)
+            x_BSD = x_BSD + self.embed_positions(positions + part.offset)
+        elif isinstance(part, Sinusoidal):
+            table = sinusoid(positions + part.offset, x_BSD.shape[-1], style=part.style)
             x_BSD = x_BSD + table.to(x_BSD.dtype)
         if self.embed_norm is not None:
             x_BSD = self.embed_norm(x_BSD)
@@ -190,10 +190,10 @@ class Stack(nn.Module):
     def _bias(self, sees: Visibility, device: torch.device) -> Tensor | None:
         if self.relative_bias is not None:
             return self.relative_bias(sees.queries(device), sees.keys(device))
-        known = self.spec.positions
-        if isinstance(known, Alibi):
+        part = self.spec.positions
+        if isinstance(part, Alibi):
             bias = alibi_bias(self.n_heads, sees.queries(device), sees.keys(device))
-            return bias if known.scale == 1.0 else bias * known.scale
+            return bias if part.scale == 1.0 else bias * part.scale
         return None
 
 

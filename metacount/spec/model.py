@@ -6,111 +6,20 @@ Formulas and modules both read a `ModelSpec`, never each other.
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
-from metacount.frozen import REQUIRED
-from metacount.spec.attention import Attention, Window
-from metacount.spec.embedding import Embedding, Head
-from metacount.spec.ffn import FeedForward
-from metacount.spec.field import (
-    MAX_LAYERS,
-    Field,
-    always,
-    choice,
-    declared,
-    flag,
-    number,
-    one_of,
-    part,
-    size,
-    where,
-)
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture
-from metacount.spec.norm import Norms
-from metacount.spec.position import POSITIONS, Rope
+from metacount.spec.field import Field, declared
+from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
+from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from
 from metacount.spec.rules import check_goes_with, check_model
-from metacount.spec.tree import (
-    assembled,
-    fields_of,
-    flat_place,
-    flattened,
-    paths_below,
-    placed,
-    refuse,
-)
+from metacount.spec.stack import KINDS, Encoder, Stack
+from metacount.spec.tree import assembled, flat_place, flattened, paths_below, placed, refuse
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-
-@part
-class Stack:
-    """Layers that are made alike, but for what a law says of each."""
-
-    n_layers: int = size(
-        "n_layers", "N", "blocks of the only stack, or of the decoder", "blocks",
-        "num_hidden_layers n_layer num_layers block_count decoder_layers num_decoder_layers",
-        most=MAX_LAYERS)  # fmt: skip
-    residual_scale: float = number(
-        "residual_scale", "factor on what each sublayer adds", default=1.0
-    )
-    attention: Attention | LatentAttention = one_of(
-        choice("attention", "key/value heads, or multi-head latent attention", default="gqa"),
-        Attention, LatentAttention)  # fmt: skip
-    feed_forward: FeedForward = always(FeedForward)
-    mixture: Mixture | None = where("n_experts", Mixture, "without n_experts", default=None)
-    norms: Norms = always(Norms)
-
-
-@part
-class Encoder(Stack):
-    """The stack beside a decoder; made like it."""
-
-    n_layers: int = size(
-        "n_encoder_layers", "N_e", "blocks of the encoder", "blocks",
-        "encoder_layers num_encoder_layers num_layers", default=0, least=0,
-        most=MAX_LAYERS)  # fmt: skip
-
-
-KINDS: dict[str, dict[str, type[Stack]]] = {
-    "decoder": {"decoder": Stack},
-    "encoder": {"encoder": Stack},
-    "prefix-decoder": {"decoder": Stack},
-    "encoder-decoder": {"encoder": Encoder, "decoder": Stack},
-}
-
-# The order of flat names in files and in JSON; a name that is not here comes after these.
-ORDER = (
-    "kind", "d_model", "n_layers", "n_encoder_layers", "vocab_size", "tie_embeddings", "has_head",
-    "head_bias", "n_token_types", "d_embedding", "head_transform", "head_transform_bias",
-    "embedding_norm", "pooler", "embedding_scale", "residual_scale", "logit_scale",
-    "logit_softcap", "attention", "n_heads", "n_kv_heads", "head_dim", "q_bias", "k_bias",
-    "v_bias", "o_bias", "qk_norm", "attention_sinks", "attention_scale", "attention_softcap",
-    "window", "window_kind", "window_pattern", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-    "qk_rope_head_dim", "v_head_dim", "mla_bias", "latent_norm_eps", "d_ff", "activation",
-    "gated", "ffn_bias", "swish_beta", "n_experts", "top_k", "d_ff_expert", "n_dense_layers",
-    "moe_every", "moe_offset", "n_shared_experts", "d_ff_shared", "shared_expert_gate", "router",
-    "router_bias", "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale",
-    "mixer_jitter", "router_scales_input", "expert_bias", "norm", "norm_bias", "norm_affine",
-    "norm_unit_offset", "norm_placement", "norm_eps", "final_norm", "first_norm", "position",
-    "n_positions", "position_offset", "n_query_positions", "rotary_dim", "rope_theta",
-    "rope_theta_windowed", "rope_style", "nope_every", "rope_scaling", "rope_scaling_windowed",
-    "query_growth", "alibi_scale", "sinusoid_style", "n_buckets", "max_distance",
-)  # fmt: skip
-
-ROOT: dict[str, Any] = {
-    "kind": choice("kind", "the stacks a model has and what its tokens see", *KINDS),
-    "d_model": size(
-        "d_model", "d", "residual width", "values",
-        "hidden_size n_embd dim hidden_dim model_dim embed_dim embedding_length n_embed"),
-    "embedding": where("vocab_size", Embedding, "without vocab_size", default=None),
-    "head": where("has_head", Head, "without a head",
-                  flag("has_head", "an output head over the vocabulary", default=True),
-                  default=None),
-    "pooler": flag("pooler", "a dense layer with tanh over the first token (BERT)", default=False),
-    "positions": one_of(choice("position", "how the model knows positions"), *POSITIONS),
-}  # fmt: skip
+    from metacount.spec.attention import Window
+    from metacount.spec.embedding import Embedding, Head
 
 
 class ModelSpec:
@@ -226,11 +135,16 @@ class ModelSpec:
     def __repr__(self) -> str:
         return f"ModelSpec({', '.join(f'{name}={self.__dict__[name]!r}' for name in FIELDS)})"
 
-    def paths(self) -> dict[str, str]:
-        """The flat name at every path that leads to a field of a model like this one."""
-        found = dict(paths_below(ROOT, self.__dict__))
-        for name, kind in KINDS[self.kind].items():
-            found |= dict(paths_below(declared(kind), self.__dict__, f"{name}."))
+    def paths(self, **words: Any) -> dict[str, str]:
+        """The flat name at every path that leads to a field of a model like this one.
+
+        `words` are other values of flat names, which may choose other parts.
+        """
+        known = {name: word for name, word in words.items() if word in FIELDS[name].choices}
+        flat = {**self.__dict__, **known}
+        found = dict(paths_below(ROOT, flat))
+        for name, kind in KINDS[flat["kind"]].items():
+            found |= dict(paths_below(declared(kind), flat, f"{name}."))
         return {path: field.name for path, field in found.items()}
 
     @property
@@ -283,27 +197,3 @@ def _flat_of(values: dict[str, Any]) -> dict[str, Any]:
         elif found is not None:
             flattened(type(found), found, flat)
     return flat
-
-
-def _fields() -> tuple[dict[str, Field], dict[str, str]]:
-    """Every flat name's field, in order, and the path of each in a model with a decoder."""
-    root = type("Root", (), {"__declared__": ROOT})
-    found = {field.name: (path, field) for path, field in fields_of(Stack, "decoder.")}
-    found["n_encoder_layers"] = ("encoder.n_layers", declared(Encoder)["n_layers"])
-    found |= {field.name: (path, field) for path, field in fields_of(root)}
-    names = [*(name for name in ORDER if name in found), *(n for n in found if n not in ORDER)]
-    return {name: found[name][1] for name in names}, {name: found[name][0] for name in names}
-
-
-FIELDS, PATHS = _fields()
-PARTS = {"embedding", "head", "positions", "encoder", "decoder"}
-REQUIRED_NAMES = tuple(
-    name
-    for name, field in FIELDS.items()
-    if field.asked or (field.default is REQUIRED and not field.lacking)
-)
-DEFAULTS = {name: field.absent for name, field in FIELDS.items()}
-RECORDS = {name: field.made for name, field in FIELDS.items() if field.made is not None}
-CHOICES = {name: field.choices for name, field in FIELDS.items() if field.choices}
-LIMITS = {name: field.most for name, field in FIELDS.items() if field.takes == "whole"}
-NUMBERS = tuple(name for name, field in FIELDS.items() if field.takes == "number")

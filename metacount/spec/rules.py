@@ -10,7 +10,8 @@ from metacount.spec.rope_scaling import check_pairs
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.spec.model import ModelSpec, Stack
+    from metacount.spec.model import ModelSpec
+    from metacount.spec.stack import Stack
 
 MAX_TENSOR = 2**62  # torch counts the elements of one tensor in a signed 64-bit integer
 

@@ -71,6 +71,7 @@ def assembled(kind: Any, flat: Flat, needed: str, *, checked: bool) -> Any:
 
 
 def placed(place: Place, flat: Flat, *, checked: bool) -> Any:
+    """What stands in a place by the flat values: a part, or None where none is said."""
     if not place.by:
         return assembled(place.kinds[""], flat, "", checked=checked)
     chosen = flat[place.by]
@@ -112,9 +113,8 @@ def refuse(kind: type, flat: Flat, but: tuple[str, ...], why: str, remedy: str =
         _absent[kind] = tuple({field.name: field.absent for _, field in fields_of(kind)}.items())
     for name, absent in _absent[kind]:
         value = flat[name]
-        if value is absent or name in but:
-            continue
-        if (type(value) is type(absent) and value == absent) or value == absent:
+        plain = isinstance(value, int | float | str)  # arrays and symbols are never equal
+        if value is absent or name in but or (plain and value == absent):
             continue
         raise SpecError(name, f"has no meaning {why}", getattr(value, "kind", value),
                         remedy or f"leave {name} out")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.spec.model import FIELDS, REQUIRED_NAMES
+from metacount.spec.flat import FIELDS, PATHS, REQUIRED_NAMES
 from metacount.views.layout import WIDEST_TEXT, columns, noted_table, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 NOTE = (
     "A model's file is a JSON object of these fields, with a name if you like. "
-    "How others call each field: --json."
+    "How others call each field, and its path in a model (encoder. for decoder. in an encoder), "
+    "which --set takes too: --json."
 )
 
 TAKES = {"whole": "whole number", "number": "number", "flag": "true or false", "pattern": "text",
@@ -26,6 +27,7 @@ def field_rows() -> list[dict[str, Any]]:
         rows.append(
             {
                 "field": name,
+                "path": PATHS[name],
                 "letter": field.letter or None,
                 "takes": f"{takes}, or none" if field.optional or field.lacking else takes,
                 "required": name in REQUIRED_NAMES,
@@ -38,19 +40,27 @@ def field_rows() -> list[dict[str, Any]]:
 
 
 def fields_text() -> str:
-    """The fields as a table."""
+    """The fields as a table, below the part that each belongs to."""
     width = columns()
     rows = []
+    by_part: dict[str, list[dict[str, Any]]] = {}
     for row in field_rows():
-        default = row["default"]
-        shown = str(default) if isinstance(default, str | float) else str(default).lower()
-        rows.append(
-            (
-                row["field"],
-                row["letter"] or "",
-                "required" if row["required"] else shown,
-                f"{row['takes']}: {row['meaning']}",
-            )
-        )
+        by_part.setdefault(row["path"].rpartition(".")[0], []).append(row)
+    for part, of_part in by_part.items():
+        if part:
+            rows.append((part, "", "", ""))
+        rows += [_row(row) for row in of_part]
     lines = noted_table(("field", "letter", "default", "takes"), rows, "<<<", width)
     return "\n".join([*lines, "", *wrapped(NOTE, min(width, WIDEST_TEXT))]) + "\n"
+
+
+def _row(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    default = row["default"]
+    shown = str(default) if isinstance(default, str | float) else str(default).lower()
+    indent = "  " if "." in row["path"] else ""
+    return (
+        indent + row["field"],
+        row["letter"] or "",
+        "required" if row["required"] else shown,
+        f"{row['takes']}: {row['meaning']}",
+    )

@@ -7,6 +7,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.field import Field, declared
+from metacount.spec.mla import LatentAttention
+from metacount.spec.moe import Mixture, SharedExperts
 
 SMALL = st.sampled_from([1, 2, 3, 5, 7, 11, 13])
 
@@ -59,18 +63,26 @@ def specs(draw: st.DrawFn) -> ModelSpec:
     return ModelSpec(**fields)
 
 
+def drawn(draw: st.DrawFn, part: type, **given: Any) -> dict[str, Any]:
+    """A value for each field that a part declares, numbers apart; `given` as they are."""
+    values = dict(given)
+    for field in declared(part).values():
+        if not isinstance(field, Field) or field.name in given:
+            continue
+        if field.takes == "flag":
+            values[field.name] = draw(st.booleans())
+        elif field.takes == "choice":
+            values[field.name] = draw(st.sampled_from(field.choices))
+        elif field.takes == "whole":
+            values[field.name] = draw(st.none() | SMALL if field.optional else SMALL)
+    return values
+
+
 @st.composite
 def gqa_fields(draw: st.DrawFn, kind: str) -> dict[str, Any]:
-    flag = st.booleans()
     n_kv_heads = draw(st.integers(1, 3))
-    fields: dict[str, Any] = {
-        "n_kv_heads": n_kv_heads,
-        "n_heads": n_kv_heads * draw(st.integers(1, 3)),
-        "head_dim": 2 * draw(SMALL),
-        "qk_norm": draw(st.sampled_from(["none", "head", "full", "l2"])),
-    }
-    for name in ("q_bias", "k_bias", "v_bias", "o_bias", "attention_sinks"):
-        fields[name] = draw(flag)
+    fields = drawn(draw, Attention, n_kv_heads=n_kv_heads, head_dim=2 * draw(SMALL),
+                   n_heads=n_kv_heads * draw(st.integers(1, 3)))  # fmt: skip
     positions = ["none", "sinusoidal", "rope", "alibi", "learned", "t5"]
     positions += ["transformer_xl"] * 2 if kind == "decoder" else []
     fields["position"] = draw(st.sampled_from(positions))
@@ -86,17 +98,8 @@ def gqa_fields(draw: st.DrawFn, kind: str) -> dict[str, Any]:
 
 @st.composite
 def mla_fields(draw: st.DrawFn) -> dict[str, Any]:
-    return {
-        "attention": "mla",
-        "position": "rope",
-        "n_heads": draw(SMALL),
-        "q_lora_rank": draw(st.none() | SMALL),
-        "kv_lora_rank": draw(SMALL),
-        "qk_nope_head_dim": draw(SMALL),
-        "qk_rope_head_dim": 2 * draw(SMALL),
-        "v_head_dim": draw(SMALL),
-        "mla_bias": draw(st.booleans()),
-    }
+    fields = drawn(draw, LatentAttention, qk_rope_head_dim=2 * draw(SMALL))
+    return {"attention": "mla", "position": "rope", **fields}
 
 
 @st.composite
@@ -109,18 +112,7 @@ def ffn_fields(draw: st.DrawFn, stacks: list[int]) -> dict[str, Any]:
         return {"d_ff": draw(SMALL)}
     n_experts = draw(st.integers(1, 6))
     n_shared = draw(st.integers(0, 2))
-    return {
-        "d_ff": None if all(routed) else draw(SMALL),
-        "n_experts": n_experts,
-        "top_k": draw(st.integers(1, n_experts)),
-        "d_ff_expert": draw(SMALL),
-        "n_dense_layers": dense,
-        "moe_every": every,
-        "moe_offset": offset,
-        "n_shared_experts": n_shared,
-        "d_ff_shared": draw(st.none() | SMALL) if n_shared else None,
-        "shared_expert_gate": n_shared > 0 and draw(flag),
-        "router_bias": draw(flag),
-        "selection_bias": draw(flag),
-        "expert_bias": draw(flag),
-    }
+    shared = drawn(draw, SharedExperts, n_shared_experts=n_shared) if n_shared else {}
+    mixture = drawn(draw, Mixture, n_experts=n_experts, top_k=draw(st.integers(1, n_experts)),
+                    n_dense_layers=dense, moe_every=every, moe_offset=offset)  # fmt: skip
+    return {"d_ff": None if all(routed) else draw(SMALL), **mixture, **shared}

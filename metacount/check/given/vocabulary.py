@@ -1,6 +1,6 @@
 """What a name in somebody's formula stands for: a size of the model at hand, as its letter.
 
-A formula may use our names, our letters, or anybody's spelling that `symbols.py` knows.
+A formula may use our names, our letters, or anybody's spelling that the legend knows.
 """
 
 from __future__ import annotations
