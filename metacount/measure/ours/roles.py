@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from metacount.modules.attention import Attention, ScaledDotProduct
-from metacount.modules.ffn import FeedForward, GatedFeedForward
-from metacount.modules.mla import LatentAttention
-from metacount.modules.model import (
+from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
     OutputHead,
@@ -16,6 +14,8 @@ from metacount.modules.model import (
     TokenEmbedding,
     TypeTable,
 )
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection
