@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from metacount.spec import ModelSpec, Workload
+from metacount.witness import Witness
 
 WORKLOAD = Workload(batch_size=2, seq_len=11, dtype="fp32")
 
@@ -61,3 +62,23 @@ def miniature(spec: ModelSpec) -> ModelSpec:
         if getattr(spec, name):
             sizes[name] = size
     return spec.replace(**sizes)
+
+
+# figures that are said by role as well
+ROLES_OF = {
+    "params": "by_role",
+    "active_params": "active_by_role",
+    "matmul_flops": "matmul_flops_by_role",
+    "causal_matmul_flops": "causal_matmul_flops_by_role",
+    "decode_matmul_flops": "decode_matmul_flops_by_role",
+}
+
+
+def assert_full(witness: Witness, silent: set[str]) -> None:
+    """It has an opinion on all but `silent`, and each figure is the sum of its roles."""
+    assert {name for name, figure in witness.figures.items() if figure is None} == silent
+    for name, roles in ROLES_OF.items():
+        parts, figure = witness.parts[roles], witness.figures[name]
+        assert (parts is None) == (figure is None) == (name in silent), (witness.name, name)
+        if parts is not None:
+            assert sum(parts.values()) == figure and len([n for n in parts.values() if n]) > 1

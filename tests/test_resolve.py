@@ -13,6 +13,8 @@ import pytest
 from command_line import refused, run_json
 from miniatures import TINY, TINY_PARAMS
 
+from metacount import files as json_file
+from metacount.cli import main
 from metacount.errors import InputError
 from metacount.files import MAX_FILE_BYTES
 from metacount.resolve import find_model, parse_settings
@@ -183,6 +185,42 @@ def test_a_huge_file_is_not_read(capsys: pytest.CaptureFixture[str], tmp_path: P
     start = time.perf_counter()
     assert f"at most {MAX_FILE_BYTES}" in refused(capsys, "count", str(file))
     assert time.perf_counter() - start < 1
+
+
+def test_a_file_at_its_limits_and_one_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny: str
+) -> None:
+    size = os.path.getsize(tiny)
+    monkeypatch.setattr(json_file, "MAX_FILE_BYTES", size)
+    assert run_json(capsys, "count", tiny)["params"] == TINY_PARAMS
+    monkeypatch.setattr(json_file, "MAX_FILE_BYTES", size - 1)
+    assert f"has {size} bytes; a model's description has at most {size - 1}" in refused(
+        capsys, "count", tiny
+    )
+    # it grew after it was asked for its size
+    monkeypatch.setattr(os.path, "getsize", lambda path: 1)
+    assert f"has more than {size - 1} bytes" in refused(capsys, "count", tiny)
+    monkeypatch.undo()
+    file = tmp_path / "digits.json"
+    file.write_bytes(tiny_with(d_model=10**39))
+    assert "d_model must be at most" in refused(capsys, "count", str(file))
+    file.write_bytes(tiny_with(d_model=10**40))
+    assert "a number of 41 digits is no size" in refused(capsys, "count", str(file))
+
+
+@pytest.mark.parametrize("name", ["org/", "/name", "a/b/c", ".org/name", "org/.name",
+                                  "org/-name", "~org/name", "org/~", "or g/name", "org/na:me",
+                                  "../name", "org/..", "org/name?x", "org/name.json"])  # fmt: skip
+def test_what_is_no_repository_is_not_asked_of_a_hub(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("asked a hub")
+
+    monkeypatch.setattr("metacount.huggingface.hub.config_file", asked)
+    assert "no such file" in refused(capsys, "count", name) or name in ("org/..", "../name")
+    with pytest.raises(AssertionError, match="asked a hub"):
+        main(["count", "Org_1.x-y/n.a_m-e9"])
 
 
 def test_pipes_and_devices_do_not_hang(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from miniatures import WORKLOAD, miniature
+from miniatures import WORKLOAD, assert_full, miniature
 
 from metacount import catalog
 from metacount.errors import SpecError
@@ -87,6 +87,19 @@ def test_fp8_prices_the_cache_at_one_byte() -> None:
     # 5 tokens · 32 layers · 2 · 32 heads · 128
     assert [w.figures["kv_cache_bytes"] for w in result.witnesses] == [5 * 262_144] * 2
     assert result.agree
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "deepseek-v3", "t5-small"])
+def test_no_witness_is_silent(name: str) -> None:
+    spec = miniature(catalog.entry(name).spec())
+    for witness in witnesses.verify(name, spec, WORKLOAD).witnesses:
+        assert_full(witness, set())
+
+
+def test_on_what_an_encoder_is_silent() -> None:
+    spec = miniature(catalog.entry("bert-base").spec())
+    for witness in witnesses.verify("bert", spec, WORKLOAD).witnesses:
+        assert_full(witness, {"decode_matmul_flops"})
 
 
 @st.composite

@@ -88,6 +88,35 @@ def test_the_closed_form_of_a_window_keeps_a_letter_for_its_layers(
     assert {t["letter"]: t["value"] for t in data["legend"]}["N_w"] == 52
 
 
+def test_where_every_layer_has_a_window_the_layers_keep_their_letter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("--quantity", "kv_cache_bytes", "--seq", "9000")
+    data = run_json(capsys, "formula", "mistral-7b", *arguments)
+    cache = data["parts"]["self-attention"]
+    assert cache["letters"] == "2·B·N·c·h_d·h_kv·min(S, w - 1)"
+    # 32 layers · 8 heads · 128 values · keys and values · 2 bytes · 4095 positions
+    assert cache["value"] == 32 * 8 * 128 * 2 * 2 * 4095
+    assert "N_w" not in {term["letter"] for term in data["legend"]}
+    # and where no layer has one there is neither
+    data = run_json(capsys, "formula", "llama-7b", *arguments)
+    assert data["parts"]["self-attention"]["letters"] == "2·B·N·S·c·h_d·h_kv"
+    assert not {"N_w", "w"} & {term["letter"] for term in data["legend"]}
+
+
+def test_a_letter_for_each_size_of_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--batch", "3", "--seq", "5", "--source-len", "7", "--dtype", "fp32")
+    data = run_json(capsys, "formula", "t5-small", "--quantity", "kv_cache_bytes", *arguments)
+    # 6 layers · 8 heads · 64 values · keys and values · 4 bytes · 3 sequences
+    one = 6 * 8 * 64 * 2 * 4 * 3
+    assert {name: part["value"] for name, part in data["parts"].items()} == {
+        "self-attention": one * 5, "cross-attention": one * 7
+    }  # fmt: skip
+    assert {term["letter"]: term["value"] for term in data["legend"]} == {
+        "B": 3, "S": 5, "S_e": 7, "c": 4, "N": 6, "h_kv": 8, "h_d": 64
+    }  # fmt: skip
+
+
 def test_a_name_cannot_break_out_of_the_python(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from header_files import U8, written
 
 from metacount.errors import InputError
+from metacount.huggingface.checkpoint import header as checkpoint_header
+from metacount.huggingface.checkpoint import witness as checkpoint
 from metacount.huggingface.checkpoint.witness import read_checkpoint
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -121,3 +124,41 @@ def test_folders_without_weights(tmp_path: Path) -> None:
         read_checkpoint(str(tmp_path))
     with pytest.raises(InputError, match="no such file"):
         read_checkpoint(str(tmp_path / "nowhere"))
+
+
+def test_an_index_at_its_limits_and_one_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = folder_with(tmp_path, {"weight_map": MAP})
+    size = (tmp_path / INDEX_NAME).stat().st_size
+    limits = [
+        ("MAX_INDEX_BYTES", size, f"has {size} bytes; an index has at most {size - 1}"),
+        ("MAX_TENSORS", 2, "names more than 1 tensors"),
+        ("MAX_FILES", 2, "names more than 1 files"),
+    ]
+    for name, most, message in limits:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_header, name, most)
+            assert len(read_checkpoint(folder).tensors) == 2
+            patch.setattr(checkpoint_header, name, most - 1)
+            with pytest.raises(InputError, match=message):
+                read_checkpoint(folder)
+    monkeypatch.setattr(checkpoint, "MAX_TENSORS", 2)
+    assert len(read_checkpoint(folder).tensors) == 2
+    monkeypatch.setattr(checkpoint, "MAX_TENSORS", 1)
+    with pytest.raises(InputError, match="the files hold 2 tensors; at most 1 are read"):
+        read_checkpoint(folder)
+
+
+def test_no_limit_is_in_the_way_of_the_largest_checkpoints() -> None:
+    # about 210,000 tensors in 250 files; an index names each with its file in some 100 bytes
+    assert 2**18 <= checkpoint_header.MAX_TENSORS <= 2**20
+    assert 1000 <= checkpoint_header.MAX_FILES <= 10_000
+    assert 210_000 * 200 <= checkpoint_header.MAX_INDEX_BYTES <= 2**27
+
+
+def test_an_index_too_long_is_not_read(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, {"weight_map": MAP})
+    os.truncate(tmp_path / INDEX_NAME, 2**26 + 1)  # a sparse file
+    with pytest.raises(InputError, match="has 67108865 bytes; an index has at most 67108864"):
+        read_checkpoint(folder)

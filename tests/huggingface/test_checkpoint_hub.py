@@ -72,6 +72,20 @@ def test_shards_at_one_commit(hub: Any) -> None:
     assert revisions == ["main", "main"] + [COMMIT] * 11
 
 
+def test_an_index_at_its_limit_and_one_more(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve_shards(hub.folder)
+    size = (hub.folder / INDEX).stat().st_size
+    monkeypatch.setattr(checkpoint_hub, "MAX_INDEX_BYTES", size)
+    assert len(read(hub).tensors) == 11
+    assert hub.asked[1][1]["range"] == f"bytes=0-{size}"  # one more than may be, to see it
+    monkeypatch.setattr(checkpoint_hub, "MAX_INDEX_BYTES", size - 1)
+    with pytest.raises(InputError, match=f"{INDEX}: an index has at most {size - 1} bytes"):
+        read(hub)
+    hub.behaviour = "no range"  # the length is not said then: what came is counted
+    with pytest.raises(InputError, match=f"{INDEX}: an index has at most {size - 1} bytes"):
+        read(hub)
+
+
 def test_the_token_goes_with_it(hub: Any) -> None:
     serve_one(hub.folder)
     read(hub, token="hf_secret")

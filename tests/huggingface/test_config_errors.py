@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metacount.errors import SpecError
+from metacount.huggingface.config import limits
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import (
@@ -163,6 +165,16 @@ def test_wrong_structures_are_clear_errors(
         mapped(model_type, **keys)
 
 
+def test_repetitions_are_not_written_out_first() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(SpecError, match="attention_types must be a list like"):
+            mapped("gpt_neo", attention_types=[[["global"] * 1000, 4000]] * 3)
+        assert tracemalloc.get_traced_memory()[1] < 2**21  # 12 million letters are more
+    finally:
+        tracemalloc.stop()
+
+
 def test_what_is_no_config_at_all() -> None:
     with pytest.raises(SpecError, match="config must be an object"):
         spec_from_config([])  # type: ignore[arg-type]
@@ -197,3 +209,93 @@ def test_mutated_configs_give_a_spec_or_one_clear_line(
         assert len(str(error).splitlines()) == 1
     else:
         json.dumps(found.spec.to_dict())
+
+
+# Keys of transformers' configs, by the largest number that each may hold.
+MOST = {
+    # a module is built for each
+    4096: "num_hidden_layers num_layers n_layers n_layer num_blocks depth depths encoder_layers "
+    "decoder_layers num_encoder_layers num_decoder_layers speech_encoder_layers "
+    "num_hidden_groups inner_group_num num_mtp_layers num_nextn_predict_layers num_labels "
+    "num_sparse_encoder_layers num_sparse_decoder_layers num_adapter_layers num_codebooks "
+    "num_quantizers decoder_depth H_cycles L_cycles num_self_attends_per_block num_mem_blocks "
+    "num_global_layers decoder_num_layers layers",
+    65_536: "num_experts num_local_experts n_routed_experts moe_num_experts num_shared_experts "
+    "n_shared_experts moe_num_shared_experts zero_expert_num",
+    134_217_728: "max_position_embeddings n_positions n_ctx max_seq_len max_source_positions "
+    "max_target_positions original_max_position_embeddings relative_attention_num_buckets",
+    2_147_483_648: "hidden_size vocab_size head_dim num_attention_heads intermediate_size window",
+}
+
+
+@pytest.mark.parametrize(("most", "key"), [(n, key) for n, text in MOST.items()
+                                           for key in text.split()])  # fmt: skip
+def test_a_size_at_its_limit_and_one_more(most: int, key: str) -> None:
+    assert limits.checked_config({key: most}) == ({key: most}, ())
+    assert limits.checked_config({"a": [{key: [most]}]}) == ({"a": [{key: [most]}]}, ())
+    for data in ({key: most + 1}, {"text_config": {key: most + 1}}, {key: [1, most + 1]}):
+        with pytest.raises(
+            SpecError, match=rf"^{key} is too large .*\(limit {most}\): got {most + 1}"
+        ):
+            limits.checked_config(data)
+    with pytest.raises(SpecError, match=f"^{key} "):
+        limits.checked_config({key: -most - 1})
+
+
+POSITIVE = (
+    "hidden_size d_model n_embd dim num_attention_heads n_head n_heads num_heads vocab_size "
+    "num_key_value_heads head_dim num_hidden_layers n_layer num_layers"
+)
+
+
+@pytest.mark.parametrize("key", POSITIVE.split())
+def test_what_every_model_has_one_of(key: str) -> None:
+    assert limits.checked_config({key: 1}) == ({key: 1}, ())
+    for n in (0, -1):
+        with pytest.raises(SpecError, match=f"^{key} must be at least 1: got {n}"):
+            limits.checked_config({key: n})
+    for wrong in (float("inf"), float("nan")):
+        with pytest.raises(SpecError, match=f"^{key} must be a whole number"):
+            limits.checked_config({key: wrong})
+    assert limits.checked_config({"eps": float("inf")}) == ({"eps": float("inf")}, ())
+
+
+def test_a_structure_at_its_limits_and_one_more() -> None:
+    def nested(n: int) -> object:
+        return {"a": nested(n - 1)} if n else {}
+
+    longest = ["x"] * 65_536, {f"k{i}": 1 for i in range(65_536)}, "x" * 4096, nested(11)
+    for found in longest:
+        assert limits.checked_config({"b": found}) == ({"b": found}, ())
+    many = {"b": [[0] * 50_000] * 3 + [[0] * 49_994]}  # 199,994 + 4 lists + 1 + 1 = 200,000
+    assert limits.checked_config(many) == (many, ())
+    many["b"].append([])
+    refused = [
+        (["x"] * 65_537, "^b must have at most 65536 items: got '65537 items'"),
+        ({f"k{i}": 1 for i in range(65_537)}, "^b must have at most 65536 items"),
+        ("x" * 4097, "^b must be text of at most 4096 characters: got '4097 characters'"),
+        (nested(12), "^a must be nested at most 12 deep: got 13"),
+        (many["b"], "^config must hold at most 200000 values: got 200001"),
+        ({1, 2}, "^b must be a value of JSON: got 'set'"),
+    ]
+    for wrong, message in refused:
+        with pytest.raises(SpecError, match=message):
+            limits.checked_config({"b": wrong})
+
+
+def test_what_is_taken_out_of_a_config() -> None:
+    auto = {"auto_map": {"AutoModel": "evil--code.Model"}, "quantization_config": {"bits": 4}}
+    kept, notes = limits.checked_config({"text_config": {**auto, "hidden_size": 3}, **auto})
+    assert kept == {"text_config": {"hidden_size": 3}}
+    assert [note.partition(" is ignored")[0] for note in notes] == list(auto)
+    assert limits.checked_config({"auto_map": None}) == ({}, ())
+    for key in ("dtype", "torch_dtype", "attn_implementation", "_attn_implementation",
+                "experts_implementation", "kernel_config", "use_kernels", "name_or_path",
+                "gradient_checkpointing", "torchscript", "__class__"):  # fmt: skip
+        assert limits.checked_config({key: "x", "hidden_size": 3}) == ({"hidden_size": 3}, ())
+    assert limits.checked_config({"gpt-j": {"no": 1}}) == ({"gpt-j": {"no": 1}}, ())
+    assert limits.checked_config({"use_pretrained_backbone": False}) == (
+        {"use_pretrained_backbone": False}, ()
+    )  # fmt: skip
+    with pytest.raises(SpecError, match=r"^use_pretrained_backbone must be false: no weights"):
+        limits.checked_config({"a": {"use_pretrained_backbone": True}})

@@ -8,7 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from miniatures import WORKLOAD, assert_full  # noqa: E402
+
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
+from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
 from metacount.measure.others.forward import measure_any_forward  # noqa: E402
 from metacount.measure.questions import NeedsData, Ordinary  # noqa: E402
@@ -159,3 +162,34 @@ def test_recurrent_state_is_no_kv_cache() -> None:
     conv, states = run.cache.by_name["conv_states"], run.cache.by_name["recurrent_states"]
     assert conv == 3 * 24 * 4 * 2
     assert states in (3 * 24 * 5 * 2, 3 * 24 * 5 * 4)
+
+
+def test_a_cache_in_a_type_of_half_the_size() -> None:
+    run = measure_foreign_forward(build_transformers(LLAMA)[0], RUN)
+    half = run.halved()
+    assert run.cache is not None and half.cache is not None
+    assert (half.prefill, half.decode) == (run.prefill, run.decode)
+    # 3 layers · 2 · 2 heads · 4 values, in one byte instead of two
+    assert (run.kv_bytes_per_token, half.kv_bytes_per_token) == (96, 48)
+    assert (run.cache.kv_bytes, half.cache.kv_bytes) == (96 * B * S, 48 * B * S)
+    assert half.cache.by_name == {"keys": 24 * B * S, "values": 24 * B * S}
+    assert half.cache.key_heads == run.cache.key_heads == 2
+
+
+def test_on_what_transformers_is_silent() -> None:
+    causal = {"causal_matmul_flops"}
+    assert_full(transformers_witness(MIXTRAL, WORKLOAD), causal)
+    bert = {**LLAMA, "model_type": "bert", "max_position_embeddings": 37}
+    caches = {"kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes"}
+    decode = {"decode_matmul_flops"}
+    assert_full(transformers_witness(bert, WORKLOAD), causal | caches | decode)
+    # its code expands latents: what it multiplies is not what MLA needs
+    latent = {**LLAMA, "model_type": "deepseek_v3", "num_key_value_heads": 6, "n_routed_experts": 6,
+              "num_experts_per_tok": 2, "moe_intermediate_size": 19, "n_group": 2, "topk_group": 1,
+              "first_k_dense_replace": 1, "q_lora_rank": 23, "kv_lora_rank": 29,
+              "qk_nope_head_dim": 7, "qk_rope_head_dim": 4, "v_head_dim": 3}  # fmt: skip
+    del latent["head_dim"]
+    witness = transformers_witness(latent, WORKLOAD)
+    assert witness.figures["decode_matmul_flops"] is None
+    assert witness.parts["decode_matmul_flops_by_role"] is None
+    assert "no opinion on decode: its code expands every cached latent" in witness.detail

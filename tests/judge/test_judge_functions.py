@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -147,6 +149,48 @@ def test_a_letter_refuses_every_question(question: Any) -> None:
     assert len(session.asked) == 1
     # no handler of the function can take it for an error of its own
     assert not issubclass(Asked, Exception)
+
+
+def entered(letter: Any) -> None:
+    with letter:
+        pass
+
+
+ASKED = {
+    "for bits": [
+        lambda a: 1 & a, lambda a: a | 1, lambda a: 1 | a, lambda a: a ^ 1, lambda a: 1 ^ a,
+        lambda a: a << 1, lambda a: 1 << a, lambda a: a >> 1, lambda a: 1 >> a, lambda a: ~a,
+    ],
+    "for a product of matrices": [lambda a: a @ a, lambda a: 1 @ a],
+    "for a power": [lambda a: 2**a],
+    "to be copied": [copy.copy, lambda a: type(a).__reduce_ex__(a, 2)],
+    "to change": [lambda a: setattr(a, "x", 1), lambda a: delattr(a, "text")],
+    "for its attributes": [dir],
+    "for its size": [sys.getsizeof],
+    "for a context": [entered, lambda a: type(a).__exit__(a, None, None, None)],
+    "for items": [iter, next, lambda a: 1 in a, lambda a: a[0]],
+    "for a length": [len],
+    "for a call": [lambda a: a()],
+    "to wait": [lambda a: type(a).__await__(a)],
+    "for its sign": [abs],
+    "for an int": [int, math.trunc, lambda a: [1][a]],
+    "for a float": [float],
+    "for a number": [complex],
+    "for a rounded number": [round],
+    "for a text": [str, repr, format, bytes],
+    "whether it is equal": [lambda a: a == 1, lambda a: a != 1],
+    "which is smaller": [lambda a: a < 1, lambda a: a <= 1],
+    "which is larger": [lambda a: a > 1, lambda a: a >= 1],
+    "for its hash": [hash],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_is_asked_of_a_letter_is_said(what: str) -> None:
+    for question in ASKED[what]:
+        session = Session()
+        with pytest.raises(Asked, match=f"^{what}"):
+            question(session.letter("d"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import metacount
-from metacount import Workload, find_model
+from metacount import Workload, entry, find_model
 from metacount.check.given.spellings import STRUCTURE, ConfigKeys, structure_of
 from metacount.check.given.vocabulary import Vocabulary
 from metacount.huggingface.config.to_spec import mapped_types
@@ -151,3 +151,56 @@ def general_qwen3(config: Any) -> Any:
 def test_keys_of_a_config_that_is_no_model() -> None:
     assert ConfigKeys({}).whole == {}
     assert ConfigKeys({"model_type": "frobs", "n": 3}).fields == {}
+
+
+# what a config calls a part of the structure; a model that has it; a model that has not
+SWITCHES = [
+    ("gated_mlp use_glu use_swiglu swiglu glu is_gated_act gated_ffn gated_linear_unit",
+     "llama-7b", "gpt2"),
+    ("use_rmsnorm rmsnorm rms_norm", "llama-7b", "gpt2"),
+    ("use_rope rotary use_rotary", "llama-7b", "gpt2"),
+    ("use_bias bias add_bias_linear layer_norm_bias", "gpt2", "llama-7b"),
+    ("alibi use_alibi", "bloom-176b", "llama-7b"),
+    ("is_encoder_decoder has_encoder", "t5-small", "llama-7b"),
+    ("is_moe use_moe", "mixtral-8x7b", "llama-7b"),
+    ("use_mla is_mla multi_latent_attention", "deepseek-v3", "llama-7b"),
+    ("add_pooling_layer has_pooler add_pooler", "bert-base", "llama-7b"),
+    ("use_sliding_window has_sliding_window", "mistral-7b", "llama-7b"),
+    ("use_qk_norm qk_norm qk_layernorm use_query_key_norm", "qwen3-32b", "llama-7b"),
+    ("final_layernorm add_final_layer_norm use_final_norm", "llama-7b", "bert-base"),
+    ("attention_sink", "gpt-oss-20b", "llama-7b"),
+    ("tie_word_embeddings tied_embeddings tie_embedding tied tie_weights weight_tying "
+     "share_embeddings tie_encoder_decoder_embeddings", "gpt2", "llama-7b"),
+    ("attention_bias attn_bias use_attention_bias attn_qkv_bias qkv_bias use_qkv_bias add_qkv_bias "
+     "attention_qkv_bias attention_out_bias attention_output_bias out_bias o_proj_bias mlp_bias "
+     "use_mlp_bias feed_forward_bias ffn_bias", "gpt2", "llama-7b"),
+    ("parallel_attn use_parallel_residual parallel_residual", "palm-540b", "llama-7b"),
+]  # fmt: skip
+CHOSEN = [
+    ("hidden_act hidden_activation activation_function act_fn activation_fn", "llama-7b", "silu"),
+    ("norm_type normalization", "gpt2", "layernorm"),
+    ("position_embedding_type", "gpt2", "learned"),
+    ("rms_norm_eps layer_norm_eps layer_norm_epsilon layernorm_epsilon", "gpt2", 1e-5),
+]
+
+
+@pytest.mark.parametrize(("names", "having", "lacking"), SWITCHES)
+def test_structure_by_the_names_of_configs(names: str, having: str, lacking: str) -> None:
+    for name in names.split():
+        for model, has in ((having, True), (lacking, False)):
+            found = structure_of(entry(model).spec(), name)
+            assert found is not None and bool(found[0]) is has, (name, model)
+
+
+def test_a_bias_of_the_head_by_the_names_of_configs() -> None:
+    spec = entry("llama-7b").spec()
+    for name in ("lm_head_bias", "head_bias", "output_bias"):
+        assert structure_of(spec, name) == (False,)
+        assert structure_of(spec.replace(head_bias=True), name) == (True,)
+
+
+@pytest.mark.parametrize(("names", "model", "value"), CHOSEN)
+def test_choices_by_the_names_of_configs(names: str, model: str, value: object) -> None:
+    for name in names.split():
+        assert structure_of(entry(model).spec(), name) == (value,)
+    assert structure_of(entry(model).spec(), "no_such_name") is None

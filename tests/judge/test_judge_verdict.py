@@ -11,12 +11,15 @@ import sympy
 
 import metacount
 from metacount import InputError, Workload, entry, find_model
+from metacount.check import ground
 from metacount.check.condition import condition
 from metacount.check.explain.mistakes import parts_of
 from metacount.check.given.vocabulary import LETTERS
 from metacount.check.parts.params import Letters
 from metacount.check.trials import free_sizes, random_cases, shrunk
 from metacount.check.truth import Truth, count_of
+from metacount.spec import ModelSpec
+from metacount.textbook.proven import Against, Said
 
 LLAMA = (
     "2*vocab_size*d_model + d_model + n_layers*(2*d_model*head_dim*(n_heads + n_kv_heads)"
@@ -196,10 +199,7 @@ KINDS = ("llama3-8b", "gpt2", "deepseek-v3", "glm-4.5", "gemma3-27b-text", "t5-s
          "llama4-scout-text", "olmo2-7b", "deepseek-moe-16b", "glm-130b")  # fmt: skip
 
 
-@pytest.mark.parametrize("model", KINDS)
-def test_the_parts_sum_to_the_count(model: str) -> None:
-    spec = entry(model).spec()
-    run = metacount.find_model(model).spec
+def assert_parts_sum(spec: ModelSpec) -> None:
     prefix = 16 if spec.kind == "prefix-decoder" else 0
     workload = Workload(
         batch_size=3, seq_len=100, prefix_len=prefix, source_len=70 if spec.has_encoder else None
@@ -208,9 +208,40 @@ def test_the_parts_sum_to_the_count(model: str) -> None:
     for quantity in QUANTITIES:
         if spec.kind == "encoder" and quantity == "decode_matmul_flops":
             continue
-        truth = Truth(run, workload, quantity)
+        truth = Truth(spec, workload, quantity)
         total = sympy.Add(*(part.total for part in parts_of(letters, quantity)))
         assert sympy.expand(total - truth.expr) == 0, quantity
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_the_parts_sum_to_the_count(model: str) -> None:
+    assert_parts_sum(entry(model).spec())
+
+
+# what no model of the catalog has, or not together
+BIASES = {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True}
+VARIANTS = [
+    ("deepseek-v3", {"q_lora_rank": None}),
+    ("deepseek-v3", {"mla_bias": True}),
+    ("deepseek-v3", {"mla_bias": True, "q_lora_rank": None}),
+    ("deepseek-v3", {"ffn_bias": True, "expert_bias": True, "router_bias": True}),
+    ("mixtral-8x7b", {"n_shared_experts": 2, "d_ff_shared": 999, "shared_expert_gate": True,
+                      "ffn_bias": True}),
+    ("mixtral-8x7b", {"n_dense_layers": 3, "d_ff": 1111, "expert_bias": True, "ffn_bias": True}),
+    ("llama-7b", {**BIASES, "attention_sinks": True, "head_bias": True, "ffn_bias": True}),
+    ("llama-7b", {"norm": "layernorm", "norm_bias": True, "embedding_norm": True,
+                  "first_norm": False, "qk_norm": "head"}),
+    ("llama-7b", {"norm_affine": False, "embedding_norm": True, "qk_norm": "full"}),
+    ("t5-small", {**BIASES, "norm": "layernorm", "norm_bias": True, "ffn_bias": True}),
+    ("gpt2", {"gated": True, "tie_embeddings": False, "final_norm": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "changes"), VARIANTS)
+def test_the_parts_of_a_changed_model_sum_to_its_count(
+    model: str, changes: dict[str, object]
+) -> None:
+    assert_parts_sum(entry(model).spec().replace(**changes))
 
 
 def test_other_sizes_are_valid_and_differ() -> None:
@@ -235,6 +266,48 @@ def test_a_condition_holds_at_the_model() -> None:
     assert condition(d - h * w, numbers) == "n_heads·head_dim = d_model"
     assert condition((d - 12) * h, numbers) == "d_model = 12"
     assert condition((d - 12) * (h - 5), {d: 13, h: 5}) == "n_heads = 5"
+
+
+def test_a_condition_is_one_that_these_sizes_fulfil() -> None:
+    d, S, w = (LETTERS[name] for name in ("d_model", "seq_len", "window"))
+    above, below = sympy.ceiling(S / w), sympy.floor(S / w)
+    cases = [
+        ((above - 1) * (d - 12), {S: 7, w: 8, d: 13}, "seq_len ≤ window"),
+        ((above - 1) * (d - 12), {S: 20, w: 8, d: 12}, "d_model = 12"),
+        (below * (d - 12), {S: 7, w: 8, d: 13}, "seq_len < window"),
+        (below * (d - 12), {S: 20, w: 8, d: 12}, "d_model = 12"),
+        ((sympy.Min(S, w) - S) * (d - 12), {S: 7, w: 8, d: 13}, "seq_len ≤ window"),
+        ((sympy.Min(S, w) - S) * (d - 12), {S: 9, w: 8, d: 12}, "d_model = 12"),
+        ((sympy.Max(S, w) - S) * (d - 12), {S: 9, w: 8, d: 13}, "seq_len ≥ window"),
+        ((sympy.Max(S, w) - S) * (d - 12), {S: 7, w: 8, d: 12}, "d_model = 12"),
+        (d * (S / w - below), {S: 16, w: 8, d: 13}, "seq_len/window is whole"),
+        (S - 2 * w, {S: 34, w: 17}, "seq_len = 2·window"),
+        (S - 5 * w, {S: 85, w: 17}, "window = 17 and seq_len = 85"),
+    ]
+    for difference, numbers, where in cases:
+        assert condition(difference, numbers) == where
+
+
+def test_what_is_recorded_is_said_as_it_is() -> None:
+    sentences = {
+        "equal": "proven equal to transformers' code of llama for S = 2 and all other sizes "
+                 "from 3, where head_dim is even",
+        "chosen": "equal to transformers' code of llama for the experts that a token chose, for "
+                  "S = 2 and all other sizes from 3, where head_dim is even; that code runs 7·d "
+                  "more FLOPs",
+        "differs": "not what transformers' code of llama computes: the formula less the code is "
+                   "7·d",
+        "not said": "not proven against transformers' code of llama at these sizes: 7·d",
+    }  # fmt: skip
+    for verdict, sentence in sentences.items():
+        one = Said(quantity="params", verdict=verdict, where=("head_dim is even",), text="7·d")
+        against = Against(side="transformers", name="llama", said=(one,))
+        assert ground._of(against, "params", ("S = 2",)) == sentence
+        ours = Against(side="reference", name="llama", said=(one,))
+        assert ground._of(ours, "params", ("S = 2",)) == sentence.replace(
+            "transformers' code of llama", "our reference modules"
+        )
+        assert ground._of(against, "matmul_flops", ()) == ground._of(None, "params", ()) == ""
 
 
 def test_letters_and_ints_agree_at_other_sizes() -> None:

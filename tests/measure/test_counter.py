@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from miniatures import miniature
@@ -99,3 +101,238 @@ def test_layers_of_transformers_that_did_not_run_stand_under_their_own_names() -
     assert once.by_operator() == all_of_them.by_operator()
     attention = [n for n in once.by_module() if n.endswith("q_proj")]
     assert len(attention) == 5
+
+
+class Config:
+    """Somebody's config, told by this method of transformers' configs; one list goes by layer."""
+
+    times = 1
+
+    def __init__(self) -> None:
+        self.by_layer = [1, 1, 1]
+
+    def to_diff_dict(self) -> None:
+        raise AssertionError("never asked")
+
+
+class Kept:
+    """A cache as transformers has it: a state for each layer."""
+
+    def __init__(self) -> None:
+        self.layers: list[Any] = []
+
+    def get_seq_length(self) -> int:
+        return 0
+
+
+class State:
+    """What a cache keeps of one layer."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+
+class Layer(nn.Module):
+    """A layer that multiplies as often as any of what it can read says."""
+
+    def __init__(self, number: int, config: Config) -> None:
+        super().__init__()
+        self.layer_idx, self.config = number, config
+        self.inner = nn.Linear(7, 7, bias=False)
+        self.times, self.pair = 1, (1, 1)
+        self.register_buffer("counts", torch.empty(1))
+
+    def forward(self, x: torch.Tensor, *, told: int = 1, table: Any = None, cache: Any = None,
+                notes: list[int] | None = None) -> torch.Tensor:  # fmt: skip
+        times = [self.times, *self.pair, told, self.config.by_layer[self.layer_idx], len(x),
+                 *(table or {}).values(), 1 + self.training, self.counts.shape[0],
+                 getattr(self.inner, "times", 1), 2 if x.dtype == torch.float64 else 1]  # fmt: skip
+        if notes is not None:
+            notes.append(1)
+            times.append(len(notes) - 1)
+        if cache is not None:
+            if len(cache.layers) <= self.layer_idx:
+                cache.layers.append(State(1))
+            times.append(cache.layers[self.layer_idx].times)
+        for _ in range(max(times)):
+            x = x.float() @ self.inner.weight.float()
+        return x
+
+
+class Stack(nn.Module):
+    """Three such layers; what the last one is given is set apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config()
+        self.layers = nn.ModuleList(Layer(i, self.config) for i in range(3))
+        self.all: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        self.before_last = lambda x: x
+
+    def forward(self, x: torch.Tensor) -> None:
+        for i, layer in enumerate(self.layers):
+            last = i == 2
+            layer(self.before_last(x) if last else x, **self.all, **(self.last if last else {}))
+
+
+def with_state_of_the_last(net: Any) -> None:
+    net.all = {"cache": Kept()}
+    net.all["cache"].layers = [State(1), State(1), State(2)]
+
+
+DIFFERS = {
+    "an attribute": lambda net: setattr(net.layers[2], "times", 2),
+    "an item of one": lambda net: setattr(net.layers[2], "pair", (1, 2)),
+    "an attribute inside": lambda net: setattr(net.layers[2].inner, "times", 2),
+    "the config's list": lambda net: setattr(net.config, "by_layer", [1, 1, 2]),
+    "a buffer's shape": lambda net: setattr(net.layers[2], "counts", torch.empty(2)),
+    "its mode": lambda net: net.layers[2].train(),
+    "an argument": lambda net: net.last.update(told=2),
+    "an argument's item": lambda net: net.last.update(table={"told": 2}),
+    "the input's shape": lambda net: setattr(net, "before_last", lambda x: x.expand(2, 7)),
+    "the input's type": lambda net: setattr(net, "before_last", lambda x: x.double()),
+    "the state of its cache": with_state_of_the_last,
+    "a note that each adds to": lambda net: net.all.update(notes=[]),
+}
+
+
+def stack() -> Any:
+    with torch.device("meta"):
+        return Stack().eval()
+
+
+def products(net: Any, *, enabled: bool) -> tuple[int, int, int]:
+    """FLOPs of it, and how many layers ran and did not."""
+    counter = FlopCounter()
+    with (
+        folded(net, enabled=enabled) as folding,
+        counter.watching(net),
+        folding.counting(counter),
+    ):
+        net(torch.empty(1, 7, device="meta"))
+    return sum(counter.by_operator().values()), folding.ran, folding.replayed
+
+
+ONE = 2 * 7 * 7  # a row of 7 times a 7 by 7 matrix
+
+
+@pytest.mark.parametrize("given", [{}, {"told": 1}, {"table": {"told": 1}}, {"cache": True}])
+def test_layers_that_differ_in_their_number_alone_run_once(given: dict[str, Any]) -> None:
+    net = stack()
+    net.all = {"cache": Kept()} if "cache" in given else given
+    assert products(net, enabled=True) == (3 * ONE, 1, 2)
+    if "cache" in given:
+        assert [type(state) for state in net.all["cache"].layers] == [State] * 3
+        assert len({id(state) for state in net.all["cache"].layers}) == 3
+
+
+@pytest.mark.parametrize("differs", DIFFERS)
+def test_layers_that_differ_in_anything_they_can_read_do_not(differs: str) -> None:
+    counts = []
+    for enabled in (True, False):
+        net = stack()
+        DIFFERS[differs](net)
+        counts.append(products(net, enabled=enabled)[0])
+    # the last multiplies twice; in the one case that its input has two rows, both of them
+    assert counts == [(6 if "shape" in differs and "input" in differs else 4) * ONE] * 2
+
+
+def test_layers_with_a_hook_of_their_own_are_not_alike() -> None:
+    net = stack()
+    handle = net.layers[2].inner.register_forward_hook(lambda *_: None)
+    assert products(net, enabled=True)[1:] == (2, 1)
+    handle.remove()
+    assert products(net, enabled=True)[1:] == (1, 2)
+
+
+# classes of transformers as they are called, by what they do in a block
+CLASSES = {
+    "attention": "LlamaAttention BertSelfAttention MptAttn MiniCPM3MLA DeepseekIndexer",
+    "ffn": "LlamaMLP MistralMlp T5LayerFF BertIntermediate",
+    "moe": "MixtralExperts DbrxExpert Qwen3MoeTopKRouter JambaSparseMoe OlmoeMOE",
+    "norm": "LlamaRMSNorm BertLayerNorm XNorm XGroupNorm NoNorm",
+    "head": "GPT2LMHead BertPredictions XLMHead BertLMPredictionHead",
+    "embedding": "BertEmbeddings XEmbedding",
+    "position": "LlamaRotaryEmbedding OPTLearnedPositionalEmbedding XRelativePositionEmbedding "
+    "CohereRope",
+    "other": "MambaMixer Mamba2 SSM XConv BertPooler XVision XAudio LlavaProjector XDelta "
+    "Qwen3NextGatedDeltaNet XRecurrent LSTM XTower XAdapter XAdapters",
+}
+# attributes of a block that hold a plain matrix
+ATTRIBUTES = {
+    "ffn": "fc1 fc2 lin1 lin2 linear1 linear2 ffn mlp feed_forward intermediate w1 w2 w3 wi wo "
+    "up_proj down_proj gate_proj dense_h_to_4h dense_4h_to_h shared_mlp",
+    "attention": "self_attn attention attn self_attention cross_attn encoder_attn qkv_proj q_proj "
+    "k_proj v_proj o_proj out_proj q_attn c_attn crossattention",
+    "position": "relative_attention_bias pos_emb rel_embeddings pos_embed",
+    "embedding": "embeddings_project embedding_hidden_mapping_in project_in",
+    "head": "lm_head cls lm_predictions vocab_transform vocab_projector predictions "
+    "generator_lm_head output_projection pred_layer",
+    "other": "pooler vision_tower audio_tower multi_modal_projector mixer mamba conv visual",
+}
+TABLES = {
+    "embedding": "wte embed_tokens word_embeddings token_type_embeddings token_embedding",
+    "position": "wpe embed_positions position_embeddings relative_attention_bias pos_emb "
+    "x_position_embeddings h_embed left_embed",
+}
+
+
+def role_in(path: str, module: nn.Module) -> str | None:
+    """The role of a module that stands at a path of plain modules."""
+    *above, name = path.split(".")
+    inner = top = nn.Module()
+    for step in above:
+        inner.add_module(step, following := nn.Module())
+        inner = following
+    inner.add_module(name, module)
+    return Roles(top).role[id(module)]
+
+
+def named(name: str) -> Any:
+    return type(name, (nn.Module,), {})()
+
+
+@pytest.mark.parametrize(("names", "make"), [
+    (CLASSES, lambda name: role_in("x", named(name))),
+    (ATTRIBUTES, lambda name: role_in(f"layers.{name}", nn.Linear(2, 3, device="meta"))),
+    (TABLES, lambda name: role_in(f"layers.{name}", nn.Embedding(2, 3, device="meta"))),
+], ids=["classes", "attributes", "tables"])  # fmt: skip
+def test_the_roles_of_what_is_called_so(names: dict[str, str], make: Any) -> None:
+    for role, words in names.items():
+        assert {name: make(name) for name in words.split()} == dict.fromkeys(words.split(), role)
+
+
+def test_the_roles_of_what_stands_inside() -> None:
+    def inside(outer: nn.Module, name: str, module: nn.Module) -> str | None:
+        outer.add_module(name, module)
+        top = nn.Module()
+        top.x = outer
+        return Roles(top).role[id(module)]
+
+    def linear() -> nn.Linear:
+        return nn.Linear(2, 3, device="meta")
+
+    # an attribute's name says something only where no class around it has said more
+    assert inside(named("LlamaAttention"), "up_proj", linear()) == "attention"
+    assert inside(named("LlamaAttention"), "q_norm", named("LlamaRMSNorm")) == "norm"
+    assert inside(named("MixtralSparseMoe"), "gate", linear()) == "moe"
+    assert inside(named("MixtralSparseMoe"), "attn", named("LlamaAttention")) == "moe"
+    assert inside(named("MixtralSparseMoe"), "norm", named("LlamaRMSNorm")) == "norm"
+    assert inside(named("BertLMPredictionHead"), "decoder", linear()) == "head"
+    assert inside(named("BertLMPredictionHead"), "dense", named("LlamaMLP")) == "head"
+    assert inside(named("BertLMPredictionHead"), "norm", named("BertLayerNorm")) == "norm"
+    for container in (nn.ModuleList(), nn.ModuleDict(), nn.Sequential()):
+        assert inside(named("Block"), "mlp", container) == "ffn"
+    for norm in (nn.LayerNorm(2), nn.GroupNorm(1, 2), nn.RMSNorm(2), nn.BatchNorm1d(2)):
+        assert inside(named("Block"), "mlp", norm) == "norm"
+    # a sublayer that holds its norm is no norm, and what routes to experts is a mixture
+    sublayer = named("AttentionNorm")
+    sublayer.dense = linear()
+    assert inside(named("Block"), "x", sublayer) == "attention"
+    mixture = named("Block")
+    mixture.experts = nn.ModuleList([linear(), linear()])
+    assert inside(named("Layer"), "x", mixture) == "moe"
+    lonely = named("Block")
+    lonely.experts = nn.ModuleList([linear()])
+    assert inside(named("Layer"), "x", lonely) is None

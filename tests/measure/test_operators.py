@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from metacount.measure.operators import UncountedOp
+from metacount.measure.operators import PRICED, UncountedOp, flops_of
 from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.questions import NeedsData, Ordinary
 
 
 def counted(run: object) -> dict[str, int]:
@@ -86,3 +87,92 @@ def test_an_operator_nobody_priced_is_an_error(run: object) -> None:
 def test_elementwise_work_is_free_by_convention() -> None:
     x = torch.randn(3, 4)
     assert counted(lambda: (x.exp() * x).softmax(-1).sum().view(1)) == {}
+
+
+aten = torch.ops.aten
+PAIRS = 2 * (2 * 6 * 5 * 11) * (7 + 13)  # 2·6 heads, 5 × 11 pairs, widths of keys and of values
+ATTENTION = [(2, 6, 5, 7), (2, 3, 11, 7), (2, 3, 11, 13)]
+BY_HAND = {
+    aten.mm: ([(3, 5), (5, 7)], 2 * 3 * 5 * 7),
+    aten._int_mm: ([(3, 5), (5, 7)], 2 * 3 * 5 * 7),
+    aten.bmm: ([(4, 3, 5), (4, 5, 7)], 2 * 4 * 3 * 5 * 7),
+    aten.addmm: ([(7,), (3, 5), (5, 7)], 2 * 3 * 5 * 7),
+    aten.baddbmm: ([(4, 3, 7), (4, 3, 5), (4, 5, 7)], 2 * 4 * 3 * 5 * 7),
+    aten.mv: ([(3, 5), (5,)], 2 * 3 * 5),
+    aten.dot: ([(5,), (5,)], 2 * 5),
+    aten.vdot: ([(5,), (5,)], 2 * 5),
+    aten.addmv: ([(3,), (3, 5), (5,)], 2 * 3 * 5),
+    aten._grouped_mm: ([(4, 3, 5), (4, 5, 7)], 2 * 4 * 3 * 5 * 7),
+    # 2 systems of 5 rows, 3 columns: 0 + 1 + 2 + 3 + 4 multiply-adds for each column
+    aten.linalg_solve_triangular: ([(5, 5), (2, 5, 3)], 2 * 2 * 3 * 10),
+    aten.scaled_dot_product_attention: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_efficient_attention: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_flash_attention: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_flash_attention_for_cpu: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_cudnn_attention: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_attention_math: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_attention_math_for_mps: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_fused_attention_overrideable: (ATTENTION, PAIRS),
+}
+
+
+def priced(packet: object, *shapes: tuple[int, ...]) -> int:
+    op = getattr(packet, packet.overloads()[0])  # type: ignore[attr-defined]
+    return flops_of(op, tuple(torch.empty(shape, device="meta") for shape in shapes), None)
+
+
+@pytest.mark.parametrize("packet", BY_HAND, ids=str)
+def test_every_price_by_hand(packet: object) -> None:
+    assert set(BY_HAND) == set(PRICED)
+    shapes, flops = BY_HAND[packet]
+    assert priced(packet, *shapes) == flops
+
+
+def test_other_shapes_of_grouped_and_triangular_products() -> None:
+    # rows meet one matrix each; each matrix its rows; anything else has no price
+    assert priced(aten._grouped_mm, (6, 5), (4, 5, 7)) == 2 * 6 * 5 * 7
+    for shapes in (((6, 5), (5, 7)), ((4, 3, 5), (5, 7)), ((1, 4, 3, 5), (4, 5, 7))):
+        with pytest.raises(UncountedOp, match="_grouped_mm of shapes"):
+            priced(aten._grouped_mm, *shapes)
+    assert priced(aten.linalg_solve_triangular, (2, 5, 5), (5, 3)) == 2 * 2 * 3 * 10
+    assert priced(aten.linalg_solve_triangular, (2, 1, 5, 5), (7, 5, 3)) == 2 * 14 * 3 * 10
+    assert priced(aten.linalg_solve_triangular, (1, 1), (1, 3)) == 0
+
+
+def test_questions_are_answered_as_for_an_ordinary_text() -> None:
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.long, device="meta")
+
+    asked = Ordinary(last_position=4)
+    with pytest.raises(NeedsData, match="which of"):
+        asked.nonzero(empty(2, 7), 3)
+    with pytest.raises(NeedsData, match="asks for"):
+        asked.sizes(empty(3))
+    assert asked.assumed == set()
+    # all experts of a list, also where it has a last place for none; 14 choices among 3
+    for n in (3, 4):
+        assert asked.nonzero(empty(n), 3).tolist() == [[0], [1], [2]]
+    assert [asked.nonzero(empty(2, 7), 3).shape for _ in range(4)] == [
+        (5, 2),
+        (5, 2),
+        (4, 2),
+        (5, 2),
+    ]
+    for n in (2, 5):
+        with pytest.raises(NeedsData, match="which of"):
+            asked.nonzero(empty(n), 3)
+    asked.note(aten.topk.default, (empty(7, 2), empty(7, 2)))
+    assert asked.sizes(empty(3)) == [5, 5, 4]
+    with pytest.raises(NeedsData, match="asks for"):
+        asked.sizes(empty(3, 2))
+    yes, no, most = aten.all.default, aten.any.default, aten.max.default
+    for op, said in ((no, False), (yes, True), (aten._is_all_true.default, True), (most, 4)):
+        asked.note(op, out := empty())
+        assert asked.item(out) == said
+    asked.note(aten.max.dim, (empty(), empty()))
+    asked.note(aten.sum.default, other := empty())
+    with pytest.raises(NeedsData, match=r"the value of a torch\.int64"):
+        asked.item(other)
+    asked.note(aten.max.default, real := torch.empty((), device="meta"))
+    with pytest.raises(NeedsData, match=r"the value of a torch\.float32"):
+        asked.item(real)

@@ -103,6 +103,44 @@ def test_a_size_without_a_number_is_named() -> None:
         holds("S + 1 < window", {"S": 2048})
 
 
+@pytest.mark.parametrize("number", [None, True, 2048.0, "2048"])
+def test_only_a_whole_number_is_a_size(number: Any) -> None:
+    with pytest.raises(NotKnown, match="window"):
+        holds("window > 0", {"window": number})
+
+
+@pytest.mark.parametrize("number", ["True", "2048.0", "'2048'", "None", "2j"])
+def test_only_a_whole_number_is_compared(number: str) -> None:
+    with pytest.raises(NotReadable):
+        holds(f"S < {number}", {"S": 1})
+    with pytest.raises(NotReadable):
+        holds(f"S + {number} > 0", {"S": 1})
+
+
+@pytest.mark.parametrize(
+    ("condition", "right"),
+    [("S**8 == 256", True), ("S**0 == 1", True), ("-S**2 == -4", True), ("S // 2 == 1", True)],
+)
+def test_arithmetic_of_conditions(condition: str, right: bool) -> None:
+    assert holds(condition, {"S": 2}) is right
+
+
+@pytest.mark.parametrize("condition", ["S**9 == 512", "S**-1 == 1", "S // 0 == 1", "S % 0 == 1",
+                                       "S << 1 == 4", "S / 2 == 1", "~S == 1", "not S", "S is d",
+                                       "S in S", "S < 3 < 4", ""])  # fmt: skip
+def test_no_other_arithmetic(condition: str) -> None:
+    with pytest.raises(NotReadable):
+        holds(condition, {"S": 2})
+
+
+def test_each_comparison_on_both_sides() -> None:
+    said = {op: [holds(f"S {op} 5", {"S": n}) for n in (4, 5, 6)]
+            for op in ("==", "!=", "<", "<=", ">", ">=")}  # fmt: skip
+    assert said == {"==": [False, True, False], "!=": [True, False, True],
+                    "<": [True, False, False], "<=": [True, True, False],
+                    ">": [False, False, True], ">=": [False, True, True]}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "condition",
     [

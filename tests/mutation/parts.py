@@ -1,0 +1,176 @@
+"""Which tests are run for which part of the package, and which mutants nobody could notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FORMULAS = "metacount/formulas"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files or folders of the package, and the tests of them; quickest first is found out."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    preload: tuple[str, ...] = ()  # imported once, inherited by every child
+
+    @property
+    def sources(self) -> list[Path]:
+        """Every file of this part."""
+        found: list[Path] = []
+        for name in self.files:
+            path = ROOT / name
+            if not path.exists():
+                raise SystemExit(f"teeth: {name} is not there; correct tests/mutation/parts.py")
+            found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        return found
+
+
+TORCH = ("torch",)
+BOTH = ("torch", "transformers")
+
+PARTS = {
+    FORMULAS: Part((FORMULAS,), ("tests/formulas",)),
+    "metacount/modules": Part(
+        ("metacount/modules", "metacount/spec/rope_scaling.py", "metacount/spec/position.py"),
+        ("tests/modules", "tests/test_position_parts.py", "tests/test_witnesses.py"),
+        BOTH,
+    ),
+    "metacount/measure": Part(
+        ("metacount/measure",),
+        ("tests/measure", "tests/test_measured_counts.py", "tests/test_default_workload.py",
+         "tests/test_witnesses.py", "tests/commands/test_verify_command.py",
+         "tests/huggingface/test_transformers_forward.py",
+         "tests/huggingface/test_transformers_params.py"),
+        BOTH,
+    ),
+    "metacount/tracing": Part(
+        ("metacount/tracing",),
+        ("tests/tracing",),
+        BOTH,
+    ),
+    "metacount/check": Part(
+        ("metacount/check", "metacount/algebra"),
+        (
+            "tests/judge/test_check_command.py",
+            "tests/judge/test_judge_file.py",
+            "tests/judge/test_judge_functions.py",
+            "tests/judge/test_judge_places.py",
+            "tests/judge/test_judge_spellings.py",
+            "tests/judge/test_judge_text.py",
+            "tests/judge/test_judge_verdict.py",
+            "tests/judge/test_judge_words.py",
+        ),  # not of causes, limits and mutants, which take minutes
+    ),
+    "metacount/huggingface/config": Part(
+        (
+            "metacount/huggingface/config",
+            "metacount/huggingface/module/positions.py",
+        ),
+        (
+            "tests/huggingface/test_config.py",
+            "tests/huggingface/test_config_errors.py",
+            "tests/huggingface/test_config_published.py",
+            "tests/huggingface/test_config_rules.py",
+            "tests/huggingface/test_config_saved.py",
+            "tests/huggingface/test_config_mutants.py",
+            "tests/huggingface/test_config_transformers.py",
+        ),
+        BOTH,
+    ),
+    "metacount/huggingface/checkpoint": Part(
+        (
+            "metacount/huggingface/checkpoint",
+            "metacount/huggingface/hub.py",
+            "metacount/huggingface/weights",
+            "metacount/huggingface/module/witness.py",
+            "metacount/files.py",
+        ),
+        (
+            "tests/test_resolve.py",
+            "tests/huggingface/test_transformers_forward.py",
+            "tests/huggingface/test_checkpoint.py",
+            "tests/huggingface/test_checkpoint_folder.py",
+            "tests/huggingface/test_checkpoint_formats.py",
+            "tests/huggingface/test_checkpoint_header.py",
+            "tests/huggingface/test_checkpoint_hub.py",
+            "tests/huggingface/test_weights.py",
+            "tests/huggingface/test_minilm.py",
+        ),
+        BOTH,
+    ),
+    "metacount/verify": Part(
+        (
+            "metacount/textbook/proven.py",
+            "metacount/textbook/domain.py",
+            "metacount/textbook/fingerprints.py",
+            "metacount/verify/for_all_sizes.py",
+            "metacount/verify/cases.py",
+            "metacount/verify/recording.py",
+            "metacount/algebra/named_sizes.py",
+        ),
+        (
+            "tests/tracing/test_proof_cases.py",
+            "tests/tracing/test_proof_domain.py",
+            "tests/tracing/test_proof_record.py",
+            "tests/tracing/test_proofs.py",
+        ),
+        BOTH,
+    ),
+    "metacount/spec": Part(
+        ("metacount/spec", "metacount/resolve.py", "metacount/commands/options.py"),
+        ("tests/test_spec.py", "tests/test_law.py", "tests/test_symbols.py", "tests/test_resolve.py", "tests/commands/test_count_command.py",
+         "tests/commands/test_dead_ends.py", "tests/test_cli.py"),
+    ),
+    "metacount/textbook": Part(
+        ("metacount/textbook/closed_form.py", "metacount/textbook/count.py", "metacount/units.py",
+         "metacount/spec/legend.py"),
+        ("tests/commands/test_formula_command.py", "tests/commands/test_count_command.py",
+         "tests/test_units.py", "tests/test_symbols.py", "tests/tracing/test_reference_forms.py"),
+    ),
+    "metacount/commands": Part(
+        (
+            "metacount/cli.py",
+            "metacount/errors.py",
+            "metacount/commands/check.py",
+            "metacount/commands/claims.py",
+            "metacount/commands/count.py",
+            "metacount/commands/formula.py",
+            "metacount/commands/models.py",
+            "metacount/commands/tree.py",
+            "metacount/commands/verify.py",
+            "metacount/verify/compare.py",
+            "metacount/witness.py",
+        ),
+        (
+            "tests/test_cli.py",
+            "tests/commands",
+            "tests/judge/test_check_command.py",
+            "tests/claims/test_claims_command.py",
+            "tests/test_verify_view.py",
+            "tests/test_witnesses.py",
+        ),
+        BOTH,
+    ),
+}  # fmt: skip
+
+# `Mutant.key` of a mutant that no test can notice, and why.
+TYPED = "type checkers alone need it: where the other half is true, it is"
+EQUIVALENT = {
+    "metacount/textbook/closed_form.py  named and spec.window is not None -> named   "
+    "in: if named and spec.window is not None:": TYPED,
+    "metacount/textbook/closed_form.py  named and spec.window is not None -> named or spec.window is not "
+    "None   in: if named and spec.window is not None:": "what no part uses is left out below",
+    "metacount/textbook/closed_form.py  named and spec.window is not None -> spec.window is not None   "
+    "in: if named and spec.window is not None:": "what no part uses is left out below",
+    "metacount/commands/check.py  40 -> 41   in: seconds = float(text[:40])": "a bound on a text",
+    "metacount/measure/ours/flops.py  2 ** 22 // sees.n_keys -> 2 ** 22   "
+    "in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
+    "metacount/cli.py  done.code or 0 -> 0   in: return _write(\"\") or int(done.code or 0)":
+        "argparse ends by itself with 0 alone",
+    "metacount/cli.py  done.code or 0 -> done.code   "
+    "in: return _write(\"\") or int(done.code or 0)": "argparse ends by itself with 0 alone",
+}  # fmt: skip

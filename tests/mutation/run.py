@@ -1,0 +1,199 @@
+"""Runs tests on mutants: a forked child for each, the tests that call what is changed first."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import marshal
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+
+import pytest
+from mutation.mutants import Mutant
+from mutation.parts import ROOT
+from mutation.record import Tried
+from mutation.sitecustomize import KEY, Importer
+
+PYTEST = [
+    "-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "-o", "addopts=",
+    "--doctest-modules", "--import-mode=prepend", "--assert=plain",
+    "--hypothesis-profile=teeth", f"--rootdir={ROOT}",
+]  # fmt: skip
+MEMORY = 6 << 30
+NOTHING_RAN = 5  # pytest's exit code
+BROKEN = 70
+
+
+@dataclass
+class Outcome:
+    """What became of the mutants."""
+
+    alive: list[Mutant] = field(default_factory=list)
+    n_noticed: int = 0
+    n_hung: int = 0
+    noticed_by: set[str] = field(default_factory=set)
+
+
+class Chosen:
+    """A plugin of pytest that runs these tests in this order, and notes the one that fails."""
+
+    def __init__(self, tests: Sequence[str], to: Path) -> None:
+        self.order, self.to = {name: i for i, name in enumerate(tests)}, to
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        kept = [item for item in items if item.nodeid in self.order]
+        items[:] = sorted(kept, key=lambda item: self.order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.to.write_text(report.nodeid)
+
+
+def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[str]:
+    """The tests to run on a mutant, within `budget` seconds.
+
+    First those that call the changed function, then those that may in another process, then all of
+    the same files (a call may be kept in memory), then the rest; quickest files first. The tests of
+    a changed line outside of functions are those that call any function of its file.
+    """
+    path = str(mutant.path)
+
+    def calls(test: Tried) -> bool:
+        if mutant.function is not None:
+            return (path, mutant.function) in test.calls
+        return any(name == path for name, _ in test.calls)
+
+    near = {file_of(name) for name, test in tests.items() if calls(test)}
+
+    def order(name: str) -> tuple[int, float, str, float]:
+        test, file = tests[name], file_of(name)
+        rank = 0 if calls(test) else 1 if test.starts else 2 if file in near else 3
+        return rank, seconds[rank, file], file, test.seconds
+
+    seconds: dict[tuple[int, str], float] = {}
+    for name, test in tests.items():
+        rank = 0 if calls(test) else 1 if test.starts else 2 if file_of(name) in near else 3
+        key = rank, file_of(name)
+        seconds[key] = seconds.get(key, 0.0) + test.seconds
+    found, spent = [], 0.0
+    for name in sorted(tests, key=order):
+        spent += tests[name].seconds
+        if spent <= budget or not found:
+            found.append(name)
+    return found
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def start(path: Path, code: CodeType, tests: Sequence[str], seconds: float, folder: Path) -> int:
+    """Fork a child that runs `tests` with `code` in the place of `path`; its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = BROKEN
+    talk = os.fdopen(os.dup(2), "w")
+    try:
+        os.setsid()
+        limit = int(seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        mine = folder / str(os.getpid())
+        mine.with_suffix(".code").write_bytes(marshal.dumps((module, str(path), code)))
+        os.environ[KEY] = str(mine.with_suffix(".code"))
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
+        sys.meta_path.insert(0, Importer(module, str(path), code))
+        try:
+            importlib.import_module(module)
+        except BaseException:
+            status = 1
+        else:
+            files = dict.fromkeys(map(file_of, tests))
+            status = pytest.main([*PYTEST, *files], plugins=[Chosen(tests, mine)])
+    except BaseException:
+        traceback.print_exc(file=talk)
+        talk.flush()
+    os._exit(status)
+
+
+def ended(pid: int, until: float) -> int | None:
+    """The status of a child that has ended, or is ended now because its time is up."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if not done and time.monotonic() < until:
+        return None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)  # with all that it started
+    return status if done else os.waitpid(pid, 0)[1]
+
+
+def run(
+    todo: Sequence[Mutant], tests: Mapping[str, Tried], budget: float, jobs: int, folder: Path,
+    say: Callable[[Mutant | None, int], None],
+) -> Outcome:  # fmt: skip
+    """Run tests on every mutant; stop at the first that fails, and say who survived."""
+    outcome = Outcome()
+    running: dict[int, tuple[Mutant, list[str], float]] = {}
+    waiting = list(reversed(todo))
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutant = waiting.pop()
+            names = choice(mutant, tests, budget)
+            needs = sum(tests[name].seconds for name in names)
+            pid = start(mutant.path, mutant.code, names, 20 + 3 * needs, folder)
+            running[pid] = (mutant, names, time.monotonic() + 120 + 20 * needs)
+        time.sleep(0.01)
+        for pid, (mutant, names, until) in list(running.items()):
+            status = ended(pid, until)
+            if status is None:
+                continue
+            del running[pid]
+            note = folder / str(pid)
+            if was_noticed(status):
+                outcome.n_noticed += 1
+                outcome.n_hung += os.WIFSIGNALED(status)
+                if note.exists():
+                    outcome.noticed_by.add(note.read_text())
+            else:
+                outcome.alive.append(mutant)
+            say(None if was_noticed(status) else mutant, len(names))
+    return outcome
+
+
+def was_noticed(status: int) -> bool:
+    """Whether a test failed, or could not be run, or did not end."""
+    if os.WIFSIGNALED(status):
+        return True
+    code = os.WEXITSTATUS(status)
+    if code == BROKEN:
+        raise SystemExit("teeth: a child broke, so nothing is known")
+    return code not in (0, NOTHING_RAN)
+
+
+def fails_unchanged(
+    path: Path, noticed_by: Sequence[str], tests: Mapping[str, Tried], folder: Path
+) -> str | None:
+    """Which of the tests that noticed mutants fails without one too; None where none does."""
+    names = [name for name in noticed_by if name in tests]
+    if not names:
+        return None
+    code = compile(path.read_text(), str(path), "exec")
+    seconds = 60 + 3 * sum(tests[name].seconds for name in names)
+    pid = start(path, code, names, seconds, folder)
+    status = os.waitpid(pid, 0)[1]
+    if status == 0:
+        return None
+    note = folder / str(pid)
+    return note.read_text() if note.exists() else f"one of {', '.join(names)}"
