@@ -122,7 +122,8 @@ PARTS = {
     ),
     "metacount/spec": Part(
         ("metacount/spec", "metacount/resolve.py", "metacount/commands/options.py"),
-        ("tests/test_spec.py", "tests/test_law.py", "tests/test_symbols.py", "tests/test_resolve.py", "tests/commands/test_count_command.py",
+        ("tests/test_spec.py", "tests/test_law.py", "tests/test_symbols.py",
+         "tests/test_resolve.py", "tests/commands/test_count_command.py",
          "tests/commands/test_dead_ends.py", "tests/test_cli.py"),
     ),
     "metacount/textbook": Part(
@@ -162,10 +163,10 @@ TYPED = "type checkers alone need it: where the other half is true, it is"
 EQUIVALENT = {
     "metacount/textbook/closed_form.py  named and spec.window is not None -> named   "
     "in: if named and spec.window is not None:": TYPED,
-    "metacount/textbook/closed_form.py  named and spec.window is not None -> named or spec.window is not "
-    "None   in: if named and spec.window is not None:": "what no part uses is left out below",
-    "metacount/textbook/closed_form.py  named and spec.window is not None -> spec.window is not None   "
-    "in: if named and spec.window is not None:": "what no part uses is left out below",
+    "metacount/textbook/closed_form.py  named and spec.window is not None -> "
+    "named or spec.window is not None   in: if named and spec.window is not None:": "what no part uses is left out below",
+    "metacount/textbook/closed_form.py  named and spec.window is not None -> "
+    "spec.window is not None   in: if named and spec.window is not None:": "what no part uses is left out below",
     "metacount/commands/check.py  40 -> 41   in: seconds = float(text[:40])": "a bound on a text",
     "metacount/measure/ours/flops.py  2 ** 22 // sees.n_keys -> 2 ** 22   "
     "in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
