@@ -17,6 +17,8 @@ Case = dict[str, Any]
 
 RIGHT, OPEN, MISLEADING = "right", "not accounted for", "misleading"
 ONE_SIZE = re.compile(r"[qkvo]_proj")  # of one size where n_kv_heads = n_heads
+# A fact, and true wherever the terms sum: it names no mistake, so it is never right alone either.
+NO_CAUSE = re.compile(r"^a factor of \d+ too (much|little)$")
 # What a part may be called. Parts of one size cannot be told apart by a count.
 PARTS = {
     "embedding": "embedding|output head",
@@ -34,9 +36,10 @@ PARTS = {
     "kv_a": "kv_a_proj",
     "kv_b": "kv_b_proj",
     "ffn": "FFN|feed-forward",
-    "router": "router",
-    "experts": "routed experts",
-    "shared": "shared expert",
+    # a group is named for its parts only where it is all of them: the terms have to sum
+    "router": "router|the feed-forward",
+    "experts": "routed experts|the feed-forward",
+    "shared": "shared expert|the feed-forward",
     "block norms": "norms",
     "final norm": "final norm|all norms|norm",
     "embedding norm": "after the embedding|final norm",
@@ -85,22 +88,30 @@ def _instead(words: str, names: str) -> bool:
 
 def _factor(words: str, number: str) -> bool:
     above, _, below = number.partition("/")
+    # keys and values are of one size: twice, or half, of both is the same as of the count
     twice = number == "2" and has(words, "^keys and values counted twice")
-    return twice or has(words, rf"factor of {below or above}\b")
+    half = number == "1/2" and has(words, "^one of keys and values left out")
+    return twice or half or has(words, rf"factor of {below or above}\b")
+
+
+def _number(words: str, what: str) -> bool:
+    name, number = what.split()
+    if has(words, rf"(?<!\w){name}(?!\w)", rf"(?<!\w){number}(?!\w)"):
+        return True
+    # a factor of 1 is none; one expert more for each token is top_k + 1
+    other = {"1": rf"not multiplied by {name}(?!\w)", "top_k": "one expert too (many|few)"}
+    return (what == "bytes_per_value 1" and has(words, "values, not bytes")) or any(
+        has(words, other[one]) for one in (name, number) if one in other
+    )
 
 
 SAYS: dict[str, Callable[[str, str], bool]] = {
-    "left out": lambda words, part: has(words, _part(part), "left out"),
+    "left out": lambda words, part: has(words, _part(part), "left out|keys or values only"),
     # 2·B·S·V·d may be the head once more or the embedding as if it were multiplied with
     "twice": lambda words, part: has(words, _part(part), "twice|three times|too often|looked up"),
-    "half": lambda words, part: has(words, _part(part), "half|halved|one of"),
-    "number": lambda words, what: (
-        any(
-            has(words, *(rf"(?<!\w){part}(?!\w)" for part in option.split()))
-            for option in what.split("|")
-        )
-        or (what == "bytes_per_value 1" and has(words, "values, not bytes"))
-    ),
+    # half of four tensors of one size is two of them
+    "half": lambda words, part: has(words, _part(part), "half|halved|one of|two of"),
+    "number": lambda words, what: any(_number(words, one) for one in what.split("|")),
     "instead": _instead,
     "factor": _factor,
     "phrase": lambda words, pattern: has(words, pattern),
@@ -128,7 +139,8 @@ def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
     also = case.get("also", [])  # other words for the same sum, as simple
     if any(words in also for words in said) and not left:
         return RIGHT, lines
-    if any(not any(says(words, cause) for cause in case["causes"]) for words in said):
+    if any(not NO_CAUSE.search(words) and not any(says(words, cause) for cause in case["causes"])
+           for words in said):  # fmt: skip
         return MISLEADING, lines
     named = all(any(says(words, cause) for words in said) for cause in case["causes"])
     return (RIGHT if named and not left else OPEN), lines

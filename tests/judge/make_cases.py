@@ -30,6 +30,9 @@ HELD_OUT = ["llama-13b", "llama3-8b", "llama3-70b", "gpt2-xl", "gemma-7b", "deep
 THIRD = ["llama-33b", "llama-65b", "gpt2-medium", "gpt2-large", "qwen2-72b", "qwen2.5-32b",
          "qwen3-4b", "deepseek-v3", "glm-4.5", "mixtral-8x7b", "internlm2-20b", "smollm2-1.7b",
          "deepseek-67b", "qwen3-14b", "qwen3-1.7b"]  # fmt: skip
+FOURTH = ["baichuan2-13b", "galactica-120b", "granite-4.0-micro", "jurassic1-178b", "llama2-70b",
+          "llama4-scout-text", "mistral-7b", "mt-nlg-530b", "olmo2-13b", "olmo2-1b", "qwen2-0.5b",
+          "qwen2.5-3b", "smollm3-3b", "yulan-12b"]  # fmt: skip
 OURS = {"d": "d_model", "N": "n_layers", "h": "n_heads", "h_kv": "n_kv_heads", "h_d": "head_dim",
         "V": "vocab_size", "m": "d_ff", "m_e": "d_ff_expert", "E": "n_experts", "k": "top_k",
         "E_s": "n_shared_experts", "N_0": "n_dense_layers", "P": "n_positions", "S": "seq_len",
@@ -202,7 +205,7 @@ SWAPS = [("h_kv", "h", "n_heads n_kv_heads"), ("h", "h_kv", "n_kv_heads n_heads"
          ("m", "m_e", "d_ff_expert d_ff"), ("(N - N_0)", "N", "phrase: every layer|n_layers"),
          ("N_0", "N", "n_layers n_dense_layers"), ("m", "(4*d)", "4 d_model d_ff"),
          ("m", "(8*d/3)", "8 d_model d_ff"), ("m_e", "(4*d)", "4 d_model d_ff_expert"),
-         ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice"),
+         ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice|one expert too many"),
          ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
          ("d_n", "d_v", "v_head_dim qk_nope_head_dim"), ("d_c", "r_q", "q_lora_rank kv_lora_rank"),
          ("h_d", "d", "d_model head_dim"), ("k", "1", "top_k"),
@@ -229,6 +232,9 @@ def swapped(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> An
     chosen = has if draw.random() < 0.6 or ours == "N" else [draw.choice(has)]
     changed = [(changed_by(s, ours, other) or s) if i in chosen else s
                for i, s in enumerate(summands)]  # fmt: skip
+    none = [name for name, layers, _ in changed if layers == "(N - N)"]  # 0: no layers are left
+    if none:
+        return changed, [f"left out: {name}" for name in none]
     return changed, [words if ": " in words else "instead: " + words]
 
 
@@ -328,10 +334,11 @@ def value(summands: list[Summand], model: str, quantity: str) -> object:
 
 
 def wrong(formula: str, model: str, quantity: str) -> bool:
-    """Whether the formula is wrong at the model's own sizes."""
-    from metacount import check
+    """Whether the formula is wrong at the model's own sizes, and at the length of `outcome`."""
+    from metacount import Workload, check
 
-    return check(formula, model, quantity=quantity).verdict == "wrong"
+    workload = Workload(seq_len=2048)
+    return check(formula, model, quantity=quantity, workload=workload).verdict == "wrong"
 
 
 def write(name: str, cases: list[Case]) -> None:
@@ -343,4 +350,5 @@ def write(name: str, cases: list[Case]) -> None:
 if __name__ == "__main__":
     write("made.json", made(TUNED, 170, 1, (1, 1, 1, 2, 2, 3, 4)))
     write("third.json", made(THIRD, 150, 3, (1, 1, 1, 2, 2, 3, 4)))
+    write("fourth.json", made(FOURTH, 190, 903, (1, 1, 1, 2, 2, 3, 4)))
     write("held_out.json", made(HELD_OUT, 150, 2, (1, 1, 1, 2, 2, 3, 4)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from metacount.algebra.monomials import Monomial, Table, substituted, times
@@ -38,17 +39,18 @@ KINDS: tuple[tuple[str, ...], ...] = (
 # Products that are read as one size where a formula has another way to get it.
 PAIRS = {("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim"),
          ("head_dim", "n_heads"): ("d_model",)}  # fmt: skip
+# Products that people write one number for, beside a size squared.
+NUMBERS = {("n_heads", "head_dim"), ("n_kv_heads", "head_dim"), ("batch_size", "bytes_per_value"),
+           ("batch_size", "seq_len")}  # fmt: skip
 NEAR = 4  # times as large or as small: still a number for the same size
 FAR = 64
 # Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
-RATIOS = {
-    Fraction(ratio)
-    for ratio in ("1", "2", "3", "4", "5", "8", "2/3", "4/3", "8/3", "16/3", "3/2", "5/2", "7/2")
-}
+RATIOS = {Fraction(ratio) for ratio in ("1", "2", "3", "4", "8/3")}
+RARE = {Fraction(ratio) for ratio in ("5", "8", "2/3", "4/3", "16/3", "3/2", "5/2", "7/2")}
 
 # How much less likely than a known mistake.
 TOO_MANY, TOO_FEW = "one layer too many", "one layer too few"
-UNWRITTEN = 1.6  # a number that nobody wrote
+UNWRITTEN = 9.0  # a number that nobody wrote, such as the mean of two that are there
 LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
 
 
@@ -61,6 +63,11 @@ class Change:
     place: int | None  # the letter that something stands for
     by: Table | None  # what stands for it
     factor: tuple[Fraction, Monomial] | None = None  # or what everything is multiplied by
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of a table is multiplied, whatever is in it."""
+        return self.factor is not None and not any(n < 0 for n in self.factor[1])
 
     def of(self, table: Table) -> Table | None:
         """The table with the change made."""
@@ -187,7 +194,7 @@ class Changes:
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
                 if number not in RATIOS:
-                    cost = STRANGE
+                    cost = ODD if number in RARE and cost < STRANGE else STRANGE
         elif number == 1:
             cost = POSSIBLE if self._is_pair(added, name) else STRANGE
         if cost >= STRANGE:
@@ -287,9 +294,17 @@ class Changes:
                                 and self._is_pair(old, above[0][0] or "")) else STRANGE  # fmt: skip
             if not above:
                 value = self.space.value({old: Fraction(1)}, self.here)
-                if number.denominator == 1 and value / NEAR <= number <= value * NEAR:
+                near = number.denominator == 1 and value / NEAR <= number <= value * NEAR
+                names = {name for name, _ in below}
+                if near and (len(below) == 1 or any(names == {*pair} for pair in NUMBERS)):
                     cost = ODD
                 words = f"{_plain(number)} stands where {text} = {_plain(value)} belongs"
+                root, wrote = isqrt(int(number)), int(number)
+                if len(below) == 1 and below[0][1] == 2 and root * root == number:
+                    name, here, wrote = below[0][0], isqrt(int(value)), root
+                    words = f"{root} stands where {name} = {here} belongs"
+                if self.written is not None and number > 2 and wrote not in self.written:
+                    cost += UNWRITTEN
             else:
                 words = f"{self.text(new)} in place of {text}"
         return Change(words=words, cost=cost, place=None, by=None, factor=(number, r))

@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.algebra.exact import plain, value_at
 from metacount.algebra.monomials import NotMonomials, Space, Table, less, plus
-from metacount.check.explain.changes import Changes
+from metacount.check.explain.changes import LIKELY, Changes
 from metacount.check.explain.literals import Literals, summands, whole_quotients
 from metacount.check.explain.mistakes import Library, parts_of
 from metacount.check.explain.numbers import UNKNOWN, explain_numbers
 from metacount.check.explain.readings import read, relations, unlike
+from metacount.check.explain.story import OR
 from metacount.check.explain.teller import DEAREST, Teller, Told
+from metacount.check.given.vocabulary import LETTERS
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters
+from metacount.check.parts.products import CAUSAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from metacount.check.truth import Truth
 
+HEADS = "multiplied by n_heads once too often"
 __all__ = ["UNKNOWN", "explain", "explain_numbers"]
 
 
@@ -33,12 +37,12 @@ def explain(
 ) -> tuple[Term, ...]:
     """`difference`, theirs less ours, as terms that sum to it, the largest first."""
     try:
-        told, space = _told(theirs, truth, numbers, text, meanings)
+        told, teller = _told(theirs, truth, numbers, text, meanings)
     except NotMonomials:
         return _terms([], difference, truth, numbers, ())
     if told is None:
         return _terms([], difference, truth, numbers, ())
-    return _terms(_said(told, truth, space), difference, truth, numbers, told.reading.words)
+    return _terms(_said(told, truth, teller), difference, truth, numbers, told.reading.words)
 
 
 def _told(
@@ -47,7 +51,7 @@ def _told(
     numbers: Mapping[Any, int],
     text: str | None,
     meanings: Callable[[tuple[str, ...]], Mapping[str, Any]] | None,
-) -> tuple[Told | None, Space]:
+) -> tuple[Told | None, Teller]:
     letters = Letters(truth.spec, truth.workload)
     parts = parts_of(letters, truth.quantity)
     exprs = [plain(truth.expr), *(plain(part.expr) for part in parts)]
@@ -79,23 +83,45 @@ def _told(
         table, several, said = readings[0]
         for reading in read(table, several, library.whole, known, (*whole, *said)):
             teller.sure(reading)
-    return teller.best, space
+    return teller.best, teller
 
 
-def _said(told: Told, truth: Truth, space: Space) -> list[tuple[Any, str]]:
+def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[Any, str]]:
     """The terms of a story: what each adds, and words."""
-    library_ours = told.reading.taken(space.table(plain(truth.expr)))
-    now: Table = library_ours or {}
+    space = teller.space
+    now: Table = told.reading.taken(space.table(plain(truth.expr))) or {}
     said = []
+
+    width = space.place.get(LETTERS["head_dim"])
+    heads = any(one.place == width for one in told.reading.relations)
+
+    def add(table: Table, words: str, cost: float | None) -> None:
+        if heads:  # d_model is n_heads·head_dim here
+            words = words.replace(HEADS, f"{HEADS} (as d_model in place of head_dim)")
+        other = "" if cost is None else teller.instead(told.reading, table, words, cost)
+        if words == CAUSAL:
+            other = teller.linear(told.reading, table)
+        other = other or told.rival
+        said.append((space.expr(table), f"{words}{OR}{other}" if other else words))
+
     for edit in told.story.told:
-        said.append((space.expr(edit.true), edit.words))
-        now = plus(now, edit.true)
+        if not edit.late:
+            add(edit.true, edit.words, edit.cost if edit.change else None)
+            now = plus(now, edit.true)
     for change in told.everywhere:
         after = change.of(now)
         if after is None:
             return []
-        said.append((space.expr(less(after, now)), change.words))
+        add(
+            less(after, now),
+            change.words,
+            None if change.whole or change.cost == LIKELY else change.cost,
+        )
         now = after
+    for edit in told.story.told:
+        if edit.late:
+            add(edit.true, edit.words, None)
+            now = plus(now, edit.true)
     # what was found to be a part of the difference only leaves the rest
     return said if now == told.reading.theirs or told.cost == DEAREST else []
 

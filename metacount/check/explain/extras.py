@@ -67,7 +67,7 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
                 yield f"a bias of the router {none}", n_moe * o.n_experts
     norms = [part.total for part in parts if part.group == NORMS and part.name != "QK-norm"]
     if norms and o.norm_affine and not o.norm_bias:
-        yield "norms counted with a bias; these have none", sympy.Add(*norms)
+        yield "norms counted with a bias, or twice; these have no bias", sympy.Add(*norms)
     if not o.final_norm:
         yield f"a final norm {none}", o.d_model
     if not o.embedding_norm:

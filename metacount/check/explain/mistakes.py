@@ -55,12 +55,16 @@ class Scope:
 
 @frozen
 class Mistake:
-    """A mistake in words, what it adds, how unlikely it is, and what it takes the place of."""
+    """A mistake in words, what it adds, how unlikely it is, and what it takes the place of.
+
+    `otherwise` is one of counting a part in another way.
+    """
 
     words: str
     adds: Table
     cost: float
     uses: tuple[tuple[str, int], ...] = ()
+    otherwise: bool = False
 
 
 def parts_of(letters: Letters, quantity: str) -> list[Part]:
@@ -118,14 +122,16 @@ class Library:
             self._mixture(letters, parts, unit_of)
 
     def _add(
-        self, words: str, expr: Any, cost: float, uses: tuple[tuple[str, int], ...] = ()
-    ) -> None:
+        self, words: str, expr: Any, cost: float, uses: tuple[tuple[str, int], ...] = (), *,
+        otherwise: bool = False,
+    ) -> None:  # fmt: skip
         try:
             adds = self.space.table(expr)
         except NotMonomials:
             return  # a letter that neither side has
         if adds:
-            self.known.append(Mistake(words=words, adds=adds, cost=cost, uses=uses))
+            self.known.append(Mistake(words=words, adds=adds, cost=cost, uses=uses,
+                                      otherwise=otherwise))  # fmt: skip
 
     def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
         # small tensors are forgotten, seldom counted twice
@@ -137,7 +143,7 @@ class Library:
                                       cost=cost, uses=uses))  # fmt: skip
             self.known.append(Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)),
                                       cost=twice, uses=uses))  # fmt: skip
-            if n == 1:
+            if n in (1, count):
                 self.known.append(Mistake(words=f"{what}: only half counted", uses=uses,
                                           adds=times(one, Fraction(-n, 2)), cost=HALF))  # fmt: skip
             scope = Scope(name=what, table=times(one, Fraction(n)), uses=uses,
@@ -165,7 +171,8 @@ class Library:
             uses: dict[str, int] = {}
             for part, _ in changed:
                 uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
-            self._add(words, sympy.Add(*(adds for _, adds in changed)), KNOWN, (*uses.items(),))
+            self._add(words, sympy.Add(*(adds for _, adds in changed)), KNOWN, (*uses.items(),),
+                      otherwise=True)  # fmt: skip
             if len(changed) > 1:
                 alike: dict[Any, list[str]] = {}
                 for part, adds in changed:

@@ -6,6 +6,7 @@ wrong in it stands alone; what was taken as equal is said.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,29 @@ class Reading:
     summands: tuple[Table, ...]  # theirs as written, before equal monomials were added up
     relations: tuple[Relation, ...]
     words: tuple[str, ...]
+    written: Table  # theirs without the relations
+
+    def meant(self, ours: Table) -> tuple[Relation, ...]:
+        """The relations that theirs shows to have been taken for granted.
+
+        It does where it has not got the letter, or a monomial that is one of ours only so.
+        """
+        return tuple(
+            one for one in self.relations
+            if not any(key[one.place] for key in self.written)
+            or self._connected(ours, one) > self._connected(ours, one, without=True)
+        )  # fmt: skip
+
+    def _connected(self, ours: Table, one: Relation, *, without: bool = False) -> int:
+        """How many of our monomials that theirs has not got it has in other letters."""
+        known = tuple(other for other in self.relations if not (without and other is one))
+        # of two sizes that are equal, the one may stand beside itself: 4·d_n for 2·d_n + 2·d_v
+        new = [key for key in self.written
+               if key not in ours or (one.free and ours[key] != self.written[key])]  # fmt: skip
+        shapes = [_taken({key: Fraction(1)}, known) for key in new]
+        missing = [_taken({key: Fraction(1)}, known) for key in ours if key not in self.written]
+        found = {key for shape in shapes if shape for key in shape}
+        return sum(not found.isdisjoint(shape) for shape in missing if shape)
 
     def taken(self, table: Table) -> Table | None:
         """A table with these sizes taken as one."""
@@ -79,7 +103,7 @@ def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[R
         add(f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}", kv,
             heads / (numbers[heads] // numbers[kv]), free=False, cost=0.4)  # fmt: skip
     for wide in (ff, LETTERS["d_ff_expert"]):
-        if wide in numbers and (4 * numbers[wide]) % numbers[d] == 0:
+        if wide in numbers and (12 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
             add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d, cost=0.15)
     narrow = [LETTERS[name] for name in ("qk_nope_head_dim", "v_head_dim", "head_dim")]
@@ -98,7 +122,17 @@ def read(
     words: tuple[str, ...] = (),
 ) -> Iterator[Reading]:  # fmt: skip
     """The formula as it stands, and with what makes the two sides most alike taken as equal."""
-    yield Reading(theirs=theirs, summands=summands, relations=(), words=words)
+
+    def reading(some: tuple[Relation, ...]) -> Reading | None:
+        mine = _taken(theirs, some)
+        taken = (_taken(summand, some) for summand in summands)
+        if mine is None:
+            return None
+        return Reading(theirs=mine, summands=tuple(table for table in taken if table),
+                       relations=some, words=(*words, *(one.words for one in some)),
+                       written=theirs)  # fmt: skip
+
+    yield Reading(theirs=theirs, summands=summands, relations=(), words=words, written=theirs)
     chosen: tuple[Relation, ...] = ()
     mine, its = theirs, ours
     now = unlike(mine, its)
@@ -121,9 +155,11 @@ def read(
         _, relation, mine, its = min(tried, key=lambda one: one[0])
         now = unlike(mine, its)
         chosen = (*chosen, relation)
-        taken = [_taken(summand, chosen) for summand in summands]
-        yield Reading(theirs=mine, summands=tuple(table for table in taken if table),
-                      relations=chosen, words=(*words, *(one.words for one in chosen)))  # fmt: skip
+        if (whole := reading(chosen)) is not None:
+            yield whole
+            meant = whole.meant(ours)
+            if meant not in (chosen, chosen[:-1]) and (part := reading(meant)) is not None:
+                yield part
 
 
 def unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:

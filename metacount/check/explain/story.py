@@ -21,13 +21,18 @@ SAME = 0.12  # mistakes that add the same, where one is little less likely
 
 @frozen
 class Edit:
-    """A mistake as it stands in the search: `adds` to the formula, `true` to the count."""
+    """A mistake as it stands in the search: `adds` to the formula, `true` to the count.
+
+    `late` is one that what was changed everywhere did not change.
+    """
 
     words: str
     adds: Table
     true: Table
     cost: float
     uses: tuple[tuple[str, int], ...] = ()
+    change: bool = False  # of what is there: two other mistakes may add the same
+    late: bool = False
 
 
 @frozen
@@ -77,7 +82,7 @@ class Search:
             last = self.by_adds.get(key_of(left))
             if last is None or not _fits(last, room):
                 return
-            total = cost + 1 + last.cost + AGAINST * any(_against(last, one) for one in told)
+            total = cost + 1 + last.cost + AGAINST * any(against(last, one) for one in told)
             if total <= self.best + CLOSE:
                 self.best = min(self.best, total)
                 self.found.append((total, (*told, last)))
@@ -96,7 +101,7 @@ class Search:
             rest = less(left, edit.adds)
             if not rest or (n > 2 and len(rest) >= len(left)):
                 continue
-            after += AGAINST * any(_against(edit, other) for other in told)
+            after += AGAINST * any(against(edit, other) for other in told)
             if after + (n - 1) > self.best + CLOSE:
                 continue
             used = dict(room)
@@ -105,17 +110,28 @@ class Search:
             self._from(rest, n - 1, (*told, edit), after, used)
 
 
-def _against(a: Edit, b: Edit) -> bool:
-    """Whether one takes away of what the other adds: left out although it is plainly there."""
-    return any(b.adds[key] * value < 0 for key, value in a.adds.items() if key in b.adds)
+def against(a: Edit, b: Edit) -> bool:
+    """Whether one takes away what the other adds: left out although it is plainly there."""
+    undone = {key for key, value in a.adds.items() if b.adds.get(key, 0) * value < 0}
+    return bool(undone) and undone in (a.adds.keys(), b.adds.keys())
 
 
 def _fits(edit: Edit, room: dict[str, int]) -> bool:
     return all(room[part] >= count for part, count in edit.uses)
 
 
+def fits(several: tuple[Edit, ...], room: Mapping[str, int]) -> bool:
+    """Whether no part is changed more often than it is there."""
+    left = dict(room)
+    for edit in several:
+        for part, count in edit.uses:
+            left[part] -= count
+    return all(count >= 0 for count in left.values())
+
+
 def _either(a: Edit, b: Edit) -> Edit:
     plain = a.words.replace(":", "")
     if b.words.replace(":", "") in plain or a.words.count(OR) + 1 >= MOST_ALTERNATIVES:
         return a
-    return Edit(words=a.words + OR + b.words, adds=a.adds, true=a.true, cost=a.cost, uses=a.uses)
+    return Edit(words=a.words + OR + b.words, adds=a.adds, true=a.true, cost=a.cost, uses=a.uses,
+                change=a.change, late=a.late)  # fmt: skip

@@ -5,14 +5,17 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from metacount.algebra.monomials import Monomial, Table, less
+from metacount.algebra.monomials import Monomial, Table, key_of, less
 from metacount.check.explain.changes import TOO_FEW, TOO_MANY, Change, Changes
+from metacount.check.explain.extras import TOO_FEW as EXPERT_TOO_FEW
+from metacount.check.explain.extras import TOO_MANY as EXPERT_TOO_MANY
 from metacount.check.explain.factors import factor_words
 from metacount.check.explain.literals import LARGE
 from metacount.check.explain.mistakes import LAYERS, Library
 from metacount.check.explain.readings import Reading
-from metacount.check.explain.story import Edit, Search, Story
+from metacount.check.explain.story import AGAINST, OR, Edit, Search, Story, against, fits
 from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
+from metacount.check.parts.products import CAUSAL
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
@@ -26,12 +29,17 @@ MOST_MONOMIALS = 40  # of a difference: with more, no list of mistakes is an exp
 MOST_SEARCHES = 40  # over readings and changes of everything, so that no formula takes long
 MOST_EVERYWHERE = 3  # changes of the whole count at once
 WIDTH = 5  # of them that are followed further
+TWO = 1.7  # two mistakes in place of one change: with less between them, both are told
+RIVAL = 0.3  # between two stories of one mistake each
 READ = 0.03  # of a size that is read into a formula
+HERE = 1.3  # of a story that takes sizes as equal: another one makes the same formula at all sizes
 SMALL = 0.3  # more, where the number is small: it may be a factor
 DEAREST = 6.2
 MOST_MISTAKES = 5
 FEW = 3
-COPIES = ("counted twice", "only half counted")
+EXPERTS = (EXPERT_TOO_MANY, EXPERT_TOO_FEW)
+COPIES = ("counted twice", "counted three times", "only half counted")
+UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
 FAR = 3  # letters between what is left out and what is left over
 ONE_LAYER = (TOO_MANY, TOO_FEW)
 MOST_CANCELLED = 20
@@ -46,6 +54,12 @@ class Told:
     everywhere: tuple[Change, ...]
     story: Story
     cost: float
+    rival: str = ""  # one other mistake under another reading, as likely
+
+    def single(self) -> str:
+        """The words of the only mistake; nothing where there are more."""
+        said = [edit.words for edit in self.story.told] + [one.words for one in self.everywhere]
+        return said[0] if len(said) == 1 else ""
 
 
 class Teller:
@@ -57,10 +71,11 @@ class Teller:
         self.best: Told | None = None
         self.seen: set[Any] = set()
         self.searches = 0
+        self.more = 0.0  # what all stories of the reading cost that is looked at
 
     @property
     def dearest(self) -> float:
-        return DEAREST if self.best is None else self.best.cost
+        return DEAREST + self.more if self.best is None else self.best.cost
 
     def tell(self, reading: Reading) -> None:
         """Look for a cheaper story under this reading."""
@@ -73,6 +88,9 @@ class Teller:
         self.seen.add(key)
         base = READ * len(reading.words) + sum(one.cost for one in reading.relations)
         read = [word.rpartition(" = ")[2] for word in reading.words]
+        meant = reading.meant(self.mistakes.whole)
+        self.more = 0.0 if meant == reading.relations else HERE
+        base += self.more
         base += SMALL * sum(2 < int(number) < LARGE for number in read if number.isdigit())
         if base + 1 >= self.dearest or self.searches > MOST_SEARCHES:
             return
@@ -151,8 +169,9 @@ class Teller:
             and cost + story.cost < self.dearest
             and self._plain(difference, story, everywhere)
         ):
-            self.best = Told(reading=reading, everywhere=everywhere, story=story,
-                             cost=cost + story.cost)  # fmt: skip
+            told = Told(reading=reading, everywhere=everywhere, story=story,
+                        cost=cost + story.cost)  # fmt: skip
+            self.best = told if self.best is None else _beside(told, self.best)
 
     def sure(self, reading: Reading) -> None:
         """Where no story is whole: parts left out that nothing left over comes near."""
@@ -175,6 +194,44 @@ class Teller:
             story = Story(told=tuple(told), cost=DEAREST)
             self.best = Told(reading=reading, everywhere=(), story=story, cost=DEAREST)
 
+    def instead(self, reading: Reading, table: Table, words: str, cost: float) -> str:
+        """Two mistakes that add what one change adds, where they are little less likely."""
+        same = words.rpartition(": ")[2]  # the same change of two halves is no other mistake
+        ours = reading.taken(self.mistakes.whole)
+        edits = [edit for edit in self._edits(reading, (), table)
+                 if edit.words not in EXPERTS and same not in edit.words
+                 and "nothing at these sizes" not in edit.words]  # fmt: skip
+        for change in self.changes.between(ours or {}, table, reading.summands):
+            after = None if change.words in (*COPIES, same) else change.of(ours or {})
+            adds = less(after, ours) if ours and after else {}
+            if adds and all(adds != edit.adds for edit in edits):
+                edits.append(Edit(words=change.words, adds=adds, true=adds, cost=change.cost))
+        index = Search(edits, self.mistakes.room).by_adds
+        best, found = cost + TWO, ""
+        for key, one in index.items():
+            rest = less(table, one.adds)
+            other = index.get(key_of(rest))
+            if other is None or other is one or key == key_of(table):
+                continue
+            if not fits((one, other), self.mistakes.room):
+                continue
+            # monomials of sizes that are equal here only are not against each other
+            undone = not reading.relations and against(one, other)
+            if (both := 1 + one.cost + other.cost + AGAINST * undone) < best:
+                best = both
+                found = " and ".join(f"({edit.words})" if OR in edit.words else edit.words
+                                     for edit in (one, other))  # fmt: skip
+        return found
+
+    def linear(self, reading: Reading, table: Table) -> str:
+        """Another reading of S² + S: one of two products without its square, the other with it."""
+        i = self.space.place[LETTERS["seq_len"]]
+        if any({1, 2} <= {key[i] for key in one} for one in reading.summands):
+            return ""  # S·(S + 1) is written
+        same = [edit for edit in self._edits(reading, (), table)
+                if edit.change and edit.adds == table and edit.words != CAUSAL]  # fmt: skip
+        return min(same, key=lambda edit: edit.cost).words.replace(OR, " or ") if same else ""
+
     def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
         """Whether a story of many parts is no accident: large ones that cancel each other."""
         if len(story.told) + len(everywhere) < FEW:
@@ -192,12 +249,22 @@ class Teller:
             return table
 
         places = {change.place for change in everywhere}
+        late = not any(change.whole for change in everywhere)
+        # what stands alone in the text may be seen in the difference only together
+        alone = {item for one in reading.summands if len(one) == 1 for item in one.items()}
+        undoes = [UNDOES[one.factor[0]] for one in everywhere
+                  if one.whole and one.factor and one.factor[0] in UNDOES]  # fmt: skip
         for mistake in self.mistakes.known:
             true = reading.taken(mistake.adds)
             adds = changed(true)
             if adds and true:
-                yield Edit(words=mistake.words, adds=adds, true=true, cost=mistake.cost,
-                           uses=mistake.uses)  # fmt: skip
+                undone = AGAINST * any(mistake.words.endswith(one) for one in undoes)
+                yield Edit(words=mistake.words, adds=adds, true=true, cost=mistake.cost + undone,
+                           uses=mistake.uses, change=mistake.otherwise)  # fmt: skip
+                if late and adds != true and all(value > 0 for value in true.values()):
+                    # what is counted too much may have been written as it is
+                    yield Edit(words=mistake.words, adds=true, true=true, uses=mistake.uses,
+                               cost=mistake.cost + SCOPED, late=True)  # fmt: skip
         for scope in self.mistakes.scopes:
             before = reading.taken(scope.table)
             now = changed(before)
@@ -214,10 +281,21 @@ class Teller:
                 if after is None or after_true is None:
                     continue
                 adds = less(after, now)
-                if adds and any(difference.get(key) == value for key, value in adds.items()):
+                if adds and any(difference.get(key) == value or (key, value) in alone
+                                for key, value in adds.items()):  # fmt: skip
                     yield Edit(words=f"{scope.name}: {change.words}", adds=adds,
-                               true=less(after_true, before), uses=scope.uses,
+                               true=less(after_true, before), uses=scope.uses, change=True,
                                cost=change.cost + scope.cost + SCOPED)  # fmt: skip
+
+
+def _beside(new: Told, old: Told) -> Told:
+    """The new story, which is simpler by a little, and the old one where each is one mistake."""
+    words = old.single()
+    close = old.cost - new.cost < RIVAL and words and new.single() not in ("", words)
+    if not close or old.reading.relations or not new.reading.relations:
+        return new
+    return Told(reading=new.reading, everywhere=new.everywhere, story=new.story, cost=new.cost,
+                rival=words)  # fmt: skip
 
 
 def _distance(a: Monomial, b: Monomial) -> int:

@@ -10,6 +10,8 @@ from metacount.formulas import attention, ends, position
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+CAUSAL = "attention is counted over the causal pairs only"
+
 
 def flop_parts(letters: Letters, quantity: str) -> list[Part]:
     """Every part of `matmul_flops`, `causal_matmul_flops` or `decode_matmul_flops`."""
@@ -51,7 +53,7 @@ def _pairs(letters: Letters, quantity: str) -> Iterator[tuple[str, Any, Any, dic
         elif quantity == "matmul_flops":
             pairs = s * s
             other = {
-                "attention is counted over the causal pairs only": half,
+                CAUSAL: half,
                 "attention is halved for the mask": s * s / 2,
             }
         else:
