@@ -189,6 +189,10 @@ EQUIVALENT = {
     "...spec.d_embedding, spec.d_model)   "
     "in: self.embed_proj = EmbeddingProjection(spec.d_embedding, spec.d_model, bias=True)":
         "the default of torch's own class",
+    'metacount/modules/moe.py  ...lf.group_score == \'max\' else 2, dim=-1) -> '
+    "...lf.group_score == 'max' else 2)   "
+    'in: best = grouped.topk(1 if self.group_score == "max" else 2, dim=-1).values.sum(-1)':
+        "topk's own default",
     "metacount/cli.py  done.code or 0 -> 0   in: return _write(\"\") or int(done.code or 0)":
         "argparse ends by itself with 0 alone",
     "metacount/cli.py  done.code or 0 -> done.code   "
