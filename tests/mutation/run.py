@@ -61,8 +61,8 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
     """The tests to run on a mutant, within `budget` seconds.
 
     First those that call the changed function, then those that may in another process, then all of
-    the same files (a call may be kept in memory), then the rest; quickest files first. The tests of
-    a changed line outside of functions are those that call any function of its file.
+    the same files (a call may be kept in memory), then the rest; each time the quickest first. The
+    tests of a changed line outside of functions are those that call any function of its file.
     """
     path = str(mutant.path)
 
@@ -73,16 +73,11 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
 
     near = {file_of(name) for name, test in tests.items() if calls(test)}
 
-    def order(name: str) -> tuple[int, float, str, float]:
-        test, file = tests[name], file_of(name)
-        rank = 0 if calls(test) else 1 if test.starts else 2 if file in near else 3
-        return rank, seconds[rank, file], file, test.seconds
-
-    seconds: dict[tuple[int, str], float] = {}
-    for name, test in tests.items():
+    def order(name: str) -> tuple[int, float]:
+        test = tests[name]
         rank = 0 if calls(test) else 1 if test.starts else 2 if file_of(name) in near else 3
-        key = rank, file_of(name)
-        seconds[key] = seconds.get(key, 0.0) + test.seconds
+        return rank, test.seconds
+
     found, spent = [], 0.0
     for name in sorted(tests, key=order):
         spent += tests[name].seconds
