@@ -6,13 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test check teeth bench clean
+.PHONY: demo test fast check teeth bench clean
 
 demo: $(READY)
 	$(BIN)/metacount verify llama-7b mixtral-8x7b deepseek-v3
 
 test: $(READY)
 	$(BIN)/pytest -n $(JOBS)
+
+# The tests that need no torch.
+fast: $(READY)
+	$(BIN)/pytest -n $(JOBS) -m fast $$($(BIN)/python tests/fast.py)
 
 # The last step says that nothing in the tree was changed by the steps before it.
 check: $(READY)

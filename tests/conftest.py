@@ -15,8 +15,24 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `miniatures` and the like
 os.environ.setdefault("COLUMNS", "100")
 
+NEEDS = ("fast", "torch", "transformers")
+
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the most that its file asks for."""
+    from fast import needs_of
+
+    for item in items:
+        item.add_marker(needs_of(item.path))
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Where only fast tests are asked for, torch must not have been loaded."""
+    if item.config.getoption("-m") == "fast" and "torch" in sys.modules:
+        pytest.fail("a test that is marked fast has loaded torch", pytrace=False)
 
 
 @pytest.fixture
