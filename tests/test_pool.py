@@ -1,0 +1,49 @@
+"""Jobs in processes: each job's answer or why there is none, and no job lost beside another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from metacount.many.pool import Failed, answers
+
+
+def doubled(number: int) -> int:
+    """Twice a number; a negative one ends the process, 99 never ends."""
+    if number < 0:
+        os._exit(3)
+    if number == 99:
+        time.sleep(600)
+    return 2 * number
+
+
+def test_every_job_has_its_answer() -> None:
+    assert dict(answers(doubled, [5, 7, 1, 4], processes=2)) == {0: 10, 1: 14, 2: 2, 3: 8}
+    assert list(answers(doubled, [], processes=2)) == []
+
+
+def test_a_process_that_ends_costs_its_own_job() -> None:
+    found = dict(answers(doubled, [5, -1, 1], processes=1))
+    assert (found[0], found[2]) == (10, 2)
+    assert found[1] == Failed(reason="its process ended with code 3")
+
+
+def test_a_job_that_never_ends_is_stopped() -> None:
+    found = dict(answers(doubled, [99, 1], processes=1, timeout_s=3.0))
+    assert found == {0: Failed(reason="stopped after 3 s"), 1: 2}
+
+
+def test_no_job_is_far_ahead_of_the_first_without_an_answer() -> None:
+    found = [job for job, _ in answers(doubled, list(range(6)), processes=2, ahead=1)]
+    assert found == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_processes_end_with_the_iterator(taken: int) -> None:
+    found = answers(doubled, [1, 2, 99, 99], processes=2)
+    assert {next(found)[1] for _ in range(taken)} <= {2, 4}
+    found.close()
+    assert multiprocessing.active_children() == []
