@@ -36,6 +36,7 @@ SIDES = {
     "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",
+    "metacount.many.pool": "ground",
     # algebra of models
     "metacount.formulas": "formula",
     "metacount.textbook": "formula",

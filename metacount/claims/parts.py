@@ -89,6 +89,18 @@ def _width_norms(spec: ModelSpec) -> Dim:
     return (spec.n_layers * norm.norms_per_block(spec.norm_placement) + last) * each
 
 
+def _of_experts(count: Callable[[ModelSpec], Any]) -> Callable[[ModelSpec], Any]:
+    """The same count, refused for a model that has no experts."""
+
+    def counted(spec: ModelSpec) -> Any:
+        if not spec.is_moe:
+            raise SpecError("n_experts", "is needed by a claim about experts", None,
+                            "name a model that has some")  # fmt: skip
+        return count(spec)
+
+    return counted
+
+
 # name -> parameters (or FLOPs of one token, or values of the cache) of that part
 PARTS: dict[str, Callable[[Any], Dim]] = {
     "attention": block.self_attention_params,
@@ -104,15 +116,15 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
     "layers_vectors": lambda spec: _layers(spec) - _layers_matrices(spec),
     "layers_biases": lambda spec: _layers(spec) - _layers(without_biases(spec)),
     "width_norms": _width_norms,
-    "expert": _expert,
-    "experts": _experts,
-    "active_experts": _active_experts,
-    "moe": lambda spec: block.moe_layer_params(spec, active=False),
-    "active_moe": lambda spec: block.moe_layer_params(spec, active=True),
-    "moe_flops": _moe_flops,
-    "router_rows_not_chosen": _router_rows_not_chosen,
-    "n_experts": lambda spec: spec.n_experts,
-    "n_experts_and_shared": lambda spec: spec.n_experts + spec.n_shared_experts,
+    "expert": _of_experts(_expert),
+    "experts": _of_experts(_experts),
+    "active_experts": _of_experts(_active_experts),
+    "moe": _of_experts(lambda spec: block.moe_layer_params(spec, active=False)),
+    "active_moe": _of_experts(lambda spec: block.moe_layer_params(spec, active=True)),
+    "moe_flops": _of_experts(_moe_flops),
+    "router_rows_not_chosen": _of_experts(_router_rows_not_chosen),
+    "n_experts": _of_experts(lambda spec: spec.n_experts),
+    "n_experts_and_shared": _of_experts(lambda spec: spec.n_experts + spec.n_shared_experts),
     "token_table": ends.token_table_params,
     "positions": _positions,
     "embeddings": _embeddings,

@@ -42,6 +42,7 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
     " > ": lambda a, b: a > b,
     " >= ": lambda a, b: a >= b,
 }
+_NO_SIZES = ("True", "False", "None")
 _SIGNS = ("(", ")", "+", "-", "*", "//", "%")
 
 
@@ -102,7 +103,7 @@ def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
             raise NotReadable("a bracket is not closed")
     elif word.isascii() and word.isdecimal():
         value = int(word)
-    elif word.isidentifier() and words[-1:] != ["("]:
+    elif word.isidentifier() and word not in _NO_SIZES and words[-1:] != ["("]:
         if type(numbers.get(word)) is not int:
             raise NotKnown(word)
         value = numbers[word]

@@ -14,6 +14,7 @@ import pytest
 import metacount
 from metacount import Workload, find_model
 from metacount.check.function import judged_file
+from metacount.check.given import call
 from metacount.check.given.code import Code
 from metacount.check.given.letters import Asked, Session
 
@@ -122,7 +123,7 @@ def test_letters_alone_do_not_decide_when_the_time_runs_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert metacount.check(functions.right, "llama-7b", timeout=60).verdict == "equal"
-    monkeypatch.setattr("metacount.check.given.call.FOR_TRIALS", 0.0)
+    monkeypatch.setattr(call, "FOR_TRIALS", 0.0)
     result = metacount.check(functions.right, "llama-7b", timeout=60)
     assert (result.verdict, result.tried, result.holds) == ("untried", 0, False)
 

@@ -53,13 +53,14 @@ def test_a_proof_rests_on_its_formulas_and_its_family_alone() -> None:
         for one in found["records"]
     }
     llama = files[CODE, "llama"]
-    assert {"formulas/attention.py", "formulas/ffn.py", "huggingface/families/llama.py",
-            "spec/model.py", "closed_form.py"} <= llama  # fmt: skip
+    assert {"formulas/attention.py", "formulas/ffn.py", "huggingface/config/families/llama.py",
+            "spec/model.py", "textbook/closed_form.py"} <= llama  # fmt: skip
     assert not any(name.startswith("modules/") for name in llama)
     assert "formulas/mla.py" not in llama
-    assert "huggingface/families/gemma.py" not in llama
-    assert {"modules/attention.py", "modules/model.py", "build.py"} <= files[OURS, "gemma-2b"]
-    assert not any(name.startswith("huggingface/") for name in files[OURS, "gemma-2b"])
+    assert "huggingface/config/families/gemma.py" not in llama
+    ours = files[OURS, "gemma-2b"]
+    assert {"modules/attention.py", "modules/model.py", "modules/build.py"} <= ours
+    assert not any(name.startswith("huggingface/") for name in ours)
     assert "formulas/moe.py" in files[OURS, "mixtral-8x7b"]
 
 
