@@ -74,6 +74,9 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"metacount: error: {printable(error)}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     except KeyboardInterrupt:
+        # where the interrupt came in code compiled from text (a dataclass of somebody's library),
+        # Python would end by the signal and not with our code; running text makes it forget that
+        exec("")
         print("metacount: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SystemExit as done:  # argparse has printed the help or the version

@@ -120,6 +120,22 @@ def test_a_survey_ends_quietly_whenever_it_is_interrupted(seconds: float) -> Non
     assert not out or isinstance(json.loads(out), list)
 
 
+def test_an_interrupt_of_code_made_from_text_ends_like_any() -> None:
+    program = (
+        "import sys\n"
+        "from metacount import cli\n"
+        "def parsed(arguments):\n"
+        "    exec('raise KeyboardInterrupt')\n"
+        "cli._parsed = parsed\n"
+        "sys.exit(cli.main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str, ...]) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
