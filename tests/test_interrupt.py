@@ -120,8 +120,8 @@ def test_a_survey_ends_quietly_whenever_it_is_interrupted(seconds: float) -> Non
     assert not out or isinstance(json.loads(out), list)
 
 
-def test_an_interrupt_of_code_made_from_text_ends_like_any() -> None:
-    program = (
+def test_an_interrupt_of_code_made_from_text_ends_like_any(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
         "import sys\n"
         "from metacount import cli\n"
         "def parsed(arguments):\n"
@@ -130,8 +130,8 @@ def test_an_interrupt_of_code_made_from_text_ends_like_any() -> None:
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-m", "late"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
 
