@@ -79,6 +79,7 @@ class Record:
     def __init__(self, file: Path) -> None:
         self._file = file
         self.found: dict[Task, dict[str, Any]] = {}
+        self.refuted: dict[Task, set[tuple[str, str, str]]] = {}  # by stale ones too
         if file.exists():
             self._read(json.loads(file.read_text("utf-8")))
 
@@ -86,14 +87,17 @@ class Record:
         for one in data["structures"]:
             for record in one["records"]:
                 files = [data["file_names"][i] for i in record["files"]]
+                task = record["side"], record["name"]
+                said = {
+                    "side": record["side"],
+                    "name": record["name"],
+                    "structure": one["structure"],
+                    "files": files,
+                    "cases": with_where(record["cases"], one["conditions"].__getitem__),
+                }
+                self.refuted[task] = refuted(said)
                 if fingerprints.changed(files, data["files"]) is None:
-                    self.found[record["side"], record["name"]] = {
-                        "side": record["side"],
-                        "name": record["name"],
-                        "structure": one["structure"],
-                        "files": files,
-                        "cases": with_where(record["cases"], one["conditions"].__getitem__),
-                    }
+                    self.found[task] = said
 
     def save(self) -> None:
         """Write all; a run that is stopped meanwhile leaves the old file."""
@@ -245,7 +249,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     record = Record(args.save or Path(FILE))
-    known = dict(record.found)
+    known, known_refuted = dict(record.found), dict(record.refuted)
     every = tasks()
     todo = [task for task in every if not args.names or task[1] in args.names]
     if args.stale:
@@ -255,8 +259,7 @@ def main() -> int:
     wrong, differ, failed = 0, [], []
     for one in run(todo, args.jobs):
         task = one["side"], one["name"]
-        old = refuted(known.get(task, {}))
-        wrong += len(refuted(one) - old)
+        wrong += len(refuted(one) - known_refuted.get(task, set()))
         if args.check and "cases" in one and (task not in known or not same(one, known[task])):
             differ.append(one["name"])
         if "cases" in one:

@@ -24,7 +24,6 @@ LONG = {
     "check/places.py": (350, "one search for places, whose steps share the spec"),
     "formulas/model.py": (330, "the six questions about a whole model beside each other"),
     "textbook/proven.py": (320, "the record: read, compared with the code, asked"),
-    "resolve.py": (385, "what MODEL and --set may be"),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from test_spec import DENSE, MLA, MOE, refusal
 
 from metacount.errors import InputError, SpecError
-from metacount.resolve import parse_settings
+from metacount.settings import parse_settings
 from metacount.spec import ModelSpec, rope_scaling
 from metacount.spec.flat import RECORDS
 from metacount.spec.rope_scaling import QueryGrowth, RopeScaling

@@ -17,7 +17,8 @@ from metacount import files as json_file
 from metacount.cli import main
 from metacount.errors import InputError
 from metacount.files import MAX_FILE_BYTES
-from metacount.resolve import find_model, parse_settings
+from metacount.resolve import find_model
+from metacount.settings import parse_settings
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 

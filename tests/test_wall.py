@@ -33,6 +33,7 @@ SIDES = {
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
     "metacount.resolve": "ground",
+    "metacount.settings": "ground",
     "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",
@@ -70,7 +71,7 @@ SIDES = {
 FLOORS = (
     ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
     ("spec",),
-    ("algebra", "catalog"),
+    ("algebra", "catalog", "settings"),
     ("formulas",),
     ("textbook",),
     ("modules",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -60,30 +61,38 @@ def _no_other_alarm(computing: bool) -> bool:
     if not hasattr(signal, "setitimer"):
         return False
     handler = signal.getsignal(_alarm(computing)[0])
-    return handler in (signal.SIG_DFL, signal.SIG_IGN) or getattr(handler, "ours", False)
+    return handler in (signal.SIG_DFL, signal.SIG_IGN) or isinstance(handler, _Stop)
+
+
+class _Stop:
+    """Ends what runs when its signal comes; handlers of this class are ours to replace."""
+
+    running = True
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        if self.running:
+            raise TooLong
 
 
 @contextlib.contextmanager
 def _by_signal(seconds: float, computing: bool) -> Iterator[None]:
-    running = True
+    """Raise by a signal; one that comes within a callback is lost without a word, and comes again."""
     number, timer = _alarm(computing)
     clock = time.process_time if computing else time.monotonic
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        if running:
-            raise TooLong
-
-    stop.ours = True  # type: ignore[attr-defined]
+    stop = _Stop()
+    tell = sys.unraisablehook
+    sys.unraisablehook = lambda what: what.exc_type is TooLong or tell(what)
     before, start = signal.signal(number, stop), clock()
     left, _ = signal.setitimer(timer, seconds, AGAIN)
     try:
         yield
     finally:
-        while running:  # the signal may come in the middle of this
+        while stop.running:  # the signal may come in the middle of this
             with contextlib.suppress(TooLong):
-                running = False
+                stop.running = False
         signal.setitimer(timer, 0)
         signal.signal(number, before)
+        sys.unraisablehook = tell
         if left:  # a limit around this one goes on
             left = max(0.001, left - (clock() - start))
             signal.setitimer(timer, left, AGAIN)

@@ -77,7 +77,7 @@ def measure_ceiling(
         shape=shape,
         bytes_per_s=2 * source.nbytes / copy_s,  # read once, written once
         read_bytes_per_s=source.nbytes / read_s,
-        library=library,
+        blas_library=library,
     )
 
 

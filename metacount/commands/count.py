@@ -12,7 +12,8 @@ from metacount.commands.options import (
     request_of,
 )
 from metacount.errors import InputError
-from metacount.resolve import Model, Source, TransformersOnly, find_any, parse_settings, remedy
+from metacount.resolve import Model, Source, TransformersOnly, find_any, remedy
+from metacount.settings import parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from metacount.commands.options import MODEL_HELP, add_settings
 from metacount.errors import InputError, shown
-from metacount.resolve import find_model, parse_settings
+from metacount.resolve import find_model
+from metacount.settings import parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -206,7 +206,7 @@ def check(case: Case, dtype: str) -> None:
 def test_the_ceiling_is_measured(dtype: str) -> None:
     roof = measure_ceiling(cuda(), dtype, 2**20, shapes=((2048, 2048, 2048),), copy_bytes=2**28)
     assert 1e12 < roof.flops_per_s < 1e16 and 1e10 < roof.bytes_per_s < 1e14
-    assert roof.read_bytes_per_s is not None and roof.library in ("cublas", "cublaslt")
+    assert roof.read_bytes_per_s is not None and roof.blas_library in ("cublas", "cublaslt")
 
 
 def test_tf32_is_faster_than_fp32() -> None:

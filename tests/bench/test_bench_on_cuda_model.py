@@ -224,7 +224,7 @@ def test_the_ceiling_on_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatc
     roof = measure_ceiling(DEVICE, "fp32", 1, shapes=((8, 8, 8), (16, 8, 8)), copy_bytes=4096)
     # both libraries at both shapes; the faster one at the larger, in half a millisecond
     assert {s[3] for s in shapes} == {"cublas", "cublaslt"} and chosen[-1] == "cublas"
-    assert (roof.shape, roof.library) == ((16, 8, 8), "cublaslt")
+    assert (roof.shape, roof.blas_library) == ((16, 8, 8), "cublaslt")
     assert roof.flops_per_s == pytest.approx(2 * 16 * 8 * 8 / 5e-4, rel=0.01)
     assert roof.bytes_per_s == pytest.approx(2 * 4096 / 4e-3, rel=0.01)
     assert roof.read_bytes_per_s == pytest.approx(4096 / 1e-3, rel=0.01)

@@ -189,7 +189,7 @@ def test_results_round_trip_and_append(tmp_path: Path) -> None:
     assert [Row.from_dict(line) for line in read] == [ROW] * 3
     assert read[0]["ceiling"] == {
         "dtype": "fp32", "flops_per_s": 12e9, "shape": [2, 3, 5], "bytes_per_s": 3e9,
-        "read_bytes_per_s": None, "library": None, "drift": None,
+        "read_bytes_per_s": None, "blas_library": None, "drift": None,
     }  # fmt: skip
     assert (read[2]["device"], read[2]["date"]) == ("a device", "2026-01-02T03:04:05+00:00")
 

@@ -6,6 +6,7 @@ other draws; what was changed after looking at one of them was judged on the nex
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -30,9 +31,22 @@ def rates(cases: list[causes.Case]) -> tuple[Counter[str], list[Any]]:
     for case in cases:
         outcome, words = causes.outcome(case)
         found[outcome] += 1
-        if outcome == causes.MISLEADING:
+        if outcome == causes.MISLEADING or not_in_text(case["formula"], words):
             wrong.append((case, words))
     return found, wrong
+
+
+def not_in_text(formula: str, words: list[str]) -> list[int]:
+    """Numbers that are said to stand in a size's place and that the formula does not hold."""
+    there = {int(n.replace("_", "")) for n in re.findall(r"(?<![\w.])\d[\d_]*(?![\w.])", formula)}
+    told = re.findall(r"(?<![\w.])([\d,]+) stands where", " ".join(words))
+    return [number for text in told if (number := int(text.replace(",", ""))) not in there]
+
+
+def test_a_number_that_nobody_wrote_is_seen() -> None:
+    said = ["-7 118 stands where n_layers = 126 belongs", "3 1,024 stands where seq_len belongs"]
+    assert not_in_text("118*d + 1024*S", said) == []
+    assert not_in_text("117*d + 1024*S", said) == [118]
 
 
 def told(found: Counter[str]) -> str:

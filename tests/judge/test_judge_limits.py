@@ -29,6 +29,33 @@ def forever() -> None:
         pass
 
 
+def test_a_limit_that_comes_within_a_callback_comes_again_and_says_nothing() -> None:
+    # what a weakref's callback raises goes nowhere but to stderr, here to a warning and an error
+    program = """
+import time, weakref
+from metacount.algebra.limits import TooLong, limited
+
+class Thing:
+    pass
+
+def slow(_reference):
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        pass
+
+try:
+    with limited(0.1):
+        thing = Thing()
+        reference = weakref.ref(thing, slow)
+        del thing
+        time.sleep(30)
+except TooLong:
+    print("ended")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("ended\n", "")
+
+
 def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
     start = time.monotonic()
     result = metacount.check(SLOW, "llama-7b", timeout=4)

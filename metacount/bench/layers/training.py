@@ -31,7 +31,9 @@ class ForwardBackward(nn.Module):
     def compiled(self, mode: str) -> ForwardBackward:
         """The same with the layer under torch.compile, its backward with it."""
         other = ForwardBackward(self.layer)
-        other.layer = torch.compile(self.layer, dynamic=False, fullgraph=True, mode=mode)  # type: ignore[assignment]
+        layer: object = torch.compile(self.layer, dynamic=False, fullgraph=True, mode=mode)
+        assert isinstance(layer, nn.Module)  # as a module's compilation is, whatever its type says
+        other.layer = layer
         return other
 
     def forward(self, x_ND: Tensor, grad_ND: Tensor) -> tuple[Tensor, ...]:

@@ -17,12 +17,16 @@ PAGE = 64  # positions of a page of FlashMLA's cache
 LATENT = (512, 64)  # the only widths FlashMLA has: latent and rotated key
 
 
-class FlashAttention3(nn.Module):
-    """flash_attn_interface.flash_attn_func, which takes [B, S, H, K]."""
+class _Core(nn.Module):
+    """A core that knows the factor on its scores."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
+
+
+class FlashAttention3(_Core):
+    """flash_attn_interface.flash_attn_func, which takes [B, S, H, K]."""
 
     def forward(
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
@@ -38,12 +42,8 @@ class FlashAttention3(nn.Module):
         return y_BSHU.transpose(1, 2)
 
 
-class FlashInfer(nn.Module):
+class FlashInfer(_Core):
     """flashinfer's kernels for one sequence, prefill or decode, [G, T, K] for keys and values."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
 
     def forward(
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
@@ -66,12 +66,8 @@ class FlashInfer(nn.Module):
         return y_BHSU
 
 
-class FlashMla(nn.Module):
+class FlashMla(_Core):
     """flash_mla_with_kvcache over a cache of latents in pages of 64 positions: decode only."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
 
     def forward(
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None

@@ -27,7 +27,7 @@ DIRECTIONS = (FORWARD, BACKWARD, BOTH)
 class Ceiling:
     """What this device did in this run, in this dtype: the roof of the roofline.
 
-    `flops_per_s` is the best matrix product of a sweep, by `library` where there are several;
+    `flops_per_s` is the best matrix product of a sweep, by `blas_library` where there are several;
     `bytes_per_s` a large copy, its reading and its writing both counted; `read_bytes_per_s` a large
     sum, which only reads. `drift` is how far this and the first one of the run lie apart.
     """
@@ -37,7 +37,7 @@ class Ceiling:
     shape: tuple[int, int, int]
     bytes_per_s: float
     read_bytes_per_s: float | None = None
-    library: str | None = None
+    blas_library: str | None = None
     drift: float | None = None
 
     @property

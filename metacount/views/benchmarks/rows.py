@@ -103,8 +103,8 @@ def _roofs(ceilings: dict[str, Ceiling], environment: dict[str, Any]) -> list[st
         )
         if roof.read_bytes_per_s is not None:
             text += f", reading {figure(roof.read_bytes_per_s / 1e9)} GB/s"
-        if roof.library is not None:
-            text += f", by {roof.library}"
+        if roof.blas_library is not None:
+            text += f", by {roof.blas_library}"
         if f"{dtype}_tflops" in peaks:
             text += (
                 f"; the vendor states {peaks[f'{dtype}_tflops']} TFLOP/s dense and "
