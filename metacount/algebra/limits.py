@@ -76,7 +76,7 @@ class _Stop:
 
 @contextlib.contextmanager
 def _by_signal(seconds: float, computing: bool) -> Iterator[None]:
-    """Raise by a signal; one that comes within a callback is lost without a word, and comes again."""
+    """Raise by a signal; one that comes within a callback is lost, unsaid, and comes again."""
     number, timer = _alarm(computing)
     clock = time.process_time if computing else time.monotonic
     stop = _Stop()
