@@ -1,0 +1,154 @@
+"""A model's closed forms with all that is needed to evaluate them at other sizes.
+
+Which sizes may be chosen and between which limits, the rules that settings must keep, and the cases
+of the record of proofs: what a page in a browser computes with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metacount.algebra.recorded import Recorded
+from metacount.formulas import attention
+from metacount.frozen import frozen
+from metacount.spec import DTYPE_BYTES, FIELDS, ModelSpec, Workload, legend
+from metacount.spec.field import MAX_TOKENS
+from metacount.textbook.closed_form import BYTES, QUANTITIES, WINDOWED, closed_form, run_sizes
+from metacount.textbook.count import fitted
+from metacount.textbook.proof_cases import proof_cases
+from metacount.textbook.read_rules import Limits, asked_by, read_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from metacount.resolve import Model
+    from metacount.spec import Request
+    from metacount.spec.legend import Term
+    from metacount.textbook.closed_form import ClosedForm
+    from metacount.textbook.proof_cases import ProofCases
+    from metacount.textbook.read_rules import Rule
+
+RUN = ("batch_size", "seq_len", "source_len", "prefix_len")
+# What proofs and forms call the sizes of a run, whose decode attends to all that was run.
+ALIASES = {"B": "batch_size", "S": "seq_len", "T": "seq_len", "S_e": "source_len",
+           "kv_len": "seq_len"}  # fmt: skip
+
+
+@frozen
+class Size:
+    """A size to choose: its line of the legend, its number, and the limits of what it may be.
+
+    Below `least` the model would have another structure, and other forms.
+    """
+
+    term: Term
+    number: int
+    least: int
+    most: int
+
+
+@frozen
+class Worksheet:
+    """One model: sizes, forms by quantity (None where there is none), rules, proofs.
+
+    `derived` are sizes that follow from others, as formulas; `fixed` all other numbers of the
+    model and of its config, which conditions of proofs may speak of.
+    """
+
+    model: Model
+    workload: Workload
+    sizes: tuple[Size, ...]
+    forms: dict[str, ClosedForm | None]
+    derived: dict[str, tuple[Term, str]]
+    fixed: dict[str, int]
+    config: dict[str, int]
+    rules: tuple[Rule, ...]
+    proofs: ProofCases | None
+
+
+def worksheet(model: Model, request: Workload | Request) -> Worksheet:
+    """All of one model, at the sizes and the workload that it starts from."""
+    spec = model.spec
+    run = fitted(spec, request)
+    numbers = _chosen(spec, run)
+    sizes = tuple(_size(name, number) for name, number in numbers.items())
+    config = None if model.source is None else model.source.config
+    whole = {name: value for name, value in spec.to_dict().items() if type(value) is int}
+    return Worksheet(
+        model=model,
+        workload=run,
+        sizes=sizes,
+        forms={name: _form(spec, run, name) for name in QUANTITIES},
+        derived=_derived(spec),
+        fixed={name: value for name, value in whole.items() if name not in numbers},
+        config={f"config_{name}": value for name, value in (config or {}).items()
+                if type(value) is int},
+        rules=_rules(spec, run, sizes),
+        proofs=None if model.refused else proof_cases(spec, config),
+    )  # fmt: skip
+
+
+def _chosen(spec: ModelSpec, run: Workload) -> dict[str, int]:
+    """Sizes that letters stand for: what is 0 or not there is structure."""
+    fields = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
+    if spec.moe_every == 1:
+        fields.pop("moe_every")
+    lengths = {name: getattr(run, name) for name in RUN}
+    return {name: size for name, size in {**fields, **lengths}.items() if size}
+
+
+def _size(name: str, number: int) -> Size:
+    least, most = 1, MAX_TOKENS
+    if name in FIELDS:
+        least, most = max(FIELDS[name].least, 1), FIELDS[name].most
+    least = 2 if name == "moe_every" else least
+    return Size(term=legend.by_name(name), number=number, least=least, most=most)
+
+
+def _rules(spec: ModelSpec, run: Workload, sizes: tuple[Size, ...]) -> tuple[Rule, ...]:
+    """What a setting must keep: the rules of specs and runs, then what the formulas ask of it."""
+
+    def make(given: Mapping[str, Any]) -> tuple[ModelSpec, Workload]:
+        lengths = {name: value for name, value in given.items() if name in RUN}
+        others = {name: value for name, value in given.items() if name not in RUN}
+        made = ModelSpec.from_dict({**spec.to_dict(), **others})
+        return made, Workload(**{**run.to_dict(), **lengths})
+
+    def ask(given: Mapping[str, Any]) -> None:
+        in_letters = spec.substituted(**{n: v for n, v in given.items() if n not in RUN})
+        lengths = run_sizes(spec, run)
+        lengths |= {name: given[name] for name in RUN if name in given}
+        lengths["kv_len"] = lengths["seq_len"]
+        for quantity, count in QUANTITIES.items():
+            if _has(spec, quantity):
+                count(in_letters, lengths)
+
+    numbers = {size.term.name: size.number for size in sizes}
+    limits = {size.term.name: Limits(least=size.least, most=size.most) for size in sizes}
+    rules = read_rules(make, numbers, limits)
+    known = {rule.test for rule in rules}
+    return (*rules, *(rule for rule in asked_by(ask, numbers) if rule.test not in known))
+
+
+def _has(spec: ModelSpec, quantity: str) -> bool:
+    return quantity != "decode_matmul_flops" or spec.kind != "encoder"
+
+
+def _form(spec: ModelSpec, run: Workload, quantity: str) -> ClosedForm | None:
+    return closed_form(spec, run, quantity) if _has(spec, quantity) else None
+
+
+def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
+    """The number of windowed blocks, for which closed forms have a letter, as a formula."""
+    if spec.window is None:
+        return {}
+    layers = attention.windowed_layers(Recorded(spec.n_layers, "n_layers", []), spec.window_pattern)
+    return {WINDOWED.name: (WINDOWED, layers.text)}
+
+
+def dtype_bytes() -> dict[str, int]:
+    """Bytes of a value in each dtype, under the name that forms have for them."""
+    return dict(DTYPE_BYTES)
+
+
+BYTES_NAME = BYTES.name

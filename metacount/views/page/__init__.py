@@ -1,0 +1,3 @@
+"""One page for a browser: models whose closed forms it evaluates, at sizes that a reader chooses."""
+
+from __future__ import annotations

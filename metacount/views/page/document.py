@@ -1,0 +1,107 @@
+"""The page as one text: its style and its script inside, nothing from anywhere else.
+
+Its own policy lets nothing be loaded and nothing run but this script, named by its hash.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from metacount import __version__
+from metacount.views.page.model_js import models_js
+from metacount.views.page.tree import tree_html
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metacount.textbook.worksheet import Worksheet
+
+READ = (
+    "Every number here is computed in this page, in whole numbers of any length, by the closed forms "
+    "of the textbook formulas; a tag says which of them were proven equal to code, and for which "
+    "sizes. Sizes can be typed (128k is 128·1024) or dragged; the address keeps them."
+)
+TREE = (
+    "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the module "
+    "as instantiated on the meta device"
+)
+
+
+def page_html(sheets: Sequence[Worksheet], trees: Sequence[tuple[dict[str, Any], str]]) -> str:
+    """The page of some models; of each its worksheet, its tree and what the tree was read off."""
+    script = _inside("page.js").replace("//MODELS//", models_js(sheets))
+    style = _inside("page.css")
+    names = ", ".join(sheet.model.name for sheet in sheets)
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    sections = [_section(i, sheet, *tree)
+                for i, (sheet, tree) in enumerate(zip(sheets, trees, strict=True), 1)]  # fmt: skip
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(names)}: metacount</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            "<header>",
+            f"<h1>{escape(names) if len(sheets) == 1 else 'metacount'}</h1>",
+            f'<p class="faint">{escape(READ)}</p>',
+            _contents(sheets),
+            '<p id="address" role="alert" hidden></p>',
+            "<noscript><p>The numbers need JavaScript; the trees do not.</p></noscript>",
+            "</header>",
+            "<main>",
+            *sections,
+            "</main>",
+            f'<footer><p class="faint">metacount {__version__}. B = 10^9, T = 10^12; GiB = 2^30 '
+            "bytes.</p></footer>",
+            f"<script>{script}</script>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def _section(i: int, sheet: Worksheet, tree: dict[str, Any], made_by: str) -> str:
+    model = sheet.model
+    title = model.name + (f" ({model.id})" if model.id != model.name else "")
+    changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
+    said = [f"changed: {changed}"] if changed else []
+    said += model.notes
+    about = "".join(f'<p class="faint">{escape(text)}</p>' for text in said)
+    return (
+        f'<section aria-labelledby="t{i}"><h2 id="t{i}">{escape(title)}</h2>{about}'
+        f'<div id="m{i}"></div><details><summary>Module tree, at the sizes that the model came '
+        f'with</summary><p class="faint">{escape(f"{TREE} ({made_by}).")}</p>'
+        f"{tree_html(tree, tree['all_params'])}</details></section>"
+    )
+
+
+def _contents(sheets: Sequence[Worksheet]) -> str:
+    if len(sheets) == 1:
+        return ""
+    links = "".join(
+        f'<li><a href="#t{i}">{escape(sheet.model.name)}</a></li>'
+        for i, sheet in enumerate(sheets, 1)
+    )
+    return f'<nav aria-label="Models"><ul>{links}</ul></nav>'
+
+
+def _inside(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,144 @@
+"""A worksheet as JavaScript: forms, rules and proofs as functions of whole numbers.
+
+All text goes through `literal`: a config's name is a stranger's, and stays a text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from metacount.algebra.javascript import condition, in_javascript, names_in
+from metacount.algebra.writing import in_letters
+from metacount.spec import DTYPE_BYTES
+from metacount.textbook.domain import FROM
+from metacount.textbook.worksheet import ALIASES, BYTES_NAME
+from metacount.views.formula import MEANINGS, in_python
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metacount.textbook.closed_form import ClosedForm
+    from metacount.textbook.proof_cases import Candidate, ProofCases
+    from metacount.textbook.read_rules import Rule
+    from metacount.textbook.worksheet import Worksheet
+
+
+class Code(str):
+    """JavaScript that stands as it is."""
+
+
+def literal(value: Any) -> str:
+    """Plain data as JavaScript that no HTML parser can leave: whole numbers become BigInts.
+
+    >>> literal({"a": [1, "</script>", None], "f": Code("(v) => v.d")})
+    '{"a": [1n, "\\\\u003c/script\\\\u003e", null], "f": (v) => v.d}'
+    """
+    if isinstance(value, Code):
+        return value
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value}n"
+    text = json.dumps(value)  # ASCII alone: no U+2028 either
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def models_js(sheets: Sequence[Worksheet]) -> str:
+    """The models of a page, one a line."""
+    return ",\n".join(literal(_model(sheet)) for sheet in sheets)
+
+
+def _model(sheet: Worksheet) -> dict[str, Any]:
+    spec = sheet.model.spec
+    return {
+        "name": sheet.model.name,
+        "id": sheet.model.id,
+        "dtype": sheet.workload.dtype,
+        "dtypes": dict(DTYPE_BYTES),
+        "bytesName": BYTES_NAME,
+        "aliases": ALIASES,
+        "runNames": ["batch_size", "seq_len", "source_len", "prefix_len"],
+        "sizes": [
+            {"name": s.term.name, "letter": s.term.letter, "meaning": s.term.meaning,
+             "number": s.number, "least": s.least, "most": s.most}
+            for s in sheet.sizes
+        ],
+        "derived": [
+            {"name": name, "letter": term.letter, "meaning": term.meaning,
+             "value": Code(f"(v) => {in_javascript(text, _names(text))}")}
+            for name, (term, text) in sheet.derived.items()
+        ],
+        "quantities": [
+            {"name": name, "meaning": MEANINGS[name], "parts": None if form is None else _parts(form)}
+            for name, form in sheet.forms.items()
+        ],
+        "rules": _rules(sheet.rules),
+        "longest": None if spec.longest is None else _formula("n_positions - position_offset")
+                   if spec.position_offset else _formula("n_positions"),
+        "chunked": _formula("window") if spec.window_kind == "chunked" and spec.window else None,
+        "fixed": sheet.fixed,
+        "config": sheet.config,
+        "from": FROM,
+        "proofs": None if sheet.proofs is None else _proofs(sheet.proofs),
+    }  # fmt: skip
+
+
+def _parts(form: ClosedForm) -> list[dict[str, Any]]:
+    return [
+        {"role": part, "letters": in_letters(expr), "value": _formula(in_python(expr, form))}
+        for part, expr in form.parts.items()
+    ]
+
+
+def _names(text: str) -> dict[str, str]:
+    """What stands for each name of a formula: a member of the setting `v`."""
+    return {name: f"v.{ALIASES.get(name, name)}" for name in names_in(text)}
+
+
+def _formula(text: str) -> Code:
+    return Code(f"(v) => {in_javascript(text, _names(text))}")
+
+
+def _test(text: str) -> Code:
+    return Code(f"(v) => {condition(text, _names(text))}")
+
+
+def _rules(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    return [
+        {
+            "test": _test(rule.test),
+            "outcome": rule.outcome,
+            "message": [_formula(text) if i % 2 else text for i, text in enumerate(rule.message)],
+            "otherwise": _rules(rule.otherwise),
+        }
+        for rule in rules
+    ]
+
+
+def _proofs(proofs: ProofCases) -> dict[str, Any]:
+    return {
+        "transformers": proofs.transformers,
+        "conditions": [
+            {"says": says, "test": test, "names": list(names_in(test)) if test else [],
+             "holds": _test(test) if test else Code("() => true")}
+            for says, test in proofs.conditions
+        ],
+        "sides": {side: [_candidate(one) for one in those] for side, those in proofs.sides.items()},
+    }  # fmt: skip
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    cases = {name: [_case(case) for case in those] for name, those in one.cases.items()}
+    return {"name": one.name, "stale": one.stale, "cases": cases}
+
+
+def _case(case: dict[str, Any]) -> dict[str, Any]:
+    """A case as it is recorded; where something is left, the question whether it is 0."""
+    found = {key: value for key, value in case.items() if key != "zero"}
+    if "zero" in case:
+        test = case["zero"]
+        found["zero"] = {"holds": _test(test), "names": list(names_in(test))}
+    return found

@@ -1,0 +1,53 @@
+"""The module tree as HTML to expand: one line a module or tensor, in elements that need no script."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from metacount import units
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPEN_DEPTH = 2  # modules that stand open at first
+
+
+def tree_html(tree: Mapping[str, Any], total: int) -> str:
+    """The lines of `measure`'s tree, as its `to_dict` gives it."""
+    return f'<div class="tree">{_module(tree, total, 0)}</div>'
+
+
+def _module(node: Mapping[str, Any], total: int, depth: int) -> str:
+    name = node["name"] if node["count"] == 1 else f"{node['name']} ×{node['count']}"
+    kind = "" if node["module"] in ("ModuleList", node["name"]) else f" ({node['module']})"
+    if node["n_experts"] is not None:
+        kind += f" {node['n_experts']} fused, {node['top_k']} used per token"
+    params = node["all_params"]
+    line = _line(name, kind, units.exact(params), units.share(params, total))
+    copies = params // node["params"] if node["params"] else 1
+    inner = [_tensor(key, shape, copies) for key, shape in node["tensors"].items()]
+    inner += [_leaf(key, f" is {place}, counted there", "0") for key, place in node["tied"].items()]
+    inner += [_leaf(key, f" {shape} buffer", "0") for key, shape in node["buffers"].items()]
+    inner += [_module(child, total, depth + 1) for child in node["children"]]
+    if not inner:
+        return f'<div class="leaf">{line}</div>'
+    opened = " open" if depth < OPEN_DEPTH else ""
+    return f"<details{opened}><summary>{line}</summary>{''.join(inner)}</details>"
+
+
+def _tensor(name: str, shape: list[int], copies: int) -> str:
+    numel = copies
+    for n in shape:
+        numel *= n
+    return _leaf(name, f" {shape}", units.exact(numel))
+
+
+def _leaf(name: str, said: str, params: str) -> str:
+    return f'<div class="leaf">{_line(name, said, params, "")}</div>'
+
+
+def _line(name: str, said: str, params: str, share: str) -> str:
+    about = f'<span class="faint">{escape(said)}</span>' if said else ""
+    shown = f' <span class="faint">{escape(share)}</span>' if share else ""
+    return f'{escape(name)}{about} <span class="n">{params}</span>{shown}'
