@@ -1,3 +1,5 @@
 """One page for a browser: models whose closed forms it evaluates, at sizes that a reader chooses."""
 
 from __future__ import annotations
+
+from metacount.views.page.document import page_html as page_html

@@ -18,6 +18,7 @@ from metacount.views.page.tree import tree_html
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.spec import ModelSpec
     from metacount.textbook.worksheet import Worksheet
 
 READ = (
@@ -26,13 +27,14 @@ READ = (
     "sizes. Sizes can be typed (128k is 128·1024) or dragged; the address keeps them."
 )
 TREE = (
-    "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the module "
-    "as instantiated on the meta device"
+    "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the "
+    "reference module as instantiated on the meta device."
 )
 
 
-def page_html(sheets: Sequence[Worksheet], trees: Sequence[tuple[dict[str, Any], str]]) -> str:
-    """The page of some models; of each its worksheet, its tree and what the tree was read off."""
+def page_html(sheets: Sequence[Worksheet]) -> str:
+    """The page of some models, each with its forms and the tree of its reference module."""
+    trees = [_tree(sheet.model.spec) for sheet in sheets]
     script = _inside("page.js").replace("//MODELS//", models_js(sheets))
     style = _inside("page.css")
     names = ", ".join(sheet.model.name for sheet in sheets)
@@ -40,7 +42,7 @@ def page_html(sheets: Sequence[Worksheet], trees: Sequence[tuple[dict[str, Any],
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    sections = [_section(i, sheet, *tree)
+    sections = [_section(i, sheet, tree)
                 for i, (sheet, tree) in enumerate(zip(sheets, trees, strict=True), 1)]  # fmt: skip
     return "\n".join(
         [
@@ -74,7 +76,15 @@ def page_html(sheets: Sequence[Worksheet], trees: Sequence[tuple[dict[str, Any],
     )
 
 
-def _section(i: int, sheet: Worksheet, tree: dict[str, Any], made_by: str) -> str:
+def _tree(spec: ModelSpec) -> dict[str, Any]:
+    from metacount.measure.ours.tree import module_tree
+    from metacount.modules.build import build
+
+    root = module_tree(build(spec))
+    return root.to_dict(root.params)
+
+
+def _section(i: int, sheet: Worksheet, tree: dict[str, Any]) -> str:
     model = sheet.model
     title = model.name + (f" ({model.id})" if model.id != model.name else "")
     changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
@@ -84,7 +94,7 @@ def _section(i: int, sheet: Worksheet, tree: dict[str, Any], made_by: str) -> st
     return (
         f'<section aria-labelledby="t{i}"><h2 id="t{i}">{escape(title)}</h2>{about}'
         f'<div id="m{i}"></div><details><summary>Module tree, at the sizes that the model came '
-        f'with</summary><p class="faint">{escape(f"{TREE} ({made_by}).")}</p>'
+        f'with</summary><p class="faint">{escape(TREE)}</p>'
         f"{tree_html(tree, tree['all_params'])}</details></section>"
     )
 

@@ -253,6 +253,7 @@ function readHash(hash) {
   const settings = models.map(startOf);
   const wrong = [];
   for (const item of hash.replace(/^#/, "").split("&").filter((text) => text)) {
+    if (/^t\d+$/.test(item)) continue; // a model's heading, from the list of models
     const [key, ...rest] = item.split("=");
     const found = /^(?:(\d+)\.)?(.+)$/.exec(key) || ["", undefined, ""];
     const model = models[Number(found[1] || 1) - 1];
@@ -311,7 +312,7 @@ function controls(model, i, onInput) {
   const rest = model.sizes.filter((one) => !model.runNames.includes(one.name));
   const choice = made("select", { id: `m${i + 1}-dtype` },
     ...Object.entries(model.dtypes).map(([name, bytes]) =>
-      made("option", { value: name }, `${name} (${bytes} byte${bytes === 1n ? "" : "s"})`)));
+      made("option", { value: name }, `${name}: ${bytes} B`)));
   choice.addEventListener("input", () => onInput("dtype", choice.value, "number"));
   inputs.dtype = { number: choice };
   const dtype = made("div", { class: "size" },
@@ -431,6 +432,12 @@ function start() {
   const keep = () => history.replaceState(null, "", writeHash(settings));
   const refreshes = models.map((model, i) => mount(model, i, settings, keep));
   tell(wrong);
+  for (const link of document.querySelectorAll("nav a")) {
+    link.addEventListener("click", (event) => { // the address is for the sizes
+      event.preventDefault();
+      document.querySelector(link.getAttribute("href")).scrollIntoView();
+    });
+  }
   window.addEventListener("hashchange", () => {
     const again = readHash(location.hash);
     settings.splice(0, settings.length, ...again.settings);
