@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 from metacount.errors import InputError, nearest, shown
+from metacount.resolve import LIKE
+from metacount.settings.values import dtype, length
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -26,9 +28,14 @@ def _whole_number(text: str) -> int:
     raise argparse.ArgumentTypeError(f"must be a whole number: got '{shown(text)}'")
 
 
+def _tokens(text: str) -> int:
+    return length(text) or _whole_number(text)
+
+
 def add_model(parser: argparse.ArgumentParser, *, several: bool) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="+" if several else None, help=MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", nargs="*" if several else "?", help=MODEL_HELP)
     add_settings(parser)
+    parser.set_defaults(needs_model=True)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +45,31 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="settings",
-        help="change a size of the model; may be repeated; `metacount models --fields` lists them",
+        help="change a size of the model, by any of its names, to a number or to arithmetic "
+        "(d_ff=8/3*d_model, rounded by multiple_of=256); may be repeated; `metacount models "
+        "--fields` lists them",
     )
+    parser.add_argument(
+        "--like",
+        metavar="NAME",
+        help="in place of MODEL: one built like this model or family of the catalog, whose other "
+        "sizes follow those of --set",
+    )
+    parser.set_defaults(settle=_take_like)
+
+
+def _take_like(args: argparse.Namespace) -> None:
+    """Make `--like NAME` the MODEL that it stands for."""
+    several = isinstance(args.model, list)
+    if args.like is None:
+        if not args.model and getattr(args, "needs_model", False):
+            raise InputError("MODEL is missing; give one, or --like NAME")
+    elif several:
+        args.model = [*args.model, LIKE + args.like]
+    elif args.model is not None:
+        raise InputError("--like takes the place of MODEL; leave one of them out")
+    else:
+        args.model = LIKE + args.like
 
 
 def add_folder(parser: argparse.ArgumentParser) -> None:
@@ -68,26 +98,27 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seq",
-        type=_whole_number,
+        type=_tokens,
         metavar="N",
-        help=f"tokens of each sequence (default {SEQ_LEN}, or all that the model has positions "
-        "for, if these are fewer)",
+        help=f"tokens of each sequence; 128k is 128·1,024 (default {SEQ_LEN}, or all that the "
+        "model has positions for, if these are fewer)",
     )
     parser.add_argument(
         "--dtype",
+        type=dtype,
         default=default.dtype,
         metavar="DTYPE",
         help=f"of weights and KV cache: {', '.join(DTYPE_BYTES)} (default {default.dtype})",
     )
     parser.add_argument(
         "--source-len",
-        type=_whole_number,
+        type=_tokens,
         metavar="N",
         help="tokens that an encoder-decoder reads (default: --seq)",
     )
     parser.add_argument(
         "--prefix",
-        type=_whole_number,
+        type=_tokens,
         default=0,
         metavar="N",
         help="first tokens that a prefix-decoder sees both ways (default 0)",

@@ -63,7 +63,9 @@ def _title(model: Model, width: int) -> list[str]:
     lines += wrapped(", ".join(facts), min(width, WIDEST_TEXT))
     if model.changes:
         changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
-        lines += paragraph("changed", changed, width)
+        lines += paragraph("changed ", changed, width)
+    for said in model.computed:
+        lines += paragraph("computed", said, width)
     return lines
 
 
