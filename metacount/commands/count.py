@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from metacount.commands import json_text, prepare_for_torch
+from metacount.commands import json_text, prepare_for_torch, table_text
 from metacount.commands.options import (
     MODEL_HELP,
     add_folder,
-    add_json,
+    add_formats,
     add_settings,
     add_workload,
+    refuse_table,
     request_of,
 )
 from metacount.errors import InputError
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the FLOPs of the workload under the conventions in use, and who uses each",
     )
-    add_json(parser)
+    add_formats(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.folder is not None and args.conventions:
         raise InputError("--conventions takes MODEL, not --folder; leave one of them out")
     if args.folder is not None:
+        refuse_table(args, "--folder, whose --json prints an object a line")
         return _count_folder(args, request)
     if args.jobs is not None:
         raise InputError("--jobs belongs to --folder; leave it out")
@@ -53,19 +55,28 @@ def run(args: argparse.Namespace) -> Result:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     found = [find_any(argument, args.settings) for argument in args.model]
     if args.conventions:
+        refuse_table(args, "--conventions")
         return _count_conventions(found, request, args.json)
     if any(isinstance(model, TransformersOnly) for model in found):
-        return _count_measured(found, request, args.json)
+        return _count_measured(found, request, args)
     models = [model for model in found if isinstance(model, Model)]
     results = [count(model.spec, request) for model in models]
-    if args.json:
-        data = [count_data(model, result) for model, result in zip(models, results, strict=True)]
-        return json_text(data if len(data) > 1 else data[0]), 0
+    if args.json or args.table:
+        return _as_data(args, [count_data(*each) for each in zip(models, results, strict=True)]), 0
     from metacount.views.count import comparison_text, count_text
 
     if len(models) == 1:
         return count_text(models[0], results[0]), 0
     return comparison_text(models, results), 0
+
+
+def _as_data(args: argparse.Namespace, data: list[dict[str, Any]]) -> str:
+    """The figures of models in a format that programs read."""
+    if args.json:
+        return json_text(data if len(data) > 1 else data[0])
+    from metacount.views.count_table import count_table
+
+    return table_text(args.table, count_table(data))
 
 
 def _count_folder(args: argparse.Namespace, request: Request) -> Result:
@@ -102,7 +113,7 @@ def _count_conventions(
 
 
 def _count_measured(
-    found: Sequence[Model | TransformersOnly], request: Request, as_json: bool
+    found: Sequence[Model | TransformersOnly], request: Request, args: argparse.Namespace
 ) -> Result:
     """Models among which at least one has no formula: that one is measured with transformers."""
     from metacount.textbook.count import count, count_data
@@ -126,4 +137,4 @@ def _count_measured(
         notes = [why] if why else []
         data.append(measured_data(model, said, workload, notes))
         texts.append(measured_text(model, said, workload, notes))
-    return (json_text(data if len(data) > 1 else data[0]) if as_json else "\n".join(texts)), 0
+    return (_as_data(args, data) if args.json or args.table else "\n".join(texts)), 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from metacount.commands import json_text
-from metacount.commands.options import add_json
+from metacount.commands import json_text, table_text
+from metacount.commands.options import add_formats
 from metacount.errors import InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the fields that --set takes, with their meaning",
     )
-    add_json(parser)
+    add_formats(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -37,8 +37,10 @@ def run(args: argparse.Namespace) -> Result:
     from metacount.formulas.model import params
 
     if args.fields:
-        from metacount.views.fields import field_rows, fields_text
+        from metacount.views.fields import field_rows, fields_table, fields_text
 
+        if args.table:
+            return table_text(args.table, fields_table()), 0
         return (json_text(field_rows()) if args.json else fields_text()), 0
     entries = catalog.entries()
     if args.family is not None:
@@ -54,8 +56,10 @@ def run(args: argparse.Namespace) -> Result:
     if not entries:
         print("metacount: no model of the catalog matches", file=sys.stderr)
     counted = [(e, params(e.spec()) if e.sizes is not None else None) for e in entries]
-    from metacount.views.models import models_data, models_text
+    from metacount.views.models import models_data, models_table, models_text
 
+    if args.table:
+        return table_text(args.table, models_table(counted)), 0
     if args.json:
         return json_text(models_data(counted)), 0
     return models_text(counted) if counted else "", 0

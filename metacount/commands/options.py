@@ -18,6 +18,9 @@ MODEL_HELP = (
     "(org/name), or type:NAME for a model type of transformers"
 )
 
+# The formats of a table, by option.
+TABLES = {"markdown": "Markdown", "csv": "CSV", "latex": "LaTeX"}
+
 
 def _whole_number(text: str) -> int:
     try:
@@ -143,6 +146,26 @@ def check_quantity(quantity: str, known: Iterable[str]) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def add_formats(parser: argparse.ArgumentParser) -> None:
+    """JSON, or the table of the result in a format that other programs take."""
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="print JSON instead of text")
+    for name, title in TABLES.items():
+        formats.add_argument(
+            f"--{name}",
+            action="store_const",
+            const=name,
+            dest="table",
+            help=f"print one table in {title}",
+        )
+
+
+def refuse_table(args: argparse.Namespace, asked: str) -> None:
+    """Raise `InputError` where what is `asked` for has no table."""
+    if args.table is not None:
+        raise InputError(f"--{args.table} does not go with {asked}; leave one of them out")
 
 
 def request_of(args: argparse.Namespace) -> Request:
