@@ -141,11 +141,10 @@ def _like(name: str, settings: Sequence[str]) -> Model:
 
     it = template(name)
     changes, said = by_flat_name(it.spec(), parse_settings(settings))
-    more, how = scaled(it.spec(), changes, it.id)
-    changes |= more
-    spec, id_ = replaced(it.spec(), changes), LIKE + it.id
-    return Model(id=id_, name=f"a model like {it.name}", spec=spec, entry=None, changes=changes,
-                 computed=(*said, *how))  # fmt: skip
+    more, ratios = scaled(it.spec(), changes, it.id)
+    spec = replaced(it.spec(), changes | more)
+    return Model(id=LIKE + it.id, name=f"a model like {it.name}", spec=spec, entry=None,
+                 changes=changes | more, computed=(*said, *ratios))  # fmt: skip
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
@@ -160,7 +159,7 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
     if isinstance(model, TransformersOnly):
         said = f"--set needs a model that has a spec: {model.problem}"
         raise InputError(f"{said}; change its config.json instead")
-    changes, said = by_flat_name(model.spec, typed)
+    changes, how = by_flat_name(model.spec, typed)
     # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,
@@ -169,7 +168,7 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
         entry=model.entry,
         changes=changes,
         notes=model.notes,
-        computed=tuple(said),
+        computed=tuple(how),
     )
 
 

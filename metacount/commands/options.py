@@ -168,6 +168,28 @@ def refuse_table(args: argparse.Namespace, asked: str) -> None:
         raise InputError(f"--{args.table} does not go with {asked}; leave one of them out")
 
 
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Which columns a table of models has."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=_column_names,
+        help="a table with a row for each model and these columns: fields of a model, figures, "
+        "by_role.ROLE, active_by_role.ROLE, share.ROLE; also attention, ffn, layers, experts, "
+        "d_ff/d_model",
+    )
+
+
+def _column_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def refuse_columns(args: argparse.Namespace, asked: str) -> None:
+    """Raise `InputError` where what is `asked` for has columns of its own."""
+    if args.columns is not None:
+        raise InputError(f"--columns does not go with {asked}; leave one of them out")
+
+
 def request_of(args: argparse.Namespace) -> Request:
     """What the options ask to be run; the model decides what they leave open."""
     return Request(
