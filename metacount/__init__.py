@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import count, verify
+    from metacount.api import count, like, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -45,6 +45,7 @@ _HOMES = {
     "judge_claim": "claims",
     "Count": "textbook.count",
     "count": "api",
+    "like": "api",
     "InputError": "errors",
     "Model": "resolve",
     "find_model": "resolve",
@@ -75,6 +76,7 @@ __all__ = [
     "find_model",
     "ids",
     "judge_claim",
+    "like",
     "verify",
 ]
 

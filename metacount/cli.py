@@ -68,6 +68,8 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = _parsed(arguments)
+        if hasattr(args, "settle"):
+            args.settle(args)
         text, code = args.run(args)
         return _write(text) or (code if isinstance(code, int) else code())
     except (InputError, SpecError) as error:

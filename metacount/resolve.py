@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
 
+LIKE = "like:"  # before the name of a model or a family that another one is made like
+
+
 @frozen
 class Source:
     """A Hugging Face config: its content, and the folder or repository it was read from.
@@ -46,6 +49,7 @@ class Model:
     """A model to be looked at. `entry` is None when it came from a file.
 
     `refused`: transformers does not take the config, so that nothing of its code speaks of it.
+    `computed`: how sizes that were not given as numbers came about.
     """
 
     id: str
@@ -56,6 +60,7 @@ class Model:
     source: Source | None = None
     notes: tuple[str, ...] = ()
     refused: bool = False
+    computed: tuple[str, ...] = ()
 
     @property
     def published(self) -> catalog.CatalogEntry | None:
@@ -91,10 +96,8 @@ def any_of(given: Given) -> Model | TransformersOnly:
         return _from_path(os.fspath(given))
     data = given.to_dict() if hasattr(given, "to_dict") else given
     if not isinstance(data, dict):
-        raise InputError(
-            "a model is a name, a path, a config as a dict, or a ModelSpec: "
-            f"got {shown(repr(given))}"
-        )
+        rule = "a model is a name, a path, a config as a dict, or a ModelSpec"
+        raise InputError(f"{rule}: got {shown(repr(given))}")
     said = "the config"
     return _from_data(data, said, name=said, stem=said, source_of={})
 
@@ -127,7 +130,21 @@ def remedy(model: TransformersOnly) -> str:
 
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """The model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
+    if argument.lower().startswith(LIKE):
+        return _like(argument[len(LIKE) :], settings)
     return _changed(_find(argument), settings)
+
+
+def _like(name: str, settings: Sequence[str]) -> Model:
+    """A model built like one of the catalog, or of a family, at other sizes."""
+    from metacount.settings.like import scaled, template
+
+    it = template(name)
+    changes, said = by_flat_name(it.spec(), parse_settings(settings))
+    more, ratios = scaled(it.spec(), changes, it.id)
+    spec = replaced(it.spec(), changes | more)
+    return Model(id=LIKE + it.id, name=f"a model like {it.name}", spec=spec, entry=None,
+                 changes=changes | more, computed=(*said, *ratios))  # fmt: skip
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
@@ -140,10 +157,9 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
     if not typed:
         return model
     if isinstance(model, TransformersOnly):
-        raise InputError(
-            f"--set needs a model that has a spec: {model.problem}; change its config.json instead"
-        )
-    changes = by_flat_name(model.spec, typed)
+        said = f"--set needs a model that has a spec: {model.problem}"
+        raise InputError(f"{said}; change its config.json instead")
+    changes, how = by_flat_name(model.spec, typed)
     # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,
@@ -152,6 +168,7 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
         entry=model.entry,
         changes=changes,
         notes=model.notes,
+        computed=tuple(how),
     )
 
 
@@ -230,13 +247,14 @@ def _from_data(
     data = dict(data)
     name = data.pop("name", stem)
     if not isinstance(name, str) or not name:
-        raise InputError(
-            f"{shown(where)}: name must be text: got {shown(repr(name))}; leave it out"
-        )
+        said = f"name must be text: got {shown(repr(name))}; leave it out"
+        raise InputError(f"{shown(where)}: {said}")
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:
-        raise InputError(f"{shown(where)}: {printable(error)}") from None
+        from metacount.settings.missing import said_of
+
+        raise InputError(f"{shown(where)}: {said_of(data, error) or printable(error)}") from None
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
 
 
