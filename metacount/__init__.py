@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification, Witness
+    from metacount.views.page.document import page
+    from metacount.views.pictures.quantities import plot
 
 else:
     ModuleType = type(sys)  # without loading types
@@ -43,6 +45,8 @@ _HOMES = {
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "claims",
+    "page": "views.page.document",
+    "plot": "views.pictures.quantities",
     "Count": "textbook.count",
     "count": "api",
     "like": "api",
@@ -77,6 +81,8 @@ __all__ = [
     "ids",
     "judge_claim",
     "like",
+    "page",
+    "plot",
     "verify",
 ]
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
     "bench": "how long the variants of a layer take, beside what the device can do",
-    "plot": "pictures: where the parameters are, and what benchmarks found",
+    "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
     "survey": "every architecture of the installed transformers, measured",
 }
 

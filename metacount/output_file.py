@@ -22,3 +22,46 @@ def not_written(option: str, file: str, reason: OSError | None = None) -> InputE
     """The error of a file that cannot be written, with the system's word for it if there is one."""
     why = "" if reason is None else f": {reason.strerror}"
     return InputError(f"{option}: {shown(file)} cannot be written{why}; choose another file")
+
+
+def write_whole(option: str, file: str, data: bytes) -> None:
+    """Write all of `data`, or leave the file as it was: a picture cut short is no picture.
+
+    Where the folder takes no second file, or the file is a device, it is written in place.
+    """
+    import tempfile
+
+    target = os.path.realpath(file)
+    try:
+        if os.path.exists(target) and not os.path.isfile(target):
+            _in_place(target, data)
+            return
+        try:
+            number, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".metacount-")
+        except OSError:
+            _in_place(target, data)
+            return
+        try:
+            with os.fdopen(number, "wb") as stream:
+                stream.write(data)
+            os.chmod(beside, _mode(target))
+            os.replace(beside, target)
+        except BaseException:
+            os.unlink(beside)
+            raise
+    except OSError as error:
+        raise not_written(option, file, error) from None
+
+
+def _in_place(target: str, data: bytes) -> None:
+    with open(target, "wb") as stream:
+        stream.write(data)
+
+
+def _mode(target: str) -> int:
+    """The rights that the file has, or that a new one would get."""
+    if os.path.exists(target):
+        return os.stat(target).st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,79 +1,241 @@
-"""`metacount plot`: where a model's parameters are, or what benchmarks found, as a picture."""
+"""`metacount plot`: counts, caches, activations and benchmarks as pictures, models as a page."""
 
 from __future__ import annotations
 
-from metacount.commands.options import MODEL_HELP, add_settings
+from metacount.commands import prepare_for_torch
+from metacount.commands.options import (
+    MODEL_HELP,
+    add_quantity,
+    add_settings,
+    check_quantity,
+    whole_number,
+)
 from metacount.errors import InputError, shown
 from metacount.resolve import find_model
 from metacount.settings import parse_settings
+from metacount.settings.values import dtype, length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
     from typing import Any
 
     from metacount.commands import Result
+    from metacount.resolve import Model
+    from metacount.spec import Request
+
+RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
+# What can be drawn, by option; one of them is asked for.
+KINDS = {"model": "MODEL", "caches": "--caches MODEL", "activations": "--activations NAME",
+         "roofline": "--roofline RESULTS", "curves": "--curves RESULTS"}  # fmt: skip
+# Options that belong to some of these alone, where they are not given: None or an empty list.
+BELONGS = {
+    "settings": ("--set", ("model", "caches")),
+    "over": ("--over", ("model",)),
+    "seq": ("--seq", ("model", "caches")),
+    "batch": ("--batch", ("model", "caches")),
+    "lang": ("--lang", ("model", "caches", "activations")),
+    "html": ("--html", ("model",)),
+    "launch": ("--launch", ("roofline", "curves")),
+    "dtype": ("--dtype", ("model", "caches", "roofline", "curves")),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from metacount.textbook.closed_form import QUANTITIES
+
     parser.add_argument("model", metavar="MODEL", nargs="*", help=MODEL_HELP)
-    parser.add_argument("-o", "--output", metavar="FILE", required=True,
+    parser.add_argument("-o", "--output", metavar="FILE",
                         help="the picture: a name that ends in .svg, .png or .pdf")  # fmt: skip
+    parser.add_argument("--html", metavar="PAGE.html",
+                        help="in place of a picture: a page for a browser, which needs no network; "
+                        "its sizes are sliders, its numbers closed forms that it evaluates, each "
+                        "with what is proven of it")  # fmt: skip
+    add_quantity(parser, QUANTITIES, "; by its parts, absolute and in percent")
+    parser.add_argument("--over", metavar="FIELD=V1,V2,...",
+                        help="a bar for each value of one size: d_ff=1024,2048,4096")  # fmt: skip
+    parser.add_argument("--seq", metavar="N1,N2,...",
+                        help="a bar for each length of a sequence: 1k,4k,16k,64k; with --caches "
+                        "the points of its lines")  # fmt: skip
+    parser.add_argument("--batch", type=whole_number, metavar="N", help="sequences (default 1)")
+    parser.add_argument("--caches", metavar="MODEL",
+                        help="the KV caches that MHA, GQA, MQA and MLA would need in this model, "
+                        "beside each other")  # fmt: skip
+    parser.add_argument("--activations", nargs="+", metavar="NAME",
+                        help="activations and their derivatives, as the modules run them: relu, "
+                        "gelu, silu, ...")  # fmt: skip
     parser.add_argument("--roofline", nargs="+", metavar="RESULTS",
                         help="rates over intensity, from what `bench --save` wrote")  # fmt: skip
     parser.add_argument("--curves", nargs="+", metavar="RESULTS",
                         help="GELU and SwiGLU over the tokens, from such files")  # fmt: skip
     parser.add_argument("--state", choices=("hot", "cold"), default="hot",
                         help="which rows of the results (default hot)")  # fmt: skip
-    parser.add_argument(
-        "--launch",
-        choices=("eager", "graph"),
-        help="which rows of the results (default graph, where there are any)",
-    )
-    parser.add_argument("--dtype", choices=("bf16", "fp16", "tf32", "fp32"),
-                        help="which rows of the results (default: of the last one)")  # fmt: skip
+    parser.add_argument("--launch", choices=("eager", "graph"),
+                        help="which rows of the results (default graph, where there "
+                        "are any)")  # fmt: skip
+    parser.add_argument("--dtype", type=dtype, metavar="DTYPE",
+                        help="of a model's KV cache (default bf16); of results, which rows: "
+                        f"{', '.join(RESULT_DTYPES)} (default: of the last one)")  # fmt: skip
+    parser.add_argument("--lang", choices=("en", "zh"),
+                        help="the language of the labels: English (default) or "
+                        "Chinese")  # fmt: skip
     add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
-    wanted = [kind for kind in (args.model, args.roofline, args.curves) if kind]
-    if len(wanted) != 1:
-        raise InputError(
-            "plot needs one of MODEL, --roofline RESULTS and --curves RESULTS; "
-            "see `metacount plot --help`"
-        )
-    if args.settings and not args.model:
-        raise InputError("--set belongs to MODEL; leave it out with results")
+    from metacount.textbook.closed_form import QUANTITIES
+
+    kind = _kind(args)
+    check_quantity(args.quantity, QUANTITIES)
+    parse_settings(args.settings)  # a wrong setting is reported before a wrong model
+    if args.html is not None:
+        return _page(args), 0
+    if args.output is None:
+        raise InputError("required: -o/--output FILE, or --html PAGE.html with MODEL")
     from metacount.views.pictures.picture import check_output, save
 
     check_output(args.output)
-    if args.model:
-        figure, said = _parameters(args)
-    else:
-        figure, said = _results(args.roofline or args.curves, args)
+    if args.lang == "zh":
+        from metacount.views.pictures.fonts import check_chinese
+        from metacount.views.pictures.words import CHINESE
+
+        check_chinese(CHINESE.values())
+    draw = {"model": _quantities, "caches": _caches, "activations": _activations}
+    figure, said = draw.get(kind, _results)(args)
     save(figure, args.output)
     return f"{shown(args.output)}: {said}\n", 0
 
 
-def _parameters(args: argparse.Namespace) -> tuple[Any, str]:
+def _kind(args: argparse.Namespace) -> str:
+    """What is to be drawn; an `InputError` unless it is one thing, with options of its own."""
+    wanted = [kind for kind in KINDS if getattr(args, kind)]
+    if len(wanted) != 1:
+        raise InputError(
+            f"plot needs one of {', '.join(list(KINDS.values())[:-1])} and "
+            f"{list(KINDS.values())[-1]}; see `metacount plot --help`"
+        )
+    for name, (option, kinds) in BELONGS.items():
+        if getattr(args, name) and wanted[0] not in kinds:
+            those = " and ".join(KINDS[kind].partition(" ")[0] for kind in kinds)
+            raise InputError(f"{option} belongs to {those}; leave it out here")
+    if args.quantity != "params" and (wanted[0] != "model" or args.html):
+        raise InputError("--quantity belongs to a picture of MODEL; leave it out here")
+    if args.html and (args.output or args.over or args.lang):
+        raise InputError("--html takes the place of -o, and a page has no --over and no --lang; "
+                         "leave them out")  # fmt: skip
+    return wanted[0]
+
+
+def _lengths(args: argparse.Namespace) -> list[int]:
+    """The lengths of --seq: 1k is 1,024."""
+    found = []
+    for text in [] if args.seq is None else args.seq.split(","):
+        number = length(text.strip())
+        if number is None and text.strip().isdecimal() and len(text) <= 40:
+            number = int(text)
+        if number is None:
+            raise InputError(f"--seq takes lengths such as 1k,4k,16k: got '{shown(text)}'")
+        found.append(number)
+    return found
+
+
+def _request(args: argparse.Namespace, seq_len: int | None) -> Request:
     from metacount.spec import Request
-    from metacount.textbook.count import count
 
-    parse_settings(args.settings)  # a wrong setting is reported before a wrong model
-    models = [find_model(name, args.settings) for name in args.model]
-    rows = [(model.name, count(model.spec, Request()).by_role) for model in models]
-    from metacount.views.pictures.parameters import parameters_figure
-
-    return parameters_figure(rows), f"parameters of {', '.join(model.id for model in models)}"
+    batch_size = 1 if args.batch is None else args.batch
+    return Request(batch_size=batch_size, seq_len=seq_len, dtype=args.dtype or "bf16")
 
 
-def _results(files: Sequence[str], args: argparse.Namespace) -> tuple[Any, str]:
+def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
+    """Each model that gets a bar, under its name or its value of --over."""
+    if args.over is None:
+        return [(model.name, model) for model in _found(args)]
+    field, equals, values = args.over.partition("=")
+    if not equals or not values:
+        raise InputError(f"--over takes FIELD=V1,V2,...: got '{shown(args.over)}'")
+    found = []
+    for name in args.model:
+        for value in values.split(","):
+            setting = f"{field.strip()}={value.strip()}"
+            try:
+                model = find_model(name, [*args.settings, setting])
+            except InputError as error:
+                raise InputError(str(error).replace("--set", "--over", 1)) from None
+            label = f"{field.strip()} = {value.strip()}"
+            found.append((f"{model.name}, {label}" if len(args.model) > 1 else label, model))
+    return found
+
+
+def _found(args: argparse.Namespace) -> list[Model]:
+    return [find_model(name, args.settings) for name in args.model]
+
+
+def _quantities(args: argparse.Namespace) -> tuple[Any, str]:
+    from metacount.textbook.series import bars
+    from metacount.views.pictures.quantities import quantities_figure
+
+    models = _models(args)
+    requests = [_request(args, n) for n in _lengths(args)] or [_request(args, None)]
+    figure = quantities_figure(bars(models, requests, args.quantity), args.quantity,
+                               args.lang or "en")  # fmt: skip
+    what = "parameters" if args.quantity == "params" else args.quantity
+    return figure, f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}"
+
+
+def _caches(args: argparse.Namespace) -> tuple[Any, str]:
+    from metacount.textbook.series import caches
+    from metacount.views.pictures.caches import LENGTHS, caches_figure
+
+    model = find_model(args.caches, args.settings)
+    lengths = _lengths(args) or list(LENGTHS)
+    for n in lengths:
+        run = _request(args, n)  # a length or dtype that cannot be is said here
+    kinds = caches(model.spec, run.dtype)
+    title = f"{model.name}, {run.dtype}"
+    figure = caches_figure(title, kinds, sorted(lengths), run.batch_size, args.lang or "en")
+    return figure, f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}"
+
+
+def _activations(args: argparse.Namespace) -> tuple[Any, str]:
+    prepare_for_torch()
+    from metacount.measure.ours.activations import curve
+    from metacount.views.pictures.activations import activations_figure
+
+    names = list(dict.fromkeys(args.activations))
+    figure = activations_figure([curve(name) for name in names], args.lang or "en")
+    return figure, f"{', '.join(names)} and their derivatives"
+
+
+def _results(args: argparse.Namespace) -> tuple[Any, str]:
     from metacount.bench.results import files as results
     from metacount.views.pictures import benchmarks as plot_bench
     from metacount.views.pictures import ffn as plot_ffn
 
+    if args.dtype not in (None, *RESULT_DTYPES):
+        raise InputError(f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got "
+                         f"'{shown(args.dtype)}'")  # fmt: skip
+    files = args.roofline or args.curves
     lines = results.latest_run([line for file in files for line in results.read(file)])
     chosen = plot_bench.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = plot_bench.roofline_figure if args.roofline else plot_ffn.curves_figure
     return figure(chosen), f"{len(chosen.points)} rows, {chosen.title}"
+
+
+def _page(args: argparse.Namespace) -> str:
+    from metacount.output_file import check_writable, write_whole
+
+    if not args.html.lower().endswith((".html", ".htm")):
+        raise InputError(f"--html must end in .html: got {shown(args.html)}")
+    lengths = _lengths(args)
+    if len(lengths) > 1:
+        raise InputError("--seq of a page is one length: its slider goes to the others")
+    check_writable("--html", args.html)
+    models = _found(args)
+    prepare_for_torch()
+    from metacount.textbook.worksheet import worksheet
+    from metacount.views.page import page_html
+
+    request = _request(args, lengths[0] if lengths else None)
+    text = page_html([worksheet(model, request) for model in models])
+    write_whole("--html", args.html, text.encode())
+    return f"{shown(args.html)}: page of {', '.join(model.id for model in models)}\n"

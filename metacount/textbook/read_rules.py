@@ -114,9 +114,7 @@ class _Reader:
             if names_in(texts[i][0])
         )
 
-    def _rule(
-        self, sizes: Mapping[str, int], way: list[Asked], numbers: tuple[int, int]
-    ) -> Rule:
+    def _rule(self, sizes: Mapping[str, int], way: list[Asked], numbers: tuple[int, int]) -> Rule:
         text, outcome = way[-1]
         turned = [*way[:-1], (text, not outcome)]
         said: list[SpecError] = []
@@ -159,8 +157,10 @@ class _Reader:
         related = sorted({name for group in together if {*group} & {*names} for name in group})
         draw = random.Random(len(way))
         for _ in range(DRAWN):
-            drawn = {name: draw.choice((1, 2, sizes[name], self._limits[name].most,
-                                        sizes[draw.choice(related)])) for name in related}  # fmt: skip
+            drawn = {}
+            for name in related:
+                most, another = self._limits[name].most, sizes[draw.choice(related)]
+                drawn[name] = draw.choice((1, 2, sizes[name], most, another))
             yield {**sizes, **drawn}
 
 

@@ -7,6 +7,7 @@ from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import length_shown
 from metacount.textbook.proven import proven
+from metacount.views.bars import with_bars
 from metacount.views.layout import (
     WIDEST_TEXT,
     bold,
@@ -88,7 +89,8 @@ def _roles(result: Count) -> list[str]:
     heads = ("role", "params", "share", "active_params")
     shown = 4 if routed else 3
     body = [row[:shown] for row in [*rows, (), total]]
-    return table(heads[:shown], body, "<>>>"[:shown])
+    lines = table(heads[:shown], body, "<>>>"[:shown])
+    return with_bars(lines, [params for params in result.by_role.values() if params])
 
 
 def _buffers(result: Count, width: int) -> list[str]:

@@ -235,7 +235,7 @@ def test_other_formats(
     ("arguments", "message"),
     [
         (("llama-7b",), "required: -o/--output"),
-        (("-o", "p.svg"), "plot needs one of MODEL, --roofline RESULTS and --curves RESULTS"),
+        (("-o", "p.svg"), "plot needs one of MODEL, --caches MODEL, --activations NAME"),
         (("llama-7b", "--curves", "x", "-o", "p.svg"), "plot needs one of"),
         (("llama-7b", "-o", "p.gif"), "-o must end in .svg, .png, .pdf: got '.gif' in p.gif"),
         (("llama-7b", "-o", "p"), "got no ending in p"),

@@ -1,4 +1,4 @@
-"""Settings drawn at random for a page, and what Python says of each: figures, proofs, or an error."""
+"""Settings drawn at random for a page, and what Python says of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One page for a browser: models whose closed forms it evaluates, at sizes that a reader chooses."""
+"""One page for a browser: closed forms of models, evaluated at sizes that a reader chooses."""
 
 from __future__ import annotations
 

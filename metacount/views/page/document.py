@@ -18,18 +18,32 @@ from metacount.views.page.tree import tree_html
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.spec import ModelSpec
+    from metacount.resolve import Given
+    from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.worksheet import Worksheet
 
 READ = (
-    "Every number here is computed in this page, in whole numbers of any length, by the closed forms "
-    "of the textbook formulas; a tag says which of them were proven equal to code, and for which "
-    "sizes. Sizes can be typed (128k is 128·1024) or dragged; the address keeps them."
+    "Every number here is computed in this page, in whole numbers of any length, by the closed "
+    "forms of the textbook formulas; a tag says which of them were proven equal to code, and for "
+    "which sizes. Sizes can be typed (128k is 128·1024) or dragged; the address keeps them."
 )
 TREE = (
     "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the "
     "reference module as instantiated on the meta device."
 )
+
+
+def page(*models: Given, workload: Workload | Request | None = None) -> str:
+    """Make the page of models that `metacount plot --html` writes: HTML, whole in itself.
+
+    >>> page("gpt2").partition("\\n")[0]
+    '<!doctype html>'
+    """
+    from metacount.resolve import model_of
+    from metacount.spec import Request
+    from metacount.textbook.worksheet import worksheet
+
+    return page_html([worksheet(model_of(model), workload or Request()) for model in models])
 
 
 def page_html(sheets: Sequence[Worksheet]) -> str:

@@ -72,7 +72,8 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
             for name, (term, text) in sheet.derived.items()
         ],
         "quantities": [
-            {"name": name, "meaning": MEANINGS[name], "parts": None if form is None else _parts(form)}
+            {"name": name, "meaning": MEANINGS[name],
+             "parts": None if form is None else _parts(form)}
             for name, form in sheet.forms.items()
         ],
         "rules": _rules(sheet.rules),

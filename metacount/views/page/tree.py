@@ -1,4 +1,4 @@
-"""The module tree as HTML to expand: one line a module or tensor, in elements that need no script."""
+"""The module tree as HTML to expand: a line for each module and tensor, without a script."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Draws with matplotlib: where parameters are, and what benchmarks found."""
+"""Draws with matplotlib: counts by part, caches, activations, and what benchmarks found."""
 
 from __future__ import annotations

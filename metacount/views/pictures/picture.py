@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from metacount.errors import InputError, shown
-from metacount.output_file import check_writable, not_written
+from metacount.output_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,11 +51,22 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def plain(text: str) -> str:
+    """Somebody's text in letters that can be drawn; a $ is one, not the start of a formula."""
+    from metacount.views.pictures.fonts import known_letters
+
+    return known_letters(text).replace("$", r"\$")
+
+
 def save(figure: Figure, file: str) -> None:
     """Write the picture, without the date that would make each one different."""
+    from io import BytesIO
+
+    from metacount.views.pictures.fonts import give_letters
+
     ending = os.path.splitext(file)[1].lower()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
-    try:
-        figure.savefig(file, format=ending[1:], metadata=metadata)
-    except OSError as error:
-        raise not_written("-o", file, error) from None
+    give_letters(figure)
+    drawn = BytesIO()
+    figure.savefig(drawn, format=ending[1:], metadata=metadata)
+    write_whole("-o", file, drawn.getvalue())

@@ -1,0 +1,119 @@
+"""`plot --html` without a browser: one file, nothing from elsewhere, strangers' text as text."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from command_line import refused
+
+from metacount import find_model, page
+from metacount.algebra.javascript import NotWhole, condition, in_javascript
+from metacount.cli import main
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & '\"`${3}`"
+
+
+def written(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> str:
+    assert main(["plot", "--html", str(file), *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{file}: page of ") and err == ""
+    return file.read_text(encoding="utf-8")
+
+
+class Tags(HTMLParser):
+    """The elements of a page with their attributes, and how many are open at its end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_loads_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = written(capsys, tmp_path / "p.html", "deepseek-v3", "t5-11b", "--seq", "1k")
+    assert len(text.encode()) < 2 * 2**20  # a MiB a model
+    tags = Tags(text)
+    assert tags.open == []
+    names = [tag for tag, _ in tags.found]
+    assert names.count("script") == 1 and names.count("style") == 1
+    assert {"link", "img", "iframe", "object", "embed", "base"} & set(names) == set()
+    for _, attributes in tags.found:
+        assert {"src", "style", "srcset"} & set(attributes) == set()
+        assert not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(r"https?:|//\w+\.|url\(|@import|fetch\(|XMLHttp|eval\(|Function\(", text)
+    (policy,) = (a["content"] for t, a in tags.found if a.get("http-equiv"))
+    assert policy is not None and policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    # the tree of each model, folded, with its tensors
+    assert "0-60" not in text and "3-60 ×58" in text and "decoder" in text
+    assert '"number": 1024n' in text
+
+
+def test_a_name_is_text_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:  # fmt: skip
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps({"name": EVIL, **find_model("gpt2").spec.to_dict()}), "utf-8")
+    text = written(capsys, tmp_path / "p.html", str(file))
+    tags = Tags(text)
+    assert tags.open == []
+    names = [tag for tag, _ in tags.found]
+    assert names.count("script") == 1 and "img" not in names
+    assert "&lt;script&gt;alert(1)" in text and "<img" not in text
+
+
+def test_the_page_of_the_api_is_that_of_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:  # fmt: skip
+    assert written(capsys, tmp_path / "p.html", "gpt2") == page("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gpt2", "--html", "p.txt"), "--html must end in .html: got p.txt"),
+        (("gpt2", "--html", "no/such/p.html"), "--html: there is no folder no/such"),
+        (("--html", "p.html"), "plot needs one of MODEL"),
+        (("--caches", "gpt2", "--html", "p.html"), "--html belongs to MODEL"),
+        (("gpt2", "--html", "p.html", "--seq", "1,2"), "--seq of a page is one length"),
+        (("gpt2", "--html", "p.html", "--quantity", "matmul_flops"), "--quantity belongs to"),
+        (("gpt2", "--html", "p.html", "--lang", "zh"), "a page has no --over and no --lang"),
+        # transformers alone knows it: there is no closed form
+        (("type:mamba", "--html", "p.html"), "has no spec, so there is no formula"),
+        (("gpt2", "type:mamba", "--html", "p.html"), "has no spec, so there is no formula"),
+    ],
+)
+def test_what_makes_no_page(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...], message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, "plot", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_whole_numbers_become_javascript() -> None:
+    names = {"a": "v.a", "b": "v.b"}
+    assert in_javascript("max(a, 2) - (-(-a // b))", names) == (
+        "(most(v.a, 2n) + -(-(floorDiv(-(v.a), v.b))))"
+    )
+    assert condition("a**2 % b <= 3", names) == "floorMod((v.a ** 2n), v.b) <= 3n"
+    for text in ("a / b", "0.5*a", "ceil(a)"):
+        with pytest.raises(NotWhole):
+            in_javascript(text, names)
+    with pytest.raises(NotWhole):
+        condition("a + b", names)
