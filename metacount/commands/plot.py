@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "its sizes are sliders, its numbers closed forms that it evaluates, each "
                         "with what is proven of it")  # fmt: skip
     add_quantity(parser, QUANTITIES, "; by its parts, absolute and in percent")
-    parser.add_argument("--over", metavar="FIELD=V1,V2,...",
+    parser.add_argument("--over", metavar="FIELD=LIST",
                         help="a bar for each value of one size: d_ff=1024,2048,4096")  # fmt: skip
-    parser.add_argument("--seq", metavar="N1,N2,...",
+    parser.add_argument("--seq", metavar="LIST",
                         help="a bar for each length of a sequence: 1k,4k,16k,64k; with --caches "
                         "the points of its lines")  # fmt: skip
     parser.add_argument("--batch", type=whole_number, metavar="N", help="sequences (default 1)")
@@ -152,7 +152,9 @@ def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
         return [(model.name, model) for model in _found(args)]
     field, equals, values = args.over.partition("=")
     if not equals or not values:
-        raise InputError(f"--over takes FIELD=V1,V2,...: got '{shown(args.over)}'")
+        raise InputError(
+            f"--over takes FIELD=LIST such as d_ff=1024,2048: got '{shown(args.over)}'"
+        )
     found = []
     for name in args.model:
         for value in values.split(","):

@@ -71,7 +71,7 @@ def page_html(sheets: Sequence[Worksheet]) -> str:
             "</head>",
             "<body>",
             "<header>",
-            f"<h1>{escape(names) if len(sheets) == 1 else 'metacount'}</h1>",
+            "<h1>metacount</h1>",
             f'<p class="faint">{escape(READ)}</p>',
             _contents(sheets),
             '<p id="address" role="alert" hidden></p>',
