@@ -8,10 +8,10 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from metacount import __version__
+from metacount.textbook.fingerprints import source_of, unix_lines
 from metacount.views.page.model_js import models_js
 from metacount.views.page.tree import tree_html
 
@@ -124,7 +124,10 @@ def _contents(sheets: Sequence[Worksheet]) -> str:
 
 
 def _inside(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    found = source_of(f"views/page/{name}")  # from an archive, too
+    if found is None:
+        raise FileNotFoundError(name)
+    return unix_lines(found).decode()
 
 
 def _hash(text: str) -> str:
