@@ -32,6 +32,7 @@ SIDES = {
     "metacount.algebra": "ground",
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
+    "metacount.given": "ground",
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
     "metacount.textbook.fingerprints": "ground",
@@ -71,7 +72,7 @@ SIDES = {
 FLOORS = (
     ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
     ("spec",),
-    ("algebra", "catalog", "settings"),
+    ("algebra", "catalog", "settings", "given"),
     ("formulas",),
     ("textbook",),
     ("modules",),
