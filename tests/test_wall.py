@@ -35,6 +35,7 @@ SIDES = {
     "metacount.given": "ground",
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
+    "metacount.sources": "ground",
     "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",
@@ -72,7 +73,7 @@ SIDES = {
 FLOORS = (
     ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
     ("spec",),
-    ("algebra", "catalog", "settings", "given"),
+    ("algebra", "catalog", "settings", "given", "sources"),
     ("formulas",),
     ("textbook",),
     ("modules",),
