@@ -40,6 +40,7 @@ COMMANDS = {
     "count": "parameters, FLOPs and KV cache of a model, or of several side by side",
     "formula": "the closed form of a count, in letters and in numbers",
     "check": "a formula of your own against what the model has",
+    "code": "the code of a module or of a formula",
     "tree": "the module tree of a model, with shapes and parameters",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",

@@ -9,7 +9,10 @@ import os
 
 from metacount import catalog
 from metacount.errors import InputError, SpecError, nearest, printable, shown
-from metacount.frozen import frozen
+from metacount.given import Model as Model
+from metacount.given import Source as Source
+from metacount.given import TransformersOnly as TransformersOnly
+from metacount.given import remedy as remedy
 from metacount.settings import by_flat_name, parse_settings, replaced
 from metacount.spec import ModelSpec
 
@@ -20,52 +23,6 @@ if TYPE_CHECKING:
 
 
 LIKE = "like:"  # before the name of a model or a family that another one is made like
-
-
-@frozen
-class Source:
-    """A Hugging Face config: its content, and the folder or repository it was read from.
-
-    A bare model type has neither.
-    """
-
-    config: dict[str, Any]
-    folder: str | None = None
-    repository: str | None = None
-
-
-@frozen
-class TransformersOnly:
-    """A model without a spec of ours, which transformers may build; `problem` says why."""
-
-    id: str
-    name: str
-    source: Source
-    problem: str
-
-
-@frozen
-class Model:
-    """A model to be looked at. `entry` is None when it came from a file.
-
-    `refused`: transformers does not take the config, so that nothing of its code speaks of it.
-    `computed`: how sizes that were not given as numbers came about.
-    """
-
-    id: str
-    name: str
-    spec: ModelSpec
-    entry: catalog.CatalogEntry | None
-    changes: dict[str, Any]
-    source: Source | None = None
-    notes: tuple[str, ...] = ()
-    refused: bool = False
-    computed: tuple[str, ...] = ()
-
-    @property
-    def published(self) -> catalog.CatalogEntry | None:
-        """The entry whose published count belongs to this spec; None once sizes were changed."""
-        return None if self.changes else self.entry
 
 
 if TYPE_CHECKING:
@@ -119,15 +76,6 @@ def _with_spec(model: Model | TransformersOnly) -> Model:
     return model
 
 
-def remedy(model: TransformersOnly) -> str:
-    """What can be asked of a model that only transformers knows."""
-    argument = model.id if " " not in model.id else "MODEL"
-    return (
-        f"`metacount count {argument}` measures it, "
-        f"`metacount formula {argument} --from-code` reads a form off its code"
-    )
-
-
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """The model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
     if argument.lower().startswith(LIKE):
@@ -145,6 +93,19 @@ def _like(name: str, settings: Sequence[str]) -> Model:
     spec = replaced(it.spec(), changes | more)
     return Model(id=LIKE + it.id, name=f"a model like {it.name}", spec=spec, entry=None,
                  changes=changes | more, computed=(*said, *ratios))  # fmt: skip
+
+
+def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
+    """The model at each value of a size, named by what was set.
+
+    >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
+    [768, 3072]
+    """
+    from metacount.settings.over import each_setting
+
+    found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
+    return [Model(id=it, name=f"{m.name} with {it}", spec=m.spec, entry=m.entry, changes=m.changes,
+                  notes=m.notes, computed=m.computed) for it, m in found]  # fmt: skip
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:

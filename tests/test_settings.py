@@ -197,3 +197,37 @@ def test_a_file_names_all_that_it_lacks(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=re.escape(said)):
         find_model(str(file))
+
+
+def test_a_model_over_values_of_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    over = "d_ff=1024,2048,round_up(8/3*d, 256)"
+    columns = ["--columns", "d_ff,params"]
+    found = run_json(capsys, "count", "gpt2", "--over", over, *columns)
+    assert [row["model"] for row in found] == [
+        "d_ff=1024",
+        "d_ff=2048",
+        "d_ff=round_up(8/3*d, 256)",
+    ]
+    assert [row["d_ff"] for row in found] == [1024, 2048, 2048]
+    alone = [metacount.count(find_model("gpt2", [f"d_ff={n}"])).params for n in (1024, 2048, 2048)]
+    assert [row["params"] for row in found] == alone
+    assert main(["count", "gpt2", "--over", "window=none,128"]) == 0
+    assert "window=none" in capsys.readouterr().out.splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpt2", "--over", "d_ff"], "--over needs FIELD=VALUE,VALUE,...: got 'd_ff'"),
+        (["gpt2", "--over", "d_ff=1,,2"], "--over needs FIELD=VALUE,VALUE,..."),
+        (["gpt2", "--over", "d_ff=" + "1," * 64 + "1"], "--over takes at most 64 values: got 65"),
+        (["gpt2", "llama-7b", "--over", "d_ff=1"], "--over takes one MODEL: got 2"),
+        (["gpt2", "--over", "d_ff=1", "--set", "d_ff=2"], "--set: d_ff is given twice"),
+        (["--folder", ".", "--over", "d_ff=1"], "--over does not go with --folder"),
+        (["gpt2", "--over", "dff=1,2"], "is not a field of a model; did you mean d_ff"),
+    ],
+)
+def test_over_what_cannot_be(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in refused(capsys, "count", *arguments)

@@ -8,6 +8,7 @@ from metacount.commands.options import (
     add_columns,
     add_folder,
     add_formats,
+    add_over,
     add_settings,
     add_workload,
     refuse_columns,
@@ -15,7 +16,7 @@ from metacount.commands.options import (
     request_of,
 )
 from metacount.errors import InputError
-from metacount.resolve import Model, Source, TransformersOnly, find_any, remedy
+from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
 from metacount.settings import parse_settings
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="*", help=MODEL_HELP)
     add_folder(parser)
     add_settings(parser)
+    add_over(parser)
     add_workload(parser)
     parser.add_argument(
         "--conventions",
@@ -55,12 +57,14 @@ def run(args: argparse.Namespace) -> Result:
     if args.folder is not None:
         refuse_table(args, "--folder, whose --json prints an object a line")
         refuse_columns(args, "--folder")
+        if args.over is not None:
+            raise InputError("--over does not go with --folder; leave one of them out")
         return _count_folder(args, request)
     if args.jobs is not None:
         raise InputError("--jobs belongs to --folder; leave it out")
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
-    found = [find_any(argument, args.settings) for argument in args.model]
+    found = _found(args)
     if args.conventions:
         refuse_table(args, "--conventions")
         refuse_columns(args, "--conventions")
@@ -77,6 +81,15 @@ def run(args: argparse.Namespace) -> Result:
     from metacount.views.comparison import comparison_text
 
     return comparison_text(found, data), 0
+
+
+def _found(args: argparse.Namespace) -> Sequence[Model | TransformersOnly]:
+    """The models that are named, each at every value of --over."""
+    if args.over is None:
+        return [find_any(argument, args.settings) for argument in args.model]
+    if len(args.model) > 1:
+        raise InputError(f"--over takes one MODEL: got {len(args.model)}")
+    return find_over(args.model[0], args.settings, args.over)
 
 
 def _one(model: Model | TransformersOnly, request: Request) -> str:

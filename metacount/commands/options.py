@@ -76,6 +76,15 @@ def _take_like(args: argparse.Namespace) -> None:
         args.model = LIKE + args.like
 
 
+def add_over(parser: argparse.ArgumentParser) -> None:
+    """One model at several values of a size."""
+    parser.add_argument(
+        "--over",
+        metavar="FIELD=V,V,...",
+        help="MODEL at each of these values, side by side: d_ff=1024,2048,4*d_model",
+    )
+
+
 def add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder",
