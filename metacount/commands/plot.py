@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.commands import prepare_for_torch
+from metacount.commands import json_text, prepare_for_torch
 from metacount.commands.options import (
     MODEL_HELP,
     add_quantity,
@@ -18,6 +18,7 @@ from metacount.settings.values import dtype, length
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from typing import Any
 
     from metacount.commands import Result
@@ -80,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the language of the labels: English (default) or "
                         "Chinese")  # fmt: skip
     add_settings(parser)
+    parser.add_argument("--json", action="store_true",
+                        help="print the numbers of a picture as JSON instead of drawing "
+                        "it")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -90,6 +94,12 @@ def run(args: argparse.Namespace) -> Result:
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     if args.html is not None:
         return _page(args), 0
+    draw = {"model": _quantities, "caches": _caches, "activations": _activations}
+    if args.json:
+        if kind not in draw:
+            raise InputError("--json gives the numbers of a picture of models, caches or "
+                             "activations; results are in their files already")  # fmt: skip
+        return json_text(draw[kind](args).data), 0
     if args.output is None:
         raise InputError("required: -o/--output FILE, or --html PAGE.html with MODEL")
     from metacount.views.pictures.picture import check_output, save
@@ -100,10 +110,16 @@ def run(args: argparse.Namespace) -> Result:
         from metacount.views.pictures.words import CHINESE
 
         check_chinese(CHINESE.values())
-    draw = {"model": _quantities, "caches": _caches, "activations": _activations}
-    figure, said = draw.get(kind, _results)(args)
-    save(figure, args.output)
-    return f"{shown(args.output)}: {said}\n", 0
+    picture = draw.get(kind, _results)(args)
+    save(picture.draw(), args.output)
+    return f"{shown(args.output)}: {picture.said}\n", 0
+
+
+class _Picture:
+    """What a picture shows: as plain data, as a sentence, and how it is drawn."""
+
+    def __init__(self, said: str, draw: Callable[[], Any], data: object = None) -> None:
+        self.said, self.draw, self.data = said, draw, data
 
 
 def _kind(args: argparse.Namespace) -> str:
@@ -120,6 +136,9 @@ def _kind(args: argparse.Namespace) -> str:
             raise InputError(f"{option} belongs to {those}; leave it out here")
     if args.quantity != "params" and (wanted[0] != "model" or args.html):
         raise InputError("--quantity belongs to a picture of MODEL; leave it out here")
+    if args.json and (args.html or args.output or args.lang):
+        raise InputError("--json prints numbers in place of a picture; leave out -o, --html and "
+                         "--lang")  # fmt: skip
     if args.html and (args.output or args.over or args.lang):
         raise InputError("--html takes the place of -o, and a page has no --over and no --lang; "
                          "leave them out")  # fmt: skip
@@ -172,43 +191,61 @@ def _found(args: argparse.Namespace) -> list[Model]:
     return [find_model(name, args.settings) for name in args.model]
 
 
-def _quantities(args: argparse.Namespace) -> tuple[Any, str]:
+def _quantities(args: argparse.Namespace) -> _Picture:
     from metacount.textbook.series import bars
-    from metacount.views.pictures.quantities import quantities_figure
 
     models = _models(args)
     requests = [_request(args, n) for n in _lengths(args)] or [_request(args, None)]
-    figure = quantities_figure(bars(models, requests, args.quantity), args.quantity,
-                               args.lang or "en")  # fmt: skip
+    found = bars(models, requests, args.quantity)
+
+    def draw() -> Any:
+        from metacount.views.pictures.quantities import quantities_figure
+
+        return quantities_figure(found, args.quantity, args.lang or "en")
+
     what = "parameters" if args.quantity == "params" else args.quantity
-    return figure, f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}"
+    said = f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}"
+    data = [{"quantity": args.quantity, **one.to_dict()} for one in found]
+    return _Picture(said, draw, data)
 
 
-def _caches(args: argparse.Namespace) -> tuple[Any, str]:
-    from metacount.textbook.series import caches
-    from metacount.views.pictures.caches import LENGTHS, caches_figure
+def _caches(args: argparse.Namespace) -> _Picture:
+    from metacount.textbook.series import LENGTHS, caches
 
     model = find_model(args.caches, args.settings)
-    lengths = _lengths(args) or list(LENGTHS)
+    lengths = sorted(_lengths(args) or LENGTHS)
     for n in lengths:
         run = _request(args, n)  # a length or dtype that cannot be is said here
     kinds = caches(model.spec, run.dtype)
-    title = f"{model.name}, {run.dtype}"
-    figure = caches_figure(title, kinds, sorted(lengths), run.batch_size, args.lang or "en")
-    return figure, f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}"
+
+    def draw() -> Any:
+        from metacount.views.pictures.caches import caches_figure
+
+        title = f"{model.name}, {run.dtype}"
+        return caches_figure(title, kinds, lengths, run.batch_size, args.lang or "en")
+
+    said = f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}"
+    data = [{"model": model.id, "dtype": run.dtype, **kind.to_dict()} for kind in kinds]
+    return _Picture(said, draw, data)
 
 
-def _activations(args: argparse.Namespace) -> tuple[Any, str]:
+def _activations(args: argparse.Namespace) -> _Picture:
     prepare_for_torch()
     from metacount.measure.ours.activations import curve
-    from metacount.views.pictures.activations import activations_figure
 
     names = list(dict.fromkeys(args.activations))
-    figure = activations_figure([curve(name) for name in names], args.lang or "en")
-    return figure, f"{', '.join(names)} and their derivatives"
+    curves = [curve(name) for name in names]
+
+    def draw() -> Any:
+        from metacount.views.pictures.activations import activations_figure
+
+        return activations_figure(curves, args.lang or "en")
+
+    said = f"{', '.join(names)} and their derivatives"
+    return _Picture(said, draw, [dict(vars(one)) for one in curves])
 
 
-def _results(args: argparse.Namespace) -> tuple[Any, str]:
+def _results(args: argparse.Namespace) -> _Picture:
     from metacount.bench.results import files as results
     from metacount.views.pictures import benchmarks as plot_bench
     from metacount.views.pictures import ffn as plot_ffn
@@ -220,7 +257,7 @@ def _results(args: argparse.Namespace) -> tuple[Any, str]:
     lines = results.latest_run([line for file in files for line in results.read(file)])
     chosen = plot_bench.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = plot_bench.roofline_figure if args.roofline else plot_ffn.curves_figure
-    return figure(chosen), f"{len(chosen.points)} rows, {chosen.title}"
+    return _Picture(f"{len(chosen.points)} rows, {chosen.title}", lambda: figure(chosen))
 
 
 def _page(args: argparse.Namespace) -> str:

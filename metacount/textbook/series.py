@@ -13,10 +13,12 @@ from metacount.textbook.count import count
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from metacount.resolve import Model
     from metacount.spec import Request
 
+LENGTHS = tuple(2**power for power in range(10, 18))  # 1k to 128k tokens
 GROUPS = 8  # key/value heads of many published models, where a model has no groups of its own
 
 
@@ -39,6 +41,17 @@ class Bar:
     run: Workload
     parts: dict[str, int]
     warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "model": self.model,
+            "label": self.label,
+            "workload": self.run.to_dict(),
+            "parts": self.parts,
+            "total": sum(self.parts.values()),
+            "warnings": list(self.warnings),
+        }
 
 
 def bars(
@@ -67,6 +80,10 @@ class Cache:
     sizes: dict[str, int]
     bytes_per_token: int
     own: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return dict(vars(self))
 
 
 def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:

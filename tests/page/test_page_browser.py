@@ -134,6 +134,8 @@ dtype.dispatchEvent(new Event("input", { bubbles: true }));
 found.cache = [total("kv_cache_bytes"), alert.hidden];
 document.querySelector("#m1 button").click();
 found.reset = [total("params"), location.hash, field("seq_len").value];
+const deep = models.find((model) => model.id === "deepseek-v3");
+found.zero = evaluate(deep, { ...startOf(deep), n_dense_layers: "0" }).problem;
 found.units = UNITS.map((n) => ["params", "matmul_flops", "kv_cache_bytes"].map((quantity) =>
   rounded(quantity, BigInt(n))));
 found.shares = UNITS.map((n) => share(BigInt(n), 10n ** 27n));
@@ -164,6 +166,10 @@ def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
     assert found["noNumber"] == "n_kv_heads must be a whole number: got many"
     # 2 · 3 layers · 32 heads · 128 · 131072 positions · 4 bytes
     assert found["cache"] == [units.exact(2 * 3 * 32 * 128 * 131072 * 4), True]
+    assert found["zero"] == (
+        "n_dense_layers 0 is another structure, with other formulas; "
+        "metacount count deepseek-v3 --set n_dense_layers=0 counts it"
+    )
     assert found["reset"] == ["6,738,415,616", "", "2048"]
     for n, texts in zip(UNITS, found["units"], strict=True):
         assert texts == [units.short(n), units.flops(n), units.gib(n)], n

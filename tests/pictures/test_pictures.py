@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused
+from command_line import refused, run_json
 
 from metacount import InputError, Request, catalog, count, find_model, plot
 from metacount.cli import main
@@ -131,6 +131,16 @@ def test_picture_of_caches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
             "d_c = 512, d_r = 64", "512.00 KiB", "8K"} <= said(svg)  # fmt: skip
 
 
+def test_the_numbers_of_pictures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = run_json(capsys, "plot", "llama3-8b", "--quantity", "kv_cache_bytes", "--seq", "1,2")
+    assert one["parts"] == {"self-attention": 131072} and one["total"] == 131072
+    assert (two["total"], two["workload"]["seq_len"]) == (262144, 2)
+    found = run_json(capsys, "plot", "--caches", "llama3-8b")
+    assert {row["kind"]: row["bytes_per_token"] for row in found}["MQA"] == 16384
+    (relu,) = run_json(capsys, "plot", "--activations", "relu")
+    assert (relu["x"][-1], relu["y"][-1], relu["derivative"][0]) == (4.0, 4.0, 0.0)
+
+
 def test_activations_are_executed() -> None:
     middle = round(4 / STEP)
 
@@ -224,6 +234,7 @@ def test_names_in_any_letters(
         (("--activations", "relu", "--seq", "4"), "--seq belongs to MODEL and --caches"),
         (("llama-7b", "--caches", "gpt2"), "plot needs one of MODEL, --caches MODEL"),
         (("llama-7b", "--launch", "graph"), "--launch belongs to --roofline and --curves"),
+        (("llama-7b", "--json"), "--json prints numbers in place of a picture"),
         (("llama-7b", "--html", "p.html"), "--html takes the place of -o"),
     ],
 )  # fmt: skip

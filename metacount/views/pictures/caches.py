@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from metacount.textbook.series import Cache
 
-LENGTHS = tuple(2**power for power in range(10, 18))  # 1k to 128k tokens
-
 
 def caches_figure(
     title: str, kinds: Sequence[Cache], lengths: Sequence[int], batch_size: int, lang: str
