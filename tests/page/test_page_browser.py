@@ -135,7 +135,8 @@ found.cache = [total("kv_cache_bytes"), alert.hidden];
 document.querySelector("#m1 button").click();
 found.reset = [total("params"), location.hash, field("seq_len").value];
 const deep = models.find((model) => model.id === "deepseek-v3");
-found.zero = evaluate(deep, { ...startOf(deep), n_dense_layers: "0" }).problem;
+found.zero = evaluate(deep, { ...startOf(deep), n_shared_experts: "0" }).problem;
+found.none = evaluate(deep, { ...startOf(deep), n_dense_layers: "0" }).problem;
 found.units = UNITS.map((n) => ["params", "matmul_flops", "kv_cache_bytes"].map((quantity) =>
   rounded(quantity, BigInt(n))));
 found.shares = UNITS.map((n) => share(BigInt(n), 10n ** 27n));
@@ -167,9 +168,10 @@ def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
     # 2 · 3 layers · 32 heads · 128 · 131072 positions · 4 bytes
     assert found["cache"] == [units.exact(2 * 3 * 32 * 128 * 131072 * 4), True]
     assert found["zero"] == (
-        "n_dense_layers 0 is another structure, with other formulas; "
-        "metacount count deepseek-v3 --set n_dense_layers=0 counts it"
+        "n_shared_experts 0 is another structure, with other formulas; "
+        "metacount count deepseek-v3 --set n_shared_experts=0 counts it"
     )
+    assert found["none"].startswith("d_ff has no meaning when every layer is MoE: got 18432")
     assert found["reset"] == ["6,738,415,616", "", "2048"]
     for n, texts in zip(UNITS, found["units"], strict=True):
         assert texts == [units.short(n), units.flops(n), units.gib(n)], n

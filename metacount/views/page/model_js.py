@@ -12,6 +12,7 @@ from metacount.algebra.javascript import condition, in_javascript, names_in
 from metacount.algebra.writing import in_letters
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.domain import FROM
+from metacount.textbook.read_rules import ELSEWHERE
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME
 from metacount.views.formula import MEANINGS, in_python
 
@@ -76,6 +77,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
              "parts": None if form is None else _parts(form)}
             for name, form in sheet.forms.items()
         ],
+        "elsewhere": ELSEWHERE,
         "rules": _rules(sheet.rules),
         "longest": None if spec.longest is None else _formula("n_positions - position_offset")
                    if spec.position_offset else _formula("n_positions"),

@@ -37,7 +37,9 @@ function numbersOf(model, texts) {
       Object.keys(model.dtypes).join(", ") };
   }
   v[model.bytesName] = bytes;
-  const problem = brokenRule(model.rules, v) || otherStructure(model, v);
+  const broken = brokenRule(model.rules, v), other = otherStructure(model, v);
+  // what a size below its least means is said better than that the forms are not for it
+  const problem = other && (!broken || broken.startsWith(model.elsewhere)) ? other : broken;
   if (problem) return { problem };
   for (const size of model.derived) v[size.name] = size.value(v);
   return { v };
