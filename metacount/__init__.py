@@ -17,13 +17,14 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import count, verify
+    from metacount.api import count, flow, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
     from metacount.errors import InputError, SpecError
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
+    from metacount.summary.shown import Flow
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification, Witness
 
@@ -32,6 +33,8 @@ else:
 
 # Where each public name lives.
 _HOMES = {
+    "Flow": "summary.shown",
+    "flow": "api",
     "CatalogEntry": "catalog",
     "compare_published": "catalog",
     "entries": "catalog",
@@ -57,6 +60,7 @@ _HOMES = {
 __all__ = [
     "CatalogEntry",
     "Count",
+    "Flow",
     "InputError",
     "Judgement",
     "Model",
@@ -73,6 +77,7 @@ __all__ = [
     "entries",
     "entry",
     "find_model",
+    "flow",
     "ids",
     "judge_claim",
     "verify",
