@@ -17,14 +17,16 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import count, flow, verify
+    from metacount.api import count, flow, summary, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
     from metacount.errors import InputError, SpecError
+    from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.shown import Flow
+    from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification, Witness
 
@@ -34,7 +36,10 @@ else:
 # Where each public name lives.
 _HOMES = {
     "Flow": "summary.shown",
+    "Summary": "summary.summary",
     "flow": "api",
+    "price": "measure.operators",
+    "summary": "api",
     "CatalogEntry": "catalog",
     "compare_published": "catalog",
     "entries": "catalog",
@@ -67,6 +72,7 @@ __all__ = [
     "ModelSpec",
     "Request",
     "SpecError",
+    "Summary",
     "Verification",
     "Witness",
     "Workload",
@@ -80,6 +86,8 @@ __all__ = [
     "flow",
     "ids",
     "judge_claim",
+    "price",
+    "summary",
     "verify",
 ]
 

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from metacount.resolve import Given
     from metacount.spec import Request, Workload
     from metacount.summary.shown import Flow
+    from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification
 
@@ -67,3 +68,20 @@ def flow(
     from metacount.summary.shown import Flow
 
     return Flow(**vars(flow(model, workload, decode=decode, reference=reference)))
+
+
+def summary(given: Given) -> Summary:
+    """Summarise what somebody has in hand, without touching it: a model in any form, or a module.
+
+    An `nn.Module` is measured on a copy without values: no weight is moved, no mode is changed.
+
+    >>> import torch
+    >>> found = summary(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)))
+    >>> found.params, found.flops(input_size=(3, 8)), found.by_role
+    (212, 1152, None)
+    >>> summary("mixtral-8x7b").active_params
+    12879425536
+    """
+    from metacount.summary.summary import summary
+
+    return summary(given)

@@ -11,12 +11,14 @@ from metacount.flow.result import Flow, Letter
 from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
 from metacount.measure.flow.letters import Letters
 from metacount.measure.flow.naming import named
+from metacount.measure.flow.naming import unnamed as unnamed
 from metacount.measure.flow.steps import Step
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload, legend
 from metacount.textbook.count import fitted
 
 if TYPE_CHECKING:
+    from metacount.modules.model import Model as RunModel
     from metacount.resolve import Given
 
 
@@ -43,15 +45,23 @@ def _problem(found: Model | TransformersOnly) -> str:
 
 def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> Flow:
     """The forward of our reference module, with equations and every letter of the spec."""
+    from metacount.modules.build import build
+
+    return flow_of_reference(build(model.spec), (model.id, model.name), request, decode=decode)
+
+
+def flow_of_reference(
+    module: RunModel, names: tuple[str, str], request: Workload | Request, *, decode: bool
+) -> Flow:
+    """The forward of a reference module (on meta) that is there already."""
     from metacount.measure.ours.flow import reference_steps
     from metacount.modules.build import build
 
-    spec = model.spec
+    spec = module.spec
     run = fitted(spec, request)
     if decode and spec.kind == "encoder":
-        raise InputError(f"{model.name} is an encoder, which writes no tokens: leave --decode out")
+        raise InputError(f"{names[1]} is an encoder, which writes no tokens: leave --decode out")
     here = sized(spec, run, decode=decode)
-    module = build(spec)
     steps = reference_steps(module, run, decode=decode)
     runs = other_sizes(spec, run, decode=decode)
     others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
@@ -60,8 +70,8 @@ def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> 
         module,
         named(steps, others, letters),
         _legend(here.letters),
-        model=model.id,
-        name=model.name,
+        model=names[0],
+        name=names[1],
         source="reference",
         workload=run.to_dict(),
         decode=decode,
@@ -73,38 +83,59 @@ def flow_of_config(
 ) -> Flow:
     """The forward of transformers' own module; of its sizes those of the run have letters."""
     from metacount.huggingface.module.model import build_transformers
-    from metacount.huggingface.module.witness import run_dtype, shortfall
-    from metacount.measure.others.flow import NoDecode, foreign_steps
+    from metacount.huggingface.module.witness import run_dtype
     from metacount.verify.compare import fitted_outside
 
     assert model.source is not None
     run, why = fitted_outside(model.source, request)
     module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    notes = (f"transformers: {choice}", *([why] if why else []))
+    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode)
+
+
+def flow_of_module(module: Any, name: str, request: Workload | Request, *, decode: bool) -> Flow:
+    """The forward of a module of transformers' (on meta) that somebody has in hand."""
+    from metacount.resolve import Source
+    from metacount.verify.compare import fitted_outside
+
+    config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
+    run, why = fitted_outside(Source(config=config), request)
+    return _of_theirs(module, (name, name), run, (why,) if why else (), decode=decode)
+
+
+def _of_theirs(
+    module: nn.Module,
+    names: tuple[str, str],
+    run: Workload,
+    notes: tuple[str, ...],
+    *,
+    decode: bool,
+) -> Flow:
+    from metacount.huggingface.module.witness import shortfall
+    from metacount.measure.others.flow import NoDecode, foreign_steps
+
     runs = [run, *(_lengths(run, n) for n in range(len(BATCHES)))]
     try:
         steps, assumed, idle = foreign_steps(module, run, decode=decode)
         others = [foreign_steps(module, one, decode=decode)[0] for one in runs[1:]]
     except NoDecode as error:
-        raise InputError(f"{model.name} cannot decode: {error}; leave --decode out") from None
-    except InputError:
-        raise
+        raise InputError(f"{names[1]} cannot decode: {error}; leave --decode out") from None
     except Exception as error:
         # whatever somebody else's forward raises
-        raise InputError(f"{model.name}: its forward was not run: {shortfall(error)}") from None
+        raise InputError(f"{names[1]}: its forward was not run: {shortfall(error)}") from None
     values = [_run_letters(one, module, decode) for one in runs]
-    notes = [f"transformers: {choice}", *([why] if why else []), *assumed]
     if idle:
-        notes.append(f"{idle:,} FLOPs are experts run on tokens that did not choose them")
+        notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
     return _flow(
         module,
         named(steps, others, Letters(values)),
         _legend(values[0]),
-        model=model.id,
-        name=model.name,
+        model=names[0],
+        name=names[1],
         source="transformers",
         workload=run.to_dict(),
         decode=decode,
-        notes=tuple(notes),
+        notes=(*notes, *assumed),
     )
 
 

@@ -20,9 +20,11 @@ def flow_text(flow: Flow) -> str:
     """Title, letters, one block of lines a step, totals."""
     width = min(columns(), WIDEST)
     title = bold(flow.name) + (f"  ({flow.model})" if flow.model not in ("", flow.name) else "")
-    lines = [title, _run(flow), ""]
-    if flow.letters:
-        terms = [f"{one.letter} = {one.value}\xa0{one.name}" for one in flow.letters]
+    lines = [title, *([_run(flow)] if flow.workload else []), ""]
+    used = _used(flow.steps)
+    if used:
+        terms = [f"{one.letter} = {one.value}\xa0{one.name}" for one in flow.letters
+                 if one.letter in used]  # fmt: skip
         text = ", ".join(term.replace(" = ", "\xa0=\xa0") for term in terms)
         lines += [*(line.replace("\xa0", " ") for line in paragraph("letters", text, width)), ""]
     head = f"{'params':>{PARAMS}}  {'FLOPs':>{FLOPS}}"
@@ -32,10 +34,21 @@ def flow_text(flow: Flow) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def _used(steps: Sequence[Step]) -> set[str]:
+    """The letters that these steps are told in."""
+    found: set[str] = set()
+    for step in steps:
+        for terms in (*step.input_letters, *step.output_letters):
+            for term in terms:
+                found |= set(
+                    "".join(c if c.isalnum() or c == "_" else " " for c in term or "").split()
+                )
+        found |= _used(step.inside)
+    return found
+
+
 def _run(flow: Flow) -> str:
     run = flow.workload
-    if not run:
-        return ""
     batch, length = run["batch_size"], run["seq_len"]
     many = "1 sequence" if batch == 1 else f"{units.exact(batch)} sequences"
     if flow.decode:
@@ -119,7 +132,9 @@ def _said(step: Step, room: int) -> str:
         return f"as {step.like}"
     if step.equation is not None:
         return step.equation
-    if not step.module and len(step.code) <= room:
+    if step.inside:
+        return step.module
+    if step.alone and step.code and len(step.code) <= room:
         return step.code
     given = step.code.partition(" = ")[0] if " = " in step.code else step.code.partition(" ")[0]
     ran = " ".join(step.operators) or "reshaped"

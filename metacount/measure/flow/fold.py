@@ -66,6 +66,7 @@ def _repeated(first: list[Step], last: list[Step], kinds: list[int], times: int)
         module="",
         equation=None,
         code="",
+        alone=False,
         operators=(),
         inputs=first[0].inputs,
         outputs=first[-1].outputs,

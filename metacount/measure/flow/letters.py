@@ -147,7 +147,7 @@ def _power(n: int, prime: int) -> int:
 
 
 def _raised(name: str, power: int) -> str:
-    return name if power == 1 else f"{name}^{power}"
+    return name if power == 1 else name + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(n)] for n in str(power))
 
 
 def _times(factor: int, name: str) -> str:

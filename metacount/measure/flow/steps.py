@@ -20,11 +20,12 @@ from metacount.measure.flow.source import Statement
 # Operators that compute nothing: another look at the same values, a copy, a new empty tensor.
 PLAIN = frozenset(
     ["view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "t", "permute", "unsqueeze",
-     "squeeze", "expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind",
+     "squeeze", "expand", "slice", "select", "split", "split_with_sizes", "unsafe_split",
+     "chunk", "unbind",
      "clone", "_to_copy", "detach", "alias", "arange", "empty", "empty_like", "new_empty", "zeros",
      "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like",
      "scalar_tensor", "copy_", "copy", "lift_fresh", "unfold",
-     "_local_scalar_dense", "is_same_size"]
+     "_local_scalar_dense", "is_same_size", "transpose_", "t_", "squeeze_", "unsqueeze_"]
 )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ class Step:
     module: str
     equation: str | None
     code: str
+    alone: bool  # whether the statement did nothing else
     operators: tuple[str, ...]
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
@@ -224,7 +226,9 @@ def _of_statement(
         if len(taken) == 1 and not step.operators:
             telling.same.update((id(t), taken[0]) for t in made)
         return []
-    return [replace(step, equation=equation or None, code=statement.text, params=params)]
+    shared = any(isinstance(e, Call) and e.statement == statement for e in call.inside)
+    step = replace(step, code=statement.text, alone=not shared)
+    return [replace(step, equation=equation or None, params=params)]
 
 
 def _step(operators: list[Operator], call: Call, name: str, module: str, telling: _Telling) -> Step:
@@ -243,6 +247,7 @@ def _step(operators: list[Operator], call: Call, name: str, module: str, telling
         module=module,
         equation=None,
         code="",
+        alone=False,
         operators=tuple(ran),
         inputs=_shapes(_in_order(taken, call.takes) if module else taken),
         outputs=_shapes(made),

@@ -120,6 +120,20 @@ def _both_branches(seen: Seen) -> str:
     return "x = x + attn + ffn" if module.residual_scale == 1.0 else f"x = x + {scale}"
 
 
+def _with_positions(seen: Seen) -> str:
+    """The table's rows are added to x; before that, an offset to the positions."""
+    if len(seen.inputs) > 1:
+        return "x = x + p"
+    offset: int = seen.module.spec.positions.offset
+    return f"row = position + {offset}" if offset else HIDDEN
+
+
+def _embedding_scale(seen: Seen) -> str:
+    scale: float = seen.module.spec.embedding.scale
+    root = scale == seen.inputs[0][-1] ** 0.5
+    return "x = √{last} · x" if root else f"x = {scale:.4g}·x"
+
+
 def _routed(seen: Seen) -> str:
     module: Any = seen.module
     return HIDDEN if module.routed_scale == 1.0 else f"weights = {module.routed_scale:g}·weights"
@@ -241,12 +255,12 @@ ROWS: tuple[Row, ...] = (
     Row(Block, "x_BSD", "add", _residual),
     Row(Block, "x_BSD", "mul add", _residual),
     Row(Block, "return", "add mul", _both_branches),
-    Row(Stack, "x_BSD", "add", "x = x + p"),
+    Row(Stack, "x_BSD", "add", _with_positions),
     Row(Stack, "x_BSD", "pow div sin cos add", "x = x + sines and cosines of the position",
         "stack cat mul constant_pad_nd reciprocal"),
     Row(Stack, "query_BSD", "", "the query of the last layer: a position"),
     Row(Stack, "biases[windowed]", "sub abs neg mul", "bias = −slope of the head · distance"),
-    Row(Model, "hidden_BSD", "mul", lambda s: f"x = {s.module.spec.embedding.scale:.4g}·x"),
+    Row(Model, "hidden_BSD", "mul", _embedding_scale),
     Row(Model, "hidden_BSD", "add", "x = x + t"),
     Row(Model, "return", "mul", lambda s: f"logits = {s.module.spec.head.scale:.4g}·logits"),
     Row(Model, "return", "div tanh mul",
