@@ -42,6 +42,7 @@ COMMANDS = {
     "check": "a formula of your own against what the model has",
     "code": "the code of a module or of a formula",
     "tree": "the module tree of a model, with shapes and parameters",
+    "flow": "the forward in execution order, with equations and shapes",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
     "bench": "how long the variants of a layer take, beside what the device can do",
