@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import refused
 
-from metacount import find_model, page
+from metacount import InputError, Request, count, find_model, page, units
 from metacount.algebra.javascript import NotWhole, condition, in_javascript
 from metacount.cli import main
 
@@ -58,6 +58,11 @@ def test_the_page_loads_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     (policy,) = (a["content"] for t, a in tags.found if a.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
+    # the steps of each forward add up to the FLOPs
+    for name in ("deepseek-v3", "t5-11b"):
+        total = count(name, Request(seq_len=1024)).matmul_flops
+        assert f"{units.exact(total)} FLOPs." in text
+    assert text.count("y = x / √(mean(x²) + ε) · w") > 4
     # the tree of each model, folded, with its tensors
     assert "0-60" not in text and "3-60 ×58" in text and "decoder" in text
     assert '"number": 1024n' in text
@@ -74,6 +79,16 @@ def test_a_name_is_text_and_nothing_else(
     names = [tag for tag, _ in tags.found]
     assert names.count("script") == 1 and "img" not in names
     assert "&lt;script&gt;alert(1)" in text and "<img" not in text
+
+
+def test_a_forward_that_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("this <model> has no forward")
+
+    monkeypatch.setattr("metacount.flow.run.flow", refuse)
+    text = page("gpt2")
+    assert "No forward in order: this &lt;model&gt; has no forward" in text
+    assert Tags(text).open == []
 
 
 def test_the_page_of_the_api_is_that_of_the_command(

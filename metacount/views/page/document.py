@@ -11,7 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from metacount import __version__
+from metacount.errors import InputError
 from metacount.textbook.fingerprints import source_of, unix_lines
+from metacount.views.page.flow import flow_html
 from metacount.views.page.model_js import models_js
 from metacount.views.page.tree import tree_html
 
@@ -30,6 +32,12 @@ READ = (
 TREE = (
     "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the "
     "reference module as instantiated on the meta device."
+)
+
+
+FLOW = (
+    "Read off a run of the reference module on the meta device. Figures of what repeats (×N) are "
+    "of one; FLOPs are of matrix products alone, 2 for each multiply-add."
 )
 
 
@@ -109,7 +117,23 @@ def _section(i: int, sheet: Worksheet, tree: dict[str, Any]) -> str:
         f'<section aria-labelledby="t{i}"><h2 id="t{i}">{escape(title)}</h2>{about}'
         f'<div id="m{i}"></div><details><summary>Module tree, at the sizes that the model came '
         f'with</summary><p class="faint">{escape(TREE)}</p>'
-        f"{tree_html(tree, tree['all_params'])}</details></section>"
+        f"{tree_html(tree, tree['all_params'])}</details>{_flow(sheet)}</section>"
+    )
+
+
+def _flow(sheet: Worksheet) -> str:
+    """The forward in order, at the sizes that the model came with; or why it cannot be run."""
+    from metacount.flow.run import flow
+
+    run = sheet.workload
+    what = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
+    try:
+        inside = flow_html(flow(sheet.model, run, reference=True).to_dict())
+    except InputError as error:
+        return f'<p class="faint">No forward in order: {escape(str(error))}</p>'
+    return (
+        f"<details><summary>Forward in execution order, at these sizes too, {what}</summary>"
+        f'<p class="faint">{escape(FLOW)}</p>{inside}</details>'
     )
 
 

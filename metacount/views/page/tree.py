@@ -26,7 +26,12 @@ def _module(node: Mapping[str, Any], total: int, depth: int) -> str:
     params = node["all_params"]
     line = _line(name, kind, units.exact(params), units.share(params, total))
     copies = params // node["params"] if node["params"] else 1
-    inner = [_tensor(key, shape, copies) for key, shape in node["tensors"].items()]
+    tensors = node["tensors"]
+    if list(tensors) == ["weight"] and not (node["children"] or node["tied"] or node["buffers"]):
+        kind += f" {tensors['weight']}"  # one weight and nothing else is one line, not two
+        line = _line(name, kind, units.exact(params), units.share(params, total))
+        return f'<div class="leaf">{line}</div>'
+    inner = [_tensor(key, shape, copies) for key, shape in tensors.items()]
     inner += [_leaf(key, f" is {place}, counted there", "0") for key, place in node["tied"].items()]
     inner += [_leaf(key, f" {shape} buffer", "0") for key, shape in node["buffers"].items()]
     inner += [_module(child, total, depth + 1) for child in node["children"]]
