@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_forward_that_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object, **__: object) -> None:
         raise InputError("this <model> has no forward")
 
-    monkeypatch.setattr("metacount.flow.run.flow", refuse)
+    monkeypatch.setattr(import_module("metacount.flow.run"), "flow", refuse)
     text = page("gpt2")
     assert "No forward in order: this &lt;model&gt; has no forward" in text
     assert Tags(text).open == []
