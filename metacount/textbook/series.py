@@ -63,9 +63,8 @@ def bars(
         for request in requests:
             result = count(model.spec, request)
             parts = by_part(model.spec, result.workload, quantity)
-            warnings = tuple(f"{model.name}: {text}" for text in result.warnings)
             found.append(Bar(model=model.name, label=label, run=result.workload, parts=parts,
-                             warnings=warnings))  # fmt: skip
+                             warnings=result.warnings))  # fmt: skip
     return found
 
 

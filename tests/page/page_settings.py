@@ -9,6 +9,7 @@ from metacount.errors import SpecError
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES, run_sizes
 from metacount.textbook.count import count
+from metacount.textbook.domain import sizes_text
 from metacount.textbook.proven import proven
 from metacount.textbook.worksheet import RUN, Worksheet
 
@@ -63,6 +64,9 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
     said = {side: against for side, against in
             (("transformers", proof and proof.code), ("reference", proof and proof.ours))
             if against}  # fmt: skip
+    # a model without an encoder has no S_e, whatever a workload says
+    small = [text for text in (proof.small if proof else ())
+             if spec.has_encoder or not text.startswith("S_e ")]  # fmt: skip
     totals = result.to_dict()
     figures: dict[str, Any] = {}
     for quantity, parts in QUANTITIES.items():
@@ -76,7 +80,8 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
             "parts": {part: str(value) for part, value in by_part.items()},
             "said": {
                 side: {"name": against.name, "verdict": one.verdict, "text": one.text,
-                       "where": list(one.where)}
+                       "where": list(one.where),
+                       "domain": sizes_text(one.where, small)}
                 for side, against in said.items() for one in against.said
                 if one.quantity == quantity
             },

@@ -33,6 +33,9 @@ return models.map((model, i) => asked[i].map((texts) => {
   const figures = {};
   for (const quantity of model.quantities) {
     const figure = found.figures[quantity.name];
+    for (const one of Object.values(figure ? figure.said : {})) {
+      one.domain = domain(model, one.where, found.v);
+    }
     figures[quantity.name] = figure && { total: figure.total, said: figure.said,
       parts: Object.fromEntries(quantity.parts.map((part, k) => [part.role, figure.parts[k]])) };
   }

@@ -83,7 +83,10 @@ def test_lengths_are_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     long = svg_of(capsys, tmp_path / "q.svg", "gpt2", "bert-base", "--quantity", "matmul_flops")
     assert {"GPT-2 small, seq 1,024", "BERT-base uncased, seq 512"} <= said(long)
     warned = svg_of(capsys, tmp_path / "r.svg", "gpt2", "--quantity", "matmul_flops", "--seq", "2k")
-    assert any("1024 learned positions and cannot run 2048" in text for text in said(warned))
+    assert any(
+        "GPT-2 small: the model has 1024 learned positions and cannot run 2048" in text
+        for text in said(warned)
+    )
 
 
 def test_no_labels_overlap_with_many_models_and_long_names() -> None:
@@ -93,9 +96,10 @@ def test_no_labels_overlap_with_many_models_and_long_names() -> None:
     run = count(models[0].spec).workload
     long = "a-very-long-name-that-somebody-gave-to-a-model of several words and more words still"
     parts = {"attention": 3 * 10**9, "ffn": 8 * 10**9, "norm": 10, "head": 10**9}
-    rows = [Bar(model=long, label=f"{long} {i}", run=run, parts=parts, warnings=(f"{long} {i}",))
-            for i in range(12)]  # fmt: skip
+    rows = [Bar(model=f"{long} {i}", label=f"{long} {i}", run=run, parts=parts,
+                warnings=("too long",)) for i in range(12)]  # fmt: skip
     figure = quantities_figure(rows, "matmul_flops")
+    assert [text.get_text() for text in figure.texts] == ["12 models: too long"]
     FigureCanvasAgg(figure)
     figure.draw_without_rendering()
     width = figure.bbox.width

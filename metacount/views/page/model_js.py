@@ -13,7 +13,7 @@ from metacount.algebra.writing import in_letters
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.domain import FROM
 from metacount.textbook.read_rules import ELSEWHERE
-from metacount.textbook.worksheet import ALIASES, BYTES_NAME
+from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
 from metacount.views.formula import MEANINGS, in_python
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "dtypes": dict(DTYPE_BYTES),
         "bytesName": BYTES_NAME,
         "aliases": ALIASES,
-        "runNames": ["batch_size", "seq_len", "source_len", "prefix_len"],
+        "runNames": RUN,
         "sizes": [
             {"name": s.term.name, "letter": s.term.letter, "meaning": s.term.meaning,
              "number": s.number, "least": s.least, "most": s.most}
@@ -85,6 +85,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "fixed": sheet.fixed,
         "config": sheet.config,
         "from": FROM,
+        "order": [*spec.to_dict(), *RUN],
         "proofs": None if sheet.proofs is None else _proofs(sheet.proofs),
     }  # fmt: skip
 

@@ -166,7 +166,8 @@ function proofsOf(model, v) {
 
 function small(model, v) {
   const names = { batch_size: "B", seq_len: "S", source_len: "S_e" };
-  return model.sizes
+  const place = (one) => model.order.indexOf(one.name); // as Python lists them
+  return [...model.sizes].sort((a, b) => place(a) - place(b))
     .filter((one) => one.name !== "moe_every" && one.name !== "prefix_len" && v[one.name] < model.from)
     .map((one) => `${names[one.name] || one.name} = ${v[one.name]}`);
 }

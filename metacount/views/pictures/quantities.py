@@ -60,8 +60,18 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
     """One bar for each, absolute on the left, percent on the right."""
     runs = not quantity.endswith("params")  # what is stored is the same whatever is run
     rows = [(_name(bar, bars, lang) if runs else bar.label, bar.parts) for bar in bars]
-    notes = dict.fromkeys(text for bar in bars for text in bar.warnings) if runs else {}
-    return _figure(rows, quantity, lang, said=_said(bars, quantity, lang), notes=list(notes))
+    notes = _notes(bars) if runs else []
+    return _figure(rows, quantity, lang, said=_said(bars, quantity, lang), notes=notes)
+
+
+def _notes(bars: Sequence[Bar]) -> list[str]:
+    """Each warning once, after the model, or after how many models it is of."""
+    models: dict[str, dict[str, None]] = {}
+    for bar in bars:
+        for text in bar.warnings:
+            models.setdefault(text, {})[bar.model] = None
+    return [f"{next(iter(those)) if len(those) == 1 else f'{len(those)} models'}: {text}"
+            for text, those in models.items()]  # fmt: skip
 
 
 def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
