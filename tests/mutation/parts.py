@@ -98,6 +98,7 @@ PARTS = {
             "tests/huggingface/test_checkpoint_header.py",
             "tests/huggingface/test_checkpoint_hub.py",
             "tests/huggingface/test_weights.py",
+            "tests/huggingface/test_logits.py",
             "tests/huggingface/test_minilm.py",
         ),
         BOTH,
