@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.commands import json_text, prepare_for_torch
 from metacount.commands.options import (
     MODEL_HELP,
+    add_over,
     add_quantity,
     add_settings,
     check_quantity,
@@ -13,6 +14,7 @@ from metacount.commands.options import (
 from metacount.errors import InputError, shown
 from metacount.resolve import find_model
 from metacount.settings import parse_settings
+from metacount.settings.over import each_setting
 from metacount.settings.values import dtype, length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -53,9 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "its sizes are sliders, its numbers closed forms that it evaluates, each "
                         "with what is proven of it")  # fmt: skip
     add_quantity(parser, QUANTITIES, "; by its parts, absolute and in percent")
-    parser.add_argument("--over", metavar="FIELD=LIST",
-                        help="a bar for each value of one size: d_ff=1024,2048,4096")  # fmt: skip
-    parser.add_argument("--seq", metavar="LIST",
+    add_over(parser)
+    parser.add_argument("--seq", metavar="N,N,...",
                         help="a bar for each length of a sequence: 1k,4k,16k,64k; with --caches "
                         "the points of its lines")  # fmt: skip
     parser.add_argument("--batch", type=whole_number, metavar="N", help="sequences (default 1)")
@@ -169,20 +170,11 @@ def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
     """Each model that gets a bar, under its name or its value of --over."""
     if args.over is None:
         return [(model.name, model) for model in _found(args)]
-    field, equals, values = args.over.partition("=")
-    if not equals or not values:
-        raise InputError(
-            f"--over takes FIELD=LIST such as d_ff=1024,2048: got '{shown(args.over)}'"
-        )
     found = []
     for name in args.model:
-        for value in values.split(","):
-            setting = f"{field.strip()}={value.strip()}"
-            try:
-                model = find_model(name, [*args.settings, setting])
-            except InputError as error:
-                raise InputError(str(error).replace("--set", "--over", 1)) from None
-            label = f"{field.strip()} = {value.strip()}"
+        for setting in each_setting(args.over):
+            model = find_model(name, [*args.settings, setting])
+            label = setting.replace("=", " = ", 1)
             found.append((f"{model.name}, {label}" if len(args.model) > 1 else label, model))
     return found
 

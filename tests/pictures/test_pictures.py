@@ -218,9 +218,9 @@ def test_names_in_any_letters(
     ("arguments", "message"),
     [
         (("llama-7b", "--quantity", "parms"), "--quantity 'parms' is unknown; did you mean params"),
-        (("llama-7b", "--over", "d_ff"), "--over takes FIELD=LIST such as d_ff=1024,2048: got"),
-        (("llama-7b", "--over", "d_fff=1,2"), "--over: 'd_fff' is not a field of a model"),
-        (("llama-7b", "--over", "d_ff=1,x"), "--over d_ff must be a whole number"),
+        (("llama-7b", "--over", "d_ff"), "--over needs FIELD=VALUE,VALUE,...: got"),
+        (("llama-7b", "--over", "d_fff=1,2"), "--set: 'd_fff' is not a field of a model"),
+        (("llama-7b", "--over", "d_ff=1,x"), "--set d_ff must be a whole number"),
         (("llama-7b", "--over", "n_kv_heads=32,5"), "n_kv_heads must divide n_heads"),
         (("llama-7b", "--over", "n_layers=" + ",".join(map(str, range(1, MOST_BARS + 2)))),
          f"{MOST_BARS + 1} bars are too many for one picture, at most {MOST_BARS}"),
