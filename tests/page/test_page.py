@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from command_line import refused
 
-from metacount import InputError, Request, count, find_model, page, units
+from metacount import InputError, Model, Request, count, find_model, page, units
 from metacount.algebra.javascript import NotWhole, condition, in_javascript
 from metacount.cli import main
+from metacount.views.page.model_js import REFUSED, UNKNOWN
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & '\"`${3}`"
 
@@ -90,6 +91,13 @@ def test_a_forward_that_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     text = page("gpt2")
     assert "No forward in order: this &lt;model&gt; has no forward" in text
     assert Tags(text).open == []
+
+
+def test_a_model_of_which_nothing_is_recorded_or_that_is_refused() -> None:
+    llama = find_model("llama-7b")
+    assert REFUSED not in page(llama) and UNKNOWN in page(llama)  # as data, shown where it is so
+    assert REFUSED in page(Model(**{**vars(llama), "refused": True}))
+    assert '"proofs": null' in page(Model(**{**vars(llama), "refused": True}))
 
 
 def test_the_page_of_the_api_is_that_of_the_command(

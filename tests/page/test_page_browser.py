@@ -105,6 +105,22 @@ def test_a_planted_error_is_found(
     assert differences(found[0], those[0]) != []
 
 
+def test_what_was_proven_of_other_files_is_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("proof_cases", "proven"):
+        monkeypatch.setattr(f"metacount.textbook.{module}.has_changed", lambda *_: True)
+    llama = worksheet(find_model("llama3-8b"), Request())
+    those = [drawn(llama, 6)]
+    found = evaluated_at(page_html([llama]), those, tmp_path)
+    assert differences(found[0], those[0]) == []
+    said = [one for row in found[0] if "figures" in row
+            for figure in row["figures"].values() for one in figure["said"].values()]  # fmt: skip
+    assert said
+    for one in said:
+        assert one["verdict"] == "not said" and one["text"].endswith("is not what was proven")
+
+
 DRIVE = """
 const field = (name) => document.getElementById(`m1-${name}`);
 const total = (quantity) =>

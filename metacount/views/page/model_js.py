@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from metacount.textbook.worksheet import Worksheet
 
 
+UNKNOWN = "nothing is recorded of a model of this structure"
+REFUSED = "transformers refuses this config, so that nothing of its code speaks of it"
+
+
 class Code(str):
     """JavaScript that stands as it is."""
 
@@ -86,6 +90,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "config": sheet.config,
         "from": FROM,
         "order": [*spec.to_dict(), *RUN],
+        "unproven": REFUSED if sheet.model.refused else UNKNOWN,
         "proofs": None if sheet.proofs is None else _proofs(sheet.proofs),
     }  # fmt: skip
 

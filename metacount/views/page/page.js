@@ -355,8 +355,7 @@ function card(quantity) {
 
 function proofLines(model, quantity, said, v) {
   if (model.proofs === null) {
-    return [made("p", {}, made("b", { class: "tag no" }, "not proven"),
-      " nothing is recorded of a model of this structure")];
+    return [made("p", {}, made("b", { class: "tag no" }, "not proven"), ` ${model.unproven}`)];
   }
   const whose = (side, name) => (side === "reference" ? "our reference modules"
     : `the code of ${name} in transformers ${model.proofs.transformers}`);
