@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from metacount.errors import InputError
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from metacount.resolve import Given, Model
@@ -72,20 +75,30 @@ def flow(
     *,
     decode: bool = False,
     reference: bool = False,
+    inputs: Sequence[Any] = (),
+    input_size: Any = None,
+    dtype: Any = None,
 ) -> Flow:
     """Show a model's forward in execution order: every step with its equation, shapes and figures.
 
     `decode` runs one more token on a cache. Of a config, transformers' own module runs, or with
-    `reference` ours.
+    `reference` ours. A module of somebody's own is run over `inputs`, or over an `input_size`.
 
     >>> found = flow("gpt2")
     >>> [step.name for step in found.steps], found.matmul_flops
     (['embed_tokens', 'decoder', 'lm_head'], 291648307200)
     """
-    from metacount.flow.run import flow
-    from metacount.summary.shown import Flow
+    from metacount.summary.summary import ModelSummary, summary
 
-    return Flow(**vars(flow(model, workload, decode=decode, reference=reference)))
+    found = summary(model)
+    given = {"input_size": input_size, "dtype": dtype} if input_size is not None else {}
+    if isinstance(found, ModelSummary):
+        if inputs or given or dtype is not None:
+            raise InputError(f"{found.name} runs tokens: give a workload, no inputs and no sizes")
+        return found.flow(workload, decode=decode, reference=reference)
+    if reference:
+        raise InputError(f"{found.name} has no spec, so there is no reference module")
+    return found.flow(*inputs, **given, workload=workload, decode=decode)
 
 
 def summary(given: Given) -> Summary:
@@ -98,7 +111,7 @@ def summary(given: Given) -> Summary:
     >>> found.params, found.flops(input_size=(3, 8)), found.by_role
     (212, 1152, None)
     >>> summary("mixtral-8x7b").active_params
-    12879425536
+    12879925248
     """
     from metacount.summary.summary import summary
 

@@ -59,8 +59,9 @@ class Flow:
         for path in paths:
             matching = list(_matching(self.steps, path))
             if not matching:
-                known = sorted({step.path for _, step in _every(self.steps, 1) if step.name})
-                close = nearest(path, known, f"choose one of {', '.join(known[:8])}, ...")
+                known = {step.path for _, step in _every(self.steps, 1) if step.name}
+                words = {*known, *(name.rpartition(".")[2] for name in known)}
+                close = nearest(path, words, f"try {', '.join(sorted(known, key=len)[:3])}")
                 raise InputError(f"--only {shown(path)}: no step ran there; {close}")
             found += matching
         return replace(self, steps=tuple(found))
@@ -105,7 +106,8 @@ def _matching(steps: Sequence[Step], path: str) -> Iterator[Step]:
     """Steps that a path names: their full path, or its end; the outermost ones."""
     for step in steps:
         if step.name and step.module and _is_named(step, path):
-            yield step
+            # of layers that are alike, the one that was asked for
+            yield replace(step, times=1, name=path if step.times > 1 else step.name, like=None)
         else:
             yield from _matching(step.inside, path)
 

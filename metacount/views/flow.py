@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from metacount.flow.result import Flow
     from metacount.measure.flow.steps import Step
 
+    Shown = tuple[str, str]  # one shape in letters and in numbers
+
 PARAMS, FLOPS = 7, 10  # characters of the two figures
 WIDEST = 120
 
@@ -166,12 +168,10 @@ def _figured(text: str, length: int, step: Step, width: int) -> str:
 
 def _shapes(step: Step, width: int) -> list[str]:
     """In letters and in numbers; once where all inputs and outputs are of one shape."""
-    letters = [_all(step.inputs, step.input_letters), _all(step.outputs, step.output_letters)]
-    numbers = [_all(step.inputs, ()), _all(step.outputs, ())]
-    every = {*zip(step.inputs, step.input_letters or step.inputs, strict=True),
-             *zip(step.outputs, step.output_letters or step.outputs, strict=True)}  # fmt: skip
-    if not step.inputs or len(every) == 1:
-        letters, numbers = letters[1:], numbers[1:]
+    ends = [_shown(step.inputs, step.input_letters), _shown(step.outputs, step.output_letters)]
+    if not step.inputs or len({*ends[0], *ends[1]}) == 1:
+        ends = ends[1:]
+    letters, numbers = ([_counted(end, which) for end in ends] for which in (0, 1))
     parts = [letters] if letters == numbers else [letters, numbers]
     whole = [" → ".join(part) for part in parts]
     if len(" = ".join(whole)) <= width:
@@ -180,14 +180,37 @@ def _shapes(step: Step, width: int) -> list[str]:
     for mark, part, text in zip(("", "= "), parts, whole, strict=False):
         if len(mark + text) <= width:
             lines.append(mark + text)
-        else:
-            lines += [mark + part[0], *("  → " + rest for rest in part[1:])]
+            continue
+        for start, end in zip((mark, "  → "), part, strict=False):
+            lines += _wrapped(start, end.split("; "), width)
     return lines
 
 
-def _all(shapes: Sequence[tuple[int, ...]], letters: Sequence[Sequence[str | None]]) -> str:
+def _shown(
+    shapes: Sequence[tuple[int, ...]], letters: Sequence[Sequence[str | None]]
+) -> list[Shown]:
     named = letters or [(None,) * len(shape) for shape in shapes]
-    return "; ".join(
-        "[" + ", ".join(t or str(n) for n, t in zip(shape, terms, strict=True)) + "]"
+    return [
+        (
+            "[" + ", ".join(t or str(n) for n, t in zip(shape, terms, strict=True)) + "]",
+            "[" + ", ".join(map(str, shape)) + "]",
+        )
         for shape, terms in zip(shapes, named, strict=True)
-    )
+    ]
+
+
+def _counted(shapes: list[Shown], which: int) -> str:
+    """Shapes in letters (0) or in numbers (1), those that come again with ×."""
+    times = {shape: shapes.count(shape) for shape in shapes}
+    return "; ".join(shape[which] + (f" ×{n}" if n > 1 else "") for shape, n in times.items())
+
+
+def _wrapped(start: str, shapes: list[str], width: int) -> list[str]:
+    lines = [start + shapes[0]]
+    for shape in shapes[1:]:
+        if len(lines[-1]) + 2 + len(shape) <= width:
+            lines[-1] += "; " + shape
+        else:
+            lines[-1] += ";"
+            lines.append(" " * len(start) + shape)
+    return lines

@@ -2,38 +2,275 @@
 
 from __future__ import annotations
 
-import pytest
+from fractions import Fraction
+from typing import Any
 
-from metacount import catalog
+import pytest
+import torch
+from command_line import refused, run, run_json
+from torch import Tensor
+
+import metacount
+from metacount import InputError, catalog
+from metacount.flow import sizes
 from metacount.flow.run import flow
+from metacount.measure.flow.letters import Letters
+from metacount.measure.flow.steps import Step, summed
+from metacount.measure.ours import equations
+from metacount.measure.ours.flow import reference_steps
+from metacount.modules.build import build
+from metacount.modules.norm import RMSNorm
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.count import count
+from metacount.views.flow import flow_text
 
+BUILT = [entry.id for entry in catalog.entries() if entry.sizes is not None]
 # One of each: placement of norms, kind of position, attention, feed-forward, stacks.
 KINDS = (
-    "gpt2", "bert-base", "t5-small", "llama-7b", "mixtral-8x7b", "deepseek-v3", "gemma2-2b",
-    "bloom-176b", "gpt-oss-20b", "pythia-12b", "olmo2-1b", "glm-130b", "transformer-base",
-    "switch-base-8", "phi3.5-moe", "pangu-alpha-207b", "gopher-280b", "llama4-scout-text",
+    "gpt2", "bert-base", "t5-small", "mixtral-8x7b", "deepseek-v3", "gemma2-2b", "bloom-176b",
+    "gpt-oss-20b", "pythia-12b", "olmo2-1b", "glm-130b", "transformer-base", "switch-base-8",
+    "phi3.5-moe", "pangu-alpha-207b", "gopher-280b", "llama4-scout-text",
 )  # fmt: skip
+
+
+def shallow(name: str) -> ModelSpec:
+    """A model of the catalog with few layers, every kind of them."""
+    spec = catalog.entry(name).spec()
+    fewer = {n: min(getattr(spec, n), 4) for n in ("n_layers", "n_encoder_layers")}
+    return spec.replace(**fewer)
 
 
 def short(spec: ModelSpec) -> Workload:
     return Workload(batch_size=3, seq_len=29, source_len=31 if spec.has_encoder else None)
 
 
+def every(steps: tuple[Step, ...]) -> list[Step]:
+    return [one for step in steps for one in (step, *every(step.inside))]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_the_steps_of_every_model_add_up(name: str) -> None:
+    spec = catalog.entry(name).spec()
+    workload = short(spec)
+    module, counted = build(spec), count(spec, workload).to_dict()
+    steps = reference_steps(module, workload)
+    assert summed(steps)["flops"] == counted["matmul_flops"]
+    assert summed(steps)["params"] == counted["params"]
+    if spec.kind != "encoder":
+        steps = reference_steps(module, workload, decode=True)
+        assert summed(steps)["flops"] == counted["decode_matmul_flops"]
+
+
+# Sizes beside those that letters were told by: no primes, but as different from each other.
+THIRD = {
+    "BATCHES": (4,), "COUNTS": ((6, 10, 9, 14),), "LENGTHS": ((33, 38),), "POSITIONS": (90,),
+    "WIDTHS": (tuple(range(40, 200, 7)),), "WINDOWS": {"inside": (8,), "beyond": (500,)},
+    "SMALL": {"top_k": (3,), "n_shared_experts": (2,), "n_token_types": (4,), "top_groups": (3,),
+              "n_groups": (4,)},
+}  # fmt: skip
+
+
+def value(term: str, letters: dict[str, int]) -> Any:
+    """What a name in letters is at some sizes."""
+    text = "".join({"·": "*", "²": "**2", "³": "**3"}.get(c, c) for c in term)
+    whole = {name: Fraction(n) for name, n in letters.items()}
+    return eval(text, {"__builtins__": {}}, whole)
+
+
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_steps_add_up_and_every_one_is_explained(name: str, decode: bool) -> None:
-    spec = catalog.entry(name).spec()
+def test_every_step_is_explained_and_its_letters_hold_at_other_sizes(
+    name: str, decode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = shallow(name)
     if decode and spec.kind == "encoder":
         return
-    workload = short(spec)
-    found = flow(name, workload, decode=decode)
-    counted = count(spec, workload).to_dict()
-    assert found.matmul_flops == counted["decode_matmul_flops" if decode else "matmul_flops"]
-    assert found.params + found.unused == counted["params"]
+    found = flow(spec, short(spec), decode=decode)
     assert found.unused == 0 or (decode and spec.has_encoder)
-    for _, step in found.walk():
-        assert step.equation, step
-        terms = [t for shape in (*step.input_letters, *step.output_letters) for t in shape]
-        assert all(terms), step
+    for table, values in THIRD.items():
+        monkeypatch.setattr(sizes, table, values)
+    monkeypatch.setattr(sizes, "RUNS", 1)
+    ((other, workload, letters),) = sizes.other_sizes(spec, short(spec), decode=decode)
+    again = every(reference_steps(build(other), workload, decode=decode))
+    told = every(found.steps)
+    assert [step.name for step in told] == [step.name for step in again]
+    for step, there in zip(told, again, strict=True):
+        assert step.inside or step.equation, step
+        for ours, theirs in ((step.input_letters, there.inputs),
+                             (step.output_letters, there.outputs)):  # fmt: skip
+            assert [[value(t or "None", letters) for t in shape] for shape in ours] == [
+                list(shape) for shape in theirs
+            ], step
+        if not step.inside:
+            assert value(step.flops_letters or "None", letters) == there.flops
+            assert value(step.params_letters or "None", letters) == there.params
+
+
+def test_a_number_is_never_called_by_chance() -> None:
+    # 4096 is d here, and in the other runs something that no letter gives
+    runs = [{"B": 1, "d": 4096, "h": 32}, {"B": 5, "d": 101, "h": 17}, {"B": 7, "d": 103, "h": 19}]
+    letters = Letters(runs)
+    assert letters.name([4096, 101, 103]) == "d"
+    assert letters.name([4096, 4096, 4096]) == "4096"
+    assert letters.name([4096, 101, 104]) is None
+    assert letters.name([4096, 1717, 1957]) is None  # d·h elsewhere, but not here
+    assert letters.name([32 * 4096, 1717, 1957]) == "d·h"
+    assert letters.name([4128, 118, 122]) == "d + h"
+
+
+def test_equations_are_shown_only_where_their_operators_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = RMSNorm.forward
+    monkeypatch.setattr(RMSNorm, "forward", lambda self, x: plain(self, x).sin())
+    found = flow("llama-7b", Workload(seq_len=8))
+    norms = [step for step in every(found.steps) if step.module == "RMSNorm"]
+    assert {step.equation for step in norms} == {None}
+    assert {step.operators[-1] for step in norms} == {"sin"}
+    (line,) = [one for one in flow_text(found).splitlines() if one.startswith("  norm ")]
+    assert line.split() == [
+        "norm",
+        *["RMSNorm:", "pow", "mean", "add", "rsqrt", "mul", "sin", "4.10K"],
+    ]
+
+
+def small(name: str, **changes: Any) -> ModelSpec:
+    return catalog.entry(name).spec().replace(**changes)
+
+
+def variations() -> list[ModelSpec]:
+    """What no model of the catalog has."""
+    gates = ("identity", "relu", "relu2", "sigmoid", "clamped_swiglu", "silu", "gelu")
+    plain = ("relu", "silu", "relu2", "sigmoid", "gelu")
+    dense = {"n_layers": 1}
+    found = [small("llama-7b", activation=name, **dense) for name in gates]
+    found += [small("deepseek-moe-16b", activation=name, n_layers=2, shared_expert_gate=True)
+              for name in gates]  # fmt: skip
+    found += [small("gpt2", activation=name, **dense) for name in plain]
+    found += [small("switch-base-8", activation=name, n_layers=2, n_encoder_layers=2)
+              for name in plain]  # fmt: skip
+    head = {"has_head": True, "tie_embeddings": True, "head_transform": True, "pooler": False}
+    found += [small("bert-base", activation=name, n_layers=1, n_encoder_layers=0, **head)
+              for name in ("gelu", "relu", "silu")]  # fmt: skip
+    found += [small("deepseek-v3", n_layers=4, rope_style="half")]
+    found += [small("gpt2", activation="silu", swish_beta=1.5, **dense)]
+    return found
+
+
+def test_every_row_of_equations_is_met_and_every_variation_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    met: set[equations.Row] = set()
+    found = equations.row_of
+
+    def noted(seen: Any) -> equations.Row | None:
+        row = found(seen)
+        met.update([row] if row else [])
+        return row
+
+    monkeypatch.setattr(equations, "row_of", noted)
+    specs = [*variations(), *map(shallow, KINDS)]
+    for spec in specs:
+        for decode in (False, True)[: 1 if spec.kind == "encoder" else 2]:
+            for step in every(reference_steps(build(spec), short(spec), decode=decode)):
+                assert step.inside or step.equation, step
+    assert [row for row in equations.ROWS if row not in met] == []
+
+
+def test_a_repeated_block_stands_once(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "flow", "llama-7b")
+    assert text.count("q_proj") == 1
+    assert "layers.0-31 ×32" in text
+    assert "scores = q·kᵀ / √h_d" in text
+    assert "[B, S, d] → [B, S, m] = [1, 2048, 4096] → [1, 2048, 11008]" in text
+    assert "29,261,612,187,648 FLOPs" in text
+    alternating = run(capsys, "flow", "gemma2-2b", "--depth", "3")
+    assert "layers.0-25 ×13, each" in alternating
+
+
+def test_periods_fold_in_periods() -> None:
+    # seven of eight layers are of one kind, every second one has experts
+    found = flow("type:jamba", Workload(seq_len=8))
+    (model,) = [step for step in found.steps if step.name == "model"]
+    (period,) = [step for step in model.inside if step.times > 1]
+    assert (period.name, period.times) == ("layers.0-31", 4)
+    assert [step.name for step in period.inside] == [
+        "layers.0-3", "layers.4", "layers.5", "layers.6", "layers.7"
+    ]  # fmt: skip
+    assert [step.like for step in period.inside][2:] == ["layers.1", "layers.0", "layers.1"]
+    assert found.params + found.unused == metacount.summary("type:jamba").params
+
+
+def test_one_layer_of_many(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = run_json(capsys, "flow", "deepseek-v3")
+    assert set(whole["letters"]) >= {"B", "S", "d", "d_c", "d_r"}
+    for path, n in (("layers.3", 1), ("decoder.layers.17", 1), ("self_attn", 2)):
+        data = run_json(capsys, "flow", "deepseek-v3", "--only", path)
+        assert [step["times"] for step in data["steps"]] == [1] * n
+    (layer,) = run_json(capsys, "flow", "deepseek-v3", "--only", "layers.17")["steps"]
+    latent = next(s for s in layer["steps"] if s["name"] == "self_attn")["steps"]
+    down = next(s for s in latent if s["name"] == "kv_a_proj_with_mqa")
+    assert down["outputs"] == [{"shape": [1, 2048, 576], "letters": ["B", "S", "d_c + d_r"]}]
+    assert down["matmul_flops_letters"] == "2·B·S·d·(d_c + d_r)"
+
+
+def test_a_config_runs_transformers_own_module(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "flow", "type:gpt2", "--seq", "16", "--decode", "--batch", "2")
+    assert (data["source"], data["unused_params"]) == ("transformers", 0)
+    assert {name: one["value"] for name, one in data["letters"].items()} == {"B": 2, "T": 16}
+    text = run(capsys, "flow", "type:gpt2", "--seq", "16")
+    assert "hidden_states = attn_output + residual" in text  # the statement that ran
+    ours = run_json(capsys, "flow", "type:gpt2", "--seq", "16", "--reference")
+    theirs = run_json(capsys, "flow", "type:gpt2", "--seq", "16")
+    assert ours["source"] == "reference"
+    assert ours["matmul_flops"] == theirs["matmul_flops"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["deepseek-v3", "mixtral-8x7b", "t5-small", "type:mixtral"])
+def test_no_line_wraps(
+    name: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for option in ((), ("--decode",)):
+        lines = run(capsys, "flow", name, "--seq", "64", *option).splitlines()
+        assert max(map(len, lines)) <= width
+        assert all(line == line.rstrip() for line in lines)
+
+
+WRONG = [
+    (("bert-base", "--decode"), "writes no tokens"),
+    (("type:bert", "--decode", "--seq", "8"), "cannot decode"),
+    (("llama-7b", "--depth", "0"), "at least 1"),
+    (("llama-7b", "--only", "layers.99"), "no step ran there"),
+    (("llama-7b", "--only", "self_atn"), "did you mean"),
+    (("llama-7", ), "did you mean"),
+    (("jamba-1.5-large",), "Mamba"),
+    (("type:jamba", "--reference"), "no reference module"),
+    (("gpt2", "--source-len", "5"), "encoder-decoder"),
+    (("llama-7b", "--set", "n_kv_heads=5"), "must divide"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG)
+def test_a_wrong_request_is_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, "flow", *arguments)
+
+
+def test_of_a_module_in_hand() -> None:
+    class Expert(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.down(torch.nn.functional.silu(self.up(x)))
+
+    found = metacount.flow(Expert(), inputs=(torch.rand(2, 16, 64),))
+    assert found.matmul_flops == 2 * 2 * 16 * 64 * 256 * 2
+    assert [step.name for step in found.steps] == ["up", "", "down"]
+    assert metacount.flow(Expert(), input_size=(2, 16, 64)).matmul_flops == found.matmul_flops
+    with pytest.raises(InputError, match="inputs"):
+        metacount.flow("gpt2", input_size=(2, 16))

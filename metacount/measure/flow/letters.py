@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations
 from math import prod
+from typing import TypeAlias
 
-COEFFICIENTS = (1, 2, 3)
+Numbers: TypeAlias = tuple[Fraction, ...]  # of one size, one a run
+
+TIMES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2))  # each letter of a sum
 EXTRAS = (-2, -1, 1, 2)
 FACTORS = (1, 2, 3, 4)  # before a bracket
 
@@ -77,28 +81,47 @@ class Letters:
             return str(numbers[0])
         if not self._order or 0 in numbers:
             return None
-        powers = [self._powers(n, i) for i, n in enumerate(numbers[1:])]
-        first = powers[0][0]
-        if all(found == first for found, _ in powers):
-            rest = {r for _, r in powers}
-            if len(rest) == 1 and numbers[0] == powers[0][1] * _value(first, self.runs[0]):
-                return self._product(powers[0][1], first)
+        whole = tuple(map(Fraction, numbers))
+        plain = self._monomial(whole)
+        if plain is not None:
+            return plain
         # a product of letters and a sum: what divides all runs stands before the bracket
+        powers = [self._powers(n, i)[0] for i, n in enumerate(whole[1:])]
         common = {name: least for name in self.runs[0]
-                  if (least := min(found.get(name, 0) for found, _ in powers)) > 0}  # fmt: skip
-        rests = tuple(Fraction(n, 1) / _value(common, run)
-                      for n, run in zip(numbers, self.runs, strict=True))  # fmt: skip
+                  if (least := min(found.get(name, 0) for found in powers)) > 0}  # fmt: skip
+        rests = [n / _value(common, run) for n, run in zip(whole, self.runs, strict=True)]
         for factor in FACTORS:
-            added = self._sums.get(tuple(rest / factor for rest in rests))
+            added = self._sum(tuple(rest / factor for rest in rests))
             if added is not None and (common or factor > 1):
                 return f"{self._product(Fraction(factor), common)}·({added})"
             if added is not None:
                 return added
         return None
 
-    def _powers(self, number: int, i: int) -> tuple[dict[str, int], Fraction]:
+    def _monomial(self, numbers: Numbers) -> str | None:
+        """A product of letters, with a number before it."""
+        if any(n <= 0 for n in numbers):
+            return None
+        powers = [self._powers(n, i) for i, n in enumerate(numbers[1:])]
+        first, rest = powers[0]
+        if any(found != (first, rest) for found in powers) or not first:
+            return None
+        here = rest * _value(first, self.runs[0]) == numbers[0]
+        return self._product(rest, first) if here else None
+
+    def _sum(self, numbers: Numbers) -> str | None:
+        """Two letters, or a product of letters and a small number."""
+        if numbers in self._sums:
+            return self._sums[numbers]
+        for extra in EXTRAS:
+            product = self._monomial(tuple(n - extra for n in numbers))
+            if product is not None:
+                return f"{product} {'-' if extra < 0 else '+'} {abs(extra)}"
+        return None
+
+    def _powers(self, number: Fraction, i: int) -> tuple[dict[str, int], Fraction]:
         """How often each letter divides a number of a run, and what is left."""
-        rest, found = Fraction(number), {}
+        rest, found = number, {}
         for name, prime in self._order[i]:
             power = _power(rest.numerator, prime) - _power(rest.denominator, prime)
             if power:
@@ -118,20 +141,13 @@ class Letters:
         return text + "".join(f"/{name}" for name in below)
 
     @cached_property
-    def _sums(self) -> dict[tuple[Fraction, ...], str]:
-        """Every sum of two letters, or of a letter and a small number, by its values."""
-        found: dict[tuple[Fraction, ...], str] = {}
-        names = list(self.runs[0])
-        for i, a in enumerate(names):
-            for x in COEFFICIENTS:
-                one, left = [x * run[a] for run in self.runs], _times(x, a)
-                for extra in EXTRAS:
-                    text = f"{left} {'-' if extra < 0 else '+'} {abs(extra)}"
-                    found.setdefault(tuple(Fraction(n + extra) for n in one), text)
-                for b in names[i + 1 :]:
-                    for y in COEFFICIENTS if x == 1 else (1, 5 - x):
-                        both = [n + y * run[b] for n, run in zip(one, self.runs, strict=True)]
-                        found.setdefault(tuple(map(Fraction, both)), f"{left} + {_times(y, b)}")
+    def _sums(self) -> dict[Numbers, str]:
+        """Every sum of two letters, once or a few times each, by its values."""
+        found: dict[Numbers, str] = {}
+        for a, b in combinations(self.runs[0], 2):
+            for x, y in TIMES:
+                both = tuple(Fraction(x * run[a] + y * run[b]) for run in self.runs)
+                found.setdefault(both, f"{_times(x, a)} + {_times(y, b)}")
         return found
 
 

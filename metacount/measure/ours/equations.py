@@ -82,7 +82,7 @@ def _activated(seen: Seen) -> str:
     word: str = module.activation
     if word == "silu" and module.swish_beta != 1.0:
         return f"x·sigmoid({module.swish_beta:g}·x)"
-    return word.removesuffix("_tanh")
+    return {"gelu_tanh": "gelu", "relu2": "relu²", "sigmoid": "σ"}.get(word, word)
 
 
 def _ffn(seen: Seen) -> str:
@@ -180,7 +180,6 @@ ROWS: tuple[Row, ...] = (
     _split("q"), _split("k"), _split("v"),
     *_rope(Attention, "q", "q"), *_rope(Attention, "k", "k"),
     _l2("q"), _l2("k"),
-    Row(Attention, "k, v", "", HIDDEN),
     Row(Attention, "k, v", "cat", "k, v = [cached k, k], [cached v, v]"),
     Row(Attention, "q", "add div floor log1p mul", "q = q·(1 + a·ln(1 + ⌊position / step⌋))"),
     Row(Attention, "q", "add", "q = q + u"),
@@ -192,7 +191,6 @@ ROWS: tuple[Row, ...] = (
     Row(LatentAttention, "latent_BSC, k_BSP", "", "[c, k_r]: the latent and the key to rotate"),
     *_rope(LatentAttention, "rotated_BSP", "k_r"),
     Row(LatentAttention, "kept_BTc", "cat", "kept = [norm(c), k_r]: all that a cache keeps"),
-    Row(LatentAttention, "kept_BTc,", "", HIDDEN),
     Row(LatentAttention, "kept_BTc,", "cat", "kept = [cached, kept]"),
     Row(LatentAttention, "y_BHSU", "cat", "q = [q_n, q_r], k = [k_n, k_r of all heads]"),
     Row(LatentAttention, "y_BHSU", "bmm cat", "q = [q_n·W_UK, q_r]: into the latent"),
@@ -215,7 +213,7 @@ ROWS: tuple[Row, ...] = (
       for ran in ("relu", "gelu", "silu", "relu pow", "sigmoid", "mul sigmoid")),
     *(Row(GatedFeedForward, "hidden_BSM", ran, _gated)
       for ran in ("mul", "relu mul", "gelu mul", "silu mul", "relu pow mul", "sigmoid mul",
-                  "clamp clamp_max mul sigmoid add", "clamp mul sigmoid add")),
+                  "clamp mul sigmoid add")),
     Row(Router, "logits_NE", "", HIDDEN),
     Row(Router, "probs_NE", "_softmax", "scores = softmax over all experts"),
     Row(Router, "probs_NE", "sigmoid", "scores = sigmoid of each expert"),
@@ -233,7 +231,6 @@ ROWS: tuple[Row, ...] = (
     Row(Router, "return", "mul", _routed),
     Row(Experts, "expert_R, order", "sort", "rows sorted by expert, k of them a token"),
     Row(Experts, "token_R", "floor_divide", HIDDEN),
-    Row(Experts, "token_R", "div", HIDDEN),
     Row(Experts, "weight_R1", "index", _rows_of("weight")),
     Row(Experts, "x_RD", "index", _rows_of("x")),
     Row(Experts, "x_RD", "index mul", "x of each row, times its weight"),
@@ -242,7 +239,7 @@ ROWS: tuple[Row, ...] = (
     Row(Experts, "gate_RM, up_RM", "", HIDDEN),
     *(Row(Experts, "hidden", ran, lambda s: _gated(s) if s.module.gated else _ffn(s))
       for ran in ("mul", "relu mul", "gelu mul", "silu mul", "relu pow mul", "sigmoid mul", "relu",
-                  "gelu", "silu", "relu pow", "sigmoid", "clamp clamp_max mul sigmoid add",
+                  "gelu", "silu", "relu pow", "sigmoid",
                   "clamp mul sigmoid add")),
     Row(Experts, "y_RD", "index bmm", "y = hidden·W_down of the row's expert", "add"),
     Row(Experts, "y_RD", "mul", "y = weight · y"),
