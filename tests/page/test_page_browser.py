@@ -145,6 +145,8 @@ typed("n_kv_heads", "16777217");
 found.outOfRange = alert.textContent;
 typed("n_kv_heads", "many");
 found.noNumber = alert.textContent;
+typed("n_kv_heads", "4k");
+found.noLength = alert.textContent;
 typed("n_kv_heads", "32");
 typed("seq_len", "128k");
 const dtype = field("dtype");
@@ -184,6 +186,7 @@ def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
     assert found["outOfRange"] == (
         "n_kv_heads must be at most 16777216: got 16777217; choose 1 to 16777216")  # fmt: skip
     assert found["noNumber"] == "n_kv_heads must be a whole number: got many"
+    assert found["noLength"] == "n_kv_heads must be a whole number: got 4k"
     # 2 · 3 layers · 32 heads · 128 · 131072 positions · 4 bytes
     assert found["cache"] == [units.exact(2 * 3 * 32 * 128 * 131072 * 4), True]
     assert found["zero"] == (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.algebra.javascript import condition, in_javascript, names_in
 from metacount.algebra.writing import in_letters
+from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.domain import FROM
 from metacount.textbook.read_rules import ELSEWHERE
@@ -68,7 +69,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "runNames": RUN,
         "sizes": [
             {"name": s.term.name, "letter": s.term.letter, "meaning": s.term.meaning,
-             "number": s.number, "least": s.least, "most": s.most}
+             "isLength": s.term.name in (*LENGTHS, *RUN[1:]), "number": s.number, "least": s.least, "most": s.most}
             for s in sheet.sizes
         ],
         "derived": [

@@ -15,9 +15,9 @@ const models = [
 
 // ---- a setting: texts of the inputs, by the names of the sizes ----
 
-function wholeNumber(text) {
+function wholeNumber(text, isLength) {
   const found = /^([0-9][0-9_,]*)([kKmM]?)$/.exec(text.trim());
-  if (!found || found[1].length > 40) return null;
+  if (!found || found[1].length > 40 || (found[2] && !isLength)) return null;
   const unit = { "": 1n, k: 1024n, m: 1048576n }[found[2].toLowerCase()];
   return BigInt(found[1].replace(/[_,]/g, "")) * unit;
 }
@@ -25,7 +25,7 @@ function wholeNumber(text) {
 function numbersOf(model, texts) {
   const v = { ...model.fixed };
   for (const size of model.sizes) {
-    const number = wholeNumber(texts[size.name]);
+    const number = wholeNumber(texts[size.name], size.isLength);
     if (number === null) {
       return { problem: `${size.name} must be a whole number: got ${texts[size.name] || "nothing"}` };
     }
@@ -401,7 +401,7 @@ function mount(model, i, settings, changedSettings) {
     const texts = settings[i];
     for (const [name, { number, slider }] of Object.entries(control.inputs)) {
       if (from !== "number" || number.value !== texts[name]) number.value = texts[name];
-      const whole = slider && wholeNumber(texts[name]);
+      const whole = slider && wholeNumber(texts[name], true);
       if (whole !== null && whole !== undefined) slider.value = String(whole);
     }
     const found = evaluate(model, texts);

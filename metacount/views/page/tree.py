@@ -21,6 +21,7 @@ def tree_html(tree: Mapping[str, Any], total: int) -> str:
 def _module(node: Mapping[str, Any], total: int, depth: int) -> str:
     name = node["name"] if node["count"] == 1 else f"{node['name']} ×{node['count']}"
     kind = "" if node["module"] in ("ModuleList", node["name"]) else f" ({node['module']})"
+    kind += f" {node['computes']}" if node.get("computes") else ""
     if node["n_experts"] is not None:
         kind += f" {node['n_experts']} fused, {node['top_k']} used per token"
     params = node["all_params"]
