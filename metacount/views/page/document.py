@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 READ = (
     "The figures are computed in this page, in whole numbers of any length, by the closed "
     "forms of the textbook formulas; a tag says which of them were proven equal to code, and for "
-    "which sizes. Sizes can be typed (a length of 128k is 128·1024) or dragged; the address keeps them."
+    "which sizes. Sizes can be typed (a length of 128k is 128·1024) or dragged; the address keeps "
+    "them."
 )
 TREE = (
     "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the "

@@ -69,7 +69,8 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "runNames": RUN,
         "sizes": [
             {"name": s.term.name, "letter": s.term.letter, "meaning": s.term.meaning,
-             "isLength": s.term.name in (*LENGTHS, *RUN[1:]), "number": s.number, "least": s.least, "most": s.most}
+             "isLength": s.term.name in (*LENGTHS, *RUN[1:]), "number": s.number,
+             "least": s.least, "most": s.most}
             for s in sheet.sizes
         ],
         "derived": [
