@@ -9,7 +9,6 @@ from metacount.commands.options import (
     add_quantity,
     add_settings,
     check_quantity,
-    whole_number,
 )
 from metacount.errors import InputError, shown
 from metacount.resolve import find_model
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seq", metavar="N,N,...",
                         help="a bar for each length of a sequence: 1k,4k,16k,64k; with --caches "
                         "the points of its lines")  # fmt: skip
-    parser.add_argument("--batch", type=whole_number, metavar="N", help="sequences (default 1)")
+    parser.add_argument("--batch", type=int, metavar="N", help="sequences (default 1)")
     parser.add_argument("--caches", metavar="MODEL",
                         help="the KV caches that MHA, GQA, MQA and MLA would need in this model, "
                         "beside each other")  # fmt: skip

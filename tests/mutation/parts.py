@@ -44,7 +44,7 @@ PARTS = {
         ("tests/measure", "tests/test_measured_counts.py", "tests/test_default_workload.py",
          "tests/test_witnesses.py", "tests/commands/test_verify_command.py",
          "tests/huggingface/test_transformers_forward.py",
-         "tests/huggingface/test_transformers_params.py"),
+         "tests/huggingface/test_transformers_params.py", "tests/pictures/test_pictures.py"),
         BOTH,
     ),
     "metacount/tracing": Part(
@@ -63,6 +63,8 @@ PARTS = {
             "tests/judge/test_judge_text.py",
             "tests/judge/test_judge_verdict.py",
             "tests/judge/test_judge_words.py",
+            "tests/test_read_rules.py",
+            "tests/page/test_page.py",
         ),  # not of causes, limits and mutants, which take minutes
     ),
     "metacount/huggingface/config": Part(
@@ -120,6 +122,15 @@ PARTS = {
             "tests/tracing/test_proofs.py",
         ),
         BOTH,
+    ),
+    "metacount/views/page": Part(
+        ("metacount/views/page", "metacount/views/pictures/quantities.py",
+         "metacount/views/bars.py", "metacount/textbook/read_rules.py", "metacount/textbook/worksheet.py",
+         "metacount/textbook/proof_cases.py", "metacount/textbook/series.py",
+         "metacount/commands/plot.py", "metacount/output_file.py"),
+        ("tests/test_read_rules.py", "tests/pictures", "tests/page", "tests/commands/test_bars.py",
+         "tests/bench/test_bench_command.py"),
+        TORCH,
     ),
     "metacount/spec": Part(
         ("metacount/spec", "metacount/resolve.py", "metacount/settings",
