@@ -126,7 +126,8 @@ PARTS = {
     "metacount/views/page": Part(
         ("metacount/views/page", "metacount/views/pictures/quantities.py",
          "metacount/views/bars.py", "metacount/textbook/read_rules.py",
-         "metacount/textbook/worksheet.py", "metacount/textbook/proof_cases.py", "metacount/textbook/series.py",
+         "metacount/textbook/worksheet.py", "metacount/textbook/proof_cases.py",
+         "metacount/textbook/series.py",
          "metacount/commands/plot.py", "metacount/output_file.py"),
         ("tests/test_read_rules.py", "tests/pictures", "tests/page", "tests/commands/test_bars.py",
          "tests/bench/test_bench_command.py"),
