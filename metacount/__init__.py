@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import count, verify
+    from metacount.api import Tree, count, tree, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -40,6 +40,8 @@ _HOMES = {
     "Verification": "verify.compare",
     "Witness": "verify.compare",
     "verify": "api",
+    "Tree": "api",
+    "tree": "api",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "claims",
@@ -63,6 +65,7 @@ __all__ = [
     "ModelSpec",
     "Request",
     "SpecError",
+    "Tree",
     "Verification",
     "Witness",
     "Workload",
@@ -75,6 +78,7 @@ __all__ = [
     "find_model",
     "ids",
     "judge_claim",
+    "tree",
     "verify",
 ]
 

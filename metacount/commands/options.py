@@ -20,7 +20,7 @@ MODEL_HELP = (
 TABLES = {"markdown": "Markdown", "csv": "CSV", "latex": "LaTeX"}
 
 
-def _whole_number(text: str) -> int:
+def whole_number(text: str) -> int:
     try:
         if len(text) <= 40:
             return int(text)
@@ -54,7 +54,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--jobs",
-        type=_whole_number,
+        type=whole_number,
         metavar="N",
         help="processes that count a folder (default: one for each core)",
     )
@@ -64,14 +64,14 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     default = Request()
     parser.add_argument(
         "--batch",
-        type=_whole_number,
+        type=whole_number,
         default=default.batch_size,
         metavar="N",
         help=f"sequences (default {default.batch_size})",
     )
     parser.add_argument(
         "--seq",
-        type=_whole_number,
+        type=whole_number,
         metavar="N",
         help=f"tokens of each sequence (default {SEQ_LEN}, or all that the model has positions "
         "for, if these are fewer)",
@@ -84,13 +84,13 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--source-len",
-        type=_whole_number,
+        type=whole_number,
         metavar="N",
         help="tokens that an encoder-decoder reads (default: --seq)",
     )
     parser.add_argument(
         "--prefix",
-        type=_whole_number,
+        type=whole_number,
         default=0,
         metavar="N",
         help="first tokens that a prefix-decoder sees both ways (default 0)",

@@ -32,10 +32,8 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     if model.spec.kind == "encoder":
-        with torch.no_grad(), ReferenceCounter().watching(model) as counter:
-            model(_input(model, batch, seq_len))
         return ForwardReport(
-            prefill=counter.report(),
+            prefill=measure_prefill(model, workload),
             decode=None,
             kv_cache_bytes=0,
             cross_kv_cache_bytes=0,
@@ -54,6 +52,15 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
         cross_kv_cache_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
         kv_cache_bytes_per_token=per_token // batch,
     )
+
+
+def measure_prefill(model: Model, workload: Workload) -> FlopReport:
+    """Run `model` (on meta) once over the whole workload."""
+    if model.spec.kind != "encoder":
+        return _fill(model, workload, workload.seq_len)[0]
+    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
+        model(_input(model, workload.batch_size, workload.seq_len))
+    return counter.report()
 
 
 def _input(model: Model, batch: int, length: int) -> Tensor:

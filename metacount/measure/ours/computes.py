@@ -1,0 +1,89 @@
+"""Says in a few signs what each of our own modules computes; nothing of others' modules."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from metacount.modules.attention import Attention
+from metacount.modules.block import Block
+from metacount.modules.ends import HeadTransform, Pooler
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.mla import LatentAttention
+from metacount.modules.moe import Experts, MixtureOfExperts, Router
+from metacount.modules.norm import LayerNorm, RMSNorm
+
+# A block of each placement, f its attention or feed-forward: the lines of `Block`'s docstring.
+PLACEMENTS = {
+    "pre": "x + f(norm(x))",
+    "post": "norm(x + f(x))",
+    "deep": "norm(α·x + f(x))",
+    "sandwich": "x + norm(f(norm(x)))",
+    "post_branch": "x + norm(f(x))",
+    "parallel": "x + attn(norm(x)) + mlp(norm(x))",
+    "parallel_two": "x + attn(norm(x)) + mlp(norm'(x))",
+}
+
+
+def computes(module: nn.Module) -> str:
+    """What a module computes, or how many of what it has; empty where its class says it all.
+
+    >>> computes(RMSNorm(5)), computes(nn.Linear(2, 3))
+    ('RMSNorm', '')
+    """
+    if isinstance(module, Attention):
+        return _attention(module)
+    if isinstance(module, LatentAttention):
+        return f"MLA {module.n_heads}, latent {module.rank} + {module.rope}"
+    if isinstance(module, FeedForward | GatedFeedForward):
+        gated = isinstance(module, GatedFeedForward)
+        return _activated(module.activation, module.swish_beta, gated=gated)
+    if isinstance(module, MixtureOfExperts):
+        shared = " + shared" if module.shared_experts is not None else ""
+        return f"Σ weight · expert{shared}"
+    if isinstance(module, Experts):
+        inside = _activated(module.activation, module.swish_beta, gated=module.gated)
+        return f"{module.top_k} of {module.n_experts} per token, {inside}"
+    if isinstance(module, Router):
+        scores = "sigmoid" if module.scoring.startswith("sigmoid") else "softmax"
+        return f"{scores}, top {module.top_k}"
+    if isinstance(module, LayerNorm | RMSNorm):
+        return type(module).__name__
+    if isinstance(module, Pooler):
+        return "tanh(dense(first token))"
+    if isinstance(module, HeadTransform):
+        inside = "dense" if module.activation == "identity" else f"{module.activation}(dense)"
+        return f"norm({inside})"
+    return _block(module) if isinstance(module, Block) else ""
+
+
+def _attention(module: Attention) -> str:
+    heads, kv_heads = (proj.out_features // module.head_dim for proj in
+                       (module.q_proj, module.k_proj))  # fmt: skip
+    kind = "MHA" if heads == kv_heads else "MQA" if kv_heads == 1 else "GQA"
+    said = f"{kind} {heads}" if kind == "MHA" else f"{kind} {heads}/{kv_heads}"
+    return said if module.rotary_dim is None else f"{said}, RoPE"
+
+
+def _activated(name: str, swish_beta: float, *, gated: bool) -> str:
+    if name == "clamped_swiglu":
+        return "clamped silu(gate) · (up + 1)"
+    act = f"swish_{swish_beta:g}" if name == "silu" and swish_beta != 1.0 else name
+    if not gated:
+        return f"{act}(up)"
+    return "gate · up" if act == "identity" else f"{act}(gate) · up"
+
+
+def _block(module: Block) -> str:
+    placement = next(name for name in PLACEMENTS if _is(module, name))
+    said = [PLACEMENTS[placement]]
+    if module.window is not None:
+        said.append(f"window {module.window}")
+    return ", ".join(said)
+
+
+def _is(module: Block, placement: str) -> bool:
+    """Whether a block is of a placement; `deep` is `post` with a weight on the residual."""
+    from metacount.modules.block import NORMS
+
+    deep = module.alpha != 1.0
+    return module.norms is NORMS[placement] and (placement == "deep") == deep
