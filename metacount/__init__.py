@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import Tree, count, tree, verify
+    from metacount.api import Tree, count, diff, tree, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.count import Count
+    from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification, Witness
 
 else:
@@ -40,6 +41,8 @@ _HOMES = {
     "Verification": "verify.compare",
     "Witness": "verify.compare",
     "verify": "api",
+    "Diff": "textbook.diff",
+    "diff": "api",
     "Tree": "api",
     "tree": "api",
     "Judgement": "check.judgement",
@@ -59,6 +62,7 @@ _HOMES = {
 __all__ = [
     "CatalogEntry",
     "Count",
+    "Diff",
     "InputError",
     "Judgement",
     "Model",
@@ -73,6 +77,7 @@ __all__ = [
     "check",
     "compare_published",
     "count",
+    "diff",
     "entries",
     "entry",
     "find_model",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from metacount.resolve import Given
     from metacount.spec import Request, Workload
     from metacount.textbook.count import Count
+    from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification
 
 
@@ -49,6 +50,37 @@ def verify(model: Given, workload: Workload | Request | None = None) -> Verifica
     from metacount.verify.compare import verify_model
 
     return verify_model(any_of(model), workload or Request())
+
+
+def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff:
+    """Compare two models part by part; by role where one of them has no formula.
+
+    >>> found = diff("llama2-70b", "llama-7b")
+    >>> found.row("attention").status, found.row("attention").a.described
+    ('resized', 'GQA 64/8')
+    """
+    from metacount.resolve import Model, any_of
+    from metacount.spec import Request
+
+    request = workload or Request()
+    one, other = any_of(a), any_of(b)
+    if not (isinstance(one, Model) and isinstance(other, Model)):
+        from metacount.verify.by_role import diff_by_role
+
+        return diff_by_role(one, other, request)
+    from metacount.textbook.count import fitted
+    from metacount.textbook.diff import diff
+
+    first, second = zip(_names(one, other), (one.spec, other.spec), strict=True)
+    return diff(first, second, fitted(one.spec, request), fitted(other.spec, request))
+
+
+def _names(a: Any, b: Any) -> tuple[str, str]:
+    """What two models are called; a changed one by its changes, where the names are one."""
+    if a.id != b.id:
+        return a.id, b.id
+    changed = ", ".join(f"{name}={value}" for name, value in b.changes.items())
+    return a.id, changed or f"{b.id} (2)"
 
 
 @frozen

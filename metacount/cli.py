@@ -41,6 +41,7 @@ COMMANDS = {
     "formula": "the closed form of a count, in letters and in numbers",
     "check": "a formula of your own against what the model has",
     "tree": "the module tree of a model, with shapes and parameters",
+    "diff": "two models part by part: added, taken away, replaced, resized",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
     "bench": "how long the variants of a layer take, beside what the device can do",

@@ -11,6 +11,7 @@ from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.notation import activated, heads, latent_heads
 
 # A block of each placement, f its attention or feed-forward: the lines of `Block`'s docstring.
 PLACEMENTS = {
@@ -33,15 +34,15 @@ def computes(module: nn.Module) -> str:
     if isinstance(module, Attention):
         return _attention(module)
     if isinstance(module, LatentAttention):
-        return f"MLA {module.n_heads}, latent {module.rank} + {module.rope}"
+        return latent_heads(module.n_heads, module.rank, module.rope)
     if isinstance(module, FeedForward | GatedFeedForward):
         gated = isinstance(module, GatedFeedForward)
-        return _activated(module.activation, module.swish_beta, gated=gated)
+        return activated(module.activation, module.swish_beta, gated=gated)
     if isinstance(module, MixtureOfExperts):
         shared = " + shared" if module.shared_experts is not None else ""
         return f"Σ weight · expert{shared}"
     if isinstance(module, Experts):
-        inside = _activated(module.activation, module.swish_beta, gated=module.gated)
+        inside = activated(module.activation, module.swish_beta, gated=module.gated)
         return f"{module.top_k} of {module.n_experts} per token, {inside}"
     if isinstance(module, Router):
         scores = "sigmoid" if module.scoring.startswith("sigmoid") else "softmax"
@@ -57,20 +58,10 @@ def computes(module: nn.Module) -> str:
 
 
 def _attention(module: Attention) -> str:
-    heads, kv_heads = (proj.out_features // module.head_dim for proj in
-                       (module.q_proj, module.k_proj))  # fmt: skip
-    kind = "MHA" if heads == kv_heads else "MQA" if kv_heads == 1 else "GQA"
-    said = f"{kind} {heads}" if kind == "MHA" else f"{kind} {heads}/{kv_heads}"
+    n_heads, n_kv_heads = (proj.out_features // module.head_dim for proj in
+                           (module.q_proj, module.k_proj))  # fmt: skip
+    said = heads(n_heads, n_kv_heads)
     return said if module.rotary_dim is None else f"{said}, RoPE"
-
-
-def _activated(name: str, swish_beta: float, *, gated: bool) -> str:
-    if name == "clamped_swiglu":
-        return "clamped silu(gate) · (up + 1)"
-    act = f"swish_{swish_beta:g}" if name == "silu" and swish_beta != 1.0 else name
-    if not gated:
-        return f"{act}(up)"
-    return "gate · up" if act == "identity" else f"{act}(gate) · up"
 
 
 def _block(module: Block) -> str:
