@@ -46,6 +46,7 @@ COMMANDS = {
     "claims": "well-known statements, each judged right, conditional or wrong",
     "bench": "how long the variants of a layer take, beside what the device can do",
     "plot": "pictures: where the parameters are, and what benchmarks found",
+    "completion": "a script that completes commands, options and names in a shell",
     "survey": "every architecture of the installed transformers, measured",
 }
 
@@ -164,7 +165,8 @@ def _said(name: str) -> dict[str, Any]:
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     file = _file(name)
     file.add_arguments(parser)
-    parser.set_defaults(run=file.run)
+    # completion alone asks for the parser of all commands
+    parser.set_defaults(run=file.run, all_commands=partial(_parser, tuple(COMMANDS)))
 
 
 def _file(command: str) -> ModuleType:

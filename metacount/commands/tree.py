@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from metacount.commands import Result
 
-COLUMNS = "shape, params, one, share, formula, flops, active, dtype, bytes"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from metacount.views.tree_columns import COLUMNS
+
     add_model(parser, several=False)
     parser.add_argument(
         "--only", metavar="PATH", help="a module by its path or the end of it: layers.0.self_attn"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--depth", metavar="N", type=whole_number, help="levels below the first row (default all)"
     )
     parser.add_argument(
-        "--columns", metavar="NAMES", help=f"some of {COLUMNS}, with commas between them"
+        "--columns", metavar="NAMES", help=f"some of {', '.join(COLUMNS)}, with commas between them"
     )
     add_formats(parser)
     add_workload(parser)
@@ -83,11 +83,12 @@ def run(args: argparse.Namespace) -> Result:
 
 def chosen_columns(text: str) -> tuple[str, ...]:
     """The columns that an option names, in its order; the formula, which may need lines, last."""
-    known = COLUMNS.split(", ")
+    from metacount.views.tree_columns import COLUMNS
+
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
-        if name not in known:
-            close = nearest(name, known, f"choose some of {COLUMNS}")
+        if name not in COLUMNS:
+            close = nearest(name, COLUMNS, f"choose some of {', '.join(COLUMNS)}")
             raise InputError(f"--columns: '{shown(name)}' is no column of a tree; {close}")
         if names.count(name) > 1:
             raise InputError(f"--columns: {name} is given twice; leave one out")

@@ -15,6 +15,7 @@ from metacount.views.layout import (
     paragraph,
 )
 from metacount.views.tables import Formula, Share, Table, shown
+from metacount.views.tree_columns import COLUMNS, DEFAULT, LEFT
 from metacount.views.tree_rows import AS_IN, OWN, Row, forms_of, rows_of
 
 if TYPE_CHECKING:
@@ -26,20 +27,6 @@ if TYPE_CHECKING:
     from metacount.views.tables import Cell
     from metacount.views.tree_forms import Forms
 
-# Every column that can be chosen, and what it says.
-COLUMNS = {
-    "shape": "[out, in] of a linear layer",
-    "params": "of all copies",
-    "one": "of one copy",
-    "share": "of the first row's",
-    "formula": "of one copy, from the textbook",
-    "flops": "matmul_flops, of all copies",
-    "active": "used for one token",
-    "dtype": "of the tensors",
-    "bytes": "of all copies",
-}
-DEFAULT = ("shape", "one", "params", "share")
-LEFT = {"shape", "formula", "dtype"}  # the others are numbers, and stand to the right
 NARROWEST_NAME = 16
 NARROWEST_FORMULA = 28
 FEWEST_LETTERS = 5  # of a name, beside a note that must stay

@@ -22,7 +22,7 @@ from metacount.modules.build import build
 from metacount.textbook.count import count
 from metacount.textbook.rows import Rows
 from metacount.views import layout
-from metacount.views.tree import COLUMNS
+from metacount.views.tree_columns import COLUMNS
 from metacount.views.tree_forms import Forms
 from metacount.views.tree_rows import forms_of, rows_of
 from tests.command_line import refused, run, run_json
