@@ -165,8 +165,13 @@ def _said(name: str) -> dict[str, Any]:
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     file = _file(name)
     file.add_arguments(parser)
-    # completion alone asks for the parser of all commands
-    parser.set_defaults(run=file.run, all_commands=partial(_parser, tuple(COMMANDS)))
+    # completion alone asks for the options of all commands
+    parser.set_defaults(run=file.run, all_commands=_all_commands)
+
+
+def _all_commands() -> Iterable[tuple[str, str, Any]]:
+    """The name of each command, what it is for, and what adds its options to a parser."""
+    return [(name, summary, _file(name).add_arguments) for name, summary in COMMANDS.items()]
 
 
 def _file(command: str) -> ModuleType:

@@ -22,6 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.views.completion import script
+    from metacount.views.completion_scripts import script
 
     return script(args.shell, args.all_commands()), 0

@@ -1,22 +1,18 @@
-"""Completion scripts for shells, written from the parsers of all commands.
-
-The words are those of the version that writes the script: no process is started to complete one.
-"""
+"""What can be completed: every command, its options, and the words that may stand after each."""
 
 from __future__ import annotations
-
-import argparse
 
 from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     from metacount.claims.finding import Claim
 
-FILE_METAVARS = frozenset(["FILE", "DIR", "RESULTS", "OLD"])
-GLOBAL = ("--help", "--version")  # without a command
+MODELS = frozenset(["MODEL", "A", "B"])  # names, or files
+FILE_METAVARS = MODELS | {"FILE", "DIR", "RESULTS", "OLD"}
 LISTS = frozenset(["NAMES"])  # words with commas between them
 
 
@@ -47,36 +43,46 @@ class Command:
     positionals: tuple[Option, ...]
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The completion script of a shell for a parser of commands."""
-    return WRITERS[shell](tuple(commands_of(parser)))
+class Recorder:
+    """Takes what a command tells its parser, and remembers it."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.said: list[Option] = [_option(command, ("-h", "--help"), action="help", help="help")]
+
+    def add_argument(self, *names: str, **said: Any) -> None:
+        """Remember an option or a positional."""
+        self.said.append(_option(self.command, names, **said))
+
+    def add_argument_group(self, *_: str, **__: Any) -> Recorder:
+        """A group's options are the command's."""
+        return self
+
+    add_mutually_exclusive_group = add_argument_group
 
 
-def commands_of(parser: argparse.ArgumentParser) -> Iterator[Command]:
-    """Every command below a parser."""
-    for action in parser._actions:
-        if not isinstance(action, argparse._SubParsersAction):
-            continue
-        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
-        for name, below in action.choices.items():
-            found = [_option(name, one) for one in below._actions if one.help != argparse.SUPPRESS]
-            yield Command(
-                name=name,
-                help=helps[name],
-                options=tuple(one for one in found if one.names),
-                positionals=tuple(one for one in found if not one.names),
-            )
+def described(name: str, summary: str, add_arguments: Callable[[Any], None]) -> Command:
+    """What a command adds to a parser."""
+    recorder = Recorder(name)
+    add_arguments(recorder)
+    return Command(
+        name=name,
+        help=summary,
+        options=tuple(one for one in recorder.said if one.names),
+        positionals=tuple(one for one in recorder.said if not one.names),
+    )
 
 
-def _option(command: str, action: argparse.Action) -> Option:
-    metavar = action.metavar if isinstance(action.metavar, str) else ""
-    words = tuple(map(str, action.choices or known_words(command, action.dest, metavar)))
+def _option(command: str, names: tuple[str, ...], **said: Any) -> Option:
+    metavar, is_option = said.get("metavar", ""), names[0].startswith("-")
+    dest = said.get("dest") or names[-1].lstrip("-").replace("-", "_")
+    words = said.get("choices") or known_words(command, dest, metavar)
     return Option(
-        names=tuple(action.option_strings),
-        help=" ".join((action.help or "").replace("%%", "%").split()),
-        words=words,
-        takes=action.nargs != 0,
-        several=action.nargs in ("+", "*"),
+        names=names if is_option else (),
+        help=" ".join(said.get("help", "").replace("%%", "%").split()),
+        words=tuple(map(str, words)),
+        takes=said.get("action", "store") in ("store", "append"),
+        several=said.get("nargs") in ("+", "*"),
         files=metavar in FILE_METAVARS,
         listed=metavar in LISTS,
     )
@@ -102,7 +108,7 @@ def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
         from metacount.spec import DTYPE_BYTES
 
         return DTYPE_BYTES
-    if metavar in ("MODEL", "A", "B"):
+    if metavar in MODELS:
         return _models()
     return _settings() if metavar == "FIELD=VALUE" else ()
 
@@ -144,156 +150,3 @@ def _settings() -> Iterable[str]:
     for name, field in FIELDS.items():
         values = ("true", "false") if field.takes == "flag" else field.choices
         yield from (f"{name}={value}" for value in values) if values else (f"{name}=",)
-
-
-def quoted(text: str) -> str:
-    """A text in single quotes, for any of the shells.
-
-    >>> quoted("Shazeer's")
-    "'Shazeer'\\\\''s'"
-    """
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _words(words: Iterable[str]) -> str:
-    return "\n".join(words)
-
-
-def _cases(commands: tuple[Command, ...]) -> Iterator[tuple[str, Option]]:
-    """`command option` for each option that takes something."""
-    for command in commands:
-        for option in command.options:
-            if option.takes:
-                yield "|".join(quoted(f"{command.name} {name}") for name in option.names), option
-
-
-def _assigned(option: Option) -> str:
-    """What a script remembers of the words that may stand somewhere."""
-    said = f"words={quoted(_words(option.words))}"
-    if option.files:
-        said += " files=1"
-    return said + (" list=1" if option.listed else "")
-
-
-def _choices(commands: tuple[Command, ...]) -> list[str]:
-    """The part that bash and zsh share: `words` by the command, the last option and its place."""
-    lines = ['  case "$command $option" in']
-    for case, option in _cases(commands):
-        after = "" if option.several else ' [ "$previous" = "$option" ] &&'
-        lines.append(f"    {case})")
-        lines.append(f"     {after} {{ {_assigned(option)} taken=1; }} ;;")
-    lines += ["  esac", '  if [ -z "$taken" ]; then', '    case "$command" in']
-    for command in commands:
-        names = [name for option in command.options for name in option.names]
-        words = dict.fromkeys(word for one in command.positionals for word in one.words)
-        files = any(set(one.words) & set(_models()) for one in command.positionals)
-        lines.append(f"      {quoted(command.name)})")
-        lines.append(f"        options={quoted(_words(names))}")
-        lines.append(f"        words={quoted(_words(words))}{' files=1' if files else ''} ;;")
-    names = [command.name for command in commands]
-    lines += [f"      '') words={quoted(_words(names))} options={quoted(_words(GLOBAL))} ;;"]
-    lines.append("    esac")
-    return [*lines, '    case "$current" in -*) words=$options files= ;; esac', "  fi"]
-
-
-BASH = """# bash completion of metacount
-_metacount() {
-  local line=${COMP_LINE:0:COMP_POINT} current before previous= command= option= word
-  local words= options= files= list= taken= prefix= IFS=$' \\t\\n'
-  current=${line##*[[:space:]]}
-  before=${line%"$current"}
-  set -f
-  for word in $before; do
-    previous=$word
-    case "$word" in
-      -*) option=$word ;;
-      *) [ -z "$command" ] && [ "$word" != "${COMP_WORDS[0]}" ] && command=$word ;;
-    esac
-  done
-  set +f
-@CHOICES@
-  [ -n "$list" ] && case "$current" in *,*) prefix=${current%,*}, ;; esac
-  IFS=$'\\n'
-  COMPREPLY=($(compgen -W "$words" -- "${current#"$prefix"}"))
-  [ -n "$prefix" ] && COMPREPLY=("${COMPREPLY[@]/#/$prefix}")
-  if [ -n "$files" ]; then
-    compopt -o filenames 2>/dev/null
-    COMPREPLY+=($(compgen -f -- "$current"))
-  fi
-  # readline takes what stands after the last = or : for the word
-  case "$current" in
-    *[=:]*) COMPREPLY=("${COMPREPLY[@]#"${current%"${current##*[=:]}"}"}") ;;
-  esac
-  COMPREPLY=("${COMPREPLY[@]// /\\\\ }")
-  case "${COMPREPLY[*]}" in *=) compopt -o nospace 2>/dev/null ;; esac
-}
-complete -F _metacount metacount
-"""
-
-ZSH = """#compdef metacount
-_metacount() {
-  local current=$words[CURRENT] previous= command= option= word
-  local -a before=(${words[2,CURRENT-1]})
-  local words= options= files= list= taken= prefix=
-  for word in $before; do
-    previous=$word
-    case "$word" in
-      -*) option=$word ;;
-      *) [ -z "$command" ] && command=$word ;;
-    esac
-  done
-@CHOICES@
-  if [ -n "$list" ]; then compset -P '*,'; fi
-  local -a all=(${(f)words}) open closed
-  open=(${(M)all:#*=}) closed=(${all:#*=})
-  (( $#open )) && compadd -S '' -a open
-  (( $#closed )) && compadd -a closed
-  [ -n "$files" ] && _files
-  return 0
-}
-if [ "$funcstack[1]" = "_metacount" ]; then _metacount "$@"; else compdef _metacount metacount; fi
-"""
-
-
-def _bash(commands: tuple[Command, ...]) -> str:
-    return BASH.replace("@CHOICES@", "\n".join(_choices(commands)))
-
-
-def _zsh(commands: tuple[Command, ...]) -> str:
-    return ZSH.replace("@CHOICES@", "\n".join(_choices(commands)))
-
-
-def _fish(commands: tuple[Command, ...]) -> str:
-    """A line for each option; fish quotes inside single quotes by a backslash."""
-    lines = ["# fish completion of metacount", "complete -c metacount -f"]
-    lines += [f"complete -c metacount -n __fish_use_subcommand -l {name[2:]}" for name in GLOBAL]
-    for command in commands:
-        lines.append(f"complete -c metacount -n __fish_use_subcommand -a {command.name} "
-                     f"-d {_in_fish(command.help)}")  # fmt: skip
-    for command in commands:
-        start = f"complete -c metacount -n '__fish_seen_subcommand_from {command.name}'"
-        for option in command.options:
-            parts = [start]
-            parts += [f"-l {name[2:]}" if name[:2] == "--" else f"-s {name[1:]}"
-                      for name in option.names]  # fmt: skip
-            parts += [f"-d {_in_fish(option.help)}"]
-            if option.takes:
-                parts.append("-r" if option.files else "-x")
-                if option.words:
-                    parts.append(f"-a {_in_fish(' '.join(_escaped(option.words)))}")
-            lines.append(" ".join(parts))
-        for one in command.positionals:
-            if one.words:
-                lines.append(f"{start} -F -a {_in_fish(' '.join(_escaped(one.words)))}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(words: Iterable[str]) -> Iterator[str]:
-    return (word.replace("\\", "\\\\").replace(" ", "\\ ") for word in words)
-
-
-def _in_fish(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-WRITERS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

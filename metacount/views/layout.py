@@ -53,6 +53,12 @@ def coloured(text: str, role: str | None) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if text and code and _is_terminal() else text
 
 
+def draws_lines() -> bool:
+    """Whether stdout can show the characters that lines are drawn with."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return encoding.lower().startswith("utf")
+
+
 def _is_terminal() -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False

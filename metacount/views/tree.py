@@ -11,12 +11,14 @@ from metacount.views.layout import (
     coloured,
     columns,
     dim,
+    draws_lines,
     noted_table,
     paragraph,
 )
 from metacount.views.tables import Formula, Share, Table, shown
 from metacount.views.tree_columns import COLUMNS, DEFAULT, LEFT
-from metacount.views.tree_rows import AS_IN, OWN, Row, forms_of, rows_of
+from metacount.views.tree_labels import AS_IN
+from metacount.views.tree_rows import OWN, Row, forms_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 NARROWEST_NAME = 16
 NARROWEST_FORMULA = 28
 FEWEST_LETTERS = 5  # of a name, beside a note that must stay
+# wide and narrow: a branch, the last one, what goes on beside them, and what does not
 GUIDES = (("├─ ", "└─ ", "│  ", "   "), ("├ ", "└ ", "│ ", "  "))
+PLAIN = (("|- ", "`- ", "|  ", "   "), ("| ", "` ", "| ", "  "))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +149,9 @@ def _lines(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int)
     narrow = [name for name in chosen if name != "formula"]
     fixed = _fixed(rows, chosen, asked)
     room = _room(rows, chosen, asked, width)
-    guides = GUIDES[0]
+    guides, narrow_guides = GUIDES if draws_lines() else PLAIN
     if any(len(_guide(row.last, guides) + row.name) > room for row in rows):
-        guides = GUIDES[1]
+        guides = narrow_guides
     labels = [_label(row, guides, room) for row in rows]
     name_width = max(len("module"), *(len(guide + name + note) for guide, name, note in labels))
     head = GAP.join(

@@ -7,6 +7,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from metacount.measure.ours.node import PERIOD
+from metacount.views.tree_labels import (
+    BUFFER,
+    as_in,
+    inside,
+    is_line,
+    joined,
+    label,
+    note,
+    shape_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,12 +25,9 @@ if TYPE_CHECKING:
 
 # Three projections of one input: their sum is what textbooks call QKV.
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"))
-AS_IN = "as in "
 TIED = "tied"
 MANY = 48  # rows: with a title and notes, 60 lines
 OWN = "(own products)"  # FLOPs of a module that has rows of its own below it
-# Classes that say nothing beside the name of the module or its shape.
-PLAIN = ("Linear", "ModuleList", "Embedding")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,25 +90,20 @@ class _Rows:
         within = 1 if numbered else at.within * node.count
         place = ".".join(part for part in (at.place, node.name) if part) if at.last else ""
         tensors = dict(node.tensors)
-        sizes = [*tensors.values(), *node.buffers.values()]
-        # a module that owns vectors or one tensor and nothing else is one line
-        tied = len(node.tied) == 1 and not (sizes or node.children)
-        whole = bool(sizes) and not node.children and not node.tied
-        whole = whole and not (node.buffers and tensors)
-        whole = whole and (len(sizes) == 1 or max(map(len, sizes)) <= self._joined)
+        tied = len(node.tied) == 1 and not (tensors or node.buffers or node.children)
+        whole = not (node.tied or node.children) and is_line(node, self._joined)
         seen: list[str] = []
         if node.children and node.module not in (PERIOD, ""):
             seen = list(self._seen.setdefault(node.alike, []))
             self._seen[node.alike].append(place)
-        label = _label(node, numbered)
         yield Row(
             last=at.last,
-            name=f"{label} [buffer]" if whole and node.buffers else label,
-            note=_as_in(place, seen) if seen else _note(node, numbered),
+            name=label(node, numbered) + (inside(node) if whole else ""),
+            note=as_in(place, seen) if seen else note(node, numbered),
             role=node.role,
             place=place or node.name,
             count=copies,
-            shape=_joined(sizes, within) if whole else TIED if tied else "",
+            shape=joined(node, within) if whole else TIED if tied else "",
             params=node.params * copies,
             one=node.params * within if copies > within else None,
             active=_times(node.active, copies),
@@ -172,7 +174,7 @@ def _tensor_rows(
         )
     others = [(key, TIED) for key in node.tied]
     others += [
-        (f"{key} [buffer]", shape_text(size, within))
+        (key, f"{shape_text(size, within)} {BUFFER}")
         for key, size in node.buffers.items()
         if key not in node.unstored
     ]
@@ -238,59 +240,3 @@ def _sum(parts: tuple[Node, ...]) -> Node:
         alike=-1,
         children=inner,
     )
-
-
-def _label(node: Node, numbered: bool) -> str:
-    """The name of a module, with how often it comes; of a period, what it is made of."""
-    if node.module == PERIOD:
-        inside = ", ".join(_label(child, numbered=True) for child in node.children)
-        above = node.name.rpartition(".")[0]
-        return f"{above}{'.' * bool(above)}({inside}) ×{node.count}"
-    return f"{node.name} ×{node.count}" if numbered and node.count > 1 else node.name
-
-
-def _note(node: Node, numbered: bool) -> str:
-    """What a module computes, else its class where that says more than its name."""
-    alike = f"{node.count} alike" if not numbered and node.count > 1 else ""
-    told = node.computes
-    if not told and node.module not in (*PLAIN, PERIOD, "", node.name):
-        told = f"({node.module})"
-    return ", ".join(part for part in (alike, told) if part)
-
-
-def _as_in(place: str, seen: list[str]) -> str:
-    """Where else a module was shown: the nearest of the places, without what both paths share.
-
-    >>> _as_in("layers.3-60.mlp", ["layers.0-2.mlp"]), _as_in("encoder.b.c", ["decoder.b.c"])
-    ('as in 0-2', 'as in decoder')
-    >>> _as_in("model.a.shared", ["model.a.mlp", "other.model.a.b.mlp"])
-    'as in mlp'
-    """
-    return AS_IN + min((_apart(place, other) for other in seen), key=len)
-
-
-def _apart(mine: str, theirs: str) -> str:
-    here, there = mine.split("."), theirs.split(".")
-    while here and there and here[0] == there[0]:
-        here, there = here[1:], there[1:]
-    while len(there) > 1 and here and here[-1] == there[-1]:
-        here, there = here[:-1], there[:-1]
-    return ".".join(there)
-
-
-def _joined(sizes: list[tuple[int, ...]], times: int) -> str:
-    """The shapes of a module's tensors in one cell: a vector after a matrix is its bias."""
-    first, *rest = sizes
-    plain = len(first) == 1
-    shapes = [shape_text(first, times), *(shape_text(s, times) if plain else "bias" for s in rest)]
-    return " + ".join(shapes)
-
-
-def shape_text(size: tuple[int, ...], times: int = 1) -> str:
-    """A tensor's shape, or that of some alike.
-
-    >>> shape_text((512, 64)), shape_text((512, 512), 3)
-    ('[512, 64]', '3 × [512, 512]')
-    """
-    one = "[" + ", ".join(map(str, size)) + "]"
-    return one if times == 1 else f"{times} × {one}"

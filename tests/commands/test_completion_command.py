@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from metacount import catalog
-from metacount.cli import COMMANDS, _parser
+from metacount.cli import COMMANDS
 from metacount.commands.completion import SHELLS
-from metacount.views.completion import commands_of
 from tests.command_line import refused, run
 
 # What is typed, and what must be (and must not be) among the answers.
@@ -172,18 +171,21 @@ def test_the_tab_key_completes(
     assert expected in shown
 
 
-def test_every_option_of_every_command_is_in_every_script(script: dict[str, str]) -> None:
-    parser = _parser(tuple(COMMANDS))
-    (below,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    known = {command.name: command for command in commands_of(parser)}
-    assert list(known) == list(COMMANDS) == list(below.choices)
-    for name, one in below.choices.items():
-        options = {option for action in one._actions for option in action.option_strings}
-        assert {n for option in known[name].options for n in option.names} == options
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_completed(
+    capsys: pytest.CaptureFixture[str], script: dict[str, str], name: str
+) -> None:
+    lines = [line for line in run(capsys, name, "--help").splitlines() if line.startswith("  -")]
+    heads = [re.split(r" {2,}", line.strip())[0] for line in lines]
+    options = {option for head in heads for option in re.findall(r"--[a-z][a-z-]*", head)}
+    assert "--help" in options
+    assert answers_of_bash(available("bash"), script["bash"], f"metacount {name} --") == options
+
+
+def test_every_model_is_in_every_script(script: dict[str, str]) -> None:
     for shell in SHELLS:
         text = Path(script[shell]).read_text(encoding="utf-8")
-        for id in catalog.ids():
-            assert id in text
+        assert all(id in text for id in catalog.ids())
 
 
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
