@@ -114,9 +114,19 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
+class _Help(argparse.HelpFormatter):
+    """Help whose commands stand in one column with what they do."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.dest == "command":
+            # argparse forgets that it indents them once more
+            self._action_max_length = max(self._action_max_length, 4 + max(map(len, COMMANDS)))
+
+
 def _formatter(prog: str, width: int = 80) -> argparse.HelpFormatter:
     """Each option that is added asks for one; only help that is printed needs to know its width."""
-    return argparse.HelpFormatter(prog, max_help_position=28, width=width)
+    return _Help(prog, max_help_position=28, width=width)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -7,7 +7,7 @@
 >>> [(row.name, row.status) for row in found.rows if row.status not in ("same", "changed")]
 [('attention', 'resized'), ('feed-forward', 'replaced')]
 >>> found.row("feed-forward").forms
-('3·d·m', 'd·(3·E·m_e + E)')
+('3·d·m', 'E·d·(3·m_e + 1)')
 """
 
 from __future__ import annotations
