@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import count, flow, like, summary, verify
+    from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
+    from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification, Witness
     from metacount.views.page.document import page
     from metacount.views.pictures.quantities import plot
@@ -50,6 +51,10 @@ _HOMES = {
     "Verification": "verify.compare",
     "Witness": "verify.compare",
     "verify": "api",
+    "Diff": "textbook.diff",
+    "diff": "api",
+    "Tree": "api",
+    "tree": "api",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "claims",
@@ -70,6 +75,7 @@ _HOMES = {
 __all__ = [
     "CatalogEntry",
     "Count",
+    "Diff",
     "Flow",
     "InputError",
     "Judgement",
@@ -78,6 +84,7 @@ __all__ = [
     "Request",
     "SpecError",
     "Summary",
+    "Tree",
     "Verification",
     "Witness",
     "Workload",
@@ -85,6 +92,7 @@ __all__ = [
     "check",
     "compare_published",
     "count",
+    "diff",
     "entries",
     "entry",
     "find_model",
@@ -96,6 +104,7 @@ __all__ = [
     "plot",
     "price",
     "summary",
+    "tree",
     "verify",
 ]
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from metacount.errors import InputError
+from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from metacount.measure.ours.node import Node
     from metacount.resolve import Given, Model
     from metacount.spec import Request, Workload
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
+    from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification
 
 
@@ -116,3 +119,133 @@ def summary(given: Given) -> Summary:
     from metacount.summary.summary import summary
 
     return summary(given)
+
+
+def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff:
+    """Compare two models part by part; by role where one of them has no formula.
+
+    >>> found = diff("llama2-70b", "llama-7b")
+    >>> found.row("attention").status, found.row("attention").a.described
+    ('resized', 'GQA 64/8')
+    """
+    from metacount.resolve import Model, any_of
+    from metacount.spec import Request
+
+    request = workload or Request()
+    one, other = any_of(a), any_of(b)
+    if not (isinstance(one, Model) and isinstance(other, Model)):
+        from metacount.verify.by_role import diff_by_role
+
+        return diff_by_role(one, other, request)
+    from metacount.textbook.count import fitted
+    from metacount.textbook.diff import diff
+
+    first, second = zip(_names(one, other), (one.spec, other.spec), strict=True)
+    return diff(first, second, fitted(one.spec, request), fitted(other.spec, request))
+
+
+def _names(a: Any, b: Any) -> tuple[str, str]:
+    """What two models are called; a changed one by its changes, where the names are one."""
+    if a.id != b.id:
+        return a.id, b.id
+    changed = ", ".join(f"{name}={value}" for name, value in b.changes.items())
+    return a.id, changed or f"{b.id} (2)"
+
+
+@frozen
+class Tree:
+    """A model's modules: the folded tree, whose module it is, and what was run on it."""
+
+    root: Node
+    made_by: str
+    run: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, with the share of each module in the first one."""
+        return self.root.to_dict(self.root.params)
+
+
+def tree(
+    model: Given,
+    workload: Workload | Request | None = None,
+    *,
+    only: str | None = None,
+    flops: bool = False,
+    active: bool = False,
+) -> Tree:
+    """Fold a model's modules into a tree: our modules' of a spec, transformers' own of a config.
+
+    `only` is the path of a module, or the end of one. `flops` runs the workload and says what each
+    module ran. Our modules say how many parameters a token uses; with `active` others do too.
+
+    >>> layer = tree("textbook-block", only="layers.0.self_attn").root
+    >>> layer.params, [child.name for child in layer.children]
+    (1048576, ['q_proj', 'k_proj', 'v_proj', 'o_proj'])
+    """
+    from metacount.measure.ours.folding import fold
+    from metacount.measure.ours.tree import found
+    from metacount.resolve import any_of
+    from metacount.spec import Request
+
+    plant = _of_transformers if any_of(model).source is not None else _of_reference
+    whole, made_by, run = plant(any_of(model), workload or Request(), flops, active)
+    return Tree(root=fold(found(whole, only) if only else whole), made_by=made_by, run=run)
+
+
+def _of_reference(
+    model: Any, workload: Workload | Request, flops: bool, _: bool
+) -> tuple[Node, str, str]:
+    from metacount.measure.ours.forward import measure_prefill
+    from metacount.measure.ours.tree import whole_tree
+    from metacount.modules.build import build
+    from metacount.textbook.count import fitted
+
+    run = fitted(model.spec, workload)
+    module = build(model.spec, dtype=run.dtype)
+    by_module = measure_prefill(module, run).by_module if flops else None
+    return whole_tree(module, flops=by_module), "reference", _said(run)
+
+
+def _of_transformers(
+    model: Any, workload: Workload | Request, flops: bool, active: bool
+) -> tuple[Node, str, str]:
+    from metacount.errors import InputError
+    from metacount.huggingface.module.model import build_transformers
+    from metacount.huggingface.module.witness import run_dtype, shortfall
+    from metacount.measure.others.forward import measure_any_forward
+    from metacount.measure.others.params import routing
+    from metacount.measure.others.roles import Roles, role_name
+    from metacount.measure.ours.tree import whole_tree
+    from metacount.verify.compare import fitted_outside
+
+    run, _ = fitted_outside(model.source, workload)
+    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    roles = Roles(module)
+    by_module = None
+    if flops:
+        try:
+            by_module = measure_any_forward(module, run, roles).prefill.chosen_by_module
+        except Exception as error:  # whatever somebody else's forward raises
+            raise InputError(f"no FLOPs: {shortfall(error)}; leave flops out") from None
+    routed, unknown = routing(module)
+
+    def used(_: Any, tensor: Any) -> int:
+        chosen, n_experts = routed.get(id(tensor), (1, 1))
+        values: int = tensor.numel() // n_experts * chosen
+        return values
+
+    if active and unknown:
+        raise InputError(f"no number of experts per token is known for {unknown[0]}; leave active "
+                         "out")  # fmt: skip
+    root = whole_tree(
+        module,
+        flops=by_module,
+        active=used if active else None,
+        role=lambda path: role_name(roles.role.get(id(path[-1]))),
+    )
+    return root, f"transformers: {choice}", _said(run)
+
+
+def _said(run: Workload) -> str:
+    said = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
+    return said if run.source_len is None else f"{said}, source {run.source_len}"

@@ -43,10 +43,12 @@ COMMANDS = {
     "code": "the code of a module or of a formula",
     "tree": "the module tree of a model, with shapes and parameters",
     "flow": "the forward in execution order, with equations and shapes",
+    "diff": "two models part by part: added, taken away, replaced, resized",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
     "bench": "how long the variants of a layer take, beside what the device can do",
     "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
+    "completion": "a script that completes commands, options and names in a shell",
     "survey": "every architecture of the installed transformers, measured",
 }
 
@@ -116,9 +118,19 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
+class _Help(argparse.HelpFormatter):
+    """Help whose commands stand in one column with what they do."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.dest == "command":
+            # argparse forgets that it indents them once more
+            self._action_max_length = max(self._action_max_length, 4 + max(map(len, COMMANDS)))
+
+
 def _formatter(prog: str, width: int = 80) -> argparse.HelpFormatter:
     """Each option that is added asks for one; only help that is printed needs to know its width."""
-    return argparse.HelpFormatter(prog, max_help_position=28, width=width)
+    return _Help(prog, max_help_position=28, width=width)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -167,7 +179,13 @@ def _said(name: str) -> dict[str, Any]:
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     file = _file(name)
     file.add_arguments(parser)
-    parser.set_defaults(run=file.run)
+    # completion alone asks for the options of all commands
+    parser.set_defaults(run=file.run, all_commands=_all_commands)
+
+
+def _all_commands() -> Iterable[tuple[str, str, Any]]:
+    """The name of each command, what it is for, and what adds its options to a parser."""
+    return [(name, summary, _file(name).add_arguments) for name, summary in COMMANDS.items()]
 
 
 def _file(command: str) -> ModuleType:

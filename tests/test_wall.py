@@ -28,6 +28,7 @@ SIDES = {
     "metacount.files": "ground",
     "metacount.output_file": "ground",
     "metacount.witness": "ground",
+    "metacount.notation": "ground",
     "metacount.spec": "ground",
     "metacount.algebra": "ground",
     "metacount.catalog": "ground",
@@ -73,7 +74,7 @@ SIDES = {
 }
 # From the ground up: a module imports from its own floor and from those below, never from above.
 FLOORS = (
-    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
+    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness", "notation"),
     ("spec",),
     ("algebra", "catalog", "settings", "given", "sources"),
     ("formulas",),

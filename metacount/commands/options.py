@@ -22,7 +22,7 @@ MODEL_HELP = (
 TABLES = {"markdown": "Markdown", "csv": "CSV", "latex": "LaTeX"}
 
 
-def _whole_number(text: str) -> int:
+def whole_number(text: str) -> int:
     try:
         if len(text) <= 40:
             return int(text)
@@ -32,7 +32,7 @@ def _whole_number(text: str) -> int:
 
 
 def _tokens(text: str) -> int:
-    return length(text) or _whole_number(text)
+    return length(text) or whole_number(text)
 
 
 def add_model(parser: argparse.ArgumentParser, *, several: bool) -> None:
@@ -93,7 +93,7 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--jobs",
-        type=_whole_number,
+        type=whole_number,
         metavar="N",
         help="processes that count a folder (default: one for each core)",
     )
@@ -103,7 +103,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     default = Request()
     parser.add_argument(
         "--batch",
-        type=_whole_number,
+        type=whole_number,
         default=default.batch_size,
         metavar="N",
         help=f"sequences (default {default.batch_size})",

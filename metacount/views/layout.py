@@ -42,8 +42,24 @@ def dim(text: str) -> str:
     return f"\x1b[2m{text}\x1b[0m" if text and is_terminal() else text
 
 
+# ANSI's eight colours; every terminal has its own idea of them that is legible on its background.
+COLOURS = {"embedding": 36, "position": 36, "attention": 34, "ffn": 32, "moe": 35, "norm": 33,
+           "head": 31}  # fmt: skip
+
+
+def coloured(text: str, role: str | None) -> str:
+    """`text` in the colour of a role on a terminal that takes colours, as it is elsewhere."""
+    code = COLOURS.get(role or "")
+    return f"\x1b[{code}m{text}\x1b[0m" if text and code and is_terminal() else text
+
+
+def draws_lines() -> bool:
+    """Whether stdout can show the characters that lines are drawn with."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return encoding.lower().startswith("utf")
+
+
 def is_terminal() -> bool:
-    """Whether stdout is a terminal that shows colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -88,6 +89,14 @@ class CounterByClass(FlopCounter):
     def idle(self) -> int:
         """FLOPs of experts on tokens that did not choose them; they are in the other figures."""
         return sum(flops for charge, flops in self.totals().items() if charge.operator == IDLE)
+
+    def chosen_by_module(self) -> dict[str, int]:
+        """FLOPs by module, without what idle experts cost."""
+        found = Counter(self.by_module())
+        for charge, flops in self.charges():
+            if charge.operator == IDLE:
+                found[charge.module] -= flops
+        return dict(found)
 
     def rotary(self) -> int:
         """FLOPs of the products that make the tables of rotary angles."""

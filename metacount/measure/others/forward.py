@@ -43,6 +43,7 @@ class MeasuredFlops:
     by_role: dict[str, int]
     by_operator: dict[str, int]
     rotary: int
+    chosen_by_module: dict[str, int]  # what each ran itself; with the chosen experts alone
     idle: int = 0  # of the figures: experts run on tokens that did not choose them
 
     @property
@@ -271,5 +272,6 @@ def _flops(counter: CounterByClass) -> MeasuredFlops:
         by_role=counter.by_role(),
         by_operator=counter.by_operator(),
         rotary=counter.rotary(),
+        chosen_by_module=counter.chosen_by_module(),
         idle=counter.idle(),
     )

@@ -33,6 +33,7 @@ class FlopReport:
 
     by_role: dict[str, int]
     by_operator: dict[str, int]
+    by_module: dict[str, int]  # what each module ran itself, by full name
     causal_by_role: dict[str, int] | None
 
     @property
@@ -100,7 +101,10 @@ class ReferenceCounter(FlopCounter):
             elif causal is not None:
                 causal[charge.role or "other"] += kept
         return FlopReport(
-            by_role=self.by_role(), by_operator=self.by_operator(), causal_by_role=causal
+            by_role=self.by_role(),
+            by_operator=self.by_operator(),
+            by_module=self.by_module(),
+            causal_by_role=causal,
         )
 
 

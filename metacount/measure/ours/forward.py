@@ -32,10 +32,8 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     if model.spec.kind == "encoder":
-        counter = ReferenceCounter()
-        run_encoder(model, workload, counter)
         return ForwardReport(
-            prefill=counter.report(),
+            prefill=measure_prefill(model, workload),
             decode=None,
             kv_cache_bytes=0,
             cross_kv_cache_bytes=0,
@@ -54,6 +52,16 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
         cross_kv_cache_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
         kv_cache_bytes_per_token=per_token // batch,
     )
+
+
+def measure_prefill(model: Model, workload: Workload) -> FlopReport:
+    """Run `model` (on meta) once over the whole workload."""
+    counter = ReferenceCounter()
+    if model.spec.kind == "encoder":
+        run_encoder(model, workload, counter)
+    else:
+        run_prefill(model, workload, workload.seq_len, counter)
+    return counter.report()
 
 
 def _input(model: Model, batch: int, length: int) -> Tensor:

@@ -1,113 +1,139 @@
-"""A module as a tree, identical neighbours folded: what is shown when a model is explained."""
+"""A module as a tree: what is shown when a model is explained. `folding.py` folds what repeats."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from metacount.errors import InputError, nearest, shown
+from metacount.measure.ours.computes import computes
+from metacount.measure.ours.folding import fold
+from metacount.measure.ours.node import Node as Node
+from metacount.measure.ours.node import places, total, walk
+from metacount.measure.ours.params import active_values
 from metacount.measure.ours.roles import role_of
+from metacount.measure.torch_private import stored_buffers_of
 from metacount.modules.moe import Experts
+from metacount.tensors import DTYPES, tensor_bytes
+
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+ActiveValues = Callable[[nn.Module, Tensor], int]
+RoleOf = Callable[[list[nn.Module]], str | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """One module, or `count` identical neighbours of which it is the first.
+def module_tree(
+    model: nn.Module,
+    *,
+    flops: Mapping[str, int] | None = None,
+    active: ActiveValues | None = active_values,
+) -> Node:
+    """The folded tree of `model`, its root named after its class. See `whole_tree`."""
+    return fold(whole_tree(model, flops=flops, active=active))
 
-    `tensors`: name -> shape of what the module owns itself; `tied`: name -> the tensor's first
-    place, where it was counted already. `params` counts one copy, its children included.
-    `fused`: (n_experts, top_k) where the tensors hold all experts of a layer.
+
+def whole_tree(
+    model: nn.Module,
+    *,
+    flops: Mapping[str, int] | None = None,
+    active: ActiveValues | None = active_values,
+    role: RoleOf = role_of,
+) -> Node:
+    """The tree of `model` with every module of it, its root named after its class.
+
+    `flops` says by full name what each module ran itself; `active` how many values of a tensor one
+    token uses, None where that is not known; `role` the role of the last module of a path.
     """
-
-    name: str
-    module: str
-    role: str | None
-    count: int
-    tensors: dict[str, tuple[int, ...]]
-    tied: dict[str, str]
-    buffers: dict[str, tuple[int, ...]]
-    params: int
-    fused: tuple[int, int] | None
-    children: tuple[Node, ...]
-
-    def to_dict(self, total: int, copies: int = 1) -> dict[str, Any]:
-        """As plain data; `all_params` counts every copy, `share` is its part of `total`."""
-        copies *= self.count
-        return {
-            "name": self.name,
-            "module": self.module,
-            "role": self.role,
-            "count": self.count,
-            "params": self.params,
-            "all_params": self.params * copies,
-            "share": self.params * copies / total if total else 0.0,
-            "tensors": {name: list(shape) for name, shape in self.tensors.items()},
-            "tied": self.tied,
-            "buffers": {name: list(shape) for name, shape in self.buffers.items()},
-            "n_experts": self.fused and self.fused[0],
-            "top_k": self.fused and self.fused[1],
-            "children": [child.to_dict(total, copies) for child in self.children],
-        }
+    return _Planter(flops, active, role).node("", type(model).__name__, [model])
 
 
-def module_tree(model: nn.Module) -> Node:
-    """The folded tree of `model`, its root named after its class."""
-    return _node("", type(model).__name__, [model], {})
+def found(root: Node, path: str) -> Node:
+    """The node of a whole tree at a path, or at a path that ends so; of layers 0-2, layer 0.
+
+    Raises `InputError` for none, and for several that are not one inside the other.
+    """
+    wanted = [re.sub(r"^(\d+)-\d+$", r"\1", step) for step in path.split(".")]
+    nodes = {node.path: node for node in walk(root)}
+    if ".".join(wanted) in nodes:
+        return nodes[".".join(wanted)]
+    ends = [known for known in nodes if known.split(".")[-len(wanted) :] == wanted]
+    if len(ends) == 1:
+        return nodes[ends[0]]
+    if ends:
+        some = ", ".join([*ends[:2], "..."][: len(ends)])
+        raise InputError(
+            f"--only: {shown(path)} is the end of {len(ends)} paths; give one of them: {some}"
+        )
+    known = {known for known in places(fold(root)) if known}
+    top = ", ".join(child.path for child in root.children if child.path)
+    remedy = nearest(path, known, f"it has {top}")
+    raise InputError(f"--only: the model has no module {shown(path)}; {remedy}")
 
 
-def _node(prefix: str, name: str, path: list[nn.Module], seen: dict[int, str]) -> Node:
-    module = path[-1]
-    tensors, tied, own = {}, {}, 0
-    for key, tensor in module.named_parameters(recurse=False):
-        place = f"{prefix}{key}"
-        if id(tensor) in seen:
-            tied[key] = seen[id(tensor)]
-            continue
-        seen[id(tensor)] = place
-        tensors[key] = tuple(tensor.shape)
-        own += tensor.numel()
-    children = [
-        _node(f"{prefix}{key}.", key, [*path, child], seen)
-        for key, child in module.named_children()
-    ]
-    folded = _fold([child for child in children if child.params or child.tied or child.buffers])
-    return Node(
-        name=name,
-        module=type(module).__name__,
-        role=role_of(path),
-        count=1,
-        tensors=tensors,
-        tied=tied,
-        buffers={key: tuple(b.shape) for key, b in module.named_buffers(recurse=False)},
-        params=own + sum(child.params * child.count for child in folded),
-        fused=(module.n_experts, module.top_k) if isinstance(module, Experts) else None,
-        children=folded,
-    )
+class _Planter:
+    """Makes the nodes of one model."""
 
+    def __init__(
+        self, flops: Mapping[str, int] | None, active: ActiveValues | None, role: RoleOf
+    ) -> None:
+        self._flops, self._active, self._role = flops, active, role
+        self._places: dict[int, str] = {}  # where each tensor was seen first, by its id
+        self._kinds: dict[Any, int] = {}
 
-def _fold(nodes: list[Node]) -> tuple[Node, ...]:
-    """Equal neighbours become one node; `0` to `31` become `0-31`."""
-    runs: list[list[Node]] = []
-    for node in nodes:
-        if runs and _same(runs[-1][0], node):
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    return tuple(_folded(run) for run in runs)
+    def node(self, place: str, name: str, path: list[nn.Module]) -> Node:
+        """The node of the last module of `path`, which stands at `place` in the model."""
+        module = path[-1]
+        prefix = f"{place}." if place else ""
+        own: dict[str, Tensor] = {}
+        tied: dict[str, str] = {}
+        for key, tensor in module.named_parameters(recurse=False):
+            first = self._places.setdefault(id(tensor), f"{prefix}{key}")
+            if first == f"{prefix}{key}":
+                own[key] = tensor
+            else:
+                tied[key] = first
+        found = [self.node(f"{prefix}{key}", key, [*path, child])
+                 for key, child in module.named_children()]  # fmt: skip
+        children = tuple(
+            child for child in found if child.params or child.tied or child.buffers or child.flops
+        )
+        active = {key: None if self._active is None else self._active(module, tensor)
+                  for key, tensor in own.items()}  # fmt: skip
+        own_flops = 0 if self._flops is None else self._flops.get(place, 0)
+        dtypes = {DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)) for tensor in own.values()}
+        dtypes |= {child.dtype for child in children if child.dtype}
+        made = Node(
+            name=name,
+            path=place,
+            module=type(module).__name__,
+            role=self._role(path),
+            computes=computes(module),
+            count=1,
+            tensors={key: tuple(tensor.shape) for key, tensor in own.items()},
+            active_tensors=active,
+            bytes_of={key: tensor_bytes([tensor]) for key, tensor in own.items()},
+            tied=tied,
+            buffers={key: tuple(b.shape) for key, b in module.named_buffers(recurse=False)},
+            unstored=frozenset(vars(module)["_buffers"]) - frozenset(stored_buffers_of(module)),
+            params=sum(tensor.numel() for tensor in own.values()) + sum(c.params for c in children),
+            active=total([*active.values(), *(child.active for child in children)]),
+            bytes=tensor_bytes(own.values()) + sum(child.bytes for child in children),
+            dtype=dtypes.pop() if len(dtypes) == 1 else "mixed" if dtypes else "",
+            flops=None if self._flops is None else own_flops + sum(c.flops or 0 for c in children),
+            own_flops=own_flops,
+            fused=(module.n_experts, module.top_k) if isinstance(module, Experts) else None,
+            alike=0,
+            children=children,
+        )
+        return replace(made, alike=self._kind(made))
 
-
-def _same(a: Node, b: Node) -> bool:
-    return a.name.isdecimal() and b.name.isdecimal() and _shape(a) == _shape(b)
-
-
-def _shape(node: Node) -> Any:
-    return (node.module, node.count, node.tensors, node.tied, node.buffers,
-            [(child.name, _shape(child)) for child in node.children])  # fmt: skip
-
-
-def _folded(run: list[Node]) -> Node:
-    first, last = run[0], run[-1]
-    if len(run) == 1:
-        return first
-    return replace(first, name=f"{first.name}-{last.name}", count=len(run))
+    def _kind(self, node: Node) -> int:
+        """One number for all nodes between which there is no difference but their place."""
+        key = (node.module, node.computes, tuple(node.tensors.items()), tuple(node.tied.items()),
+               tuple(node.buffers.items()), node.active, node.bytes, node.own_flops,
+               tuple((child.name, child.alike) for child in node.children))  # fmt: skip
+        return self._kinds.setdefault(key, len(self._kinds))

@@ -1,0 +1,80 @@
+"""Says in a few signs what each of our own modules computes; nothing of others' modules."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from metacount.modules.attention import Attention
+from metacount.modules.block import Block
+from metacount.modules.ends import HeadTransform, Pooler
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.mla import LatentAttention
+from metacount.modules.moe import Experts, MixtureOfExperts, Router
+from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.notation import activated, heads, latent_heads
+
+# A block of each placement, f its attention or feed-forward: the lines of `Block`'s docstring.
+PLACEMENTS = {
+    "pre": "x + f(norm(x))",
+    "post": "norm(x + f(x))",
+    "deep": "norm(α·x + f(x))",
+    "sandwich": "x + norm(f(norm(x)))",
+    "post_branch": "x + norm(f(x))",
+    "parallel": "x + attn(norm(x)) + mlp(norm(x))",
+    "parallel_two": "x + attn(norm(x)) + mlp(norm'(x))",
+}
+
+
+def computes(module: nn.Module) -> str:
+    """What a module computes, or how many of what it has; empty where its class says it all.
+
+    >>> computes(RMSNorm(5)), computes(nn.Linear(2, 3))
+    ('RMSNorm', '')
+    """
+    if isinstance(module, Attention):
+        return _attention(module)
+    if isinstance(module, LatentAttention):
+        return latent_heads(module.n_heads, module.rank, module.rope)
+    if isinstance(module, FeedForward | GatedFeedForward):
+        gated = isinstance(module, GatedFeedForward)
+        return activated(module.activation, module.swish_beta, gated=gated)
+    if isinstance(module, MixtureOfExperts):
+        shared = " + shared" if module.shared_experts is not None else ""
+        return f"Σ weight · expert{shared}"
+    if isinstance(module, Experts):
+        inside = activated(module.activation, module.swish_beta, gated=module.gated)
+        return f"{module.top_k} of {module.n_experts} per token, {inside}"
+    if isinstance(module, Router):
+        scores = "sigmoid" if module.scoring.startswith("sigmoid") else "softmax"
+        return f"{scores}, top {module.top_k}"
+    if isinstance(module, LayerNorm | RMSNorm):
+        return type(module).__name__
+    if isinstance(module, Pooler):
+        return "tanh(dense(first token))"
+    if isinstance(module, HeadTransform):
+        inside = "dense" if module.activation == "identity" else f"{module.activation}(dense)"
+        return f"norm({inside})"
+    return _block(module) if isinstance(module, Block) else ""
+
+
+def _attention(module: Attention) -> str:
+    n_heads, n_kv_heads = (proj.out_features // module.head_dim for proj in
+                           (module.q_proj, module.k_proj))  # fmt: skip
+    said = heads(n_heads, n_kv_heads)
+    return said if module.rotary_dim is None else f"{said}, RoPE"
+
+
+def _block(module: Block) -> str:
+    placement = next(name for name in PLACEMENTS if _is(module, name))
+    said = [PLACEMENTS[placement]]
+    if module.window is not None:
+        said.append(f"window {module.window}")
+    return ", ".join(said)
+
+
+def _is(module: Block, placement: str) -> bool:
+    """Whether a block is of a placement; `deep` is `post` with a weight on the residual."""
+    from metacount.modules.block import NORMS
+
+    deep = module.alpha != 1.0
+    return module.norms is NORMS[placement] and (placement == "deep") == deep

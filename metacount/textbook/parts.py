@@ -1,0 +1,234 @@
+"""The parts of a model, each with what the formulas count of it: what `diff` lays side by side.
+
+>>> from metacount.catalog import entry
+>>> from metacount.spec import Workload
+>>> for part in parts(entry("mixtral-8x7b").spec(), Workload(seq_len=128)):
+...     print(part.name, part.described, part.values["params"])
+embedding [32000, 4096] 131072000
+positions rope 0
+attention GQA 32/8 1342177280
+mixture 2 of 8 experts of width 14336, silu(gate) · up 45098205184
+norms rmsnorm, pre 266240
+head [32000, 4096] 131072000
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount.formulas import attention, block, ends, model, stack
+from metacount.formulas.dim import Dim
+from metacount.frozen import frozen
+from metacount.notation import activated, heads, latent_heads
+from metacount.spec import ModelSpec, Workload
+from metacount.spec.mla import LatentAttention
+from metacount.textbook.closed_form import run_sizes
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+QUANTITIES = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
+
+
+@frozen
+class Part:
+    """One part of one stack (of none: `stack` is empty), or of all its blocks.
+
+    `copies` blocks have it; `one` is the parameters of one of them. `kind` is a word for how it is
+    made: another word is another part in its place. `fields` are paths in the spec whose values
+    belong to it.
+    """
+
+    name: str
+    stack: str
+    kind: str
+    described: str
+    copies: Dim
+    one: Dim
+    values: dict[str, Dim]
+    fields: tuple[str, ...]
+
+
+def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) -> tuple[Part, ...]:
+    """The parts of `spec` from the bottom up; their values add up to the model's.
+
+    `structure` is the same spec with numbers for sizes, where `spec` has symbols.
+    """
+    made = _Parts(spec, structure or spec, run)
+    found = [*made.ends_before()]
+    for name in ("encoder", "decoder"):
+        if getattr(spec, name) is not None:
+            found += made.of_stack(name)
+    return tuple(part for part in (*found, *made.ends_after()) if part is not None)
+
+
+class _Parts:
+    """Makes the parts of one model and one workload."""
+
+    def __init__(self, spec: ModelSpec, structure: ModelSpec, run: Workload) -> None:
+        self.spec, self.plain = spec, structure
+        sizes = run_sizes(structure, run)
+        self.batch, self.seq, self.source = (
+            sizes["batch_size"], sizes["seq_len"], sizes["source_len"])  # fmt: skip
+        self.bytes = sizes["bytes_per_value"]
+        self.end_params = ends.end_params(spec)
+        self.end_flops = ends.end_flops(spec, n_tokens=self.batch * self.seq)
+
+    def part(
+        self, name: str, kind: str, described: str, params: Dim, fields: str, **more: Any
+    ) -> Part:
+        """A part that stands once; `more` says otherwise."""
+        copies = more.pop("copies", 1)
+        values = {
+            "params": params * copies,
+            "active_params": more.pop("active", params) * copies,
+            "matmul_flops": more.pop("flops", 0),
+            "kv_cache_bytes": more.pop("cache", 0),
+        }
+        return Part(
+            name=name,
+            stack=more.pop("stack", ""),
+            kind=kind,
+            described=described,
+            copies=copies,
+            one=params,
+            values=values,
+            fields=tuple(fields.split()),
+        )
+
+    def ends_before(self) -> list[Part]:
+        """Tables that tokens and positions are looked up in."""
+        spec, plain, found = self.spec, self.plain, []
+        if plain.embedding is not None:
+            said = f"[{plain.embedding.vocab_size}, {ends.table_width(plain)}]"
+            found.append(self.part("embedding", "table", said, self.end_params["embedding"],
+                                   "embedding", flops=self.end_flops["embedding"]))  # fmt: skip
+        if plain.position != "none":
+            params = model.params_by_role(spec)["position"]
+            word = plain.position
+            rows = f", {plain.n_positions} rows" if plain.n_positions else ""
+            found.append(self.part("positions", word, word + rows, params, "positions",
+                                   flops=self._position_flops()))  # fmt: skip
+        return found
+
+    def _position_flops(self) -> Dim:
+        """What Transformer-XL multiplies in the blocks of its one stack; others: nothing."""
+        return self.spec.last_stack.n_layers * self._self_attention(self.seq)["position"]
+
+    def _self_attention(self, n: Dim) -> dict[str, Dim]:
+        return block.self_attention_flops(self.spec, batch_size=self.batch, n_queries=n, n_keys=n,
+                                          n_pairs=n * n, absorbed=False)  # fmt: skip
+
+    def of_stack(self, name: str) -> list[Part]:
+        """What the blocks of a stack are made of, and its norms."""
+        spec, plain = self.spec, self.plain
+        n_layers = getattr(spec, name).n_layers
+        cross = plain.has_encoder and name == "decoder"
+        tokens = self.source if plain.has_encoder and name == "encoder" else self.seq
+        mixer = plain.last_stack.attention
+        latent = isinstance(mixer, LatentAttention)
+        found = [
+            self.part(
+                "attention",
+                "mla" if latent else "heads",
+                attention_described(plain),
+                block.self_attention_params(spec),
+                "decoder.attention",
+                stack=name,
+                copies=n_layers,
+                flops=n_layers * self._self_attention(tokens)["attention"],
+                cache=0 if name == "encoder" else self._cache(),
+            )
+        ]
+        if cross:
+            flops = block.cross_attention_flops(spec, batch_size=self.batch, n_queries=self.seq,
+                                                source_len=self.source, cached=False)  # fmt: skip
+            found.append(self.part(
+                "cross-attention", "heads", attention_described(plain),
+                block.gqa_params(spec, sinks=False), "decoder.attention", stack=name,
+                copies=n_layers, flops=n_layers * flops["attention"], cache=self._cross_cache(),
+            ))  # fmt: skip
+        found += self._feed_forwards(name, n_layers, self.batch * tokens)
+        params = stack.stack_params(spec, n_layers, cross=cross, active=False)["norm"]
+        norms = plain.last_stack.norms
+        found.append(self.part("norms", norms.kind, f"{norms.kind}, {norms.placement}", params,
+                               "decoder.norms embedding.norm decoder.attention.qk_norm",
+                               stack=name))  # fmt: skip
+        return found
+
+    def _feed_forwards(self, name: str, n_layers: Dim, n_tokens: Dim) -> list[Part]:
+        """The dense feed-forward and the mixture, as many blocks as have each."""
+        spec, plain, found = self.spec, self.plain, []
+        like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
+        act = activated(like.activation, like.swish_beta, gated=like.gated)
+        made = "gated" if like.gated else "plain"
+        n_moe = stack.moe_layers(spec, n_layers)
+        if like.d_ff is not None:
+            flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
+            found.append(self.part(
+                "feed-forward", made, f"{act}, m = {like.d_ff} = {times_d(like.d_ff, plain)}",
+                block.dense_ffn_params(spec), "decoder.feed_forward", stack=name,
+                copies=n_layers - n_moe, flops=(n_layers - n_moe) * flops,
+            ))  # fmt: skip
+        if mixture is not None:
+            flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True)["moe"]
+            shared = mixture.shared.n_experts if mixture.shared is not None else 0
+            said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {act}"
+            found.append(self.part(
+                "mixture", f"{made} mixture", said + (f", {shared} shared" if shared else ""),
+                block.moe_layer_params(spec, active=False),
+                "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated",
+                stack=name, copies=n_moe, flops=n_moe * flops,
+                active=block.moe_layer_params(spec, active=True),
+            ))  # fmt: skip
+        return found
+
+    def ends_after(self) -> list[Part]:
+        """The head with what stands before it, and the pooler."""
+        plain, found = self.plain, []
+        if plain.head is not None and plain.embedding is not None:
+            said = f"[{plain.embedding.vocab_size}, {ends.table_width(plain)}]"
+            said += ", the token table" if plain.head.tied else ""
+            params = self.end_params["head"] + self.end_params["norm"]
+            found.append(self.part("head", "head", said, params, "head",
+                                   flops=self.end_flops["head"]))  # fmt: skip
+        if plain.pooler:
+            flops = ends.pooler_flops(self.spec, batch_size=self.batch)["other"]
+            found.append(self.part("pooler", "pooler", "tanh(dense(first token))",
+                                   self.end_params["other"], "pooler", flops=flops))  # fmt: skip
+        return found
+
+    def _cross_cache(self) -> Dim:
+        return model.cross_kv_cache_bytes(self.spec, batch_size=self.batch, source_len=self.source,
+                                          bytes_per_value=self.bytes)  # fmt: skip
+
+    def _cache(self) -> Dim:
+        """What the self-attention of all layers keeps."""
+        both = model.kv_cache_bytes(self.spec, batch_size=self.batch, seq_len=self.seq,
+                                    bytes_per_value=self.bytes, source_len=self.source)  # fmt: skip
+        return both - self._cross_cache()
+
+
+def attention_described(spec: ModelSpec) -> str:
+    """How an attention is made, with the window that some of its layers see."""
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+    else:
+        said = heads(mixer.n_heads, mixer.n_kv_heads)
+    if mixer.window is None:
+        return said
+    near = attention.windowed_layers(spec.last_stack.n_layers, mixer.window.pattern)
+    return f"{said}, window {mixer.window.size} in {near} layers"
+
+
+def times_d(width: int, spec: ModelSpec) -> str:
+    """A width as a multiple of d, exact or to four digits.
+
+    >>> from metacount.catalog import entry
+    >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())
+    ('2.688·d', '4·d')
+    """
+    ratio = Fraction(width, spec.d_model)
+    return f"{ratio.numerator}·d" if ratio.denominator == 1 else f"{float(ratio):.4g}·d"

@@ -1,0 +1,54 @@
+"""The formulas of a tree's rows in letters, from the textbook, and the legend of the letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metacount import units
+from metacount.algebra.writing import in_letters
+from metacount.frozen import frozen
+from metacount.spec import legend
+from metacount.textbook.closed_form import readable
+from metacount.textbook.rows import Rows
+
+if TYPE_CHECKING:
+    from metacount.spec import ModelSpec
+
+
+@frozen
+class Form:
+    """One formula as text, as LaTeX, and what it comes to."""
+
+    text: str
+    latex: str
+    value: int
+
+
+class Forms:
+    """The formulas of one model's rows."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._rows = Rows(spec, symbols=True)
+        self._made: dict[tuple[tuple[int, str], ...], Form] = {}
+        self._used: set[str] = set()
+
+    def of(self, forms: tuple[tuple[int, str], ...]) -> Form:
+        """The sum of the formulas of some paths, each so many times."""
+        if forms not in self._made:
+            self._made[forms] = self._form(forms)
+        return self._made[forms]
+
+    def _form(self, forms: tuple[tuple[int, str], ...]) -> Form:
+        import sympy
+
+        found: Any = sympy.sympify(sum(times * self._rows.form(path) for times, path in forms))
+        expr = readable(found)
+        numbers = self._rows.numbers
+        self._used |= {letter.name for letter in expr.free_symbols}
+        value = expr.subs({letter: numbers[letter.name] for letter in expr.free_symbols})
+        return Form(text=in_letters(expr), latex=sympy.latex(expr), value=int(value))
+
+    def legend(self) -> list[tuple[str, str, str, str]]:
+        """Letter, name, number and meaning of every size that was used so far."""
+        return [(t.letter, t.name, units.exact(self._rows.numbers[t.letter]), t.meaning)
+                for t in legend.MODEL_TERMS if t.letter in self._used]  # fmt: skip
