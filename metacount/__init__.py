@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification, Witness
+    from metacount.views.lesson import Lesson, lesson
 
 else:
     ModuleType = type(sys)  # without loading types
@@ -46,6 +47,8 @@ _HOMES = {
     "Count": "textbook.count",
     "count": "api",
     "InputError": "errors",
+    "Lesson": "views.lesson",
+    "lesson": "views.lesson",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",
@@ -75,6 +78,7 @@ __all__ = [
     "find_model",
     "ids",
     "judge_claim",
+    "lesson",
     "verify",
 ]
 
