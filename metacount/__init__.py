@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification, Witness
+    from metacount.views.lesson import Lesson, lesson
 
 else:
     ModuleType = type(sys)  # without loading types
@@ -47,6 +48,8 @@ _HOMES = {
     "count": "api",
     "like": "api",
     "InputError": "errors",
+    "Lesson": "views.lesson",
+    "lesson": "views.lesson",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",
@@ -77,6 +80,7 @@ __all__ = [
     "ids",
     "judge_claim",
     "like",
+    "lesson",
     "verify",
 ]
 

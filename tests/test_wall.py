@@ -59,6 +59,7 @@ SIDES = {
     # who compares, and what stands above
     "metacount.verify": "both",
     "metacount.claims": "both",
+    "metacount.lessons": "both",
     "metacount.bench": "both",
     "metacount.many": "both",
     "metacount.api": "both",
@@ -81,6 +82,7 @@ FLOORS = (
     ("verify",),
     ("check",),
     ("claims", "bench", "many"),
+    ("lessons",),
     ("api",),
     ("views",),
     ("commands",),
@@ -110,6 +112,7 @@ COMPUTED = {
     "metacount.check": ["import of importlib.import_module"],  # likewise
     "metacount.cli": ["import of importlib.import_module", "exec"],  # a command's file; of nothing
     "metacount.claims": ["import of importlib.import_module"],  # a judge's file
+    "metacount.lessons.making": ["import of importlib.import_module"],  # a topic's file
     "metacount.huggingface.config.families": ["import of importlib.import_module"],
     # transformers' own modules, by the names that its tables give
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
@@ -132,6 +135,7 @@ COMPUTED = {
 LOADS = {
     "metacount.cli": ("metacount.commands",),
     "metacount.claims": ("metacount.claims",),
+    "metacount.lessons.making": ("metacount.lessons.parts",),
     "metacount.huggingface.config.families": ("metacount.huggingface.config.families",),
 }
 
