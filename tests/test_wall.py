@@ -34,6 +34,7 @@ SIDES = {
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
+    "metacount.languages": "ground",
     "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",

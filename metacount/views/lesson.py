@@ -8,7 +8,7 @@ import sys
 
 from metacount.frozen import frozen
 from metacount.lessons import TOPICS
-from metacount.lessons.languages import language_of
+from metacount.languages import language_of
 from metacount.lessons.making import page_of, parts_of, title_of
 from metacount.views.claims import GLUE, prose
 from metacount.views.layout import (
@@ -78,9 +78,7 @@ def terminal_language() -> str:
 
 def listing(lang: str) -> list[dict[str, str]]:
     """Every topic with its title and the model that it takes when none is named."""
-    return [
-        {"topic": t, "title": title_of(t, lang), "model": parts_of(t).DEFAULT} for t in TOPICS
-    ]
+    return [{"topic": t, "title": title_of(t, lang), "model": parts_of(t).DEFAULT} for t in TOPICS]
 
 
 def listing_text(lang: str) -> str:

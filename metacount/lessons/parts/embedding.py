@@ -51,8 +51,10 @@ def table_rows(here: Here) -> list[tuple[str, ...]]:
     if spec.pooler:
         add("pooler, with its bias", "d, d", (spec.d_model, spec.d_model), spec.d_model**2
             + spec.d_model)  # fmt: skip
-    rest = sum(ends.end_params(spec).values()) + learned - sum(
-        each[-1] for each in found if isinstance(each[-1], int)
+    rest = (
+        sum(ends.end_params(spec).values())
+        + learned
+        - sum(each[-1] for each in found if isinstance(each[-1], int))
     )
     if rest:
         found.append((here.say("vectors and projections"), "", "", rest))
