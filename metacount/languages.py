@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LANGUAGES = ("en", "zh")
 ORDER = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set decides, as POSIX has it
 
 
@@ -27,3 +28,11 @@ def language_of(environment: Mapping[str, str], encoding: str | None) -> str:
     except (LookupError, UnicodeEncodeError):
         return "en"
     return "zh"
+
+
+def terminal_language() -> str:
+    """The language of the terminal that this process writes to."""
+    import os
+    import sys
+
+    return language_of(os.environ, getattr(sys.stdout, "encoding", None))

@@ -71,7 +71,8 @@ SIDES = {
 }
 # From the ground up: a module imports from its own floor and from those below, never from above.
 FLOORS = (
-    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
+    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness",
+     "languages"),
     ("spec",),
     ("algebra", "catalog", "settings"),
     ("formulas",),
