@@ -1,4 +1,4 @@
-"""The claims in Chinese: everything a reader sees, the same numbers, and nothing left in English."""
+"""The claims in Chinese: all that a reader sees, the same numbers, nothing left in English."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]\d+)?|[²³¼]")
 NAME = re.compile(r"\{(\w+)\}")
 
 # Names, terms and code words that stand in a Chinese text as they are.
-NAMES = set(
-    "ALiBi AdamW BERT DeepNorm DeepSeek DeepSeekMoE FLOPs Falcon Galactica GELU GLU GPT Gemma GeGLU "
-    "LLaMA LayerNorm Llama MLA Mistral Mixtral MoE QK Qwen ReLU RMSNorm RoPE SGD SiLU Sublayer "
-    "SwiGLU Swish Transformer Norm PE GQA".split()
-)
-TERMS = set(
-    "softmax sigmoid logit logits top norm post pre sandwich medium base torch autograd sin cos "
-    "tanh erf sqrt max silu gelu relu conj pos eps weight bias float bf meta seed batch".split()
-)
+NAMES = {
+    "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "DeepSeekMoE", "FLOPs", "GELU", "GLU",
+    "GPT", "Gemma", "LLaMA", "LayerNorm", "Llama", "MLA", "Mistral", "Mixtral", "MoE", "QK",
+    "Qwen", "ReLU", "RMSNorm", "RoPE", "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish",
+    "Transformer", "Norm", "PE",
+}  # fmt: skip
+TERMS = {
+    "softmax", "sigmoid", "logit", "logits", "top", "norm", "post", "pre", "sandwich", "medium",
+    "base", "torch", "sin", "cos", "tanh", "erf", "sqrt", "max", "silu", "gelu", "relu", "conj",
+    "pos", "eps", "weight", "bias", "float", "bf", "meta",
+}  # fmt: skip
 CODE = {
-    *FIELDS,
-    *TOPICS,
-    *"gate_proj up_proj down_proj q_proj o_proj layer_norm gelu_tanh metacount claims check False "
-    "True ScaledDotProduct Router alternating halves alibi learned sinusoidal rope none".split(),
-    *"rmsnorm pre t5 relu n_shared_experts n_encoder_layers".split(),
-}
+    *(name for name in FIELDS if "_" in name),
+    "gate_proj", "up_proj", "down_proj", "q_proj", "o_proj", "layer_norm", "gelu_tanh",
+    "False", "ScaledDotProduct", "Router", "alibi", "learned",
+    "sinusoidal", "rope", "none", "rmsnorm",
+}  # fmt: skip
 WORD = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*")
 # a letter of a formula, with an index or a power of ten
 SHORT = re.compile(r"[A-Za-z](?:_[a-z]{1,3})?|kv|dw_e|dy|[KMBT]|pos|dL|FFN_e")
@@ -78,8 +79,11 @@ def quoted_of(verdict: Verdict) -> tuple[str, ...]:
     """What is named after somebody else: ids and names of models, the source of a count."""
     from metacount.catalog import entries
 
+    fields = verdict.claim.claimed if isinstance(verdict.claim.claimed, dict) else {}
+    written = [f"{name}{mark}" for name in fields if name in FIELDS for mark in (" ", "：")]
     names = [text for e in entries() for text in (e.id, e.name, e.published.params_source or "")]
-    return (*filter(None, names), verdict.claim.id, *[str(verdict.claim.options.get("formula"))],
+    return (*filter(None, names), *written, f"（{verdict.claim.topic}）", "metacount claims", "`check`",
+            verdict.claim.id, *[str(verdict.claim.options.get("formula"))],
             str(verdict.claim.options.get("also_name")))  # fmt: skip
 
 

@@ -138,7 +138,7 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "rope-no-params": (RIGHT, ("0 parameters",)),
     "causal-mask": (RIGHT, ("its own output and all later ones change",)),
     "ffn-position-wise": (RIGHT, ("its own output changes, and no other",)),
-    "ffn-gelu-equation": (RIGHT, ("y = W2·(GELU(W1·x))",)),
+    "ffn-gelu-equation": (RIGHT, ("y = W2·GELU(W1·x)",)),
     "swiglu-equation": (RIGHT, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
     "swiglu-inside-twice": (WRONG, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
     "glu-sigmoid": (RIGHT, ("σ(W1·x + b) ⊙ (W3·x + c)",)),

@@ -36,13 +36,13 @@ def gelu(x: Tensor) -> Tensor:
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
-# hidden vector of a feed-forward, from W1·x (+ b) and, with a gate, W3·x (+ c)
+# hidden vector of a feed-forward, from u = W1·x (+ b) and, with a gate, v = W3·x (+ c)
 HIDDEN: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "GELU": ("GELU(W1·x)", lambda u, _: gelu(u)),
-    "ReLU": ("max(0, W1·x)", lambda u, _: u.clamp(min=0)),
-    "GLU": ("σ(W1·x + b) ⊙ (W3·x + c)", lambda u, v: sigmoid(u) * v),
-    "Swish": ("Swish(W1·x) ⊙ W3·x", lambda u, v: swish(u) * v),
-    "SwiGLU": ("SwiGLU(W1·x) ⊙ W3·x", lambda u, v: swish(u) * u * v),
+    "GELU": ("GELU({u})", lambda u, _: gelu(u)),
+    "ReLU": ("max(0, {u})", lambda u, _: u.clamp(min=0)),
+    "GLU": ("σ({u}) ⊙ {v}", lambda u, v: sigmoid(u) * v),
+    "Swish": ("Swish({u}) ⊙ {v}", lambda u, v: swish(u) * v),
+    "SwiGLU": ("SwiGLU({u}) ⊙ {v}", lambda u, v: swish(u) * u * v),
 }
 
 
@@ -52,7 +52,7 @@ def ffn_equation(claim: Claim) -> Finding:
     The module's own hidden vector, what goes into its last matrix, is compared with each equation.
     SwiGLU takes two vectors; where an equation gives it one, it stands for both.
     """
-    options = claim.options
+    options, stated = claim.options, claim.options["stated"]
     made = FeedForward(activation=options["activation"], gated=options["gated"], d_ff=D_FF,
                        bias=options["bias"])  # fmt: skip
     module = feed_forward(made, D_MODEL).double()
@@ -67,17 +67,22 @@ def ffn_equation(claim: Claim) -> Finding:
         y_ND = module(x_ND)
         first = "gate_proj" if options["gated"] else "up_proj"
         u_NM, v_NM = (module.get_submodule(name)(x_ND) for name in (first, "up_proj"))
-        hidden = {name: form(u_NM, v_NM) for name, (_, form) in HIDDEN.items()}
+        # those with a gate beside those with one
+        hidden = {name: form(u_NM, v_NM) for name, (text, form) in HIDDEN.items()
+                  if name == stated or ("{v}" in text) is options["gated"]}  # fmt: skip
         off = {name: unequal(seen[0], h_NM) for name, h_NM in hidden.items()}
-        out = unequal(y_ND, module.down_proj(hidden[options["stated"]]))
-    stated = options["stated"]
+        out = unequal(y_ND, module.down_proj(hidden[stated]))
     fits = [name for name in off if off[name] < ROUNDING]
+    u, v, last = ("W1·x + b", "(W3·x + c)", " + b2") if made.bias else ("W1·x", "W3·x", "")
+    text = {name: HIDDEN[name][0].format(u=u, v=v) for name in hidden}
+    whole = [f"y = W2·({text[name]}){last}" if "⊙" in text[name] else f"y = W2·{text[name]}{last}"
+             for name in fits]  # fmt: skip
     holds = stated in fits and out < ROUNDING
     return Finding(
         verdict=RIGHT if holds else WRONG,
         says=say("The module's output is {that} of the equation: off by {off} of the largest "
                  "value.", that=say("that" if holds else "not that"), off=f"{out:.1g}"),
-        correct=listed((f"y = W2·({HIDDEN[name][0]})" for name in fits), " or ")
+        correct=listed(whole, " or ")
         if fits
         else say("something else"),
         computation=(
@@ -86,12 +91,11 @@ def ffn_equation(claim: Claim) -> Finding:
             say("matrices of the module: {shapes}", shapes=listed(
                 f"{name.removesuffix('.weight')} [{', '.join(map(str, weight.shape))}]"
                 for name, weight in module.named_parameters() if weight.dim() > 1)),
-            *(say("hidden vector against {equation}: off by {off}", equation=HIDDEN[name][0],
+            *(say("hidden vector against {equation}: off by {off}", equation=text[name],
                   off=f"{by:.2g}") for name, by in off.items()),
             say("token {n}, first value: {steps}", n=0, steps=_first(seen[0], u_NM, v_NM, made)),
         ),
-        values={"by_gate": options["gated"], "doubled": stated == "SwiGLU",
-                "swish_fits": "Swish" in fits},
+        values={"doubled": stated == "SwiGLU", "swish_fits": "Swish" in fits},
         witness=WITNESS,
     )  # fmt: skip
 
