@@ -392,3 +392,20 @@ def test_the_claims_that_run_modules_are_all_here() -> None:
     running = [id for id, claim in ALL.items() if claim.judge not in ("gate_order",)]
     missing = [id for id in running if needs_torch(ALL[id]) and f'"{id}"' not in text]
     assert missing == []
+
+
+def test_other_modules_get_another_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metacount.claims.judges import equations, gates
+
+    made, activate, sinusoid = gates.made, equations.activate, equations.sinusoid
+    # experts whose input is weighted, activations of twice the value, waves a position late
+    monkeypatch.setattr(gates, "made", lambda scoring, k: made(scoring, k, weigh_input=True))
+    monkeypatch.setattr(equations, "activate", lambda x, *how: 2 * activate(x, *how))
+    monkeypatch.setattr(
+        equations, "sinusoid", lambda at, d, style: sinusoid(at + 1, d, style=style)
+    )
+    for id in ("moe-output-sum", "swish-silu", "relu-max", "sinusoidal-formula"):
+        judged = judge_claim(id)
+        assert judged.verdict == WRONG
+        assert "not that" in judged.reason
+    assert judge_claim("k-experts-get-gradient").verdict == RIGHT  # whatever the weight multiplies
