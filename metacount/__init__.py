@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from metacount.verify.compare import Verification, Witness
     from metacount.views.page.document import page
     from metacount.views.pictures.quantities import plot
+    from metacount.views.lesson import Lesson, lesson
 
 else:
     ModuleType = type(sys)  # without loading types
@@ -64,6 +65,8 @@ _HOMES = {
     "count": "api",
     "like": "api",
     "InputError": "errors",
+    "Lesson": "views.lesson",
+    "lesson": "views.lesson",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",
@@ -105,6 +108,7 @@ __all__ = [
     "price",
     "summary",
     "tree",
+    "lesson",
     "verify",
 ]
 

@@ -46,6 +46,7 @@ COMMANDS = {
     "diff": "two models part by part: added, taken away, replaced, resized",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
+    "lesson": "a page of teaching on one topic, computed as it is printed",
     "bench": "how long the variants of a layer take, beside what the device can do",
     "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
     "completion": "a script that completes commands, options and names in a shell",

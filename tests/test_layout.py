@@ -20,7 +20,6 @@ ENTRANCES = {"": 4}
 LONG = {
     "check/explain/changes.py": (330, "one search, whose steps share its tables"),
     "check/parts/params.py": (310, "every part of the parameters, topic by topic"),
-    "claims/judges/compared.py": (305, "claims that compare, one function each"),
     "check/places.py": (350, "one search for places, whose steps share the spec"),
     "formulas/model.py": (330, "the six questions about a whole model beside each other"),
     "textbook/proven.py": (320, "the record: read, compared with the code, asked"),

@@ -37,6 +37,7 @@ SIDES = {
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
     "metacount.sources": "ground",
+    "metacount.languages": "ground",
     "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",
@@ -62,6 +63,7 @@ SIDES = {
     # who compares, and what stands above
     "metacount.verify": "both",
     "metacount.claims": "both",
+    "metacount.lessons": "both",
     "metacount.bench": "both",
     "metacount.flow": "both",
     "metacount.summary": "both",
@@ -74,7 +76,8 @@ SIDES = {
 }
 # From the ground up: a module imports from its own floor and from those below, never from above.
 FLOORS = (
-    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness", "notation"),
+    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness", "notation",
+     "languages"),
     ("spec",),
     ("algebra", "catalog", "settings", "given", "sources"),
     ("formulas",),
@@ -86,6 +89,7 @@ FLOORS = (
     ("verify",),
     ("check",),
     ("claims", "bench", "many", "flow"),
+    ("lessons",),
     ("views",),
     ("summary",),
     ("api",),
@@ -116,6 +120,7 @@ COMPUTED = {
     "metacount.check": ["import of importlib.import_module"],  # likewise
     "metacount.cli": ["import of importlib.import_module", "exec"],  # a command's file; of nothing
     "metacount.claims": ["import of importlib.import_module"],  # a judge's file
+    "metacount.lessons.making": ["import of importlib.import_module"],  # a topic's file
     "metacount.huggingface.config.families": ["import of importlib.import_module"],
     # transformers' own modules, by the names that its tables give
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
@@ -138,6 +143,7 @@ COMPUTED = {
 LOADS = {
     "metacount.cli": ("metacount.commands",),
     "metacount.claims": ("metacount.claims",),
+    "metacount.lessons.making": ("metacount.lessons.parts",),
     "metacount.huggingface.config.families": ("metacount.huggingface.config.families",),
 }
 

@@ -1,16 +1,17 @@
 """Well-known statements about transformers, each judged by computing it.
 
 `data/` holds the statements, one file per topic. Nothing there says which of them are right: every
-claim names a judge, and the judge computes. `counted`, `compared`, `sizes` and `spread` judge
-numbers by the formulas, `algebra` and `whole` judge formulas for all sizes, `routing`, `gates`,
-`norms` and `running` run the reference modules. The verdicts:
+claim names a judge, and the judge computes. `counted`, `compared`, `published`, `sizes` and
+`spread` judge numbers by the formulas, `algebra` and `whole` judge formulas for all sizes,
+`routing`, `gates`, `norms`, `running` and `equations` run the reference modules. The verdicts:
 
 right        it holds; a rounded number holds when the exact one rounds to it
 conditional  it holds in some of the cases that it is said of, and not in others
 wrong        the number, the formula or a part of the statement is not so
 
 A sentence that explains a verdict stands in the data with the conditions under which it is true,
-and is printed only where they were computed to hold; so are its numbers.
+and is printed only where they were computed to hold; so are its numbers. Every text is there in
+English and in Chinese, beside each other in the data; those of the judges are told by `text`.
 
 A formula that is about so many d² is judged by the matrices, which alone grow with d²; biases and
 norms are left out, and the explanation says so.
@@ -24,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from metacount.claims.finding import CONDITIONAL as CONDITIONAL
-from metacount.claims.finding import Claim, Sentence, Verdict
+from metacount.claims.finding import Claim, Finding, Sentence, Verdict
+from metacount.claims.text import in_language, translated
+from metacount.languages import LANGUAGES
 
 TOPICS = ("block", "attention", "ffn", "norm", "embedding", "position", "moe", "model")
 DATA = Path(__file__).parent / "data"
@@ -41,9 +44,9 @@ JUDGES = {
     "same_part": "compared",
     "growth": "compared",
     "gated_width": "compared",
-    "sum_and_rest": "compared",
-    "tied_head": "compared",
-    "plain_ffn": "compared",
+    "sum_and_rest": "published",
+    "tied_head": "published",
+    "plain_ffn": "published",
     "two_stacks": "sizes",
     "token_cost": "compared",
     "expert_shares": "spread",
@@ -60,11 +63,19 @@ JUDGES = {
     "layernorm_roles": "norms",
     "block_norms": "norms",
     "gelu_forms": "running",
+    "moe_by_size": "spread",
+    "norm_ratio": "spread",
+    "experts_with_gradient": "gates",
+    "mixture_sum": "gates",
+    "ffn_equation": "equations",
+    "activation_forms": "equations",
+    "sinusoids": "equations",
+    "reach": "equations",
     "position_params": "running",
     "rope_shift": "running",
 }
 # these import torch
-RUNNING = ("routing", "gates", "norms", "running")
+RUNNING = ("routing", "gates", "norms", "running", "equations")
 
 
 def claims() -> tuple[Claim, ...]:
@@ -91,18 +102,22 @@ def needs_torch(claim: Claim) -> bool:
     return JUDGES[claim.judge] in RUNNING
 
 
-def judge_claim(claim: Claim | str) -> Verdict:
-    """Compute the verdict on one claim, or on the one with that id.
+def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
+    """Compute the verdict on one claim, or on the one with that id; `lang` is en or zh.
 
     >>> judge_claim("mixtral-total").verdict, judge_claim("mixtral-total").correct
     ('wrong', '46,702,792,704')
+    >>> judge_claim("block-512-ffn", lang="zh").reason
+    '精确值为 2,097,152。是注意力的两倍。'
     """
-    if isinstance(claim, str):
-        claim = find_claim(claim)
     from metacount.errors import SpecError
 
+    if lang not in LANGUAGES:
+        raise SpecError("lang", "is not known", lang, f"choose one of {', '.join(LANGUAGES)}")
+    if isinstance(claim, str):
+        claim = find_claim(claim)
     try:
-        return _judged(claim)
+        return _judged(claim, lang)
     except SpecError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, SyntaxError, TypeError,
@@ -111,24 +126,26 @@ def judge_claim(claim: Claim | str) -> Verdict:
                         f"{type(error).__name__}: {error}") from error  # fmt: skip
 
 
-def _judged(claim: Claim) -> Verdict:
+def _judged(claim: Claim, lang: str) -> Verdict:
     from metacount.claims.facts import sentences
 
     judge = getattr(import_module(f"{__name__}.judges.{JUDGES[claim.judge]}"), claim.judge)
-    found = judge(claim)
+    found: Finding = judge(claim)
     condition = None
     if found.verdict == CONDITIONAL:
-        condition = sentences(claim, found, claim.condition) or found.condition
-    explain = sentences(claim, found, claim.explain)
+        told = sentences(claim, found, claim.condition, lang)
+        condition = told or in_language(found.condition, lang)
+    explain = sentences(claim, found, claim.explain, lang)
     return Verdict(
         claim=claim,
         verdict=found.verdict,
-        correct=found.correct,
+        correct=in_language(found.correct, lang),
         condition=condition,
-        reason=f"{found.says} {explain}".strip(),
-        computation=found.computation,
-        witness=found.witness,
-        headline=found.headline,
+        reason=translated(" ", lang).join(filter(None, (in_language(found.says, lang), explain))),
+        computation=tuple(in_language(line, lang) for line in found.computation),
+        witness=in_language(found.witness, lang),
+        headline=in_language(found.headline, lang),
+        lang=lang,
     )
 
 
@@ -139,6 +156,7 @@ def _read(topic: str) -> list[Claim]:
                 id=item["id"],
                 topic=topic,
                 statement=item["statement"],
+                statement_zh=item["statement_zh"],
                 model=item.get("model"),
                 claimed=item.get("claimed"),
                 judge=item["judge"],
@@ -151,4 +169,7 @@ def _read(topic: str) -> list[Claim]:
 
 
 def _sentences(items: list[dict[str, Any]]) -> tuple[Sentence, ...]:
-    return tuple(Sentence(say=item["say"], where=tuple(item["where"])) for item in items)
+    return tuple(
+        Sentence(say=item["say"], say_zh=item["say_zh"], where=tuple(item["where"]))
+        for item in items
+    )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from metacount import catalog
 from metacount.claims.finding import VERDICTS
 from metacount.claims.parts import PARTS, spec_of, value
+from metacount.claims.text import Listed, Said, in_language, translated
 from metacount.errors import SpecError
 from metacount.units import exact
 
@@ -51,22 +52,24 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 BRACES = re.compile(r"\{([^{}]*)\}")
 
 
-def sentences(claim: Claim, finding: Finding, texts: tuple[Sentence, ...]) -> str:
+def sentences(claim: Claim, finding: Finding, texts: tuple[Sentence, ...], lang: str) -> str:
     """Those of the sentences whose conditions hold, with their numbers put in."""
     known = Known(claim, {v: v == finding.verdict for v in VERDICTS} | finding.values)
-    return " ".join(
-        BRACES.sub(lambda found: shown(computed(found[1], known)), sentence.say)
+    return translated(" ", lang).join(
+        BRACES.sub(lambda found: shown(computed(found[1], known), lang), sentence.said(lang))
         for sentence in texts
         if all(computed(condition, known) is True for condition in sentence.where)
     )
 
 
-def shown(number: object) -> str:
+def shown(number: object, lang: str = "en") -> str:
     """A value as it stands in a text.
 
     >>> shown(14336), shown("63.96 %")
     ('14,336', '63.96 %')
     """
+    if isinstance(number, Said | Listed):
+        return in_language(number, lang)
     return exact(number) if type(number) is int else str(number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from metacount.claims.text import Words
 from metacount.frozen import frozen
 
 RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
@@ -15,7 +16,12 @@ class Sentence:
     """A sentence, and the conditions under which it is true; see `facts` for both."""
 
     say: str
+    say_zh: str
     where: tuple[str, ...]
+
+    def said(self, lang: str) -> str:
+        """The sentence in a language, with what is computed between braces."""
+        return self.say_zh if lang == "zh" else self.say
 
 
 @frozen
@@ -29,12 +35,17 @@ class Claim:
     id: str
     topic: str
     statement: str
+    statement_zh: str
     model: str | None
     claimed: Any
     judge: str
     options: dict[str, Any]
     condition: tuple[Sentence, ...]
     explain: tuple[Sentence, ...]
+
+    def said(self, lang: str) -> str:
+        """The statement in a language."""
+        return self.statement_zh if lang == "zh" else self.statement
 
     @property
     def stated(self) -> Any:
@@ -46,24 +57,25 @@ class Claim:
 class Finding:
     """What a judge found: the verdict, the correct value, and the computation behind both.
 
+    Its texts are in both languages; see `text`.
     `says` is about this claim's numbers; `values` are numbers, texts and facts for the sentences of
     the claim. `condition` is when a conditional statement holds, as far as the judge can say it.
     `headline` is the step of the computation that stands in the list, if one does.
     """
 
     verdict: str
-    says: str
-    correct: str
-    computation: tuple[str, ...]
+    says: Words
+    correct: Words
+    computation: tuple[Words, ...]
     values: dict[str, Any]
-    witness: str
-    headline: str = ""
-    condition: str = ""
+    witness: Words
+    headline: Words = ""
+    condition: Words = ""
 
 
 @frozen
 class Verdict:
-    """The verdict on one claim, as it is printed."""
+    """The verdict on one claim, as it is printed in a language; `verdict` is one of `VERDICTS`."""
 
     claim: Claim
     verdict: str
@@ -73,13 +85,19 @@ class Verdict:
     computation: tuple[str, ...]
     witness: str
     headline: str = ""
+    lang: str = "en"
+
+    @property
+    def statement(self) -> str:
+        """The statement in the verdict's language."""
+        return self.claim.said(self.lang)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data under public names."""
         return {
             "id": self.claim.id,
             "topic": self.claim.topic,
-            "statement": self.claim.statement,
+            "statement": self.statement,
             "model": self.claim.model,
             "claimed": self.claim.stated,
             "verdict": self.verdict,
@@ -88,4 +106,5 @@ class Verdict:
             "reason": self.reason,
             "computation": list(self.computation),
             "witness": self.witness,
+            "lang": self.lang,
         }

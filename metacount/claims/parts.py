@@ -108,6 +108,10 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
     "ffn": block.dense_ffn_params,
     "ffn_matrices": _ffn_matrices,
     "plain_ffn_of_4d": lambda spec: ffn.plain_params(spec.d_model, 4 * spec.d_model),
+    "ffn_flops": lambda spec: ffn.ffn_matmul_flops(1, spec.d_model, spec.d_ff, gated=spec.gated),
+    "plain_ffn_of_4d_flops": lambda spec: ffn.ffn_matmul_flops(
+        1, spec.d_model, 4 * spec.d_model, gated=False
+    ),
     "norms": lambda spec: _layer(spec)["norm"],
     "layer": lambda spec: sum(_layer(spec).values()),
     "layer_matrices": _layer_matrices,

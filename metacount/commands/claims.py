@@ -7,6 +7,7 @@ import sys
 from metacount.commands import json_text, table_text
 from metacount.commands.options import add_formats
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
+from metacount.languages import LANGUAGES, terminal_language
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -24,13 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "attention, ffn, norm, embedding, position, moe, model")  # fmt: skip
     parser.add_argument("--verdict", metavar="NAME",
                         help="only statements that are right, conditional or wrong")  # fmt: skip
+    parser.add_argument(
+        "--lang",
+        metavar="LANG",
+        help="en or zh (default: that of the terminal; en with the options below)",
+    )
     add_formats(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
     from metacount.claims import TOPICS, claims, judge_claim, needs_torch
     from metacount.claims.finding import VERDICTS
+    from metacount.claims.text import in_language, say
 
+    if args.lang not in (None, *LANGUAGES):
+        choices = ", ".join(LANGUAGES)
+        raise InputError(f"--lang '{shown(args.lang)}' is not known; choose one of {choices}")
+    # what other programs read does not change with the terminal
+    lang = args.lang or ("en" if args.json or args.table else terminal_language())
     known = {claim.id: claim for claim in claims()}
     for id in args.ids:
         _one_of("claim", id, known, "see `metacount claims`")
@@ -43,13 +55,15 @@ def run(args: argparse.Namespace) -> Result:
         from metacount.commands import prepare_for_torch
 
         prepare_for_torch()
-        some = f"{running} statements are" if running > 1 else "1 statement is"
-        print(f"metacount: {some} judged by running modules", file=sys.stderr)
+        some = say("1 statement is judged by running modules")
+        if running > 1:
+            some = say("{n} statements are judged by running modules", n=running)
+        print(f"metacount: {in_language(some, lang)}", file=sys.stderr)
     verdicts: list[Verdict] = []
     code, said = 0, ""
     try:
         for claim in chosen:
-            verdicts.append(judge_claim(claim))
+            verdicts.append(judge_claim(claim, lang=lang))
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")
     verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
@@ -58,11 +72,11 @@ def run(args: argparse.Namespace) -> Result:
     from metacount.views.claims import verdict_text, verdicts_table, verdicts_text
 
     if args.table:
-        return table_text(args.table, verdicts_table(verdicts)), code
+        return table_text(args.table, verdicts_table(verdicts, lang)), code
     last = f"\n{said}\n" if said and verdicts else ""
     if args.ids:
         return "\n".join(verdict_text(verdict) for verdict in verdicts) + last, code
-    return (verdicts_text(verdicts) if verdicts or not said else "") + last, code
+    return (verdicts_text(verdicts, lang) if verdicts or not said else "") + last, code
 
 
 def _one_of(what: str, name: str | None, known: Iterable[str], otherwise: str) -> None:

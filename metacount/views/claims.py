@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, wrapped
+from metacount.views.layout import WIDEST_TEXT, bold, cells, columns, dim, wrapped
 from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -20,9 +20,10 @@ LETTER = re.compile(rf"(?<![\w']){NAME}(?=[·²)]| [-+=/] )|(?<=[·(]){NAME}")
 INDENT = "  "
 
 
-def verdicts_text(verdicts: Sequence[Verdict]) -> str:
+def verdicts_text(verdicts: Sequence[Verdict], lang: str = "en") -> str:
     """Every statement with its verdict and the reason, by topic; then how many of each."""
     from metacount.claims.finding import VERDICTS
+    from metacount.claims.text import in_language, listed, say
 
     width = min(columns(), WIDEST_TEXT)
     lines: list[str] = []
@@ -30,86 +31,117 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         if verdict.claim.topic != topic:
             topic = verdict.claim.topic
-            lines += [bold(topic.upper()), ""]
+            lines += [bold(_topic(topic, lang)), ""]
         lines += [*_listed(verdict, width), ""]
     found = [verdict.verdict for verdict in verdicts]
-    counts = ", ".join(f"{found.count(name)} {name}" for name in VERDICTS if name in found)
+    counts = listed(
+        say("{n} {verdict}", n=found.count(name), verdict=say(name))
+        for name in VERDICTS
+        if name in found
+    )
     n = len(verdicts)
-    lines.append(bold(f"{n} statement{'s' * (n != 1)}" + (f": {counts}" if n else "")))
+    some = "{n} statement" if n == 1 else "{n} statements"
+    ended = say(f"{some}: {{counts}}", n=n, counts=counts) if n else say(some, n=n)
+    lines.append(bold(in_language(ended, lang)))
     if n:
-        lines += wrapped(
-            "A rounded number is right when the exact one rounds to it. Conditional: it holds in "
-            "some of the cases that it is said of, and not in others. A statement with a false "
-            f"part is wrong. Whole computation: metacount claims {verdicts[0].claim.id}",
-            width,
-        )
+        closing = say("A rounded number is right when the exact one rounds to it. Conditional: it "
+                      "holds in some of the cases that it is said of, and not in others. A "
+                      "statement with a false part is wrong. Whole computation: metacount claims "
+                      "{id}", id=verdicts[0].claim.id)  # fmt: skip
+        lines += wrapped(in_language(closing, lang), width)
         lines += _letters(verdicts, width)
     return "\n".join(lines) + "\n"
 
 
-def verdicts_table(verdicts: Sequence[Verdict]) -> Table:
+def _topic(topic: str, lang: str) -> str:
+    from metacount.claims.text import translated
+
+    return topic.upper() if lang == "en" else translated(f"topic:{topic}", lang)
+
+
+def verdicts_table(verdicts: Sequence[Verdict], lang: str = "en") -> Table:
     """Every statement with its verdict: what was said, what is right, and why."""
+    from metacount.claims.text import translated
+
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
     rows = tuple(
-        (v.claim.id, v.claim.topic, v.claim.statement, v.verdict, v.condition or "", v.correct,
-         v.reason)
+        (v.claim.id, v.claim.topic, v.statement, translated(v.verdict, lang), v.condition or "",
+         v.correct, v.reason)
         for v in verdicts
     )  # fmt: skip
-    return Table(heads=heads, rows=rows, align="<" * len(heads))
+    told = tuple(translated(head, lang) for head in heads)
+    return Table(heads=told, rows=rows, align="<" * len(heads))
 
 
 def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:
     """What the letters in formulas stand for."""
+    from metacount.claims.text import in_language, listed, say
     from metacount.spec.legend import MODEL_TERMS
 
     used = {
         letter
         for verdict in verdicts
         if verdict.claim.model is not None
-        for text in (verdict.claim.statement, verdict.reason, verdict.correct, *verdict.computation)
+        for text in (verdict.statement, verdict.reason, verdict.correct, *verdict.computation)
         for letter in LETTER.findall(text)
     }
-    terms = [f"{t.letter} {t.meaning}" for t in MODEL_TERMS if t.letter in used]
-    return prose(f"Letters: {'; '.join(terms)}.", width) if terms else []
+    terms = [say("{letter} {meaning}", letter=t.letter, meaning=say(t.meaning))
+             for t in MODEL_TERMS if t.letter in used]  # fmt: skip
+    if not terms:
+        return []
+    told = say("Letters: {terms}.", terms=listed(terms, "; "))
+    return prose(in_language(told, verdicts[0].lang), width)
 
 
 def _listed(verdict: Verdict, width: int) -> list[str]:
+    from metacount.claims.text import in_language, listed, say, translated
+
     room = width - len(INDENT)
-    hang = len(verdict.verdict) + 2
+    word = translated(verdict.verdict, verdict.lang)
+    hang = cells(word) + len(INDENT)
     # the condition is the first thing to know about a verdict that has one
-    told = [f"if {verdict.condition}."] if verdict.condition else []
-    reason = prose(" ".join([*told, verdict.reason]), room - hang)
+    told = [say("if {condition}.", condition=verdict.condition)] if verdict.condition else []
+    reason = prose(in_language(listed([*told, verdict.reason], " "), verdict.lang), room - hang)
     step = broken(verdict.headline, room - hang) if verdict.headline else []
     first, *rest = [*reason, *map(dim, step)]
-    lines = [dim(verdict.claim.id), *prose(verdict.claim.statement, room)]
-    lines += [f"{bold(verdict.verdict)}  {first}", *(" " * hang + line for line in rest)]
+    lines = [dim(verdict.claim.id), *prose(verdict.statement, room)]
+    lines += [f"{bold(word)}{INDENT}{first}", *(" " * hang + line for line in rest)]
     return [INDENT + line for line in lines]
 
 
 def verdict_text(verdict: Verdict) -> str:
     """One statement with everything that was computed about it."""
-    claim = verdict.claim
+    from metacount.claims.text import in_language, listed, say, translated
+    from metacount.spec.flat import FIELDS
+
+    claim, lang = verdict.claim, verdict.lang
     width = min(columns(), WIDEST_TEXT)
-    lines = [f"{bold(claim.id)}  ({claim.topic})", *wrapped(claim.statement, width), ""]
+    topic = f"({claim.topic})" if lang == "en" else _topic(claim.topic, lang)
+    lines = [f"{bold(claim.id)}  {topic}", *wrapped(verdict.statement, width), ""]
     stated = claim.stated
     if isinstance(stated, dict):
-        stated = ", ".join(f"{name} {value}" for name, value in stated.items())
+        fields = stated.keys() <= FIELDS.keys()  # a field's name is no word
+        pairs = (
+            f"{name} {value}" if fields else say("{part} {n}", part=say(name), n=say(str(value)))
+            for name, value in stated.items()
+        )
+        stated = in_language(listed(pairs), lang)
     told = {
         "stated": "" if stated is None else str(stated),
-        "verdict": verdict.verdict,
+        "verdict": translated(verdict.verdict, lang),
         "condition": verdict.condition or "",
         "correct": verdict.correct,
         "reason": verdict.reason,
         "witness": verdict.witness,
     }
-    told = {name: text for name, text in told.items() if text}
-    label = max(map(len, told))
-    for name, text in told.items():
+    labels = {name: translated(name, lang) for name, text in told.items() if text}
+    label = max(map(cells, labels.values()))
+    for name, shown in labels.items():
         style = bold if name == "verdict" else dim
-        first, *rest = prose(text, width - label - len(INDENT))
-        lines += [f"{style(f'{name:{label}}')}{INDENT}{first}"]
+        first, *rest = prose(told[name], width - label - len(INDENT))
+        lines += [f"{style(shown + ' ' * (label - cells(shown)))}{INDENT}{first}"]
         lines += [" " * (label + len(INDENT)) + more for more in rest]
-    lines += ["", dim("computation")]
+    lines += ["", dim(translated("computation", lang))]
     for step in verdict.computation:
         first, *rest = broken(step, width - 4)
         lines += [INDENT + first, *(INDENT * 2 + line for line in rest)]
@@ -141,6 +173,6 @@ def broken(text: str, width: int) -> list[str]:
         after_operator = i > 0 and text[i - 1] in "+-=/" and text[i - 2 : i - 1] == " "
         out.append(GLUE if char == " " and (level > 0 or after_operator) else char)
     glued = "".join(out).replace(" %", f"{GLUE}%")
-    if max(map(len, glued.split()), default=0) > width:
+    if max(map(cells, glued.split()), default=0) > width:
         glued = text
     return [line.replace(GLUE, " ") for line in wrapped(glued, width)]

@@ -18,6 +18,9 @@ WIDEST_LINE = 140  # of a table with prose in its last column
 DEFAULT_WIDTH = 80
 GAP = "  "
 NARROWEST_NOTE = 24  # a note with less room goes on lines of its own
+FIRST_WIDE = "\u1100"  # no character below takes two cells
+NOT_FIRST = frozenset("，。、；：？！）》”’%)]},.;:?!")  # marks that no line begins with
+NOT_LAST = ("（", "《", "“", "‘", "(")  # and none ends with
 
 
 def columns() -> int:
@@ -65,19 +68,53 @@ def is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def cells(text: str) -> int:
+    """Count the cells that `text` takes on a terminal: a Chinese character takes two.
+
+    >>> cells("d² · m"), cells("参数 d")
+    (6, 6)
+    """
+    if not text or max(text) < FIRST_WIDE:
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """`text` broken at spaces into lines of at most `width`; a longer word keeps a line to itself.
 
+    Chinese has no spaces: it is broken between characters, but not before a mark that ends a
+    phrase.
+
     >>> wrapped("attention over the pairs that the mask keeps", 20)
     ['attention over the', 'pairs that the mask', 'keeps']
+    >>> wrapped("每个词元都有自己的键，也有自己的值。", 18)
+    ['每个词元都有自己的', '键，也有自己的值。']
     """
     lines: list[str] = []
-    for word in text.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += " " + word
+    for gap, word in _words(text):
+        if lines and cells(lines[-1]) + len(gap) + cells(word) <= width:
+            lines[-1] += gap + word
         else:
             lines.append(word)
     return lines
+
+
+def _words(text: str) -> Iterable[tuple[str, str]]:
+    """What must stay together, each with the space before it."""
+    for word in text.split():
+        if max(word) < FIRST_WIDE:
+            yield " ", word
+            continue
+        gap, piece = " ", ""
+        for char in word:
+            joined = char in NOT_FIRST or piece[-1:] in NOT_LAST
+            if piece and not joined and (cells(char) > 1 or cells(piece[-1]) > 1):
+                yield gap, piece
+                gap, piece = "", ""
+            piece += char
+        yield gap, piece
 
 
 def paragraph(label: str, text: str, width: int, *, style: Callable[[str], str] = dim) -> list[str]:
@@ -86,7 +123,7 @@ def paragraph(label: str, text: str, width: int, *, style: Callable[[str], str] 
     >>> paragraph("source", "arXiv:2302.13971, Table 2", 24)
     ['source  arXiv:2302.13971,', '        Table 2']
     """
-    indent = " " * (len(label) + len(GAP))
+    indent = " " * (cells(label) + len(GAP))
     lines = wrapped(text, min(width, WIDEST_TEXT) - len(indent))
     if not lines:
         return []
@@ -124,14 +161,14 @@ def noted_table(
     lines = []
     if heads:
         top = _line(heads[:-1], widths, align)
-        lines.append(bold(top if below else f"{top:<{indent}}{heads[-1]}"))
+        lines.append(bold(top if below else _padded(top, "<", indent) + heads[-1]))
     for row in rows:
         start = _line(row[:-1], widths, align)
         first, *rest = wrapped(row[-1], width - 4 if below else beside) or [""]
         if below:
             lines += [start, *(" " * 4 + dim(line) for line in (first, *rest) if line)]
         else:
-            lines += [f"{start:<{indent}}{dim(first)}".rstrip()]
+            lines += [(_padded(start, "<", indent) + dim(first)).rstrip()]
             lines += [" " * indent + dim(line) for line in rest]
     return lines
 
@@ -143,10 +180,16 @@ def width_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    cells = [heads, *(row for row in rows if row)]
-    return [max(len(row[i]) for row in cells) for i in range(len(heads))]
+    everything = [heads, *(row for row in rows if row)]
+    return [max(cells(row[i]) for row in everything) for i in range(len(heads))]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], align: str) -> str:
     parts = zip(row, widths, align, strict=True)
-    return GAP.join(f"{cell:{side}{width}}" for cell, width, side in parts).rstrip()
+    return GAP.join(_padded(cell, side, width) for cell, width, side in parts).rstrip()
+
+
+def _padded(text: str, side: str, width: int) -> str:
+    """`text` in `width` cells, at the left (<) or at the right (>)."""
+    room = " " * (width - cells(text))
+    return text + room if side == "<" else room + text

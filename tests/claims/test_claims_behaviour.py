@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -258,6 +260,130 @@ def test_rotations_depend_on_the_distance() -> None:
     assert len({*lines[3].partition(": ")[2].split(", ")}) > 1
 
 
+def test_rope_has_no_parameters() -> None:
+    lines = judge_claim("rope-no-params").computation
+    assert lines == judge_claim("alibi-no-params").computation
+    assert sum(line.startswith("rope: ") and line.endswith("(+0)") for line in lines) == 1
+
+
+def test_a_causal_mask_lets_nothing_come_from_later() -> None:
+    # softmax over the scores of the keys up to the query; its Jacobian by autograd
+    x_SD = values(4, D, seed=41)
+
+    def attention(x: Tensor, masked: bool) -> Tensor:
+        scores = (x @ values(D, D, seed=42)) @ (x @ values(D, D, seed=43)).T
+        if masked:
+            scores = scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
+        return scores.softmax(-1) @ x
+
+    for masked in (True, False):
+        jacobian = torch.autograd.functional.jacobian(lambda x, m=masked: attention(x, m), x_SD)
+        touched = jacobian.abs().amax((1, 3)) > 0  # [output, token]
+        assert torch.equal(touched, torch.ones(4, 4).tril().bool() if masked else touched | True)
+    told = judge_claim("causal-mask").computation
+    assert "a whole decoder: token 0 changes 0, 1, 2, 3, 4; token 1 changes 1, 2, 3, 4; token 2 " \
+        "changes 2, 3, 4; token 3 changes 3, 4; token 4 changes 4" in told  # fmt: skip
+    assert any(line.startswith("attention without a mask: token 0 changes 0, 1, 2, 3, 4; token 1 "
+                               "changes 0, 1") for line in told)  # fmt: skip
+
+
+def test_a_feed_forward_takes_each_token_alone() -> None:
+    w1, w2 = values(7, D, seed=44), values(D, 7, seed=45)
+    x_SD = values(4, D, seed=46)
+    jacobian = torch.autograd.functional.jacobian(lambda x: F.gelu(x @ w1.T) @ w2.T, x_SD)
+    assert torch.equal(jacobian.abs().amax((1, 3)) > 0, torch.eye(4).bool())
+    told = judge_claim("ffn-position-wise").computation
+    assert "feed-forward: token 0 changes 0; token 1 changes 1; token 2 changes 2; token 3 " \
+        "changes 3; token 4 changes 4" in told  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("id", "act"),
+    [("ffn-gelu-equation", F.gelu), ("swiglu-equation", F.silu), ("glu-sigmoid", torch.sigmoid)],
+)
+def test_the_first_hidden_value_is_that_of_torch(id: str, act: Callable[[Tensor], Tensor]) -> None:
+    line = judge_claim(id).computation[-1]
+    steps = line.partition(": ")[2]
+    u, v, h = re.fullmatch(r"\w+\((\S+)\)(?:·(\S+))? = (?:.* = )?(\S+)", steps).groups()  # type: ignore[union-attr]
+    expected = float(act(torch.tensor(float(u)))) * float(v or 1)
+    assert float(h) == pytest.approx(expected, abs=2e-5)  # printed to six decimals
+
+
+def test_swiglu_in_place_of_swish_has_a_factor_too_many() -> None:
+    x = values(D, seed=51)
+    w1, w3 = values(6, D, seed=52), values(6, D, seed=53)
+    hidden = F.silu(w1 @ x) * (w3 @ x)
+    doubled = F.silu(w1 @ x) * (w1 @ x) * (w3 @ x)
+    assert float((hidden - doubled).abs().max()) > 0.1
+    judged = judge_claim("swiglu-inside-twice")
+    assert judged.verdict == WRONG
+    off = {line.partition(": off by ")[0]: float(line.partition(": off by ")[2])
+           for line in judged.computation if line.startswith("hidden")}  # fmt: skip
+    assert off["hidden vector against Swish(W1·x) ⊙ W3·x"] < 1e-12
+    assert off["hidden vector against SwiGLU(W1·x) ⊙ W3·x"] > 0.1
+
+
+def test_swish_and_relu() -> None:
+    # x·σ(x) at -2, 0.5 and 2, with σ by its definition
+    lines = judge_claim("swish-silu").computation
+    for x in (-2.0, 0.5, 2.0):
+        assert f"at x = {x:g}: {x / (1 + math.exp(-x)):.6f}" in lines
+    lines = judge_claim("relu-max").computation
+    assert {"at x = -2: 0.000000", "at x = 0.5: 0.500000", "at x = 2: 2.000000"} <= {*lines}
+
+
+def test_pre_norm_and_post_norm_are_not_each_other() -> None:
+    x = values(1, D, seed=61)
+    w = values(D, D, seed=62)
+    post, pre = F.layer_norm(x + x @ w, (D,)), x + F.layer_norm(x, (D,)) @ w
+    assert float((post - pre).abs().max()) > 0.1
+    for id, other in (
+        ("post-norm", "x + Sublayer(Norm(x))"),
+        ("pre-norm", "Norm(x + Sublayer(x))"),
+    ):
+        judged = judge_claim(id)
+        line = next(line for line in judged.computation if line.startswith(f"against {other}"))
+        assert float(line.rpartition(" ")[2]) > 0.1
+        assert "norms in the block: 2, stated 2" in judged.computation
+
+
+def test_sinusoids_by_hand() -> None:
+    # columns 2 and 3 have 10000^(2/16) as their wavelength over 2π
+    lines = judge_claim("sinusoidal-formula").computation
+    for at in (0, 1, 50, 1000):
+        angles = (at, at / 10000 ** (2 / 16))
+        told = ", ".join(f"{wave(angle):.6f}" for angle in angles for wave in (math.sin, math.cos))
+        assert f"position {at}, columns 0 to 3: {told}" in lines
+
+
+def test_a_mixture_is_a_weighted_sum() -> None:
+    lines = judge_claim("moe-output-sum").computation[1:]
+    assert len(lines) == 3
+    for line in lines:
+        terms, _, total = line.partition("first value: ")[2].partition(" = ")
+        pairs = [[float(n) for n in term.split("·")] for term in terms.split(" + ")]
+        assert len(pairs) == 2
+        assert float(total) == pytest.approx(sum(a * b for a, b in pairs), abs=3e-6)
+        assert sum(weight for weight, _ in pairs) == pytest.approx(1, abs=2e-6)
+
+
+def test_as_many_experts_get_a_gradient_as_are_chosen() -> None:
+    plain = Plain()
+    probs = plain.logits().softmax(-1)
+    for k in range(1, E + 1):
+        chosen = probs[0].topk(k).indices.tolist()
+        y = sum(probs[0, e] * plain.output(0, e) for e in chosen)
+        assert isinstance(y, Tensor)
+        grads = torch.autograd.grad(y.square().sum(), plain.experts, retain_graph=True,
+                                    allow_unused=True)  # fmt: skip
+        assert sum(g is not None and bool((g != 0).any()) for g in grads) == k
+    lines = judge_claim("k-experts-get-gradient").computation
+    for line in lines[1:]:
+        k = int(line.partition("k = ")[2].partition(",")[0])
+        for token in line.partition(": ")[2].split("; "):
+            assert len(token.partition(": ")[2].split(", ")) == k
+
+
 def test_the_claims_that_run_modules_are_all_here() -> None:
     with open(__file__, encoding="utf-8") as file:
         text = file.read()
@@ -266,3 +392,20 @@ def test_the_claims_that_run_modules_are_all_here() -> None:
     running = [id for id, claim in ALL.items() if claim.judge not in ("gate_order",)]
     missing = [id for id in running if needs_torch(ALL[id]) and f'"{id}"' not in text]
     assert missing == []
+
+
+def test_other_modules_get_another_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metacount.claims.judges import equations, gates
+
+    made, activate, sinusoid = gates.made, equations.activate, equations.sinusoid
+    # experts whose input is weighted, activations of twice the value, waves a position late
+    monkeypatch.setattr(gates, "made", lambda scoring, k: made(scoring, k, weigh_input=True))
+    monkeypatch.setattr(equations, "activate", lambda x, *how: 2 * activate(x, *how))
+    monkeypatch.setattr(
+        equations, "sinusoid", lambda at, d, style: sinusoid(at + 1, d, style=style)
+    )
+    for id in ("moe-output-sum", "swish-silu", "relu-max", "sinusoidal-formula"):
+        judged = judge_claim(id)
+        assert judged.verdict == WRONG
+        assert "not that" in judged.reason
+    assert judge_claim("k-experts-get-gradient").verdict == RIGHT  # whatever the weight multiplies

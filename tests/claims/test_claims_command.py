@@ -36,7 +36,7 @@ def test_the_list_fits_and_ends_with_the_counts(
     assert [line for line in lines if line.isupper() and not line.startswith(" ")] == [
         topic.upper() for topic in TOPICS
     ]
-    assert "64 statements: 28 right, 14 conditional, 22 wrong" in lines
+    assert "81 statements: 42 right, 15 conditional, 24 wrong" in lines
     for claim in claims():
         assert f"  {claim.id}" in lines
 
@@ -86,12 +86,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [item["id"] for item in data] == ["bert-base-embedding", "block-512-ffn"]
     assert list(data[0]) == [
         "id", "topic", "statement", "model", "claimed", "verdict", "correct", "condition",
-        "reason", "computation", "witness",
+        "reason", "computation", "witness", "lang",
     ]  # fmt: skip
     assert data[0]["condition"] == "it means the token table alone"
     assert (data[1]["claimed"], data[1]["condition"]) == ("2,097,152", None)
     assert data[1]["computation"] == ["2·d·m = 2·512·2048 = 2,097,152"]
-    assert len(json.loads(run(capsys, "--json", "--topic", "norm"))) == 7
+    assert len(json.loads(run(capsys, "--json", "--topic", "norm"))) == 10
 
 
 def test_only_claims_about_behaviour_say_that_modules_run(

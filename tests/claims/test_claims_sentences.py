@@ -48,6 +48,8 @@ FORMULAS = {
     "add up to 1": "by_k",  # stated / module is k: the module's shares add up to 1
     "itself is 1": "softmax_renorm_unweighted",
     "{n_layers}·2·": "n_layers*2*head_dim",
+    "β = 1": "is_silu",  # the module without a β against torch's
+    "with W1·x": "doubled",  # the names of the equation's matrices
 }
 
 
@@ -106,7 +108,10 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, str):
         swapped = {"sum": "mean", "bias": "weight", "weight": "bias", "alibi": "learned",
                    "as_they_are": "over_chosen", "over_chosen": "as_they_are", "deep": "sandwich",
-                   "sandwich": "deep"}  # fmt: skip
+                   "sandwich": "deep", "itself": "itself and later", "itself and later": "itself",
+                   "model": "open", "ffn": "causal", "rope": "learned", "pre": "post",
+                   "post": "pre", "alternating": "halves", "Swish": "SwiGLU", "SwiGLU": "Swish",
+                   "GELU": "ReLU", "GLU": "Swish"}  # fmt: skip
         return [swapped.get(value, "1"), "99 %", "7B", "apples", ""]
     if isinstance(value, dict):
         return [{**value, key: other} for key in value for other in others(value[key])[:3]]

@@ -135,12 +135,31 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "gelu-erf": (RIGHT, ("erf",)),
     "alibi-no-params": (RIGHT, ("0 parameters",)),
     "rope-relative": (RIGHT, ("a function of i - j",)),
+    "rope-no-params": (RIGHT, ("0 parameters",)),
+    "causal-mask": (RIGHT, ("its own output and all later ones change",)),
+    "ffn-position-wise": (RIGHT, ("its own output changes, and no other",)),
+    "ffn-gelu-equation": (RIGHT, ("y = W2·GELU(W1·x)",)),
+    "swiglu-equation": (RIGHT, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
+    "swiglu-inside-twice": (WRONG, ("y = W2·(Swish(W1·x) ⊙ W3·x)",)),
+    "glu-sigmoid": (RIGHT, ("σ(W1·x + b) ⊙ (W3·x + c)",)),
+    "swish-silu": (RIGHT, ("x·σ(x)", "x·σ(0.5·x)")),
+    "relu-max": (RIGHT, ("max(0, x)",)),
+    "post-norm": (RIGHT, ("as stated",)),
+    "pre-norm": (RIGHT, ("as stated",)),
+    "sinusoidal-formula": (RIGHT, ("as stated",)),
+    "moe-output-sum": (RIGHT, ("as stated",)),
+    "k-experts-get-gradient": (RIGHT, ("k = 1: 1; k = 2: 2;", "k = 6: 6")),
+    # 2 FLOPs for each of 3·4096·11008 and of 2·4096·16384 weights
+    "swiglu-flops-equal": (RIGHT, (f"SwiGLU {6 * 4096 * 11008:,}", f"GELU {4 * 4096 * 16384:,}")),
+    "rmsnorm-half": (CONDITIONAL, ("d against 2·d with a bias, d against d without one",)),
+    # Switch-C and PaLM, by their papers' 1.57T and 540B
+    "moe-from-100b": (WRONG, ("from 619M to 1.57T", "to 540B")),
 }
 
 
 def test_no_claim_is_without_a_test() -> None:
     assert sorted(ALL) == sorted([*NUMBERS, *SAID])
-    assert len(ALL) == len(claims()) == 64
+    assert len(ALL) == len(claims()) == 81
     assert not NUMBERS.keys() & SAID.keys()
 
 
@@ -215,6 +234,11 @@ def test_statements_stand_alone(id: str) -> None:
         ("moe-share-drop", {"total": "over 97 %", "active": "0.6"}, WRONG),
         ("all-moe-k2", 6, WRONG),
         ("block-512-layernorm", "2,049", WRONG),
+        ("rmsnorm-half", "1", CONDITIONAL),  # of those without a bias
+        ("rmsnorm-half", "1/3", WRONG),
+        # every mixture is larger than 600M, but not every dense model smaller
+        ("moe-from-100b", "600M", WRONG),
+        ("moe-from-100b", "1T", WRONG),
         # 2.5 % around these: met by some, not by all
         ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, CONDITIONAL),
     ],
@@ -263,6 +287,25 @@ def test_an_explained_difference_is_checked() -> None:
         ("sandwich-norm", {"placement": "pre"}, WRONG),
         ("deepnorm", {"placement": "post"}, WRONG),
         ("alibi-no-params", {"position": "learned"}, WRONG),
+        ("rope-no-params", {"position": "learned"}, WRONG),
+        ("post-norm", {"placement": "pre"}, WRONG),
+        ("pre-norm", {"placement": "post"}, WRONG),
+        ("post-norm", {"placement": "deep"}, WRONG),
+        ("pre-norm", {"stated": "post"}, WRONG),
+        ("causal-mask", {"of": "open"}, WRONG),
+        ("causal-mask", {"of": "causal"}, RIGHT),
+        ("causal-mask", {"reaches": "itself"}, WRONG),
+        ("ffn-position-wise", {"of": "causal"}, WRONG),
+        ("ffn-position-wise", {"of": "model"}, WRONG),
+        ("ffn-gelu-equation", {"activation": "gelu_tanh"}, WRONG),
+        ("ffn-gelu-equation", {"stated": "ReLU"}, WRONG),
+        ("swiglu-inside-twice", {"stated": "Swish"}, RIGHT),
+        ("swiglu-equation", {"activation": "gelu"}, WRONG),
+        ("swiglu-equation", {"activation": "sigmoid"}, WRONG),
+        ("glu-sigmoid", {"activation": "silu"}, WRONG),
+        ("sinusoidal-formula", {"style": "halves"}, WRONG),
+        ("k-experts-get-gradient", {"experts": {"1": 1, "2": 1}}, CONDITIONAL),
+        ("k-experts-get-gradient", {"experts": {"1": 2, "2": 3}}, WRONG),
     ],
 )
 def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdict: str) -> None:
@@ -270,7 +313,7 @@ def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdi
 
 
 def test_the_data_says_no_verdict() -> None:
-    known = {"id", "statement", "model", "claimed", "judge", "options", "explain"}
+    known = {"id", "statement", "statement_zh", "model", "claimed", "judge", "options", "explain"}
     for file in DATA.glob("*.json"):
         for item in json.loads(file.read_text(encoding="utf-8")):
             assert item.keys() <= known, item["id"]
@@ -287,6 +330,6 @@ def test_the_published_counts_are_shown() -> None:
 
 def test_numbers_and_formulas_need_no_torch() -> None:
     running = {claim.id for claim in claims() if needs_torch(claim)}
-    assert len(running) == 14
+    assert len(running) == 28
     assert {"rope-relative", "k1-output-unweighted"} <= running
     assert running.isdisjoint(NUMBERS)

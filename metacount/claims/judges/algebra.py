@@ -19,6 +19,7 @@ from metacount.claims.facts import computed, evaluated
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import number
 from metacount.claims.parts import computation, letters, spec_of, value
+from metacount.claims.text import Said, Words, listed, say
 from metacount.spec import legend
 from metacount.units import exact, relative
 
@@ -85,43 +86,56 @@ def part_formula(claim: Claim) -> Finding:
         verdict = WRONG
     sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     here, stated = value(spec, options["part"]), Fraction(evaluated(options["formula"], sizes))
-    lines = [f"exact, {options['counts']}: {in_letters(truth)}", f"stated: {in_letters(said)}"]
-    condition = f"the model is one of {', '.join(equal)}"
+    exact_text = in_letters(truth)
+    lines: list[Words] = [
+        say("exact, {part}: {formula}", part=say(options["counts"]), formula=exact_text),
+        say("stated: {formula}", formula=in_letters(said)),
+    ]
+    condition: Words = say("the model is one of {models}", models=listed(equal))
     if difference != 0:
-        lines.append(f"exact - stated = {in_letters(difference)}")
+        lines.append(say("exact - stated = {formula}", formula=in_letters(difference)))
     if verdict == CONDITIONAL and difference != 0:
         condition = _zero(difference)
-        lines.append(f"equal exactly where {condition}")
-        condition += _as_where(claim, difference)
+        lines.append(say("equal exactly where {equation}", equation=condition))
+        condition = _as_where(claim, difference, condition)
     elif verdict == CONDITIONAL:
         condition = _only_where(claim, equal, in_catalog) or condition
     lines += [
-        f"{spec_name(claim)}: {computation(spec, options['part']).rpartition(' = ')[0]}"
-        f" = {exact(here)}, stated {number(stated)}",
+        say("{model}: {steps} = {exact}, stated {stated}", model=spec_name(claim),
+            steps=computation(spec, options["part"]).rpartition(" = ")[0], exact=exact(here),
+            stated=number(stated)),
         *_told(in_catalog),
-    ]
-    says = {
-        RIGHT: "Equal for all sizes.",
-        WRONG: f"Exact is {in_letters(truth)}: the stated formula gives {_apart(difference)}.",
-        CONDITIONAL: f"Exact is {in_letters(truth)}.",
-    }[verdict]
+    ]  # fmt: skip
+    says: list[Words] = []
+    if verdict == RIGHT:
+        says.append(say("Equal for all sizes."))
+    elif verdict == CONDITIONAL:
+        says.append(say("Exact is {formula}.", formula=exact_text))
+    else:
+        says.append(say("Exact is {formula}: the stated formula gives {apart}.",
+                        formula=exact_text, apart=_apart(difference)))  # fmt: skip
     if len(in_catalog) > 1:
-        n = "none" if not equal else "all" if len(equal) == len(in_catalog) else len(equal)
-        says += f" In the catalog it holds for {n} of {len(in_catalog)} models"
-        says += _farthest(in_catalog) + "."
+        how_many = (
+            "In the catalog it holds for none of {all} models{farthest}." if not equal
+            else "In the catalog it holds for all of {all} models{farthest}."
+            if len(equal) == len(in_catalog)
+            else "In the catalog it holds for {n} of {all} models{farthest}."
+        )  # fmt: skip
+        says.append(say(how_many, n=len(equal), all=len(in_catalog),
+                        farthest=_farthest(in_catalog)))  # fmt: skip
     return Finding(
         verdict=verdict,
-        says=says,
-        correct=in_letters(truth),
+        says=listed(says, " "),
+        correct=exact_text,
         computation=tuple(lines),
         values={"here": here, "stated": number(stated)},
-        witness="formula, for all sizes; catalog",
+        witness=say("formula, for all sizes; catalog"),
         condition=condition,
     )
 
 
-def _as_where(claim: Claim, difference: Number) -> str:
-    """The claim's equations, where they make the difference zero."""
+def _as_where(claim: Claim, difference: Number, condition: Words) -> Words:
+    """The condition with the claim's equations, where they make the difference zero."""
     import sympy
 
     from metacount.algebra.writing import in_letters
@@ -132,17 +146,18 @@ def _as_where(claim: Claim, difference: Number) -> str:
     for one, other in reversed(pairs):
         left = left.subs(one, other)
     if not pairs or sympy.expand(left) != 0:
-        return ""
-    return f", as where {', '.join(f'{in_letters(a)} = {in_letters(b)}' for a, b in pairs)}"
+        return condition
+    equations = listed(f"{in_letters(a)} = {in_letters(b)}" for a, b in pairs)
+    return say("{condition}, as where {equations}", condition=condition, equations=equations)
 
 
-def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction]) -> str:
+def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction]) -> Words:
     """The claim's condition on fields, where it decides for every model of the catalog."""
     tried = claim.options.get("only_where")
     if tried is None:
         return ""
     true = [id for id in in_catalog if computed(tried["is"], catalog.entry(id).spec().to_dict())]
-    return str(tried["say"]) if true == equal else ""
+    return say(tried["say"]) if true == equal else ""
 
 
 def spec_name(claim: Claim) -> str:
@@ -163,18 +178,20 @@ def compared(truth: Number, said: Number) -> tuple[Number, str]:
     return readable(expanded), CONDITIONAL if len(signs) == 2 else WRONG
 
 
-def _apart(difference: Number) -> str:
+def _apart(difference: Number) -> Said:
     """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
     import sympy
 
     from metacount.algebra.writing import in_letters
 
     if _mixed(difference):
-        return f"{in_letters(-difference)} more, which no sizes that were tried make zero"
+        return say("{formula} more, which no sizes that were tried make zero",
+                   formula=in_letters(-difference))  # fmt: skip
     first = sympy.Add.make_args(sympy.expand(difference))[0]
     few = first.as_coeff_Mul()[0] > 0
     told = in_letters(difference if few else -difference)
-    return f"{told} too {'few' if few else 'many'}, whatever the sizes"
+    apart = say("{number} too few" if few else "{number} too many", number=told)
+    return say("{apart}, whatever the sizes", apart=apart)
 
 
 def _mixed(difference: Number) -> list[Number]:
@@ -188,7 +205,7 @@ def _mixed(difference: Number) -> list[Number]:
     ]
 
 
-def _zero(difference: Number) -> str:
+def _zero(difference: Number) -> Words:
     """The equations of which one makes a difference zero."""
     import sympy
 
@@ -200,7 +217,7 @@ def _zero(difference: Number) -> str:
         left = sum(t for t in terms if t.as_coeff_Mul()[0] > 0)
         right = -sum(t for t in terms if t.as_coeff_Mul()[0] < 0)
         told.append(f"{in_letters(sympy.factor(left))} = {in_letters(sympy.factor(right))}")
-    return " or ".join(told)
+    return listed(told, " or ")
 
 
 def _zero_somewhere(difference: Number) -> bool:
@@ -227,21 +244,27 @@ def _in_catalog(claim: Claim) -> dict[str, Fraction]:
     return found
 
 
-def _farthest(in_catalog: dict[str, Fraction]) -> str:
+def _farthest(in_catalog: dict[str, Fraction]) -> Words:
     low, high = (pick(in_catalog, key=lambda m: in_catalog[m]) for pick in (min, max))
-    ends = [f"{_off(in_catalog[m])} for {m}" for m in dict.fromkeys((low, high)) if in_catalog[m]]
-    return f"; it is off by {' and by '.join(ends)}" if ends else ""
+    ends = [
+        say("by {percent} for {model}", percent=_off(in_catalog[m]), model=m)
+        for m in dict.fromkeys((low, high))
+        if in_catalog[m]
+    ]
+    return say("; it is off {ends}", ends=listed(ends, " and ")) if ends else ""
 
 
 def _off(ratio: Fraction) -> str:
     return relative(ratio.numerator, ratio.denominator)
 
 
-def _told(in_catalog: dict[str, Fraction]) -> list[str]:
+def _told(in_catalog: dict[str, Fraction]) -> list[Words]:
     equal = [name for name, ratio in in_catalog.items() if ratio == 0]
-    lines = [f"equal in the catalog: {', '.join(equal) or 'none'}"]
+    lines: list[Words] = [
+        say("equal in the catalog: {models}", models=listed(equal or [say("none")]))
+    ]
     others = sorted((name for name in in_catalog if name not in equal), key=lambda n: in_catalog[n])
     if others:
-        told = ", ".join(f"{name} {_off(in_catalog[name])}" for name in others)
-        lines.append(f"stated less exact, of exact: {told}")
+        told = listed(f"{name} {_off(in_catalog[name])}" for name in others)
+        lines.append(say("stated less exact, of exact: {models}", models=told))
     return lines

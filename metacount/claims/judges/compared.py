@@ -7,19 +7,11 @@ from fractions import Fraction
 from metacount import catalog
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.parts import (
-    computation,
-    in_numbers,
-    letters,
-    model_of,
-    percent,
-    spec_of,
-    value,
-    without_biases,
-)
+from metacount.claims.judges.counted import WITNESS
+from metacount.claims.parts import computation, in_numbers, letters, percent, spec_of, value
+from metacount.claims.text import listed, say
 from metacount.errors import SpecError
 from metacount.formulas import ffn
-from metacount.formulas import model as formulas
 from metacount.spec import legend
 from metacount.units import exact, relative, signed
 
@@ -39,27 +31,28 @@ def growth(claim: Claim) -> Finding:
     narrow = narrow.replace(d_model=old, n_heads=few, n_kv_heads=few, d_ff=4 * old)
     wide = narrow.replace(d_model=new, n_heads=many, n_kv_heads=many, d_ff=4 * new)
     same_ffn = wide.replace(d_ff=4 * old)
-    ways = {
-        "matrices, everything widened": (wide, "layer_matrices"),
-        "the same with its norms": (wide, "layer"),
-        f"matrices, FFN kept at {4 * old}": (same_ffn, "layer_matrices"),
-    }
-    found, lines = {}, []
-    for words, (spec, part) in ways.items():
+    ways = (
+        (say("matrices, everything widened"), wide, "layer_matrices"),
+        (say("the same with its norms"), wide, "layer"),
+        (say("matrices, FFN kept at {width}", width=4 * old), same_ffn, "layer_matrices"),
+    )
+    holds, lines, told = [], [], []
+    for words, spec, part in ways:
         above, below = value(spec, part), value(narrow, part)
-        found[words] = Fraction(above, below)
-        lines.append(f"{words}: {exact(above)} / {exact(below)} = {float(found[words]):.5g}")
-    holds = [words for words, ratio in found.items() if label.holds(ratio)]
-    verdict = RIGHT if len(holds) == len(found) else CONDITIONAL if holds else WRONG
-    told = "; ".join(f"{words}: {float(ratio):.5g}" for words, ratio in found.items())
+        ratio = Fraction(above, below)
+        steps = f"{exact(above)} / {exact(below)} = {float(ratio):.5g}"
+        lines.append(say("{part}: {steps}", part=words, steps=steps))
+        told.append(say("{part}: {steps}", part=words, steps=f"{float(ratio):.5g}"))
+        if label.holds(ratio):
+            holds.append(words)
     return Finding(
-        verdict=verdict,
-        says=f"{told[0].upper()}{told[1:]}.",
-        correct=told,
+        verdict=RIGHT if len(holds) == len(ways) else CONDITIONAL if holds else WRONG,
+        says=say("{told}.", told=listed(told, "; ", capital=True)),
+        correct=listed(told, "; "),
         computation=tuple(lines),
         values={},
-        witness="formula",
-        condition=f"it means {' or '.join(holds)}",
+        witness=WITNESS,
+        condition=say("it means {readings}", readings=listed(holds, " or ")),
     )
 
 
@@ -81,137 +74,32 @@ def gated_width(claim: Claim) -> Finding:
     label = labels.parse(claim.claimed)
     near = abs(Fraction(gated - plain, plain)) <= within.value
     thirds = f"{float(Fraction(8 * d, 3)):,.2f}"
+    wide = say("8/3·{d} = {thirds}, up to the next multiple of {multiple} it is {width}", d=d,
+               thirds=thirds, multiple=multiple, width=exact(width))  # fmt: skip
     return Finding(
         verdict=RIGHT if label.holds(width) and near else WRONG,
-        says=f"8/3·{d} = {thirds}, up to the next multiple of {multiple} it is {exact(width)}"
-        + (". " if label.holds(width) else f", not {claim.claimed}. ")
-        + f"That is {relative(gated - plain, plain)} beside 8·d², {'' if near else 'not '}within "
-        f"{within.text}.",
+        says=listed(
+            [
+                wide if label.holds(width)
+                else say("{said}, not {label}", said=wide, label=claim.claimed),
+                say("That is {percent} beside 8·d², {within} {about}.", about=within.text,
+                    within=say("within" if near else "not within"),
+                    percent=relative(gated - plain, plain)),
+            ],
+            ". ",
+        ),
         correct=exact(width),
         computation=(
-            f"8/3·{d} = {thirds}, rounded up to {width // multiple}·{multiple} = {exact(width)}",
+            say("8/3·{d} = {thirds}, rounded up to {steps}", d=d, thirds=thirds,
+                steps=f"{width // multiple}·{multiple} = {exact(width)}"),
             f"SwiGLU: 3·d·m = 3·{d}·{width} = {exact(gated)}",
-            f"GELU: 8·d² = 8·{d}² = {exact(plain)}, so SwiGLU has {signed(gated - plain)}",
-            f"at d = {even}: SwiGLU {exact(even_gated)}, GELU {exact(even_plain)}",
+            say("GELU: {steps}, so SwiGLU has {more}", steps=f"8·d² = 8·{d}² = {exact(plain)}",
+                more=signed(gated - plain)),
+            say("at d = {d}: SwiGLU {gated}, GELU {plain}", d=even, gated=exact(even_gated),
+                plain=exact(even_plain)),
         ),
         values={"even": even, "even_apart": even_gated - even_plain, "multiple_of": multiple},
-        witness="formula",
-    )
-
-
-def sum_and_rest(claim: Claim) -> Finding:
-    """Blocks and token table have so many parameters, sum up to that, and biases alone are missing
-    to the whole. Claimed: `block`, `table`, `sum`, `whole`."""
-    spec = spec_of(claim)
-    said = {name: labels.parse(text) for name, text in claim.claimed.items()}
-    blocks, table = value(spec, "layers_matrices"), value(spec, "token_table")
-    total, biases = value(spec, "params"), value(spec, "layers_biases")
-    found = {"block": value(spec, "layer_matrices"), "table": table, "sum": blocks + table,
-             "whole": total}  # fmt: skip
-    holds = {name: said[name].holds(found[name]) for name in said}
-    rest = total - blocks - table
-    norms = formulas.params_by_role(spec)["norm"]
-    positions = rest - biases - norms
-    not_so = [f"{name} {said[name].text} (it rounds to {said[name].rounded(found[name])})"
-              for name in said if not holds[name]]  # fmt: skip
-    return Finding(
-        verdict=RIGHT if all(holds.values()) and rest == biases else WRONG,
-        says=f"Not so: {', '.join(not_so)}." if not_so else "The stated numbers are so.",
-        correct=exact(total),
-        computation=(
-            f"matrices of a block: {computation(spec, 'layer_matrices')}",
-            f"matrices of the blocks: {computation(spec, 'layers_matrices')}",
-            f"token table: {computation(spec, 'token_table')}",
-            f"sum: {exact(blocks)} + {exact(table)} = {exact(blocks + table)}",
-            f"rest: {exact(total)} - {exact(blocks + table)} = {exact(rest)}",
-            f"not in the matrices: norms {exact(norms)}, biases {exact(biases)}, other (position "
-            f"table, head) {exact(positions)}",
-        ),
-        values={"rest": rest, "norms": norms, "biases": biases, "other": positions},
-        witness="formula",
-    )  # fmt: skip
-
-
-def tied_head(claim: Claim) -> Finding:
-    """The head shares the embedding, and biases and norms bring the model from one number to
-    another; the published count decides about the head. Claimed: `without` them, `with` them."""
-    spec = spec_of(claim)
-    less, more = (labels.parse(claim.claimed[name]) for name in ("without", "with"))
-    tied, untied = (
-        formulas.params(spec.replace(tie_embeddings=shared)) for shared in (True, False)
-    )
-    published = model_of(claim).published.params
-    # without a published count the catalog's field is all there is
-    shares = spec.tie_embeddings if published is None else published == tied
-    total = tied if shares else untied
-    norms = formulas.params_by_role(spec)["norm"]
-    biases = value(spec, "params") - formulas.params(without_biases(spec))
-    small = total - norms - biases
-    holds = shares and less.holds(small) and more.holds(total)
-    known = "no exact count is published" if published is None else (
-        f"the published count is {exact(published)}")  # fmt: skip
-    return Finding(
-        verdict=RIGHT if holds else WRONG,
-        says=f"With the embedding as its head the model has {exact(tied)} parameters, with a head "
-        f"of its own {exact(untied)}; {known}. Without norms and biases that is {exact(small)}, or "
-        f"{less.rounded(small)}; with them {more.rounded(total)}.",
-        correct=exact(total),
-        computation=(
-            f"without a head of its own: {exact(tied)}, or {less.rounded(tied)}",
-            f"head: {computation(spec.replace(tie_embeddings=False), 'head')}",
-            f"sum: {exact(tied)} + {exact(untied - tied)} = {exact(untied)}",
-            f"norms {exact(norms)}, biases {exact(biases)}",
-            known,
-        ),
-        values={
-            "norms": norms,
-            "biases": biases,
-            "less": less.text,
-            "more": more.text,
-            "head_is_the_step": not shares and less.holds(tied) and more.holds(untied),
-        },
-        witness="formula; catalog (published count)",
-    )
-
-
-FFN_KINDS = {
-    ("gated",): "the one with a gate",
-    ("plain",): "the one without",
-    ("gated", "plain"): "both",
-    (): "neither",
-}
-
-
-def plain_ffn(claim: Claim) -> Finding:
-    """The activation is GELU and the FFN is plain, two matrices: the published count decides."""
-    spec = spec_of(claim)
-    published = model_of(claim).published.params
-    counts = {
-        "gated": formulas.params(spec.replace(gated=True)),
-        "plain": formulas.params(spec.replace(gated=False)),
-    }
-    gelu = spec.activation.startswith("gelu")
-    fits = [name for name, n in counts.items() if n == published]
-    # without a published count the sizes in the catalog are all there is
-    is_plain = "plain" in fits if published is not None else not spec.gated
-    known = (
-        "no exact count is published"
-        if published is None
-        else (f"the published count, {exact(published)}, is {FFN_KINDS[tuple(fits)]}")
-    )
-    return Finding(
-        verdict=RIGHT if gelu and is_plain else WRONG,
-        says=f"With a gate the model has {exact(counts['gated'])} parameters, without one "
-        f"{exact(counts['plain'])}; {known}.",
-        correct=f"{' or '.join(fits) or 'unknown'}, {exact(value(spec, 'params'))} in the model",
-        computation=(
-            f"gated, per layer: {computation(spec.replace(gated=True), 'ffn')}",
-            f"plain, per layer: {computation(spec.replace(gated=False), 'ffn')}",
-            f"model: gated {exact(counts['gated'])}, plain {exact(counts['plain'])}; {known}",
-            f"activation in the catalog: {spec.activation}",
-        ),
-        values={"gelu": gelu, "gate": "gated" in fits},
-        witness="formula; catalog (published count)",
+        witness=WITNESS,
     )  # fmt: skip
 
 
@@ -226,7 +114,7 @@ def same_part(claim: Claim) -> Finding:
     same = (spec.d_model, spec.d_ff_expert, spec.gated) == (other.d_model, other.d_ff, other.gated)
     return Finding(
         verdict=RIGHT if one == two and same else WRONG,
-        says=f"{exact(one)} parameters against {exact(two)}.",
+        says=say("{one} parameters against {two}.", one=exact(one), two=exact(two)),
         correct=exact(one),
         computation=(
             f"{claim.model}: {computation(spec, options['part'])}",
@@ -240,9 +128,12 @@ def same_part(claim: Claim) -> Finding:
             "other_d_model": other.d_model,
             "other_width": other.d_ff,
         },
-        witness="formula",
-        headline=f"{computation(spec, options['part'])} against "
-        f"{computation(other, options['other_part'])}",
+        witness=WITNESS,
+        headline=say(
+            "{one} against {two}",
+            one=computation(spec, options["part"]),
+            two=computation(other, options["other_part"]),
+        ),
     )
 
 
@@ -257,19 +148,23 @@ def token_cost(claim: Claim) -> Finding:
     holds = label.holds(active) and label.holds(macs)
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"Active parameters {exact(active)}, multiply-adds of a token {exact(macs)}: "
-        + (f"both round to {label.text}." if holds else
-           f"they round to {label.rounded(active)} and {label.rounded(macs)}.")
-        + f" {other.name} takes {exact(other_macs)}.",
-        correct=f"{exact(active)} active, {exact(macs)} multiply-adds",
+        says=say("Active parameters {active}, multiply-adds of a token {macs}: {round} {other} "
+                 "takes {others}.", active=exact(active), macs=exact(macs), other=other.name,
+                 others=exact(other_macs),
+                 round=say("both round to {label}.", label=label.text) if holds else
+                 say("they round to {active} and {macs}.", active=label.rounded(active),
+                     macs=label.rounded(macs))),
+        correct=say("{active} active, {macs} multiply-adds", active=exact(active),
+                    macs=exact(macs)),
         computation=(
-            f"active: {computation(spec, 'active_params')}",
-            f"multiply-adds, attending to itself only: {exact(2 * macs)} / 2 = {exact(macs)}",
+            say("active: {steps}", steps=computation(spec, "active_params")),
+            say("multiply-adds, attending to itself only: {steps}",
+                steps=f"{exact(2 * macs)} / 2 = {exact(macs)}"),
             f"{other.name}: {exact(2 * other_macs)} / 2 = {exact(other_macs)}",
-            f"stored: {exact(total)}",
+            say("stored: {n}", n=exact(total)),
         ),
         values={},
-        witness="formula",
+        witness=WITNESS,
     )  # fmt: skip
 
 
@@ -289,16 +184,18 @@ def dense_flops(claim: Claim) -> Finding:
     more = exact(moe - dense_)
     return Finding(
         verdict=verdict,
-        says=f"{exact(moe)} FLOPs per token against {exact(dense_)} at d = {d}, m = {m}: "
-        f"{more} more, or {percent(Fraction(moe - dense_, dense_), 3)}.",
+        says=say("{moe} FLOPs per token against {dense} at d = {d}, m = {m}: {more} more, or "
+                 "{percent}.", moe=exact(moe), dense=exact(dense_), d=str(d), m=str(m), more=more,
+                 percent=percent(Fraction(moe - dense_, dense_), 3)),
         correct=in_letters(truth),
         computation=(
             f"MoE, k = {spec.top_k}: {in_letters(truth)} = "
             f"{in_numbers(in_letters(truth), spec)} = {exact(moe)}",
-            f"dense: {in_letters(said)} = {in_numbers(in_letters(said), spec)} = {exact(dense_)}",
-            f"difference: {in_letters(difference)} = "
-            f"{in_numbers(in_letters(difference), spec)} = {more}",
+            say("dense: {steps}", steps=f"{in_letters(said)} = "
+                f"{in_numbers(in_letters(said), spec)} = {exact(dense_)}"),
+            say("difference: {steps}", steps=f"{in_letters(difference)} = "
+                f"{in_numbers(in_letters(difference), spec)} = {more}"),
         ),
         values={"dense": dense_, "more": moe - dense_},
-        witness="formula",
-    )
+        witness=WITNESS,
+    )  # fmt: skip

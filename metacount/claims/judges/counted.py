@@ -9,24 +9,30 @@ from metacount.claims import labels
 from metacount.claims.facts import computed, named
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.parts import computation, model_of, percent, spec_of, value, words
+from metacount.claims.text import Said, Words, listed, say
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WITNESS = "formula"
+WITNESS = say("formula")
+TO_CATALOG = say("formula; catalog (published count)")
 
 
-def said_of(label: labels.Label, count: int) -> str:
-    """One sentence that lays a claimed number beside the exact one."""
-    shown = label.rounded(count)
+def said_of(label: labels.Label, count: int, of: Words = "") -> Said:
+    """One sentence that lays a claimed number beside the exact one, of a part where it is named."""
+    known = say("The exact count of {part} is {exact}", part=of, exact=exact(count))
+    if not of:
+        known = say("The exact count is {exact}", exact=exact(count))
     if label.holds(count):
-        return f"The exact count is {exact(count)}" + (
-            "." if not label.step else f", which rounds to {label.text}."
-        )
+        if not label.step:
+            return say("{known}.", known=known)
+        return say("{known}, which rounds to {label}.", known=known, label=label.text)
     if label.step:
-        return f"The exact count is {exact(count)}, which rounds to {shown}, not to {label.text}."
-    return f"The exact count is {exact(count)}; {label.text} is {apart(label.value, count)}."
+        return say("{known}, which rounds to {shown}, not to {label}.", known=known,
+                   shown=label.rounded(count), label=label.text)  # fmt: skip
+    return say("{known}; {label} is {apart}.", known=known, label=label.text,
+               apart=apart(label.value, count))  # fmt: skip
 
 
 def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
@@ -38,13 +44,16 @@ def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
     return written(int(n)) if Fraction(n).denominator == 1 else str(n)
 
 
-def apart(said: int | Fraction, count: int) -> str:
+def apart(said: int | Fraction, count: int) -> Said:
     """How far a number is from the exact one.
 
-    >>> apart(7, 10), apart(1010, 10)
+    >>> from metacount.claims.text import in_language
+    >>> in_language(apart(7, 10), "en"), in_language(apart(1010, 10), "en")
     ('3 too few', '1,000 too many')
     """
-    return f"{number(abs(Fraction(said) - count))} too {'few' if said < count else 'many'}"
+    few = said < count
+    return say("{number} too few" if few else "{number} too many",
+               number=number(abs(Fraction(said) - count)))  # fmt: skip
 
 
 def count(claim: Claim) -> Finding:
@@ -61,8 +70,11 @@ def count(claim: Claim) -> Finding:
     values: dict[str, Any] = {"claimed": claim.claimed, "found": found}
     holds = label.holds(found)
     shown = {name: computation(spec, name) for name in (part, *also)}
-    lines = [f"{words(name)}: {steps}" if also else steps for name, steps in shown.items()]
-    says = said_of(label, found)
+    lines: list[Words] = [
+        say("{part}: {steps}", part=say(words(name)), steps=steps) if also else steps
+        for name, steps in shown.items()
+    ]
+    says: list[Words] = [said_of(label, found)]
     if "because" in options:
         reason = all(computed(text, named(claim)) is True for text in options["because"])
         values["reason_holds"] = reason
@@ -75,28 +87,34 @@ def count(claim: Claim) -> Finding:
         stored = model_of(claim).stored_checkpoint
         values["stored_values"] = stored.total if stored else None
         if stored is None:
-            published.append("how many values the checkpoint stores was not published")
+            published.append(say("how many values the checkpoint stores was not published"))
         else:
             holds = holds and label.holds(stored.total)
-            published.append(f"values in the checkpoint, as published: {exact(stored.total)}")
-            says += f" The checkpoint holds {exact(stored.total)} values, as published"
-            says += f": {exact(2 * stored.total)} bytes in bf16. The file was not read here."
+            published.append(
+                say("values in the checkpoint, as published: {n}", n=exact(stored.total))
+            )
+            says.append(
+                say("The checkpoint holds {n} values, as published: {bytes} bytes in bf16. "
+                    "The file was not read here.", n=exact(stored.total),
+                    bytes=exact(2 * stored.total))
+            )  # fmt: skip
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=says,
+        says=listed(says, " "),
         correct=exact(found),
         computation=(*lines, *published),
         values=values,
-        witness=f"{WITNESS}; catalog (published count)" if published else WITNESS,
+        witness=TO_CATALOG if published else WITNESS,
         headline=shown[part],
     )
 
 
-def _published(claim: Claim) -> list[str]:
+def _published(claim: Claim) -> list[Words]:
     published = model_of(claim).published
     if published.params is None:
         return []
-    return [f"published: {exact(published.params)}, {published.params_source}"]
+    return [say("published: {n}, {source}", n=exact(published.params),
+                source=published.params_source or "")]  # fmt: skip
 
 
 def counts(claim: Claim) -> Finding:
@@ -108,16 +126,20 @@ def counts(claim: Claim) -> Finding:
     first, *others = found.values()
     return Finding(
         verdict=RIGHT if all(holds.values()) else WRONG,
-        says=" ".join(
-            f"{said_of(said[name], n).replace('count', f'count of {name}', 1)}"
-            for name, n in found.items()
-        ),
-        correct=", ".join(f"{name} {exact(n)}" for name, n in found.items()),
-        computation=tuple(
-            f"{name}: {computation(spec, part)}" for name, part in claim.options["parts"].items()
-        ),
+        says=listed((said_of(said[name], n, say(name)) for name, n in found.items()), " "),
+        correct=listed(say("{part} {n}", part=say(name), n=exact(n)) for name, n in found.items()),
+        computation=_computations(claim),
         values={**found, "more": relative(first - others[0], others[0])},
         witness=WITNESS,
+    )
+
+
+def _computations(claim: Claim) -> tuple[Words, ...]:
+    """Each of the claim's parts in letters and in numbers."""
+    spec = spec_of(claim)
+    return tuple(
+        say("{part}: {steps}", part=say(name), steps=computation(spec, part))
+        for name, part in claim.options["parts"].items()
     )
 
 
@@ -128,18 +150,25 @@ def shares(claim: Claim) -> Finding:
     found = {name: Fraction(value(spec, part), whole) for name, part in options["parts"].items()}
     said = {name: labels.parse(text) for name, text in claim.claimed.items()}
     lines = [
-        f"{name}: {exact(value(spec, part))} / {exact(whole)} = {percent(found[name], 2)}"
+        say("{part}: {steps}", part=say(name),
+            steps=f"{exact(value(spec, part))} / {exact(whole)} = {percent(found[name], 2)}")
         for name, part in options["parts"].items()
-    ]
-    told = [
-        f"{name} is {percent(found[name], 2)}, stated as {said[name].text}"
-        + ("" if said[name].holds(found[name]) else f": it rounds to {said[name].rounded(n)}")
-        for name, n in found.items()
-    ]
+    ]  # fmt: skip
+    told: list[Words] = []
+    for name, n in found.items():
+        one = say("{part} is {percent}, stated as {label}", part=say(name),
+                  percent=percent(n, 2), label=said[name].text)  # fmt: skip
+        holds = said[name].holds(n)
+        told.append(
+            one if holds
+            else say("{said}: it rounds to {rounded}", said=one, rounded=said[name].rounded(n))
+        )  # fmt: skip
     return Finding(
         verdict=RIGHT if all(said[name].holds(found[name]) for name in said) else WRONG,
-        says="; ".join(told) + ".",
-        correct=", ".join(f"{name} {percent(n, 2)}" for name, n in found.items()),
+        says=say("{told}.", told=listed(told, "; ")),
+        correct=listed(
+            say("{part} {n}", part=say(name), n=percent(n, 2)) for name, n in found.items()
+        ),
         computation=tuple(lines),
         values={},
         witness=WITNESS,
@@ -155,17 +184,19 @@ def readings(claim: Claim) -> Finding:
     found = {words: value(spec, part) for words, part in claim.options["parts"].items()}
     holds = [words for words, n in found.items() if label.holds(n)]
     fails = [words for words in found if words not in holds]
-    told = [f"{words}: {exact(n)}" for words, n in found.items()]
+    told = [say("{part}: {steps}", part=say(words), steps=exact(n)) for words, n in found.items()]
+    both = told
     if label.step:
-        told = [f"{words}: {exact(n)}, or {label.rounded(n)}" for words, n in found.items()]
+        both = [
+            say("{said}, or {rounded}", said=one, rounded=label.rounded(n))
+            for one, n in zip(told, found.values(), strict=True)
+        ]
     return Finding(
         verdict=WRONG if not holds else CONDITIONAL if fails else RIGHT,
-        says=f"{told[0][0].upper()}{'; '.join(told)[1:]}.",
-        correct="; ".join(f"{words}: {exact(n)}" for words, n in found.items()),
-        computation=tuple(
-            f"{words}: {computation(spec, part)}" for words, part in claim.options["parts"].items()
-        ),
+        says=say("{told}.", told=listed(both, "; ", capital=True)),
+        correct=listed(told, "; "),
+        computation=_computations(claim),
         values={},
         witness=WITNESS,
-        condition=f"it means {' or '.join(holds)}",
+        condition=say("it means {readings}", readings=listed(map(say, holds), " or ")),
     )

@@ -1,4 +1,4 @@
-"""Claims about the order of a gate: routers of the catalog, run, against plain torch."""
+"""Claims about gates and what they choose: routers and experts, run, against plain torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ import torch
 from torch import Tensor
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.judges.routing import D_MODEL, ROUNDING, made, unequal
+from metacount.claims.judges.routing import (
+    D_MODEL,
+    N_EXPERTS,
+    ROUNDING,
+    SIZES,
+    WITNESS,
+    largest,
+    loss_of,
+    made,
+    unequal,
+)
 from metacount.claims.parts import models
+from metacount.claims.text import Words, listed, say
 from metacount.modules.moe import Router
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
@@ -26,7 +37,7 @@ def gate_order(claim: Claim) -> Finding:
     stated = ORDERS[claim.options["order"]]
     follow: list[str] = []
     others: list[str] = []
-    lines = []
+    lines: list[Words] = []
     for entry, spec in models():
         # a router that another one stands in for says nothing about the model
         if not spec.is_moe or any(text.startswith("router:") for text in entry.inferred):
@@ -44,24 +55,28 @@ def gate_order(claim: Claim) -> Finding:
         (follow if holds else others).append(entry.id)
         mean = float(routing.weights_Nk.detach().sum(-1).mean())
         lines.append(
-            f"{entry.id}, {spec.top_k} of {spec.n_experts}: {'the same' if same else 'other'} "
-            f"experts, weights off by {off:.1g}; a token's weights sum to {mean:.4g} on average"
-        )
+            say("{model}, {k} of {n}: {experts}, weights off by {off}; a token's weights sum to "
+                "{sum} on average", model=entry.id, k=str(spec.top_k), n=str(spec.n_experts),
+                experts=say("the same experts" if same else "other experts"), off=f"{off:.1g}",
+                sum=f"{mean:.4g}")
+        )  # fmt: skip
     n = len(follow) + len(others)
     return Finding(
         verdict=RIGHT if not others else CONDITIONAL if follow else WRONG,
-        says=f"Of the {n} mixtures of experts in the catalog whose router is known, the routers "
-        f"of {len(follow)} choose and weigh so when they are run.",
-        correct=f"{', '.join(follow) or 'no model'}; not {', '.join(others) or 'any'}",
+        says=say("Of the {n} mixtures of experts in the catalog whose router is known, the routers "
+                 "of {follow} choose and weigh so when they are run.", n=n, follow=len(follow)),
+        correct=say("{follow}; not {others}", follow=listed(follow or [say("no model")]),
+                    others=listed(others or [say("any")])),
         computation=(
-            f"each router at its own E and k, width {D_MODEL}, {N_TOKENS} tokens, float64, "
-            "seed 0, against the stated order in plain torch",
+            say("each router at its own E and k, width {width}, {n} tokens, float64, seed 0, "
+                "against the stated order in plain torch", width=D_MODEL, n=N_TOKENS),
             *lines,
         ),
         values=_orders_agree(),
-        witness="reference modules, run",
-        condition=f"the model is one of those that do so: in the catalog {', '.join(follow)}",
-    )
+        witness=say("reference modules, run"),
+        condition=say("the model is one of those that do so: in the catalog {models}",
+                      models=listed(follow)),
+    )  # fmt: skip
 
 
 def _largest_first(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -111,3 +126,74 @@ def _orders_agree() -> dict[str, Any]:
         "one": bool(((after.sum(-1) - 1).abs() < ROUNDING).all()),
         "sum": f"{float(sums[0]):.4f}",
     }
+
+
+def experts_with_gradient(claim: Claim) -> Finding:
+    """With k = ... so many experts get a gradient of one token's loss. Options: `experts` by k."""
+    stated = {int(k): n for k, n in claim.options["experts"].items()}
+    lines: list[Words] = []
+    found: dict[int, set[int]] = {}
+    for top_k in range(1, N_EXPERTS + 1):
+        router, experts, x_ND = made("softmax", top_k)
+        routing = router(x_ND)
+        told: list[Words] = []
+        found[top_k] = set()
+        for n in range(len(x_ND)):
+            row = slice(n, n + 1)
+            y_ND = experts(x_ND[row], routing.chosen_Nk[row], routing.weights_Nk[row])
+            grads = torch.autograd.grad(loss_of(y_ND), list(experts.parameters()),
+                                        retain_graph=True)  # fmt: skip
+            with_one = [e for e in range(N_EXPERTS) if any(largest(g[e]) > 0 for g in grads)]
+            found[top_k].add(len(with_one))
+            which = ", ".join(map(str, with_one))
+            told.append(say("token {n}: {experts}", n=n, experts=which))
+        lines.append(say("k = {k}, experts with a gradient: {told}", k=top_k,
+                         told=listed(told, "; ")))  # fmt: skip
+    as_said = {k: found.get(k) == {n} for k, n in stated.items()}
+    counts = listed((say("k = {k}: {n}", k=k, n=listed(map(str, sorted(n)), " or "))
+                     for k, n in found.items()), "; ")  # fmt: skip
+    return Finding(
+        verdict=RIGHT if all(as_said.values()) else CONDITIONAL if any(as_said.values()) else WRONG,
+        says=say("Of {all} experts, so many get a gradient from the loss of one token: {told}.",
+                 all=N_EXPERTS, told=counts),
+        correct=counts,
+        computation=(say("{sizes}; the loss of each token alone", sizes=SIZES), *lines),
+        values={"always_k": all(n == {k} for k, n in found.items())},
+        witness=WITNESS,
+        condition=listed((f"k = {k}" for k, held in as_said.items() if held), " or "),
+    )  # fmt: skip
+
+
+def mixture_sum(claim: Claim) -> Finding:
+    """The layer's output is the weighted sum of the chosen experts' outputs. Options: `top_k`."""
+    top_k = claim.options["top_k"]
+    router, experts, x_ND = made("topk_softmax", top_k)
+    routing = router(x_ND)
+    with torch.no_grad():
+        y_ND = experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
+        gate_up, down = experts.get_parameter("gate_up_proj"), experts.get_parameter("down_proj")
+        out = torch.zeros_like(y_ND)
+        lines: list[Words] = []
+        for n, x_D in enumerate(x_ND):
+            terms = []
+            for e, weight in zip(routing.chosen_Nk[n].tolist(), routing.weights_Nk[n].tolist(),
+                                 strict=True):  # fmt: skip
+                gate_M, up_M = (gate_up[e] @ x_D).chunk(2)
+                out_D = down[e] @ (gate_M / (1 + torch.exp(-gate_M)) * up_M)
+                out[n] += weight * out_D
+                terms.append(f"{weight:.6f}·{float(out_D[0]):.6f}")
+            lines.append(say("token {n}, experts {experts}, first value: {steps}", n=n,
+                             experts=", ".join(map(str, routing.chosen_Nk[n].tolist())),
+                             steps=f"{' + '.join(terms)} = {float(y_ND[n, 0]):.6f}"))  # fmt: skip
+    off = unequal(y_ND, out)
+    holds = off < ROUNDING
+    sums = routing.weights_Nk.detach().sum(-1)
+    return Finding(
+        verdict=RIGHT if holds else WRONG,
+        says=say("The module's output is {that} of the equation: off by {off} of the largest "
+                 "value.", that=say("that" if holds else "not that"), off=f"{off:.1g}"),
+        correct=say("as stated" if holds else "something else"),
+        computation=(say("{sizes}, k = {k}", sizes=SIZES, k=top_k), *lines),
+        values={"one": bool(((sums - 1).abs() < ROUNDING).all())},
+        witness=say("reference modules, run"),
+    )  # fmt: skip

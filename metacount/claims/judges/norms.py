@@ -13,11 +13,20 @@ from torch import Tensor, nn
 from metacount.claims.finding import RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.routing import ROUNDING, largest, unequal
 from metacount.claims.judges.running import WITNESS, normal, small
+from metacount.claims.text import Words, listed, say
 from metacount.modules import Block, LayerNorm, RMSNorm, Visibility
 from metacount.modules.build import build
 
 # norms that the formula of a sublayer names
-NORMS_STATED = {"deep": 1, "sandwich": 2}
+NORMS_STATED = {"deep": 1, "sandwich": 2, "pre": 1, "post": 1}
+FORMULAS = {
+    "deep": "LayerNorm(α·x + Sublayer(x))",
+    "sandwich": "x + Norm(Sublayer(Norm(x)))",
+    "pre": "x + Sublayer(Norm(x))",
+    "post": "Norm(x + Sublayer(x))",
+}
+# what each could be taken for
+BESIDE = {"deep": ("post",), "sandwich": (), "pre": ("post",), "post": ("pre",)}
 
 
 def rmsnorm_divisor(claim: Claim) -> Finding:
@@ -32,23 +41,32 @@ def rmsnorm_divisor(claim: Claim) -> Finding:
     fits = [name for name in made if off[name] < ROUNDING]
     stated = claim.options["of"]
     lengths = {name: float(output.norm()) for name, output in made.items()}
-    found = " and ".join(f"the {name}" for name in fits) or "neither"
+    the = {"mean": say("the mean"), "sum": say("the sum")}
+    found = listed((the[name] for name in fits), " and ") if fits else say("neither")
+    divisors = {
+        "mean": say("x / sqrt(mean of squares + eps)"),
+        "sum": say("x / sqrt(sum of squares + eps)"),
+    }
     return Finding(
         verdict=RIGHT if stated in fits else WRONG,
-        says=f"The module's output is that with {found}: "
-        f"a norm of {float(y.norm()):.3f} for d = {d}; with the mean it is {lengths['mean']:.3f}, "
-        f"with the sum {lengths['sum']:.3f}.",
-        correct=f"x / sqrt({fits[0]} of squares + eps)" if fits else "something else",
+        says=say("The module's output is that with {found}: a norm of {length} for d = {d}; with "
+                 "the mean it is {mean}, with the sum {sum}.", found=found, d=d,
+                 length=f"{float(y.norm()):.3f}", mean=f"{lengths['mean']:.3f}",
+                 sum=f"{lengths['sum']:.3f}"),
+        correct=divisors[fits[0]] if fits else say("something else"),
         computation=(
-            f"d = {d}, eps = {eps:g}, weight 1, float64, seed 0",
-            f"mean of squares {float(by['mean']):.4f}, sum {float(by['sum']):.4f}",
-            f"first value: x {float(x[0, 0]):.6f}, module {float(y[0, 0]):.6f}, "
-            f"with mean {float(made['mean'][0, 0]):.6f}, with sum {float(made['sum'][0, 0]):.6f}",
-            f"module against mean: off by {off['mean']:.2g}; against sum: off by {off['sum']:.2g}",
+            say("d = {d}, eps = {eps}, weight 1, float64, seed 0", d=d, eps=f"{eps:g}"),
+            say("mean of squares {mean}, sum {sum}", mean=f"{float(by['mean']):.4f}",
+                sum=f"{float(by['sum']):.4f}"),
+            say("first value: x {x}, module {module}, with mean {mean}, with sum {sum}",
+                x=f"{float(x[0, 0]):.6f}", module=f"{float(y[0, 0]):.6f}",
+                mean=f"{float(made['mean'][0, 0]):.6f}", sum=f"{float(made['sum'][0, 0]):.6f}"),
+            say("module against mean: off by {mean}; against sum: off by {sum}",
+                mean=f"{off['mean']:.2g}", sum=f"{off['sum']:.2g}"),
         ),
         values={"times": f"{lengths['mean'] / lengths['sum']:.3f}"},
         witness=WITNESS,
-    )
+    )  # fmt: skip
 
 
 def layernorm_roles(claim: Claim) -> Finding:
@@ -72,19 +90,26 @@ def layernorm_roles(claim: Claim) -> Finding:
     stated = claim.options["scale"], claim.options["shift"]
     fits = [way for way in ways if off[way] < ROUNDING]
     at_start = plain * before[stated[0]] + before[stated[1]]
-    told = {way: f"multiplies by its {way[0]} and adds its {way[1]}" for way in ways}
+    told = {
+        ("weight", "bias"): say("multiplies by its weight and adds its bias"),
+        ("bias", "weight"): say("multiplies by its bias and adds its weight"),
+    }
     return Finding(
         verdict=RIGHT if stated in fits else WRONG,
-        says=f"The module {told[fits[0]] if fits else 'does something else'}; the stated formula "
-        f"is off by {off[stated]:.2g} of the largest value.",
-        correct=told[fits[0]] if fits else "something else",
+        says=say("The module {does}; the stated formula is off by {off} of the largest value.",
+                 does=told[fits[0]] if fits else say("does something else"),
+                 off=f"{off[stated]:.2g}"),
+        correct=told[fits[0]] if fits else say("something else"),
         computation=(
-            f"d = {d}, eps = {eps:g}, float64; weight and bias drawn at random",
-            *(f"{told[way]}: off by {off[way]:.2g}" for way in ways),
-            f"torch's layer_norm with the same weight and bias: off by {unequal(y, torchs):.2g}",
-            f"a new module: weight {starts['weight']:g} on average, bias {starts['bias']:g}; the "
-            f"stated formula then gives values up to {largest(at_start):.3f}, the module up to "
-            f"{largest(fresh):.3f}",
+            say("d = {d}, eps = {eps}, float64; weight and bias drawn at random", d=d,
+                eps=f"{eps:g}"),
+            *(say("{does}: off by {off}", does=told[way], off=f"{off[way]:.2g}") for way in ways),
+            say("torch's layer_norm with the same weight and bias: off by {off}",
+                off=f"{unequal(y, torchs):.2g}"),
+            say("a new module: weight {weight} on average, bias {bias}; the stated formula then "
+                "gives values up to {stated}, the module up to {module}",
+                weight=f"{starts['weight']:g}", bias=f"{starts['bias']:g}",
+                stated=f"{largest(at_start):.3f}", module=f"{largest(fresh):.3f}"),
         ),
         values={"constant_at_start": largest(at_start - at_start.mean()) < ROUNDING,
                 "at_start": f"{float(at_start.mean()):g}"},
@@ -107,26 +132,38 @@ def block_norms(claim: Claim) -> Finding:
                 parameter.add_(normal(*parameter.shape, seed=2 * n + p) / 4)
         y = block(x, sees)
         stated = _as_stated(block, formula, x, sees, alpha)
-        post = _as_stated(block, "post", x, sees, 1.0) if formula == "deep" else None
+        others = {
+            name: unequal(y, _as_stated(block, name, x, sees, 1.0)) for name in BESIDE[formula]
+        }
     off = unequal(y, stated)
-    holds = off < ROUNDING and len(norms) == 2 * NORMS_STATED[formula]
-    lines = [
-        f"2 layers, d = {spec.d_model}, float64, seed 0; LayerNorm with random weights as the norm",
-        f"one block against the formula, attention and then FFN: off by {off:.0e}",
-        f"norms in the block: {len(norms)}, stated {2 * NORMS_STATED[formula]}",
-    ]
-    if post is not None:
-        lines.append(f"α = (2·{spec.n_layers})^¼ = {alpha:.4f}; with α = 1 (post-norm): off by "
-                     f"{unequal(y, post):.2g}")  # fmt: skip
+    n_stated = 2 * NORMS_STATED[formula]
+    holds = off < ROUNDING and len(norms) == n_stated
+    lines: list[Words] = [
+        say("2 layers, d = {d}, float64, seed 0; LayerNorm with random weights as the norm",
+            d=spec.d_model),
+        say("one block against the formula, attention and then FFN: off by {off}",
+            off=f"{off:.0e}"),
+        say("norms in the block: {n}, stated {stated}", n=len(norms), stated=n_stated),
+        *(say("against {formula}: off by {off}", formula=FORMULAS[name], off=f"{by:.2g}")
+          for name, by in others.items() if formula != "deep"),
+    ]  # fmt: skip
+    if formula == "deep":
+        lines.append(
+            say("α = {steps}; with α = 1 (post-norm): off by {off}",
+                steps=f"(2·{spec.n_layers})^¼ = {alpha:.4f}", off=f"{others['post']:.2g}")
+        )  # fmt: skip
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"The block's output is {'' if off < ROUNDING else 'not '}that of the formula: off by "
-        f"{off:.2g}. The block has {len(norms)} norms, the formula {2 * NORMS_STATED[formula]}.",
-        correct="as stated" if holds else "something else",
+        says=say("The block's output is {that} of the formula: off by {off}. The block has {n} "
+                 "norms, the formula {stated}.", that=say("that" if off < ROUNDING else "not that"),
+                 off=f"{off:.2g}", n=len(norms), stated=n_stated),
+        correct=say("as stated" if holds else "something else"),
         computation=tuple(lines),
-        values={"n_norms": len(norms), "blocks": spec.n_layers, "alpha": f"{alpha:.4f}"},
+        values={"n_norms": len(norms), "blocks": spec.n_layers, "alpha": f"{alpha:.4f}",
+                **{f"off_{name}": f"{by:.2g}" for name, by in others.items()},
+                "others_differ": all(by > ROUNDING for by in others.values())},
         witness=WITNESS,
-    )
+    )  # fmt: skip
 
 
 def _norms(block: Block) -> list[nn.Module]:
@@ -143,6 +180,8 @@ def _as_stated(block: Block, formula: str, x: Tensor, sees: Visibility, alpha: f
         own = [*norms[i * per_sublayer : (i + 1) * per_sublayer], nn.Identity()]
         if formula == "sandwich":
             x = x + own[1](sublayer(own[0](x)))
+        elif formula == "pre":
+            x = x + sublayer(own[0](x))
         else:
-            x = own[0](alpha * x + sublayer(x))
+            x = own[0]((alpha if formula == "deep" else 1.0) * x + sublayer(x))
     return x

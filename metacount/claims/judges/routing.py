@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
+from metacount.claims.text import Words, listed, say
 from metacount.modules.moe import Experts, Router, load_balancing_loss
 from metacount.spec.ffn import FeedForward
 from metacount.spec.moe import Mixture
 
 D_MODEL, D_FF, N_EXPERTS, N_TOKENS = 7, 5, 6, 3
-WITNESS = "reference modules, run with autograd"
-SIZES = (
-    f"d_model {D_MODEL}, {N_EXPERTS} experts of width {D_FF}, {N_TOKENS} tokens, float64, seed 0"
-)
+WITNESS = say("reference modules, run with autograd")
+SIZES = say("d_model {d}, {n} experts of width {width}, {tokens} tokens, float64, seed 0",
+            d=D_MODEL, n=N_EXPERTS, width=D_FF, tokens=N_TOKENS)  # fmt: skip
 ROUNDING = 1e-12
 
 
@@ -60,7 +60,9 @@ def unequal(one: Tensor, other: Tensor) -> float:
 
 def single_expert(claim: Claim) -> Finding:
     """With k = 1 the output is unweighted and the router learns from the main loss."""
-    both, lines, told = [], [], []
+    both: list[bool] = []
+    lines: list[Words] = []
+    told: list[Words] = []
     values = {}
     words = {
         "topk_softmax": "softmax over the chosen one",
@@ -82,26 +84,32 @@ def single_expert(claim: Claim) -> Finding:
         weights = ", ".join(f"{w:.4f}" for w in routing.weights_Nk.flatten().tolist())
         both.append(unweighted and taught)
         lines.append(
-            f"{name}: weights {weights}; output equal to the expert's alone: "
-            f"{'yes' if unweighted else 'no'}; largest gradient of the router {learns:.3g}, with "
-            f"the balancing loss {balanced:.3g}"
-        )
-        learned = f"up to {learns:.3g}" if taught else f"rounding, {learns:.0e}"
+            say("{gate}: weights {weights}; output equal to the expert's alone: {equal}; largest "
+                "gradient of the router {learns}, with the balancing loss {balanced}",
+                gate=say(name), weights=weights, equal=say("yes" if unweighted else "no"),
+                learns=f"{learns:.3g}", balanced=f"{balanced:.3g}")
+        )  # fmt: skip
+        learned = say("up to {n}", n=f"{learns:.3g}")
+        if not taught:
+            learned = say("rounding, {n}", n=f"{learns:.0e}")
         told.append(
-            f"{name}: {'unweighted' if unweighted else 'weighted'}, the router's gradient is "
-            f"{learned if learns else 'exactly 0'}"
-        )
+            say("{gate}: {weighted}, the router's gradient is {learned}", gate=say(name),
+                weighted=say("unweighted" if unweighted else "weighted"),
+                learned=learned if learns else say("exactly 0"))
+        )  # fmt: skip
         values[f"{scoring}_unweighted"] = unweighted
         values[f"{scoring}_learns"] = taught
         values[f"{scoring}_learns_from_balancing"] = balanced > ROUNDING
     return Finding(
         verdict=RIGHT if all(both) else CONDITIONAL if any(both) else WRONG,
-        says=f"{told[0][0].upper()}{'; '.join(told)[1:]}.",
-        correct="; ".join(told),
+        says=say("{told}.", told=listed(told, "; ", capital=True)),
+        correct=listed(told, "; "),
         computation=(SIZES, *lines),
         values=values,
         witness=WITNESS,
-        condition=", ".join(name for name, held in zip(words.values(), both, strict=True) if held),
+        condition=listed(
+            say(name) for name, held in zip(words.values(), both, strict=True) if held
+        ),
     )
 
 
@@ -119,27 +127,29 @@ def unselected_gradient(claim: Claim) -> Finding:
     most = max(rows[e] for e in unused)
     alive = all(rows[e] != 0 for e in used)
     router_row = largest(gradient(router.proj.weight)[unused])
-    moved = {
-        "AdamW with weight decay": _moved(experts, unused, torch.optim.AdamW, weight_decay=0.1),
-        "plain SGD": _moved(experts, unused, torch.optim.SGD),
-        "SGD with momentum, after a step in which every value had a gradient,":
-            _moved(experts, unused, torch.optim.SGD, momentum=0.9),
-    }  # fmt: skip
-    decay, plain, momentum = moved.values()
+    decay = _moved(experts, unused, torch.optim.AdamW, weight_decay=0.1)
+    plain = _moved(experts, unused, torch.optim.SGD)
+    momentum = _moved(experts, unused, torch.optim.SGD, momentum=0.9)
+    zero = say("exactly 0") if most == 0 else f"{most:.3g}"
     return Finding(
         verdict=RIGHT if most == claim.claimed and alive else WRONG,
-        says=f"{len(used)} of {N_EXPERTS} experts were selected by one of {N_TOKENS} tokens; the "
-        f"others' largest gradient is {'exactly 0' if most == 0 else format(most, '.3g')}.",
-        correct="exactly 0" if most == 0 else f"{most:.3g}",
+        says=say("{n} of {all} experts were selected by one of {tokens} tokens; the others' "
+                 "largest gradient is {zero}.", n=len(used), all=N_EXPERTS, tokens=N_TOKENS,
+                 zero=zero),
+        correct=zero,
         computation=(
-            SIZES + ", k = 1, loss with the balancing loss",
+            say("{sizes}, k = 1, loss with the balancing loss", sizes=SIZES),
             *(
-                f"expert {e}: {'selected' if e in used else 'not selected'}, "
-                f"largest gradient {rows[e]:.3g}"
+                say("expert {e}: {selected}, largest gradient {n}", e=e, n=f"{rows[e]:.3g}",
+                    selected=say("selected" if e in used else "not selected"))
                 for e in range(N_EXPERTS)
             ),
-            f"router's rows of experts that were not selected: largest gradient {router_row:.3g}",
-            *(f"{name} moves those experts by up to {by:.3g}" for name, by in moved.items()),
+            say("router's rows of experts that were not selected: largest gradient {n}",
+                n=f"{router_row:.3g}"),
+            say("AdamW with weight decay moves those experts by up to {n}", n=f"{decay:.3g}"),
+            say("plain SGD moves those experts by up to {n}", n=f"{plain:.3g}"),
+            say("SGD with momentum, after a step in which every value had a gradient, moves those "
+                "experts by up to {n}", n=f"{momentum:.3g}"),
         ),
         values={"decay_moves": decay > 0, "momentum_moves": momentum > 0, "sgd_moves": plain > 0,
                 "router_row": f"{router_row:.3g}", "row_has_gradient": router_row > 0},
@@ -190,19 +200,21 @@ def weight_gradient(claim: Claim) -> Finding:
     holds = off < ROUNDING
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"All {grads.numel()} gradients are that product, to {off:.0e}."
-        if holds else f"They differ by {off:.2g} of the largest.",
-        correct="dL/dw_e = dL/dy · f_e(x)" if holds else "something else",
+        says=say("All {n} gradients are that product, to {off}.", n=grads.numel(), off=f"{off:.0e}")
+        if holds else say("They differ by {off} of the largest.", off=f"{off:.2g}"),
+        correct="dL/dw_e = dL/dy · f_e(x)" if holds else say("something else"),
         computation=(
-            SIZES + ", k = 2",
+            say("{sizes}, k = 2", sizes=SIZES),
             *(
-                f"token {n}, expert {int(chosen_Nk[n, i])}: gradient {float(grads[n, i]):.6f}, "
-                f"product {float(products[n, i]):.6f}"
+                say("token {n}, expert {e}: gradient {gradient}, product {product}", n=n,
+                    e=int(chosen_Nk[n, i]), gradient=f"{float(grads[n, i]):.6f}",
+                    product=f"{float(products[n, i]):.6f}")
                 for n in range(N_TOKENS)
                 for i in range(2)
             ),
-            f"largest difference {off:.0e} of the largest value",
-            f"weight on the expert's input: largest difference {off_in:.2g} of the largest value",
+            say("largest difference {off} of the largest value", off=f"{off:.0e}"),
+            say("weight on the expert's input: largest difference {off} of the largest value",
+                off=f"{off_in:.2g}"),
         ),
         values={"gradient": f"{float(grads_in[0, 0]):.3f}", "input_differs": off_in > ROUNDING,
                 "product": f"{float(products_in[0, 0]):.3f}"},
@@ -212,7 +224,9 @@ def weight_gradient(claim: Claim) -> Finding:
 
 def balance(claim: Claim) -> Finding:
     """The loss is E · Σ mean probability · share of tokens, for k = 1 and for more."""
-    lines, holds, times = [], [], []
+    lines: list[Words] = []
+    holds: list[bool] = []
+    times: list[float] = []
     kinds = (1, 2, 3)
     for top_k in kinds:
         router, _, x_ND = made("softmax", top_k)
@@ -226,18 +240,22 @@ def balance(claim: Claim) -> Finding:
         stated = float((N_EXPERTS * (mean_E * share_E).sum()).detach())
         holds.append(abs(loss - stated) <= ROUNDING * abs(stated))
         times.append(stated / loss)
-        lines.append(f"k = {top_k}: stated {stated:.6f}, module {loss:.6f}, "
-                     f"shares of tokens add up to {float(share_E.sum()):.0f}")  # fmt: skip
+        lines.append(
+            say("k = {k}: stated {stated}, module {module}, shares of tokens add up to {sum}",
+                k=top_k, stated=f"{stated:.6f}", module=f"{loss:.6f}",
+                sum=f"{float(share_E.sum()):.0f}")
+        )  # fmt: skip
     yes = [f"k = {k}" for k, held in zip(kinds, holds, strict=True) if held]
     by_k = all(abs(t - k) <= ROUNDING * k for k, t in zip(kinds, times, strict=True))
     return Finding(
         verdict=RIGHT if all(holds) else CONDITIONAL if any(holds) else WRONG,
-        says="The formula gives "
-        + ", ".join(f"{t:.6g} times the module's loss with k = {k}"
-                    for k, t in zip(kinds, times, strict=True)) + ".",
-        correct="E·Σ p_e·c_e" if all(holds) else "E·Σ p_e·c_e, with k times as many shares",
+        says=say("The formula gives {times}.", times=listed(
+            say("{times} times the module's loss with k = {k}", times=f"{t:.6g}", k=k)
+            for k, t in zip(kinds, times, strict=True))),
+        correct="E·Σ p_e·c_e" if all(holds)
+        else say("E·Σ p_e·c_e, with k times as many shares"),
         computation=(SIZES, *lines),
         values={"by_k": by_k},
         witness=WITNESS,
-        condition=f"{' or '.join(yes)}, as the reference module has it",
+        condition=say("{which}, as the reference module has it", which=listed(yes, " or ")),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from metacount import catalog
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.routing import ROUNDING, largest
+from metacount.claims.text import Words, listed, say
 from metacount.measure.ours.params import measure_params
 from metacount.measure.torch_private import TorchDispatchMode
 from metacount.modules import apply_rope
@@ -21,7 +22,8 @@ from metacount.modules.build import build
 from metacount.modules.ffn import activate
 from metacount.spec import ModelSpec
 
-WITNESS = "reference modules, run"
+WITNESS = say("reference modules, run")
+STEPS = say("x from -6 to 6 in steps of 0.001, float64")
 SMALL = {"n_layers": 2, "d_model": 24, "n_heads": 3, "vocab_size": 31}
 
 
@@ -80,25 +82,35 @@ def softmax_places(claim: Claim) -> Finding:
         "a softmax router (Mixtral)": small("mixtral-8x7b", **experts, **heads),
         "a sigmoid router (DeepSeek-V3)": small("deepseek-v3", **experts, **latent),
     }
-    holds, lines = {}, []
+    holds: dict[str, bool] = {}
+    lines: list[Words] = []
+    places: set[str] = set()
+    at_output: list[bool] = []
     for name, spec in models.items():
         model = build(spec, device="cpu", dtype="fp64", seed=0)
         with torch.no_grad(), _Softmaxes(model) as seen:
             model(torch.arange(5)[None])
         holds[name] = seen.found.keys() <= {"ScaledDotProduct"} and bool(seen.found)
-        places = ", ".join(f"{place} {n}" for place, n in sorted(seen.found.items()))
-        lines.append(f"{name}, 2 layers: softmax in {places or 'no module'}")
-    yes = [name for name, held in holds.items() if held]
-    no = [name for name in holds if name not in yes]
+        places |= seen.found.keys()
+        told = [f"{place} {n}" for place, n in sorted(seen.found.items())]
+        lines.append(
+            say("{model}, 2 layers: softmax in {places}", model=say(name),
+                places=listed(told or [say("no module")]))
+        )  # fmt: skip
+        at_output.append("ScaledDotProduct" not in seen.found)
+    yes = [say(name) for name, held in holds.items() if held]
+    no = [say(name) for name, held in holds.items() if not held]
+    none = [say("none")]
     return Finding(
         verdict=RIGHT if not no else CONDITIONAL if yes else WRONG,
-        says=f"Holds for {'; '.join(yes) or 'none'}. Fails for {'; '.join(no) or 'none'}.",
-        correct="attention" + ("; router" if no else ""),
+        says=say("Holds for {yes}. Fails for {no}.", yes=listed(yes or none, "; "),
+                 no=listed(no or none, "; ")),
+        correct=listed([say("attention"), *([say("router")] if no else [])], "; "),
         computation=tuple(lines),
-        values={"in_router": any("Router" in line for line in lines),
-                "at_output": any("ScaledDotProduct" not in line for line in lines)},
+        values={"in_router": any("Router" in place for place in places),
+                "at_output": any(at_output)},
         witness=WITNESS,
-        condition=f"no other part of the model runs one, as in {'; '.join(yes)}",
+        condition=say("no other part of the model runs one, as in {yes}", yes=listed(yes, "; ")),
     )  # fmt: skip
 
 
@@ -114,18 +126,21 @@ def gelu_forms(claim: Claim) -> Finding:
     holds = off < ROUNDING and 0 < largest(gap) < 1e-3
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"The module's GELU is x·Φ(x), to {off:.0e}; the tanh form is off by at most "
-        f"{largest(gap):.2e}, at |x| = {abs(widest):.2f}.",
-        correct="x·Φ(x) with Φ(x) = (1 + erf(x/√2))/2",
+        says=say("The module's GELU is x·Φ(x), to {off}; the tanh form is off by at most {gap}, at "
+                 "|x| = {x}.", off=f"{off:.0e}", gap=f"{largest(gap):.2e}",
+                 x=f"{abs(widest):.2f}"),
+        correct=say("x·Φ(x) with Φ(x) = (1 + erf(x/√2))/2"),
         computation=(
-            "x from -6 to 6 in steps of 0.001, float64",
-            f"gelu against x·(1 + erf(x/√2))/2: at most {off:.0e}",
-            f"gelu_tanh against gelu: at most {largest(gap):.3e}, at x = {widest:.3f}",
-            f"at x = 1: {float(exact[7000]):.9f} and {float(near[7000]):.9f}",
+            STEPS,
+            say("gelu against x·(1 + erf(x/√2))/2: at most {off}", off=f"{off:.0e}"),
+            say("gelu_tanh against gelu: at most {gap}, at x = {x}", gap=f"{largest(gap):.3e}",
+                x=f"{widest:.3f}"),
+            say("at x = 1: {exact} and {near}", exact=f"{float(exact[7000]):.9f}",
+                near=f"{float(near[7000]):.9f}"),
         ),
         values={},
         witness=WITNESS,
-    )
+    )  # fmt: skip
 
 
 def position_params(claim: Claim) -> Finding:
@@ -141,16 +156,17 @@ def position_params(claim: Claim) -> Finding:
     added = counts[claim.options["position"]] - counts["none"]
     return Finding(
         verdict=RIGHT if added == 0 else WRONG,
-        says=f"The same model has {counts['none']:,} parameters without positions and "
-        f"{counts[claim.options['position']]:,} with them.",
-        correct=f"{added:,} parameters",
+        says=say("The same model has {none} parameters without positions and {with_them} with "
+                 "them.", none=f"{counts['none']:,}",
+                 with_them=f"{counts[claim.options['position']]:,}"),
+        correct=say("{n} parameters", n=f"{added:,}"),
         computation=(
-            "2 layers, d = 24, 50 positions; parameters of the module on the meta device",
+            say("2 layers, d = 24, 50 positions; parameters of the module on the meta device"),
             *(f"{kind}: {n:,} ({n - counts['none']:+,})" for kind, n in counts.items()),
         ),
         values={kind: n - counts["none"] for kind, n in counts.items()},
-        witness="reference modules, measured",
-    )
+        witness=say("reference modules, measured"),
+    )  # fmt: skip
 
 
 def rope_shift(claim: Claim) -> Finding:
@@ -166,7 +182,9 @@ def rope_shift(claim: Claim) -> Finding:
         ]  # fmt: skip
         return float((turned[0] * turned[1]).sum())
 
-    lines, spread, means = [], 0.0, []
+    lines: list[Words] = []
+    means: list[float] = []
+    spread = 0.0
     for distance in (0, 3, 7):
         scores = [score(j + distance, j) for j in shifts]
         means.append(scores[0])
@@ -179,16 +197,18 @@ def rope_shift(claim: Claim) -> Finding:
     holds = spread < 1e-9 and between > 1e-3
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=f"Moved by up to {max(shifts):,} positions, scores change by at most {spread:.0e}; "
-        f"another distance changes them by up to {between:.2g}.",
-        correct="a function of i - j" if holds else "not a function of i - j alone",
+        says=say("Moved by up to {most} positions, scores change by at most {spread}; another "
+                 "distance changes them by up to {between}.", most=f"{max(shifts):,}",
+                 spread=f"{spread:.0e}", between=f"{between:.2g}"),
+        correct=say("a function of i - j" if holds else "not a function of i - j alone"),
         computation=(
-            f"one head of width {head_dim}, float64; j = {', '.join(f'{j:,}' for j in shifts)}",
+            say("one head of width {width}, float64; j = {shifts}", width=head_dim,
+                shifts=", ".join(f"{j:,}" for j in shifts)),
             *lines,
-            "i - j = 3 in float32: " + ", ".join(f"{s:.6f}" for s in single),
-            "one pair of columns as a complex number, ι² = -1: "
-            "q·e^(ι·i·θ)·conj(k·e^(ι·j·θ)) = q·conj(k)·e^(ι·(i - j)·θ)",
+            say("i - j = 3 in float32: {scores}", scores=", ".join(f"{s:.6f}" for s in single)),
+            say("one pair of columns as a complex number, ι² = -1: {equation}",
+                equation="q·e^(ι·i·θ)·conj(k·e^(ι·j·θ)) = q·conj(k)·e^(ι·(i - j)·θ)"),
         ),
         values={"coarse": f"{coarse:.0e}", "grows": coarse > spread},
         witness=WITNESS,
-    )
+    )  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
+from metacount.claims.judges.counted import TO_CATALOG
 from metacount.claims.parts import model_of, spec_of, value
+from metacount.claims.text import Listed, Said, Words, listed, say
 from metacount.units import exact
 
 
@@ -22,24 +24,35 @@ def two_stacks(claim: Claim) -> Finding:
     values: dict[str, Any] = {"half": value(half, "params"), "published": published}
     return Finding(
         verdict=verdict,
-        says="All of it holds"
-        + (f", but that its {n} layers are {shown} blocks." if spec.has_encoder else ".")
-        if not different
-        else f"Not so: {', '.join(f'{name} is {getattr(spec, name)}' for name in different)}.",
+        says=say("Not so: {fields}.", fields=_are({x: getattr(spec, x) for x in different}))
+        if different
+        else say("All of it holds, but that its {n} layers are {blocks} blocks.", n=n, blocks=shown)
+        if spec.has_encoder
+        else say("All of it holds."),
         correct=", ".join(f"{name} {getattr(spec, name)}" for name in claim.claimed)
         + (f", n_encoder_layers {spec.n_encoder_layers}" if spec.has_encoder else ""),
         computation=(
-            *(f"{name}: {getattr(spec, name)}, stated {said}" for name, said in
-              claim.claimed.items()),
-            f"{shown} blocks: {exact(both)}",
-            f"{n} blocks in all: {exact(values['half'])}",
-            f"published: {exact(published) if published is not None else 'no exact count'}",
+            *(say("{field}: {value}, stated {stated}", field=name,
+                  value=str(getattr(spec, name)), stated=str(said))
+              for name, said in claim.claimed.items()),
+            say("{blocks} blocks: {n}", blocks=shown, n=exact(both)),
+            say("{blocks} blocks in all: {n}", blocks=n, n=exact(values["half"])),
+            say("published: {n}", n=say("no exact count") if published is None
+                else exact(published)),
         ),
         values=values,
-        witness="formula; catalog (published count)",
-        condition=f"{n} layers means {spec.n_encoder_layers} in the encoder and {n} in the "
-        "decoder; the rest holds as it stands",
+        witness=TO_CATALOG,
+        condition=say("{n} layers means {encoder} in the encoder and {n} in the decoder; the rest "
+                      "holds as it stands", n=n, encoder=spec.n_encoder_layers),
     )  # fmt: skip
+
+
+def _are(found: dict[str, Any]) -> Listed:
+    """Each field with what it is."""
+    return listed(
+        say("{field} is {value}", field=name, value=size if isinstance(size, Said) else str(size))
+        for name, size in found.items()
+    )
 
 
 def fields(claim: Claim) -> Finding:
@@ -48,16 +61,20 @@ def fields(claim: Claim) -> Finding:
     found = {name: getattr(spec, name) for name in claim.claimed}
     different = {name: said for name, said in claim.claimed.items() if found[name] != said}
     # what a model does not have is None in its spec
-    found = {name: "none" if size is None else size for name, size in found.items()}
-    lines = [f"{name}: {found[name]}, stated {said}" for name, said in claim.claimed.items()]
+    told = {name: say("none") if size is None else str(size) for name, size in found.items()}
+    lines: list[Words] = [
+        say("{field}: {value}, stated {stated}", field=name, value=told[name], stated=str(said))
+        for name, said in claim.claimed.items()
+    ]
     if spec.is_moe:
         lines.append(f"n_shared_experts: {spec.n_shared_experts}")
     return Finding(
         verdict=WRONG if different else RIGHT,
-        says="It is so." if not different else "In fact "
-        + ", ".join(f"{name} is {found[name]}" for name in different) + ".",
-        correct=", ".join(f"{name} {size}" for name, size in found.items()),
+        says=say("In fact {fields}.", fields=_are({name: told[name] for name in different}))
+        if different
+        else say("It is so."),
+        correct=listed(say("{part} {n}", part=name, n=size) for name, size in told.items()),
         computation=tuple(lines),
         values={},
-        witness="catalog",
-    )  # fmt: skip
+        witness=say("catalog"),
+    )

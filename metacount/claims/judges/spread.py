@@ -7,10 +7,15 @@ from fractions import Fraction
 from metacount import catalog
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
+from metacount.claims.judges.counted import WITNESS
 from metacount.claims.parts import model_of, models, percent, spec_of, value
+from metacount.claims.text import Words, listed, say
 from metacount.formulas.model import params_by_role
+from metacount.formulas.norm import norm_params
+from metacount.spec import ModelSpec
 from metacount.units import exact, short
 
+OVER_CATALOG = say("formula, over the catalog")
 SHARES = ("ffn", "attention", "rest")
 
 
@@ -43,24 +48,38 @@ def catalog_shares(claim: Claim) -> Finding:
     for name in SHARES:
         first, last = (pick(shares, key=lambda id: shares[id][name]) for pick in (min, max))
         told.append(
-            f"{name.replace('ffn', 'FFN')} from {percent(shares[first][name])} ({first}) to "
-            f"{percent(shares[last][name])} ({last})"
-        )
-    n, met = len(shares), ", ".join(holds) or "none of them"
+            say("{part} from {least} ({first}) to {most} ({last})",
+                part=say(name.replace("ffn", "FFN")), least=percent(shares[first][name]),
+                first=first, most=percent(shares[last][name]), last=last)
+        )  # fmt: skip
+    n, met = len(shares), listed(holds or [say("none of them")])
     return Finding(
         verdict=RIGHT if len(holds) == n else CONDITIONAL if holds else WRONG,
-        says=f"In {n} dense decoders of the catalog from {options['smallest']} to "
-        f"{options['largest']}: {'; '.join(told)}. "
-        f"The stated shares are met, within {options['about']} each, by {met}.",
-        correct="; ".join(told),
+        says=say(
+            "In {n} dense decoders of the catalog from {smallest} to {largest}: {told}. "
+            "The stated shares are met, within {about} each, by {models}.",
+            n=n,
+            smallest=options["smallest"],
+            largest=options["largest"],
+            told=listed(told, "; "),
+            about=options["about"],
+            models=met,
+        ),
+        correct=listed(told, "; "),
         computation=tuple(
-            f"{id} ({short(sizes[id])}): "
-            + ", ".join(f"{name} {percent(shares[id][name])}" for name in SHARES)
+            say(
+                "{part}: {steps}",
+                part=f"{id} ({short(sizes[id])})",
+                steps=listed(
+                    say("{part} {n}", part=say(name), n=percent(shares[id][name]))
+                    for name in SHARES
+                ),
+            )
             for id in sorted(shares, key=lambda id: sizes[id])
         ),
         values={},
-        witness="formula, over the catalog",
-        condition=f"the model is one of {met}",
+        witness=OVER_CATALOG,
+        condition=say("the model is one of {models}", models=met),
     )
 
 
@@ -69,19 +88,27 @@ def same_top_k(claim: Claim) -> Finding:
     entries = [catalog.entry(name) for name in claim.options["models"]]
     specs = {entry.name: entry.spec() for entry in entries}
     holds = [name for name, spec in specs.items() if spec.top_k == claim.claimed]
-    told = ", ".join(f"{name} {spec.top_k}" for name, spec in specs.items())
+    told = listed(f"{name} {spec.top_k}" for name, spec in specs.items())
     return Finding(
         verdict=RIGHT if len(holds) == len(specs) else WRONG,
-        says=f"Experts per token: {told}. It is so for {', '.join(holds) or 'none of them'}.",
-        correct=told,
-        computation=tuple(
-            f"{name}: {spec.top_k} of {spec.n_experts} experts of width {spec.d_ff_expert}"
-            + (f", and {spec.n_shared_experts} shared" if spec.n_shared_experts else "")
-            for name, spec in specs.items()
+        says=say(
+            "Experts per token: {told}. It is so for {models}.",
+            told=told,
+            models=listed(holds or [say("none of them")]),
         ),
+        correct=told,
+        computation=tuple(_experts(name, spec) for name, spec in specs.items()),
         values={},
-        witness="catalog",
+        witness=say("catalog"),
     )
+
+
+def _experts(name: str, spec: ModelSpec) -> Words:
+    """How many experts a model has, and of which width."""
+    routed = say("{model}: {k} of {n} experts of width {width}", model=name, k=str(spec.top_k),
+                 n=str(spec.n_experts), width=str(spec.d_ff_expert))  # fmt: skip
+    shared = spec.n_shared_experts
+    return say("{routed}, and {n} shared", routed=routed, n=shared) if shared else routed
 
 
 def expert_shares(claim: Claim) -> Finding:
@@ -97,30 +124,108 @@ def expert_shares(claim: Claim) -> Finding:
         model_of(claim).name: spec,
         claim.options["also_name"]: spec.replace(**claim.options["also_set"]),
     }
-    holds, told, lines = [], [], []
+    holds: list[bool] = []
+    told: list[Words] = []
+    lines: list[Words] = []
     for name, sizes in models.items():
         of_all = Fraction(value(sizes, "experts"), value(sizes, "params"))
         of_active = Fraction(value(sizes, "active_experts"), value(sizes, "active_params"))
         over, near = of_all > least.value, about.holds(of_active)
         holds.append(over and near)
-        told.append(
-            f"{name}: {percent(of_all, 2)} of all, {'over' if over else 'not over'} {least.text}; "
-            f"{percent(of_active, 2)} of active, which rounds to {about.rounded(of_active)}"
-            + ("" if near else f", not to {about.text}")
-        )
+        one = say("{model}: {percent} of all, {over} {least}; {active} of active, which rounds to "
+                  "{rounded}", model=name, percent=percent(of_all, 2),
+                  over=say("over" if over else "not over"), least=least.text,
+                  active=percent(of_active, 2), rounded=about.rounded(of_active))  # fmt: skip
+        told.append(one if near else say("{said}, not to {label}", said=one, label=about.text))
         lines += [
-            f"{name}: {exact(value(sizes, 'experts'))} / {exact(value(sizes, 'params'))}"
-            f" = {percent(of_all, 2)} of all",
-            f"{name}: {exact(value(sizes, 'active_experts'))} / "
-            f"{exact(value(sizes, 'active_params'))} = {percent(of_active, 2)} of active",
-        ]
+            say("{model}: {steps} of all", model=name,
+                steps=f"{exact(value(sizes, 'experts'))} / {exact(value(sizes, 'params'))}"
+                f" = {percent(of_all, 2)}"),
+            say("{model}: {steps} of active", model=name,
+                steps=f"{exact(value(sizes, 'active_experts'))} / "
+                f"{exact(value(sizes, 'active_params'))} = {percent(of_active, 2)}"),
+        ]  # fmt: skip
     names = [name for name, held in zip(models, holds, strict=True) if held]
     return Finding(
         verdict=RIGHT if all(holds) else CONDITIONAL if any(holds) else WRONG,
-        says=". ".join(told) + ".",
-        correct=". ".join(told),
+        says=say("{told}.", told=listed(told, ". ")),
+        correct=listed(told, ". "),
         computation=tuple(lines),
         values={},
-        witness="formula",
-        condition=f"{' or '.join(names)} is meant",
+        witness=WITNESS,
+        condition=say("{models} is meant", models=listed(names, " or ")),
     )
+
+
+def moe_by_size(claim: Claim) -> Finding:
+    """From a number of parameters on, models are mixtures of experts, and below it dense."""
+    border = labels.parse(claim.claimed)
+    # without a vocabulary it is a part of a model
+    whole = [(entry, spec) for entry, spec in models() if spec.vocab_size]
+    sizes = {
+        is_moe: {e.id: value(s, "params") for e, s in whole if s.is_moe is is_moe}
+        for is_moe in (True, False)
+    }
+    small = {id: n for id, n in sizes[True].items() if n < border.value}
+    large = {id: n for id, n in sizes[False].items() if n >= border.value}
+    least, most = min(sizes[True].values()), max(sizes[False].values())
+    told = say("mixtures of experts from {least} to {above}, dense models from {below} to {most}",
+               least=short(least), above=short(max(sizes[True].values())),
+               below=short(min(sizes[False].values())), most=short(most))  # fmt: skip
+    return Finding(
+        verdict=WRONG if small or large else RIGHT,
+        says=say("Of the catalog's models with a vocabulary, {small} of {moe} mixtures of experts "
+                 "are below {border}, and {large} of {dense} dense models are not.",
+                 small=len(small), large=len(large), moe=len(sizes[True]),
+                 dense=len(sizes[False]), border=border.text),
+        correct=told,
+        computation=tuple(
+            say(heading, border=border.text,
+                models=listed([f"{id} {short(n)}" for id, n in sorted(found.items(), key=_size)]
+                              or [say("none")]))
+            for heading, found in (
+                ("mixtures of experts below {border}: {models}", small),
+                ("dense models from {border} on: {models}", large),
+            )
+        ),
+        values={"no_border": least < most, "least": short(least), "most": short(most),
+                "fewest": min(sizes[True], key=lambda id: sizes[True][id]),
+                "widest": max(sizes[False], key=lambda id: sizes[False][id])},
+        witness=OVER_CATALOG,
+    )  # fmt: skip
+
+
+def _size(found: tuple[str, int]) -> int:
+    return found[1]
+
+
+def norm_ratio(claim: Claim) -> Finding:
+    """An RMSNorm has such a share of the parameters of the LayerNorm that a model has."""
+    said = labels.parse(claim.claimed)
+    ratios, lines = {}, []
+    for entry, spec in models():
+        if spec.norm != "layernorm":
+            continue
+        here = norm_params(spec.d_model, bias=spec.norm_bias, affine=spec.norm_affine)
+        plain = norm_params(spec.d_model)
+        ratios[entry.id] = Fraction(plain, here)
+        lines.append(
+            say("{model}, d = {d}: LayerNorm {here}, RMSNorm {plain}", model=entry.id,
+                d=str(spec.d_model), here=exact(here), plain=exact(plain))
+        )  # fmt: skip
+    holds = [id for id, ratio in ratios.items() if said.holds(ratio)]
+    others = [id for id in ratios if id not in holds]
+    biased = [e.id for e, s in models() if e.id in ratios and s.norm_bias]
+    condition = say("the LayerNorm has a bias")
+    return Finding(
+        verdict=RIGHT if not others else CONDITIONAL if holds else WRONG,
+        says=say("It is so for {n} of the {all} models of the catalog with LayerNorm, and not for "
+                 "{others}.", n=len(holds), all=len(ratios),
+                 others=listed(others or [say("any")])),
+        correct=say("d against 2·d with a bias, d against d without one"),
+        computation=tuple(lines),
+        values={"bias_decides": holds == biased},
+        witness=OVER_CATALOG,
+        condition=condition if holds == biased
+        else say("the model is one of {models}", models=listed(holds)),
+    )  # fmt: skip

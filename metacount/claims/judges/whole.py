@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import apart, number
 from metacount.claims.parts import model_of
+from metacount.claims.text import Words, listed, say
 from metacount.units import exact, signed
 
 VERDICTS = {
@@ -24,23 +25,31 @@ def whole_formula(claim: Claim) -> Finding:
     judged = check(claim.options["formula"], entry.id, quantity=claim.options["quantity"])
     name = entry.name
     says = {
-        "equal": "Equal for all sizes of such models.",
-        "equal_where_tried": f"Equal at the sizes of {name} and at {judged.tried} others.",
-        "equal_here": f"Equal at the sizes of {name}, not at others.",
-        "wrong": f"For {name} it gives {number(judged.theirs_value)}, "
-        f"{apart(judged.theirs_value, judged.ours_value)}; exact is {exact(judged.ours_value)}.",
-    }[judged.verdict]
-    lines = [
-        f"exact: {in_letters(judged.ours)}",
-        f"stated: {in_letters(judged.theirs)}",
-        f"{name}: exact {exact(judged.ours_value)}, stated {number(judged.theirs_value)}",
-    ]
-    missing = ""
+        "equal": say("Equal for all sizes of such models."),
+        "equal_where_tried": say("Equal at the sizes of {model} and at {n} others.", model=name,
+                                 n=judged.tried),
+        "equal_here": say("Equal at the sizes of {model}, not at others.", model=name),
+        "wrong": say("For {model} it gives {stated}, {apart}; exact is {exact}.", model=name,
+                     stated=number(judged.theirs_value), exact=exact(judged.ours_value),
+                     apart=apart(judged.theirs_value, judged.ours_value)),
+    }[judged.verdict]  # fmt: skip
+    lines: list[Words] = [
+        say("exact: {formula}", formula=in_letters(judged.ours)),
+        say("stated: {formula}", formula=in_letters(judged.theirs)),
+        say("{model}: exact {exact}, stated {stated}", model=name,
+            exact=exact(judged.ours_value), stated=number(judged.theirs_value)),
+    ]  # fmt: skip
+    missing: Words = ""
     if judged.verdict == "wrong":
-        terms = [f"{term.words}: {number(term.value, signed)}" for term in judged.terms]
-        missing = "; ".join(terms)
-        lines.append(f"stated - exact = {in_letters(judged.difference)} = "
-                     f"{number(judged.difference_value, signed)}")  # fmt: skip
+        # the words of `check` for a part that explains a difference
+        terms = [say("{part}: {steps}", part=say(term.words), steps=number(term.value, signed))
+                 for term in judged.terms]  # fmt: skip
+        missing = listed(terms, "; ")
+        difference = in_letters(judged.difference)
+        lines.append(
+            say("stated - exact = {steps}",
+                steps=f"{difference} = {number(judged.difference_value, signed)}")
+        )  # fmt: skip
         lines += terms
     return Finding(
         verdict=VERDICTS[judged.verdict],
@@ -48,7 +57,7 @@ def whole_formula(claim: Claim) -> Finding:
         correct=in_letters(judged.ours),
         computation=tuple(lines),
         values={"one_cause": len(judged.terms) == 1 and judged.terms[0].known},
-        witness="formula, by `check`",
+        witness=say("formula, by `check`"),
         headline=missing,
-        condition=judged.condition or f"the sizes are those of {name}",
+        condition=judged.condition or say("the sizes are those of {model}", model=name),
     )

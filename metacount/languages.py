@@ -1,0 +1,38 @@
+"""Which language a reader's terminal speaks."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LANGUAGES = ("en", "zh")
+ORDER = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set decides, as POSIX has it
+
+
+def language_of(environment: Mapping[str, str], encoding: str | None) -> str:
+    """Chinese where the locale is Chinese and the encoding can write it, else English.
+
+    >>> language_of({"LANG": "zh_CN.UTF-8"}, "utf-8")
+    'zh'
+    >>> language_of({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "utf-8")
+    'en'
+    >>> language_of({"LANG": "zh_CN"}, "ascii")
+    'en'
+    """
+    locale = next((environment[name] for name in ORDER if environment.get(name)), "")
+    if locale.partition("_")[0].partition(".")[0].lower() != "zh":
+        return "en"
+    try:
+        "参数".encode(encoding or "utf-8")
+    except (LookupError, UnicodeEncodeError):
+        return "en"
+    return "zh"
+
+
+def terminal_language() -> str:
+    """The language of the terminal that this process writes to."""
+    import os
+    import sys
+
+    return language_of(os.environ, getattr(sys.stdout, "encoding", None))

@@ -1,0 +1,1 @@
+"""What each lesson computes: VALUES by name, the model it takes when none is named, what it needs."""

@@ -1,0 +1,167 @@
+"""Parameters of a block: its matrices, biases and norms, their shares, and how they grow."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount.claims.parts import letters, without_biases
+from metacount.formulas import block
+from metacount.formulas.block import block_params
+from metacount.lessons.here import rows
+from metacount.lessons.matrices import ATTENTION, FEED_FORWARD, has_experts, matrices
+from metacount.lessons.page import Exercise
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.lessons.here import Here, Values
+    from metacount.spec import ModelSpec
+
+DEFAULT = "textbook-block"
+SUCH_AS = ("textbook-block", "bert-base", "gpt2-medium", "llama-7b", "mixtral-8x7b")
+NEEDS = "a block with attention"
+FACTORS = (1, 2, 4)  # of the width, in the table of growth
+BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias")
+
+
+def fits(spec: ModelSpec) -> bool:
+    """Every model has a block."""
+    return True
+
+
+def one_block(spec: ModelSpec) -> dict[str, int]:
+    """Parameters of the last block by role; without the cross-attention of a decoder."""
+    return block_params(spec, moe=has_experts(spec))
+
+
+def total(spec: ModelSpec) -> int:
+    """Parameters of the last block."""
+    return sum(one_block(spec).values())
+
+
+def table(here: Here) -> list[tuple[str, ...]]:
+    """Every matrix, with the sums of what belongs together, then vectors, then the block."""
+    spec, whole = here.spec, total(here.spec)
+    found = []
+
+    def add(name: str, shape: tuple[str, str], params: int) -> None:
+        found.append((name, *shape, params, _share(params, whole)))
+
+    for part, word in {ATTENTION: "attention", FEED_FORWARD: "feed-forward"}.items():
+        own = [matrix for matrix in matrices(spec) if matrix.part == part]
+        for matrix in own:
+            add(matrix.name, (matrix.shape_letters, matrix.shape), matrix.params)
+            if matrix.name == "v_proj":
+                add(here.say("q, k and v"), ("", ""), sum(m.params for m in own[:3]))
+        add(here.say(word), ("", ""), sum(matrix.params for matrix in own))
+    for word, params in {"norms": norms(spec), "biases and other vectors": vectors(spec)}.items():
+        if params:
+            add(here.say(word), ("", ""), params)
+    add(here.say("block"), ("", ""), whole)
+    return rows(found)
+
+
+def _share(part: int, whole: int) -> str:
+    from metacount.units import share
+
+    return share(part, whole)
+
+
+def norms(spec: ModelSpec) -> int:
+    """Parameters of the norms of the last block, those inside its attention too."""
+    return one_block(spec)["norm"]
+
+
+def vectors(spec: ModelSpec) -> int:
+    """What is left of the block: biases, sinks, Transformer-XL's positions."""
+    return total(spec) - norms(spec) - sum(matrix.params for matrix in matrices(spec))
+
+
+def matrices_of(spec: ModelSpec, part: str) -> int:
+    """Values of the matrices of the attention, or of the feed-forward."""
+    return sum(matrix.params for matrix in matrices(spec) if matrix.part == part)
+
+
+def growth(here: Here) -> list[tuple[str, ...]]:
+    """What a block of this kind has when it is so many times as wide."""
+    spec = here.spec
+    wide = ("d_model", "d_ff", "d_ff_expert", "n_heads", "n_kv_heads", "q_lora_rank",
+            "kv_lora_rank", "d_ff_shared")  # fmt: skip
+    found = []
+    for factor in FACTORS:
+        grown = spec.substituted(
+            **{name: getattr(spec, name) * factor for name in wide if getattr(spec, name)}
+        )
+        params = sum(block_params(grown, moe=has_experts(spec)).values())
+        found.append((f"{factor} ×", grown.d_model, params, f"{params / total(spec):.2f} ×"))
+    return rows(found)
+
+
+def with_biases(here: Here) -> int:
+    """The block with a bias on every matrix."""
+    return total(here.spec.replace(**dict.fromkeys(BIASES, True)))
+
+
+def answer(here: Here) -> Exercise:
+    """All parameters of the model, as its closed form has them."""
+    from metacount.lessons.answers import closed
+
+    return Exercise(formula=closed(here.spec, "params"))
+
+
+VALUES: Values = {
+    "sizes": lambda here: here.sizes("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff",
+                                     "d_ff_expert", "n_experts", "n_layers"),
+    "table": table,
+    "block": lambda here: total(here.spec),
+    "attention": lambda here: matrices_of(here.spec, ATTENTION),
+    "ffn": lambda here: matrices_of(here.spec, FEED_FORWARD),
+    "ffn_to_attention": lambda here: Fraction(matrices_of(here.spec, FEED_FORWARD),
+                                              matrices_of(here.spec, ATTENTION)),
+    "attention_share": lambda here: Fraction(matrices_of(here.spec, ATTENTION), total(here.spec)),
+    "ffn_share": lambda here: Fraction(matrices_of(here.spec, FEED_FORWARD), total(here.spec)),
+    "norm_share": lambda here: Fraction(norms(here.spec), total(here.spec)),
+    "attention_form": lambda here: _form(here.spec, "attention_matrices"),
+    "ffn_form": lambda here: _form(here.spec, "ffn_matrices"),
+    "attention_in_squares": lambda here: _squares(here.spec, ATTENTION),
+    "ffn_in_squares": lambda here: _squares(here.spec, FEED_FORWARD),
+    "block_in_squares": lambda here: _squares(here.spec, ATTENTION) + _squares(here.spec,
+                                                                              FEED_FORWARD),
+    "square": lambda here: _form(here.spec.replace(), "square"),
+    "d_ff_ratio": lambda here: Fraction(here.spec.d_ff or here.spec.d_ff_expert,
+                                        here.spec.d_model),
+    "blocks": lambda here: here.spec.n_layers * total(here.spec),
+    "alike": lambda here: _alike(here.spec),
+    "growth": growth,
+    "moe": lambda here: has_experts(here.spec),
+    "grouped": lambda here: here.spec.kv_lora_rank is None and not here.spec.is_moe,
+    "biases_shown": lambda here: vectors(here.spec) or (
+        here.spec.kv_lora_rank is None and not here.spec.is_moe),
+    "vectors": lambda here: vectors(here.spec),
+    "without_biases": lambda here: sum(block.block_params(without_biases(here.spec),
+                                                          moe=False).values()),
+    "with_biases": with_biases,
+    "bias_share": lambda here: Fraction(with_biases(here) - sum(
+        block.block_params(without_biases(here.spec), moe=False).values()), with_biases(here)),
+    "answer": answer,
+}  # fmt: skip
+
+
+def _alike(spec: ModelSpec) -> bool:
+    """Whether the last block is like all others, and there is no second stack."""
+    return not spec.has_encoder and not spec.n_dense_layers and spec.moe_every == 1
+
+
+def _squares(spec: ModelSpec, part: str) -> Fraction:
+    """Matrices in units of d²."""
+    return Fraction(matrices_of(spec, part), spec.d_model**2)
+
+
+def _form(spec: ModelSpec, part: str) -> str:
+    """The closed form of a part in letters; d² itself for `square`."""
+    import sympy
+
+    from metacount.algebra.writing import in_letters
+
+    if part == "square":
+        return in_letters(sympy.Symbol("d") ** 2)
+    return in_letters(letters(spec, part))

@@ -1,0 +1,141 @@
+"""Embeddings and heads: what stands before and after the blocks, tied or not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+from metacount import catalog
+from metacount.formulas import ends, model, position
+from metacount.lessons.answers import closed
+from metacount.lessons.here import rows
+from metacount.lessons.page import Exercise
+from metacount.units import share
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.lessons.here import Here, Values
+    from metacount.spec import ModelSpec
+
+DEFAULT = "gpt2-medium"
+SUCH_AS = ("gpt2-medium", "bert-base", "llama-7b", "qwen3-0.6b")
+NEEDS = "a vocabulary"
+FAMILY = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b")
+
+
+def fits(spec: ModelSpec) -> bool:
+    """A body alone has no tables to show."""
+    return spec.embedding is not None
+
+
+def table_rows(here: Here) -> list[tuple[str, ...]]:
+    """Every table and matrix at the two ends, with its shape and its parameters."""
+    spec = here.spec
+    found: list[tuple[object, ...]] = []
+    width = ends.table_width(spec)
+    letter = "d" if spec.d_embedding is None else "d_e"
+
+    def add(word: str, shape: str, sizes: tuple[int, ...], params: int) -> None:
+        found.append((here.say(word), f"[{shape}]", str(list(sizes)), params))
+
+    add("token table", f"V, {letter}", (spec.vocab_size, width), ends.token_table_params(spec))
+    if learned := learned_params(spec):
+        add("position table", f"P, {letter}", (spec.n_positions, width), learned)
+    if spec.n_token_types:
+        sizes = (spec.n_token_types, width)
+        add("token types", f"V_t, {letter}", sizes, spec.n_token_types * width)
+    if spec.head is not None:
+        word = "head, the token table again" if spec.tie_embeddings else "head"
+        added = 0 if spec.tie_embeddings else ends.token_table_params(spec)
+        add(word, f"V, {letter}", (spec.vocab_size, width), added)
+    if spec.pooler:
+        add("pooler, with its bias", "d, d", (spec.d_model, spec.d_model), spec.d_model**2
+            + spec.d_model)  # fmt: skip
+    rest = (
+        sum(ends.end_params(spec).values())
+        + learned
+        - sum(each[-1] for each in found if isinstance(each[-1], int))
+    )
+    if rest:
+        found.append((here.say("vectors and projections"), "", "", rest))
+    found.append((here.say("both ends"), "", "", at_the_ends(spec)))
+    return rows(found)
+
+
+def learned_params(spec: ModelSpec) -> int:
+    """Parameters of the tables of positions, one in each stack."""
+    if spec.position != "learned" or spec.n_positions is None:
+        return 0
+    one = position.learned_table_params(spec.n_positions, ends.table_width(spec))
+    return int(one * len(spec.stacks))
+
+
+def at_the_ends(spec: ModelSpec) -> int:
+    """All that stands before and after the blocks, final norms apart."""
+    return int(sum(ends.end_params(spec).values())) + learned_params(spec)
+
+
+def untied(here: Here) -> int:
+    """The whole model with a head of its own."""
+    return _with_tie(here.spec, False)
+
+
+def tied(here: Here) -> int:
+    """The whole model with the token table as its head."""
+    return _with_tie(here.spec, True)
+
+
+def _with_tie(spec: ModelSpec, tie: bool) -> int:
+    if spec.head is None:
+        return int(model.params(spec))
+    return int(model.params(spec.replace(tie_embeddings=tie)))
+
+
+@cache
+def family() -> list[tuple[str, ...]]:
+    """The share of embedding and head in models of one family, small to large."""
+    found = []
+    for id in FAMILY:
+        spec = catalog.entry(id).spec()
+        table, whole = ends.token_table_params(spec), model.params(spec)
+        both = table if spec.tie_embeddings else 2 * table
+        found.append((id, spec.d_model, spec.tie_embeddings, table, share(both, whole)))
+    return [tuple(each) for each in found]
+
+
+def answer(here: Here) -> Exercise:
+    """The parameters with the other choice of tying."""
+    flipped = not here.spec.tie_embeddings
+    spec = here.spec.replace(tie_embeddings=flipped) if here.spec.head else here.spec
+    settings = (f"tie_embeddings={str(flipped).lower()}",) if here.spec.head else ()
+    return Exercise(formula=closed(spec, "params"), settings=settings)
+
+
+VALUES: Values = {
+    "table": table_rows,
+    "token_table": lambda here: ends.token_table_params(here.spec),
+    "vocab_size": lambda here: here.spec.vocab_size,
+    "ends": lambda here: at_the_ends(here.spec),
+    "ends_share": lambda here: Fraction(at_the_ends(here.spec), int(model.params(here.spec))),
+    "params": lambda here: model.params(here.spec),
+    "head": lambda here: here.spec.head is not None,
+    "tie": lambda here: here.spec.head is not None and here.spec.tie_embeddings,
+    "pooler": lambda here: here.spec.pooler,
+    "learned": lambda here: learned_params(here.spec) > 0,
+    "n_positions": lambda here: here.spec.n_positions,
+    "learned_params": lambda here: learned_params(here.spec),
+    "tied": tied,
+    "untied": untied,
+    "label": lambda here: _label(here),
+    "published": lambda here: _label(here) is not None,
+    "blocks": lambda here: int(model.params(here.spec)) - at_the_ends(here.spec),
+    "head_flops": lambda here: ends.end_flops(here.spec, n_tokens=1)["head"],
+    "family": lambda here: family(),
+    "answer": answer,
+}
+
+
+def _label(here: Here) -> str | None:
+    """The size that was printed for the model, where one was, and it was not changed."""
+    found = here.model.published
+    return None if found is None else found.published.label

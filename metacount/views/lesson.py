@@ -1,0 +1,177 @@
+"""A lesson as text for the terminal and as Markdown; `metacount.lesson` of the Python API."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from metacount.frozen import frozen
+from metacount.lessons import TOPICS
+from metacount.languages import language_of
+from metacount.lessons.making import page_of, parts_of, title_of
+from metacount.views.claims import GLUE, prose
+from metacount.views.layout import (
+    bold,
+    cells,
+    columns,
+    dim,
+    noted_table,
+    table,
+    width_of,
+    wrapped,
+)
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from metacount.lessons.page import Block, Page
+    from metacount.resolve import Given
+
+WIDEST = 88  # cells of a line: a page is read, not scanned
+INDENT = "  "
+COMMAND = re.compile(r"`[^`]{1,48}`")  # short enough not to be broken
+NUMBER = re.compile(r"[-+−<>≈]?\d[\d,.]*(e[-+−]?\d+)?( ?[%×A-Za-z]+)?|[-–]|")
+
+
+@frozen
+class Lesson:
+    """A computed lesson; `page` has its blocks. Without `answers` those of exercises are hidden."""
+
+    page: Page
+    answers: bool = False
+
+    @property
+    def text(self) -> str:
+        """The page as a terminal shows it."""
+        return lesson_text(self.page, self.answers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The page as plain data."""
+        return self.page.to_dict(answers=self.answers)
+
+    def to_markdown(self) -> str:
+        """The page as Markdown."""
+        return lesson_markdown(self.page, self.answers)
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
+
+def lesson(
+    topic: str, model: Given | None = None, *, lang: str | None = None, answers: bool = False
+) -> Lesson:
+    """Compute the lesson on a topic for a model; `lang` is en or zh, by default the terminal's.
+
+    >>> lesson("block", "llama-7b", lang="en").page.values["ffn"]
+    135266304
+    """
+    return Lesson(page=page_of(topic, model, lang or terminal_language()), answers=answers)
+
+
+def terminal_language() -> str:
+    """The language of the terminal that this process writes to."""
+    return language_of(os.environ, getattr(sys.stdout, "encoding", None))
+
+
+def listing(lang: str) -> list[dict[str, str]]:
+    """Every topic with its title and the model that it takes when none is named."""
+    return [{"topic": t, "title": title_of(t, lang), "model": parts_of(t).DEFAULT} for t in TOPICS]
+
+
+def listing_text(lang: str) -> str:
+    """The topics as a table."""
+    rows = [(each["topic"], each["title"], each["model"]) for each in listing(lang)]
+    heads = {"en": ("topic", "title", "model"), "zh": ("主题", "标题", "模型")}[lang]
+    return "\n".join([*table(heads, rows, "<<<"), "", "metacount lesson moe --lang zh"]) + "\n"
+
+
+def lesson_text(page: Page, answers: bool) -> str:
+    """The page in lines no wider than the terminal, and not wider than is good to read."""
+    width = min(columns(), WIDEST)
+    changed = "".join(f" --set {name}={value}" for name, value in page.changes.items())
+    lines = [bold(page.title), dim(f"{page.name} ({page.model}){changed}")]
+    before = ""
+    for block in page.blocks:
+        lines.append("")
+        if block.kind == "heading" and before:
+            lines.append("")
+        lines += _lines(block, width, answers)
+        before = block.kind
+    return "\n".join(lines) + "\n"
+
+
+def _lines(block: Block, width: int, answers: bool) -> list[str]:
+    if block.kind == "heading":
+        return [bold(block.text)]
+    if block.kind == "table":
+        return [INDENT + line for line in _table(block, width - len(INDENT))]
+    if block.kind == "equation":
+        return [
+            INDENT * 2 + line
+            for text in block.text.splitlines()
+            for line in _broken(text, width - 2 * len(INDENT))
+        ]
+    if block.kind == "exercise":
+        command = block.answer if answers else block.text
+        first, *rest = _broken(command, width - 2 * len(INDENT))
+        return [INDENT + "$ " + first, *(INDENT * 3 + line for line in rest)]
+    return prose(COMMAND.sub(lambda it: it[0].replace(" ", GLUE), block.text), width)
+
+
+def _table(block: Block, width: int) -> list[str]:
+    align = "".join(
+        ">" if all(NUMBER.fullmatch(row[i]) for row in block.rows) else "<"
+        for i in range(len(block.heads))
+    )
+    if width_of(block.heads, block.rows) > width and align[-1] == "<":
+        firsts = "".join(align[:-1])
+        return noted_table(block.heads, _aligned(block.rows, firsts), "<" * len(firsts), width)
+    return table(block.heads, block.rows, align)
+
+
+def _aligned(rows: Sequence[Sequence[str]], align: str) -> list[tuple[str, ...]]:
+    """Rows whose columns of numbers already stand at the right."""
+    widths = [max(cells(row[i]) for row in rows) for i in range(len(align))]
+    return [
+        (
+            *(
+                cell if side == "<" else " " * (size - cells(cell)) + cell
+                for cell, side, size in zip(row[:-1], align, widths, strict=True)
+            ),
+            row[-1],
+        )
+        for row in rows
+    ]
+
+
+def _broken(text: str, width: int) -> list[str]:
+    """An equation in lines of at most `width`, its own spacing kept where it fits."""
+    if cells(text) <= width:
+        return [text]
+    first, *rest = wrapped(text, width)
+    return [first, *(INDENT + line for line in rest)]
+
+
+def lesson_markdown(page: Page, answers: bool) -> str:
+    """The page as Markdown: tables as tables, equations and commands as code."""
+    parts = [f"# {page.title}", f"*{page.name}* (`{page.model}`)"]
+    for block in page.blocks:
+        if block.kind == "heading":
+            parts.append(f"## {block.text}")
+        elif block.kind == "table":
+            rows = [block.heads, ("---",) * len(block.heads), *block.rows]
+            parts.append("\n".join("| " + " | ".join(_cell(c) for c in row) + " |" for row in rows))
+        elif block.kind == "equation":
+            parts.append(f"```text\n{block.text}\n```")
+        elif block.kind == "exercise":
+            parts.append(f"```sh\n{block.answer if answers else block.text}\n```")
+        else:
+            parts.append(block.text)
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
