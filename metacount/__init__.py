@@ -62,6 +62,7 @@ __all__ = [
     "Count",
     "InputError",
     "Judgement",
+    "Lesson",
     "Model",
     "ModelSpec",
     "Request",

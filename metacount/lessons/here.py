@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
     Value: TypeAlias = Any  # a number, a text, rows of a table, an exercise
+    Rows: TypeAlias = list[tuple[str, ...]]
     Values: TypeAlias = dict[str, Callable[["Here"], Value]]
 
 
@@ -111,7 +112,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def rows(items: Iterable[Iterable[object]]) -> list[tuple[str, ...]]:
+def rows(items: Iterable[Iterable[object]]) -> Rows:
     """Rows of a table, each cell as a text.
 
     >>> rows([("d", 4096, Fraction(1, 2))])

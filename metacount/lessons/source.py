@@ -1,15 +1,15 @@
-"""Reads a lesson's text: blocks of lines between empty lines, with placeholders for what is computed.
+"""Reads a lesson's text: blocks of lines between empty lines, with placeholders.
 
-    # Title
-    ## Heading
-    A paragraph, over as many lines as it needs.
-        an equation, indented by four spaces
-    | head | head |
-    | cell | {{ name:format }} |
-    | {{ rows }} |                    rows that one function gives
-    {{ exercise }}                    alone on its line
-    {{? name }} before any of these   only where it computes to something true
-    {{? not name }}                   or to nothing
+# Title
+## Heading
+A paragraph, over as many lines as it needs.
+    an equation, indented by four spaces
+| head | head |
+| cell | {{ name:format }} |
+| {{ rows }} |                    rows that one function gives
+{{ exercise }}                    alone on its line
+{{? name }} before any of these   only where it computes to something true
+{{? not name }}                   or to nothing
 """
 
 from __future__ import annotations

@@ -23,11 +23,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-RUNS = True
-DEFAULT = "llama-7b"
 SUCH_AS = ("llama-7b", "llama2-70b", "falcon-180b", "deepseek-v3")
 NEEDS = "a decoder"
 # the attention that is followed by hand: 4 tokens, heads of 2 values
@@ -67,7 +65,7 @@ def followed() -> dict[str, list[list[float]]]:
     return {"scores": scores, "weights": weights, "outputs": outputs}
 
 
-def grid(here: Here) -> list[tuple[str, ...]]:
+def grid(here: Here) -> Rows:
     """Query by query: scores, the masked ones as dashes, then the weights and the output."""
     found = followed()
     table = []
@@ -90,8 +88,11 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     d, h, width = spec.d_model, spec.n_heads, head_width(spec)
     groups = {"MHA": h, "MQA": 1}
     own = spec.n_kv_heads
-    between = own if own and 1 < own < h else max(
-        (n for n in range(2, h) if h % n == 0 and GROUP * n <= h), default=1)
+    between = (
+        own
+        if own and 1 < own < h
+        else max((n for n in range(2, h) if h % n == 0 and GROUP * n <= h), default=1)
+    )
     if between > 1:
         groups = {"MHA": h, "GQA": between, "MQA": 1}
     found = {
@@ -115,7 +116,7 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     return found
 
 
-def beside(here: Here) -> list[tuple[str, ...]]:
+def beside(here: Here) -> Rows:
     """The variants beside each other, at this model's width and depth."""
     spec, found = here.spec, variants(here.spec)
     full = found["MHA"]["values"]
@@ -132,7 +133,7 @@ def beside(here: Here) -> list[tuple[str, ...]]:
     )
 
 
-def lengths(here: Here) -> list[tuple[str, ...]]:
+def lengths(here: Here) -> Rows:
     """FLOPs of one block's attention by length: the part with matrices, the part between tokens."""
     found = []
     for n in LENGTHS:
@@ -150,7 +151,7 @@ def _flops(spec: ModelSpec, n: int, pairs: int) -> int:
     return int(sum(by_role.values()))
 
 
-def shapes(here: Here) -> list[tuple[str, ...]]:
+def shapes(here: Here) -> Rows:
     """Every step with its shape in letters and in numbers, for the default workload."""
     spec, run = here.spec, fitted(here.spec, Request())
     sizes = {"B": run.batch_size, "S": run.seq_len, "d": spec.d_model, "h": spec.n_heads,
@@ -197,7 +198,8 @@ def _exercise(here: Here) -> Exercise:
 
 def _single(here: Here) -> Exercise:
     """The parameters with one key/value head."""
-    spec, settings = here.spec, ()
+    spec = here.spec
+    settings: tuple[str, ...] = ()
     if spec.kv_lora_rank is None and spec.n_kv_heads > 1:
         spec, settings = spec.replace(n_kv_heads=1), ("n_kv_heads=1",)
     return Exercise(formula=closed(spec, "params"), settings=settings)
@@ -216,7 +218,6 @@ VALUES: Values = {
     "tile": lambda here: TILE,
     "n_heads": lambda here: here.spec.n_heads,
     "n_kv_heads": lambda here: here.spec.n_kv_heads or here.spec.n_heads,
-    "head_dim": lambda here: head_width(here.spec),
     "group": lambda here: here.spec.n_heads // (here.spec.n_kv_heads or here.spec.n_heads),
     "own": own,
     "own_bytes": lambda here: model.kv_cache_bytes_per_token(

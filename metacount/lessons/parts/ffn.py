@@ -23,11 +23,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-RUNS = True
-DEFAULT = "llama-7b"
 SUCH_AS = ("llama-7b", "gpt2-medium", "mixtral-8x7b")
 NEEDS = "a feed-forward"
 POINTS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
@@ -80,7 +78,7 @@ HAND: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
 
 
 @cache
-def activations() -> list[tuple[str, ...]]:
+def activations() -> Rows:
     """Values and slopes of the activations, by hand and by autograd."""
     columns: list[list[float]] = [list(POINTS)]
     for name, (function, slope) in HAND.items():
@@ -104,7 +102,7 @@ def tanh_gap() -> float:
     return max(abs(a - HAND["gelu"][0](x)) for a, x in zip(near, grid, strict=True))
 
 
-def family(here: Here) -> list[tuple[str, ...]]:
+def family(here: Here) -> Rows:
     """The gated family, each run with the hand's weights and compared with the hand's arithmetic.
 
     Beside it what its output is multiplied by when its input is doubled.
@@ -162,13 +160,14 @@ def _times(matrix: tuple[tuple[float, ...], ...], x: list[float]) -> list[float]
 
 def _by_hand(activation: str) -> dict[str, list[float]]:
     """u, v, h and y of the small feed-forward, in plain arithmetic."""
-    acts = {**{n: f for n, (f, _) in HAND.items()}, "sigmoid": _sigmoid, "identity": lambda x: x}
+    acts: dict[str, Callable[[float], float]] = {n: f for n, (f, _) in HAND.items()}
+    acts |= {"sigmoid": _sigmoid, "identity": lambda x: x}
     u, v = _times(GATE, list(X)), _times(UP, list(X))
     h = [acts[activation](a) * b for a, b in zip(u, v, strict=True)]
     return {"x": list(X), "u": u, "v": v, "h": h, "y": _times(DOWN, h)}
 
 
-def walk(here: Here) -> list[tuple[str, ...]]:
+def walk(here: Here) -> Rows:
     """SwiGLU step by step with the hand's weights; the last line is also the module's."""
     found = _by_hand("silu")
     for hand, ran in zip(found["y"], _gated("silu", 1.0), strict=True):
@@ -178,8 +177,8 @@ def walk(here: Here) -> list[tuple[str, ...]]:
             for name, values in found.items()]  # fmt: skip
 
 
-def shapes(here: Here) -> list[tuple[str, ...]]:
-    """The steps of a plain and of a gated feed-forward beside each other, at this model's widths."""
+def shapes(here: Here) -> Rows:
+    """The steps of a plain and a gated feed-forward beside each other, at this model's widths."""
     d, m = here.spec.d_model, width(here.spec)
     return [
         ("x", f"[{d}]", "x", f"[{d}]"),
@@ -226,7 +225,7 @@ def plain_4d(spec: ModelSpec) -> int:
     return int(ffn.plain_params(spec.d_model, WIDER * spec.d_model))
 
 
-def widths(here: Here) -> list[tuple[str, ...]]:
+def widths(here: Here) -> Rows:
     """A plain feed-forward, the gated one of equal size, that one rounded up, and this model's."""
     d, spec = here.spec.d_model, here.spec
     exact = Fraction(2 * WIDER * d, 3)
@@ -268,7 +267,9 @@ def _flipped(here: Here) -> Exercise:
     spec = here.spec
     field = "d_ff" if spec.d_ff else "d_ff_expert"
     m = width(spec) * 3 // 2 if spec.gated else width(spec) * 2 // 3
-    changes = {field: m, "gated": not spec.gated}
+    changes: dict[str, object] = {field: m, "gated": not spec.gated}
+    if spec.activation == "clamped_swiglu":  # there only is a gated one
+        changes["activation"] = "silu"
     settings = tuple(f"{name}={str(value).lower()}" for name, value in changes.items())
     return Exercise(formula=closed(spec.replace(**changes), "params"), settings=settings)
 
@@ -297,14 +298,9 @@ VALUES: Values = {
     "gated_matrices": lambda here: ffn.glu_params(1, 1),
     "rule": lambda here: f"{Fraction(2 * WIDER, 3)}·d",
     "multiple_of": lambda here: MULTIPLE_OF,
-    "plain_4d": lambda here: plain_4d(here.spec),
-    "own": lambda here: _own(here.spec),
     "own_to_plain": lambda here: Fraction(_own(here.spec), plain_4d(here.spec)),
-    "gated": lambda here: here.spec.gated,
     "bias": lambda here: here.spec.ffn_bias,
     "bias_params": lambda here: bias_params(here.spec),
-    "activation": lambda here: here.spec.activation,
-    "beta": lambda here: here.spec.swish_beta,
     "experts": lambda here: here.spec.d_ff is None,
     "answer": _flipped,
 }

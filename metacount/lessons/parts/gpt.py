@@ -23,11 +23,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec, Workload
 
-RUNS = True
-DEFAULT = "gpt2"
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")
 NEEDS = "a decoder with key/value heads and a norm before each sublayer"
 PROMPT, MORE = 5, 4  # tokens of a small model that are read at once, then one by one
@@ -48,7 +46,7 @@ def fits(spec: ModelSpec) -> bool:
     )
 
 
-def steps(here: Here) -> list[tuple[str, ...]]:
+def steps(here: Here) -> Rows:
     """Every step of a forward: equation, shape in letters and numbers, parameters."""
     spec, run = here.spec, fitted(here.spec, Request())
     moe = has_experts(spec)
@@ -126,8 +124,8 @@ def _check(spec: ModelSpec, run: Workload, sizes: dict[str, int]) -> None:
     watched = [n for n, _ in one.named_modules() if n and "experts" not in n and "gate." not in n]
     for name in watched:
         one.get_submodule(name).register_forward_hook(keep(name))
-    built.embed_tokens.register_forward_hook(keep("embed_tokens"))
-    built.lm_head.register_forward_hook(keep("lm_head"))
+    for name in ("embed_tokens", "lm_head"):
+        built.get_submodule(name).register_forward_hook(keep(name))
     with torch.no_grad():
         built(torch.zeros(run.batch_size, run.seq_len, dtype=torch.long, device="meta"))
     shapes = dict(seen)
@@ -154,8 +152,18 @@ def small(spec: ModelSpec) -> ModelSpec:
     sizes: dict[str, Any] = {"d_model": 24, "n_heads": 4, "head_dim": 6, "vocab_size": 31}
     sizes |= {"n_layers": _shallow(spec)["n_layers"] + 1}
     sizes["n_kv_heads"] = 4 if spec.n_kv_heads == spec.n_heads else 1 if spec.n_kv_heads == 1 else 2
-    sizes |= {k: v for k, v in {"d_ff": 20, "d_ff_expert": 10, "n_experts": 4, "d_ff_shared": 8,
-                                "n_positions": 40, "window": 64}.items() if getattr(spec, k)}
+    sizes |= {
+        k: v
+        for k, v in {
+            "d_ff": 20,
+            "d_ff_expert": 10,
+            "n_experts": 4,
+            "d_ff_shared": 8,
+            "n_positions": 40,
+            "window": 64,
+        }.items()
+        if getattr(spec, k)
+    }
     if spec.is_moe:
         sizes["top_k"] = min(spec.top_k, 2)
     if spec.n_groups:
@@ -165,7 +173,7 @@ def small(spec: ModelSpec) -> ModelSpec:
     return spec.replace(**sizes)  # fmt: skip
 
 
-def decoded(here: Here) -> list[tuple[str, ...]]:
+def decoded(here: Here) -> Rows:
     """A prompt at once, then token by token with a cache; each against a forward of everything."""
     return [tuple(map(str, row)) for row in _decoded(small(here.spec))[0]]
 
@@ -203,7 +211,7 @@ def _decoded(spec: ModelSpec) -> tuple[list[tuple[object, ...]], float, float]:
     return found, worst, ahead
 
 
-def costs(here: Here) -> list[tuple[str, ...]]:
+def costs(here: Here) -> Rows:
     """FLOPs of reading a whole sequence, and of one more token, for the model itself."""
     spec, run = here.spec, fitted(here.spec, Request())
     n = run.seq_len
@@ -229,12 +237,9 @@ VALUES: Values = {
     "steps": steps,
     "batch": lambda here: fitted(here.spec, Request()).batch_size,
     "seq": _prompt,
-    "vocab_size": lambda here: here.spec.vocab_size,
-    "tie": lambda here: here.spec.tie_embeddings,
     "moe": lambda here: has_experts(here.spec),
     "rope": lambda here: here.spec.position == "rope",
     "added": lambda here: here.spec.position in ADDED,
-    "position": lambda here: here.spec.position,
     "prompt": lambda here: PROMPT,
     "more": lambda here: MORE,
     "decoded": decoded,

@@ -10,7 +10,7 @@ import torch
 
 from metacount.claims.judges.running import normal
 from metacount.claims.parts import models
-from metacount.formulas import ffn, model, moe, stack
+from metacount.formulas import ffn, model, moe
 from metacount.lessons.answers import closed
 from metacount.lessons.here import rows, same, shown
 from metacount.lessons.page import Exercise
@@ -23,11 +23,9 @@ from metacount.units import short
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-RUNS = True
-DEFAULT = "mixtral-8x7b"
 SUCH_AS = ("mixtral-8x7b", "deepseek-v3", "qwen3-235b-a22b", "gpt-oss-20b", "switch-base-8")
 NEEDS = "a model with experts"
 # the mixture that is followed by hand: one token of 2 values, 2 experts of width 1 with ReLU
@@ -152,7 +150,7 @@ BACKWARD = ("dy", "dalpha", "dz", "drouter", "ddown1", "ddown2")
 
 
 @cache
-def who_learns() -> list[tuple[str, ...]]:
+def who_learns() -> Rows:
     """Expert by expert: its probability, and the largest gradient of its weights and router row."""
     columns = []
     probabilities: list[float] = []
@@ -183,7 +181,7 @@ def _gradient(value: float) -> str:
 
 
 @cache
-def orders() -> list[tuple[str, ...]]:
+def orders() -> Rows:
     """The same logits weighed in each order, for k of one and of two; by hand and by the router."""
     found = []
     for order in ORDERS:
@@ -271,7 +269,7 @@ EXPERT_FIELDS = (
 )  # fmt: skip
 
 
-def parts(here: Here) -> list[tuple[str, ...]]:
+def parts(here: Here) -> Rows:
     """What one mixture of the model stores, and what a token uses of it."""
     spec = here.spec
     router = moe.router_params(spec.d_model, spec.n_experts, bias=spec.router_bias)
@@ -288,7 +286,7 @@ def parts(here: Here) -> list[tuple[str, ...]]:
     return rows([*((n, a, b) for n, _, a, b in lines), (here.say("moe layer"), *whole)])
 
 
-def shapes(here: Here) -> list[tuple[str, ...]]:
+def shapes(here: Here) -> Rows:
     """What becomes of one token, step by step."""
     spec = here.spec
     hidden = "act(W₁·x) ⊙ W₃·x" if spec.gated else "act(W₁·x)"
@@ -303,7 +301,7 @@ def shapes(here: Here) -> list[tuple[str, ...]]:
 
 
 @cache
-def catalog_rows() -> list[tuple[str, ...]]:
+def catalog_rows() -> Rows:
     """The mixtures of the catalog by size, those of the Switch family apart."""
     found = [
         (model.params(spec), entry.id, spec.n_experts, spec.n_shared_experts, spec.top_k,
@@ -336,9 +334,6 @@ def _bytes(count: int) -> int:
 
 
 VALUES: Values = {
-    "E": lambda here: here.spec.n_experts,
-    "k": lambda here: here.spec.top_k,
-    "m_e": lambda here: here.spec.d_ff_expert,
     "router_kind": lambda here: here.spec.router,
     "shapes": shapes,
     "forward": lambda here: followed(FORWARD),
@@ -346,7 +341,6 @@ VALUES: Values = {
     "x": lambda here: f"({', '.join(shown(v) for v in X)})",
     "t": lambda here: f"({', '.join(shown(v) for v in TARGET)})",
     "n_small": lambda here: len(ROUTER),
-    "k_small": lambda here: len(ROUTER),
     "who_learns": lambda here: who_learns(),
     "several": lambda here: SEVERAL,
     "logits": lambda here: f"({', '.join(shown(v) for v in LOGITS)})",
@@ -357,19 +351,14 @@ VALUES: Values = {
     "leaning": lambda here: ", ".join(f"({a:g}, {b:g})" for a, b in LEANING),
     "parts": parts,
     "expert": lambda here: expert(here.spec),
-    "layer": lambda here: layer(here.spec, active=False),
-    "active_layer": lambda here: layer(here.spec, active=True),
     "params": lambda here: model.params(here.spec),
     "active": lambda here: model.active_params(here.spec),
     "active_share": lambda here: Fraction(int(model.active_params(here.spec)),
                                           int(model.params(here.spec))),
-    "moe_layers": lambda here: sum(stack.moe_layers(here.spec, n)
-                                   for n, _ in stack.stacks(here.spec)),
     "twin": lambda here: model.params(dense_twin(here.spec)),
     "twins": lambda here: here.spec.n_experts * int(model.params(dense_twin(here.spec))),
     "bytes": lambda here: _bytes(int(model.params(here.spec))),
     "active_bytes": lambda here: _bytes(int(model.active_params(here.spec))),
-    "flops": lambda here: flops(here.spec),
     "router_flops": lambda here: 2 * moe.router_params(here.spec.d_model, here.spec.n_experts),
     "flops_to_expert": lambda here: Fraction(flops(here.spec), int(ffn.ffn_matmul_flops(
         1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated))),
@@ -377,6 +366,7 @@ VALUES: Values = {
     "n_shared": lambda here: here.spec.n_shared_experts,
     "with_shared": lambda here: here.spec.n_experts + here.spec.n_shared_experts,
     "catalog": lambda here: catalog_rows(),
+    "more_experts": lambda here: 2 * here.spec.n_experts,
     "answer": _answer_active,
     "answer_twice": _answer_twice,
     "two": lambda here: 2,

@@ -21,16 +21,14 @@ from metacount.spec.position import Rope
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-RUNS = True
-DEFAULT = "llama-7b"
 SUCH_AS = ("llama-7b", "gpt2", "bloom-176b", "gopher-280b", "t5-small")
 NEEDS = "attention"
 BASE = 10000  # of the sinusoids
 SMALL, PLACES = 6, (0, 1, 2, 3)  # width and positions of the table of sinusoids
-I, J = 7, 4  # query and key positions of the terms of a score
+QUERY, KEY = 7, 4  # query and key positions of the terms of a score
 PLACE = 3  # the position that a pair is rotated to
 PAIRS = ((5, 2), (105, 102), (10_005, 10_002), (5, 4), (5, 5))
 SLOPED = 8  # heads whose slopes are all shown
@@ -46,7 +44,7 @@ def fits(spec: ModelSpec) -> bool:
     return True
 
 
-def kinds(here: Here) -> list[tuple[str, ...]]:
+def kinds(here: Here) -> Rows:
     """Each kind of position: where it acts, what it adds to this model, who has it."""
     spec = here.spec
     rows_of_table = spec.longest or SEQ_LEN
@@ -70,7 +68,7 @@ def _users(kind: str) -> int:
 
 
 @cache
-def sinusoids() -> list[tuple[str, ...]]:
+def sinusoids() -> Rows:
     """Rows of the sinusoidal table, by the formula and from the module."""
     run = sinusoid(torch.tensor(PLACES), SMALL)
     found = []
@@ -90,7 +88,7 @@ def four_terms() -> dict[str, float]:
     width = 4
     query, key = normal(width, width, seed=1), normal(width, width, seed=2)
     tokens = {"i": normal(width, seed=3), "j": normal(width, seed=4)}
-    table = sinusoid(torch.tensor([I, J]), width)
+    table = sinusoid(torch.tensor([QUERY, KEY]), width)
     places = {"i": table[0], "j": table[1]}
 
     def term(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -120,15 +118,15 @@ def relative_terms() -> dict[str, float]:
     with torch.no_grad():
         relative.content_bias.copy_(normal(1, head_dim, seed=5))
         relative.position_bias.copy_(normal(1, head_dim, seed=6))
-        x = normal(1, I + 1, d, seed=7)
-        q = made.q_proj(x)[0, I]
-        k = made.k_proj(x)[0, J]
-        r = relative.r_proj(sinusoid(torch.tensor([I - J]), d))[0]
+        x = normal(1, QUERY + 1, d, seed=7)
+        q = made.q_proj(x)[0, QUERY]
+        k = made.k_proj(x)[0, KEY]
+        r = relative.r_proj(sinusoid(torch.tensor([QUERY - KEY]), d))[0]
         u, v = relative.content_bias[0], relative.position_bias[0]
         found = {"(a)": float(q @ k), "(b)": float(q @ r), "(c)": float(u @ k),
                  "(d)": float(v @ r)}  # fmt: skip
-        places = torch.arange(I + 1)
-        run = relative(made.q_proj(x).unsqueeze(1), places, places)[0, 0, I, J]
+        places = torch.arange(QUERY + 1)
+        run = relative(made.q_proj(x).unsqueeze(1), places, places)[0, 0, QUERY, KEY]
     same(found["(b)"] + found["(d)"], float(run), "Transformer-XL's terms")
     return {**found, "sum": sum(found.values())}
 
@@ -140,13 +138,19 @@ def rope_of(spec: ModelSpec) -> tuple[int, float]:
     return whole, theta
 
 
+def rope_equation(spec: ModelSpec) -> str:
+    """The angle of each pair, with the model's base and width."""
+    width, theta = rope_of(spec)
+    return f"θ_i = {int(theta)}^(−2i/{width}),  i = 0 … {width // 2 - 1}"
+
+
 def speeds(spec: ModelSpec) -> list[float]:
     """Angle per position of each pair: base^(-2·i/width)."""
     width, theta = rope_of(spec)
     return [theta ** (-2 * i / width) for i in range(width // 2)]
 
 
-def wavelengths(here: Here) -> list[tuple[str, ...]]:
+def wavelengths(here: Here) -> Rows:
     """Some pairs of columns: how far one position turns them, after how many they are back."""
     angles = speeds(here.spec)
     last = len(angles) - 1
@@ -172,7 +176,7 @@ def rotation(here: Here) -> str:
     return "\n".join("  ".join(f"{shown(v, 'four'):>8}" for v in row) for row in rows_)
 
 
-def scores(here: Here) -> list[tuple[str, ...]]:
+def scores(here: Here) -> Rows:
     """Scores of one rotated query with one rotated key at several pairs of positions."""
     width, theta = rope_of(here.spec)
     q, k = normal(1, 1, 1, width), normal(1, 1, 1, width, seed=1)
@@ -196,7 +200,7 @@ def slopes(n_heads: int) -> list[float]:
     return run
 
 
-def slope_rows(here: Here) -> list[tuple[str, ...]]:
+def slope_rows(here: Here) -> Rows:
     """Slope and bias at some distances, head by head."""
     found = []
     for head, slope in enumerate(slopes(SLOPED), start=1):
@@ -239,9 +243,8 @@ VALUES: Values = {
     "cosine": lambda here: f"PE(pos, 2i + 1) = cos(pos / {BASE}^(2i/d))",
     "sinusoids": lambda here: sinusoids(),
     "small": lambda here: SMALL,
-    "i": lambda here: I,
-    "j": lambda here: J,
-    "distance": lambda here: I - J,
+    "i": lambda here: QUERY,
+    "j": lambda here: KEY,
     "four_terms": lambda here: _terms(four_terms(), here),
     "relative_terms": lambda here: _terms(relative_terms(), here),
     "rotary": lambda here: rope_of(here.spec)[0],
@@ -249,14 +252,12 @@ VALUES: Values = {
     "rope": lambda here: isinstance(here.spec.positions, Rope),
     "partial": lambda here: isinstance(here.spec.positions, Rope) and rope_of(here.spec)[0]
     != (here.spec.head_dim or rope_of(here.spec)[0]),
-    "rope_equation": lambda here: f"θ_i = {int(rope_of(here.spec)[1])}^(−2i/{rope_of(here.spec)[0]})"
-                                  f",  i = 0 … {rope_of(here.spec)[0] // 2 - 1}",
+    "rope_equation": lambda here: rope_equation(here.spec),
     "wavelengths": wavelengths,
     "place": lambda here: PLACE,
     "rotation": rotation,
     "scores": scores,
     "n_heads": lambda here: here.spec.n_heads,
-    "sloped": lambda here: SLOPED,
     "slopes": slope_rows,
     "first_slope": lambda here: slopes(here.spec.n_heads)[0],
     "last_slope": lambda here: min(slopes(here.spec.n_heads)),

@@ -18,10 +18,9 @@ from metacount.units import exact, share, short
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-DEFAULT = "qwen3-32b"
 SUCH_AS = ("qwen3-32b", "qwen3-0.6b", "qwen3-235b-a22b")
 NEEDS = "a decoder built like Qwen3: RMSNorm before each sublayer and on each head, no biases"
 # a config's key -> our name
@@ -91,7 +90,7 @@ def values(spec: ModelSpec, *, active: bool = False) -> dict[str, int]:
     return found
 
 
-def config(here: Here) -> list[tuple[str, ...]]:
+def config(here: Here) -> Rows:
     """The keys of the config that decide the count."""
     found = []
     for key, name in KEYS.items():
@@ -103,7 +102,7 @@ def config(here: Here) -> list[tuple[str, ...]]:
     return rows(found)
 
 
-def parts(here: Here, *, active: bool = False) -> list[tuple[str, ...]]:
+def parts(here: Here, *, active: bool = False) -> Rows:
     """Every part with its formula and its value, from the outside in."""
     found = values(here.spec, active=active)
     return [
@@ -127,7 +126,7 @@ def derived_head(here: Here) -> int:
 
 
 @cache
-def family() -> list[tuple[str, ...]]:
+def family() -> Rows:
     """Where the parameters of each model of the family are, in percent."""
     found = []
     for id in FAMILY:
@@ -161,9 +160,9 @@ def _moe(here: Here, *, active: bool) -> Fraction:
 def _active(here: Here) -> Exercise:
     if here.spec.is_moe:
         return Exercise(formula=closed(here.spec, "active_params"), quantity="active_params")
-    return Exercise(formula=closed(here.spec.replace(tie_embeddings=not here.spec.tie_embeddings),
-                                   "params"),
-                    settings=(f"tie_embeddings={str(not here.spec.tie_embeddings).lower()}",))  # fmt: skip
+    tied = not here.spec.tie_embeddings
+    formula = closed(here.spec.replace(tie_embeddings=tied), "params")
+    return Exercise(formula=formula, settings=(f"tie_embeddings={str(tied).lower()}",))
 
 
 VALUES: Values = {
@@ -171,8 +170,6 @@ VALUES: Values = {
     "parts": parts,
     "active_parts": lambda here: parts(here, active=True),
     "params": _total,
-    "n_heads": lambda here: here.spec.n_heads,
-    "n_kv_heads": lambda here: here.spec.n_kv_heads,
     "head_dim": lambda here: here.spec.head_dim,
     "derived_dim": lambda here: here.spec.d_model // here.spec.n_heads,
     "head_is_free": lambda here: here.spec.head_dim * here.spec.n_heads != here.spec.d_model,
@@ -180,11 +177,13 @@ VALUES: Values = {
     "tie": lambda here: here.spec.tie_embeddings,
     "token_table": lambda here: here.spec.vocab_size * here.spec.d_model,
     "moe": lambda here: here.spec.is_moe,
-    "active": lambda here: int(model.active_params(here.spec)),
     "moe_share": lambda here: _moe(here, active=False),
     "active_moe_share": lambda here: _moe(here, active=True),
-    "whole_router": lambda here: int(model.active_params(here.spec)) - here.spec.n_layers
-    * here.spec.d_model * (here.spec.n_experts - here.spec.top_k),
+    "whole_router": lambda here: (
+        int(model.active_params(here.spec))
+        - here.spec.n_layers * here.spec.d_model * (here.spec.n_experts - here.spec.top_k)
+    ),
+    "n_qk": lambda here: norm.qk_norm_params("head", here.spec.n_heads, here.spec.n_kv_heads, 1),
     "slip": slip,
     "slipped": lambda here: _total(here) + slip(here),
     "layernorm": lambda here: norm.norm_params(here.spec.d_model, bias=True),

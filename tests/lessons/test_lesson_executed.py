@@ -1,0 +1,111 @@
+"""What lessons execute: hand and run are compared, and a difference ends the page."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from metacount.catalog import entry
+from metacount.lessons import matrices
+from metacount.lessons.here import same
+from metacount.lessons.making import page_of
+from metacount.lessons.parts import attention, ffn, gpt, moe, norm, position
+
+
+def test_the_two_expert_mixture_by_hand_and_by_autograd() -> None:
+    hand, run = moe.by_hand(), moe.by_autograd()
+    assert set(run) < set(hand)
+    for name, values in run.items():
+        assert hand[name] == pytest.approx(values, abs=1e-12), name
+    # by hand: z = (1/2, 1), so α₁ = 1/(1 + √e)
+    assert run["alpha"][0] == pytest.approx(1 / (1 + math.sqrt(math.e)), abs=1e-12)
+
+
+def test_a_wrong_step_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**moe.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
+    monkeypatch.setattr(moe, "by_hand", lambda: wrong)
+    with pytest.raises(AssertionError, match="drouter: by hand"):
+        page_of("moe")
+
+
+def test_a_wrong_formula_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    ffn.activations.cache_clear()
+    monkeypatch.setitem(ffn.HAND, "silu", (lambda x: x, lambda x: 1.0))
+    with pytest.raises(AssertionError, match="silu: by hand"):
+        ffn.activations()
+    monkeypatch.undo()
+    assert len(ffn.activations()) == len(ffn.POINTS)
+
+
+def test_only_chosen_experts_get_a_gradient() -> None:
+    rows = moe.who_learns()
+    assert [row[2] != "0" for row in rows].count(True) == 1  # k = 1
+    assert [row[4] != "0" for row in rows].count(True) == 2  # k = 2
+    assert all(row[6] != "0" for row in rows)  # all
+    # the softmax over all gives every row of the router a gradient
+    assert all(row[3] not in ("0", "≈0") for row in rows)
+    assert [row[5] in ("0", "≈0") for row in rows].count(True) == 2
+
+
+def test_a_changed_token_changes_its_own_output_alone() -> None:
+    assert dict(ffn.who_changes()) == {
+        "feed_forward": "2", "causal": "2, 3, 4, 5", "both ways": "1, 2, 3, 4, 5"}  # fmt: skip
+
+
+def test_weights_of_the_attention_add_up_and_the_mask_is_exact() -> None:
+    weights = attention.followed()["weights"]
+    for i, row in enumerate(weights):
+        assert sum(row) == pytest.approx(1, abs=1e-12)
+        assert row[i + 1 :] == [0.0] * (len(row) - i - 1)
+
+
+def test_scores_of_rotated_vectors_depend_on_the_distance() -> None:
+    page = page_of("position")
+    scores = [row for block in page.blocks for row in block.rows if block.heads[:1] == ("i",)]
+    assert len({row[3] for row in scores if row[2] == "3"}) == 1
+    assert len({row[3] for row in scores}) == 3
+
+
+def test_each_placement_is_that_of_a_block() -> None:
+    assert [norm.checked(name) for name in norm.EQUATIONS] == list(norm.EQUATIONS.values())
+
+
+def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm.checked.cache_clear()
+    monkeypatch.setitem(norm.RUN, "pre", norm.RUN["post"])
+    with pytest.raises(AssertionError, match="pre: by hand"):
+        norm.checked("pre")
+
+
+def test_a_wrong_order_of_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpt, "_sizes", lambda spec, run: {
+        "B": 1, "S": 7, "d": 1, "h": 1, "h_d": 1, "m": 1, "V": 1, "E": None})  # fmt: skip
+    with pytest.raises(AssertionError, match="the run gives"):
+        page_of("gpt")
+
+
+def test_terms_of_scores_add_up() -> None:
+    found = position.four_terms()
+    assert sum(list(found.values())[:4]) == pytest.approx(found["score"], abs=1e-12)
+
+
+def test_matrices_that_formulas_do_not_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(matrices.GROUPED, "o_proj", ("d", "d*h"))
+    with pytest.raises(AssertionError, match="are not the"):
+        matrices.matrices(entry("llama-7b").spec())
+
+
+def test_hand_and_run_that_differ_are_an_error() -> None:
+    assert same(1.0, 1.0 + 1e-12, "x") == 1.0 + 1e-12
+    with pytest.raises(AssertionError, match=r"x: by hand 1\.0, run 1\.001"):
+        same(1.0, 1.001, "x")
+
+
+def test_lessons_leave_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    for topic in ("norm", "ffn", "position", "attention", "moe", "gpt"):
+        page_of(topic, None)
+    assert torch.equal(before, torch.random.get_rng_state())
