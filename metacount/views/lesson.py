@@ -65,8 +65,8 @@ def lesson(
 ) -> Lesson:
     """Compute the lesson on a topic for a model; `lang` is en or zh, by default the terminal's.
 
-    >>> lesson("block", "llama-7b", lang="en").page.values["ffn"]
-    135266304
+    >>> lesson("block", "llama-7b", lang="en").page.values["block"]
+    202383360
     """
     return Lesson(page=page_of(topic, model, lang or terminal_language()), answers=answers)
 

@@ -9,13 +9,14 @@ import torch
 
 from metacount.catalog import entry
 from metacount.lessons import matrices
+from metacount.lessons.executed import feed_forward, mixture
 from metacount.lessons.here import same
 from metacount.lessons.making import page_of
-from metacount.lessons.parts import attention, ffn, gpt, moe, norm, position
+from metacount.lessons.parts import attention, gpt, norm, position
 
 
 def test_the_two_expert_mixture_by_hand_and_by_autograd() -> None:
-    hand, run = moe.by_hand(), moe.by_autograd()
+    hand, run = mixture.by_hand(), mixture.by_autograd()
     assert set(run) < set(hand)
     for name, values in run.items():
         assert hand[name] == pytest.approx(values, abs=1e-12), name
@@ -24,23 +25,23 @@ def test_the_two_expert_mixture_by_hand_and_by_autograd() -> None:
 
 
 def test_a_wrong_step_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = {**moe.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
-    monkeypatch.setattr(moe, "by_hand", lambda: wrong)
+    wrong = {**mixture.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
+    monkeypatch.setattr(mixture, "by_hand", lambda: wrong)
     with pytest.raises(AssertionError, match="drouter: by hand"):
         page_of("moe")
 
 
 def test_a_wrong_formula_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    ffn.activations.cache_clear()
-    monkeypatch.setitem(ffn.HAND, "silu", (lambda x: x, lambda x: 1.0))
+    feed_forward.activations.cache_clear()
+    monkeypatch.setitem(feed_forward.HAND, "silu", (lambda x: x, lambda x: 1.0))
     with pytest.raises(AssertionError, match="silu: by hand"):
-        ffn.activations()
+        feed_forward.activations()
     monkeypatch.undo()
-    assert len(ffn.activations()) == len(ffn.POINTS)
+    assert len(feed_forward.activations()) == len(feed_forward.POINTS)
 
 
 def test_only_chosen_experts_get_a_gradient() -> None:
-    rows = moe.who_learns()
+    rows = mixture.who_learns()
     assert [row[2] != "0" for row in rows].count(True) == 1  # k = 1
     assert [row[4] != "0" for row in rows].count(True) == 2  # k = 2
     assert all(row[6] != "0" for row in rows)  # all
@@ -50,7 +51,7 @@ def test_only_chosen_experts_get_a_gradient() -> None:
 
 
 def test_a_changed_token_changes_its_own_output_alone() -> None:
-    assert dict(ffn.who_changes()) == {
+    assert dict(feed_forward.who_changes()) == {
         "feed_forward": "2", "causal": "2, 3, 4, 5", "both ways": "1, 2, 3, 4, 5"}  # fmt: skip
 
 
