@@ -6,6 +6,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.resolve import Given
     from metacount.spec import Request, Workload
+    from metacount.summary.shown import Flow
+    from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification
 
@@ -44,3 +46,42 @@ def verify(model: Given, workload: Workload | Request | None = None) -> Verifica
     from metacount.verify.compare import verify_model
 
     return verify_model(any_of(model), workload or Request())
+
+
+def flow(
+    model: Given,
+    workload: Workload | Request | None = None,
+    *,
+    decode: bool = False,
+    reference: bool = False,
+) -> Flow:
+    """Show a model's forward in execution order: every step with its equation, shapes and figures.
+
+    `decode` runs one more token on a cache. Of a config, transformers' own module runs, or with
+    `reference` ours.
+
+    >>> found = flow("gpt2")
+    >>> [step.name for step in found.steps], found.matmul_flops
+    (['embed_tokens', 'decoder', 'lm_head'], 291648307200)
+    """
+    from metacount.flow.run import flow
+    from metacount.summary.shown import Flow
+
+    return Flow(**vars(flow(model, workload, decode=decode, reference=reference)))
+
+
+def summary(given: Given) -> Summary:
+    """Summarise what somebody has in hand, without touching it: a model in any form, or a module.
+
+    An `nn.Module` is measured on a copy without values: no weight is moved, no mode is changed.
+
+    >>> import torch
+    >>> found = summary(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)))
+    >>> found.params, found.flops(input_size=(3, 8)), found.by_role
+    (212, 1152, None)
+    >>> summary("mixtral-8x7b").active_params
+    12879425536
+    """
+    from metacount.summary.summary import summary
+
+    return summary(given)

@@ -41,6 +41,7 @@ COMMANDS = {
     "formula": "the closed form of a count, in letters and in numbers",
     "check": "a formula of your own against what the model has",
     "tree": "the module tree of a model, with shapes and parameters",
+    "flow": "the forward in execution order, with equations and shapes",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
     "lesson": "a page of teaching on one topic, computed as it is printed",

@@ -140,6 +140,16 @@ class FlopCounter(TorchDispatchMode):
         """A module's forward ends."""
         self._path.pop()
 
+    def called(self, module: nn.Module, function: Callable[..., T], *args: Any) -> T:
+        """Run another function of a module than its forward, as a call of the module."""
+        out = None
+        self.entered(module, args)
+        try:
+            out = function(*args)
+        finally:
+            self.left(module, args, out)
+        return out
+
     def charges(self) -> Iterator[tuple[Charge, int]]:
         """Every charge, those of layers that did not run under their own names."""
         yield from self.ran.items()

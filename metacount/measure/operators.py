@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metacount.errors import InputError, shown
 from metacount.measure.torch_private import returns_its_input
 
 aten = torch.ops.aten
@@ -103,6 +104,7 @@ FREE = {
     aten.ones, aten.ones_like, aten.full, aten.full_like, aten.scalar_tensor, aten.new_zeros,
     aten.new_ones, aten.new_full, aten.new_empty, aten.new_empty_strided, aten.lift_fresh,
     aten.clone, aten._to_copy, aten.copy, aten.copy_, aten.fill, aten.fill_, aten.zero_,
+    aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_,
     aten.cat, aten.stack, aten.repeat, aten.repeat_interleave, aten.roll, aten.flip, aten.tril,
     aten.triu, aten.constant_pad_nd, aten._unsafe_view, aten.eye, aten.im2col, aten.complex,
     # looked up and put back
@@ -117,7 +119,19 @@ FREE = {
     aten._softmax, aten._safe_softmax, aten._log_softmax, aten.logsumexp, aten.native_layer_norm,
     aten.native_group_norm, aten._fused_rms_norm, aten.topk, aten.sort, aten.argsort,
     aten.avg_pool2d, aten.max_pool2d_with_indices, aten.cumprod, aten._is_all_true,
+    aten.native_batch_norm, aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_no_training, aten._adaptive_avg_pool2d,
+    aten._adaptive_avg_pool3d, aten.adaptive_max_pool2d, aten.avg_pool3d,
+    aten.max_pool3d_with_indices, aten.upsample_nearest1d, aten.upsample_nearest2d,
+    aten.upsample_bilinear2d, aten.upsample_bicubic2d, aten.reflection_pad1d,
+    aten.reflection_pad2d, aten.replication_pad1d, aten.replication_pad2d, aten.grid_sampler_2d,
+    aten.pixel_shuffle, aten.median, aten.mode, aten.std_mean, aten.kthvalue, aten.cummax,
+    aten.cummin, aten.logcumsumexp, aten.channel_shuffle, aten.unsafe_split,
+    aten.unsafe_split_with_sizes, aten.fractional_max_pool2d, aten.adaptive_max_pool3d,
+    aten.pixel_unshuffle, aten.upsample_linear1d, aten.upsample_trilinear3d,
+    aten.upsample_nearest3d, aten._embedding_bag, aten.col2im, aten.max_unpool2d,
     # elementwise without torch's tag; transforms are no matrix products by that convention
+    aten.hardswish, aten._prelu_kernel, aten.rrelu_with_noise, aten.glu,
     aten.polar, aten.log_sigmoid_forward, aten._fft_c2c, aten._fft_r2c,
     # drawn at random
     aten.rand, aten.randn, aten.randint, aten.uniform_, aten.normal_, aten.bernoulli,
@@ -146,3 +160,19 @@ def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:
         return 0
     shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]
     raise UncountedOp(f"{op} of shapes {shapes}: neither priced nor known to be free")
+
+
+def price(op: Any, flops: Callable[..., int] | int) -> None:
+    """Say what an operator costs: a function of its arguments, or 0 for one that is free.
+
+    `op` is a packet (`torch.ops.mine.product`) or an overload of it.
+    """
+    packet = getattr(op, "overloadpacket", op)
+    if not hasattr(packet, "overloads"):
+        raise InputError(f"an operator is torch.ops.NAMESPACE.NAME: got {shown(repr(op))}")
+    if callable(flops):
+        PRICED[packet] = flops
+    elif flops == 0 and type(flops) is int:
+        FREE.add(packet)
+    else:
+        raise InputError(f"a price is a function of the arguments, or 0: got {shown(repr(flops))}")

@@ -18,6 +18,7 @@ from torch._compile import _disable_dynamo
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
 
 # Where torch keeps "this function with the compiler switched off" once it has asked the compiler.
 SLOT = "__dynamo_disable"
@@ -181,3 +182,10 @@ def any_fan() -> Iterator[None]:
 def grouped_product() -> Any:
     """torch's grouped product, by its public name where this torch has one."""
     return getattr(nn.functional, "grouped_mm", None) or torch._grouped_mm
+
+
+def unhook(module: nn.Module) -> None:
+    """Take every hook off a module, of forward and backward; of a copy that is to be measured."""
+    for name in vars(module):
+        if name.endswith("_hooks") or "_hooks_" in name:
+            vars(module)[name].clear()

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from metacount.spec import Workload
 CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 SHORT = (torch.bfloat16, torch.float16)
 
+T = TypeVar("T")
 TAKES_NONE = "its forward takes no cache"
 
 # Models with an input of their own: ids in several rows per sequence; all tokens at each step;
@@ -105,19 +106,23 @@ def measure_any_forward(
     """
     roles = Roles(model) if roles is None else roles
     roles.routed = routing(model)[0]
+    run, change, note = as_it_runs(model, lambda: _measured(model, workload, roles, fold))
+    if change == "float32":
+        run = run.halved()
+    return dataclasses.replace(run, assumed=(*run.assumed, *note))
+
+
+def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, str, tuple[str, ...]]:
+    """What `measure` gives under the first of `CHANGES` that runs, which one, and what to say."""
     first: RuntimeError | None = None
     for change, note in CHANGES:
         with changed(model, change):
             try:
-                run = _measured(model, workload, roles, fold)
+                return measure(), change, note
             except NeedsData:
                 raise
             except RuntimeError as error:
                 first = first or error
-                continue
-        if change == "float32":
-            run = run.halved()
-        return dataclasses.replace(run, assumed=(*run.assumed, *note))
     assert first is not None
     raise first
 

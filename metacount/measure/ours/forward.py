@@ -32,8 +32,8 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     if model.spec.kind == "encoder":
-        with torch.no_grad(), ReferenceCounter().watching(model) as counter:
-            model(_input(model, batch, seq_len))
+        counter = ReferenceCounter()
+        run_encoder(model, workload, counter)
         return ForwardReport(
             prefill=counter.report(),
             decode=None,
@@ -41,15 +41,15 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
             cross_kv_cache_bytes=0,
             kv_cache_bytes_per_token=0,
         )
-    prefill, cache, _ = _fill(model, workload, seq_len)
-    _, shorter, memory = _fill(model, workload, seq_len - 1)
-    _, single, _ = _fill(model, workload, 1)
-    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
-        model(_input(model, batch, 1), memory_BTD=memory, cache=shorter, absorbed=True)
+    prefill = ReferenceCounter()
+    cache, _ = run_prefill(model, workload, seq_len, prefill)
+    single, _ = run_prefill(model, workload, 1, ReferenceCounter())
+    decode = ReferenceCounter()
+    run_decode(model, workload, decode)
     per_token = tensor_bytes(t for layer in single.layers for t in layer.tensors)
     return ForwardReport(
-        prefill=prefill,
-        decode=counter.report(),
+        prefill=prefill.report(),
+        decode=decode.report(),
         kv_cache_bytes=tensor_bytes(cache.tensors()),
         cross_kv_cache_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
         kv_cache_bytes_per_token=per_token // batch,
@@ -63,13 +63,19 @@ def _input(model: Model, batch: int, length: int) -> Tensor:
     return torch.empty(batch, length, device="meta", dtype=torch.long)
 
 
-def _fill(model: Model, workload: Workload, length: int) -> tuple[FlopReport, Cache, Tensor | None]:
-    """Prefill `length` tokens into a new cache (none: only the encoder runs)."""
+def run_prefill(
+    model: Model, workload: Workload, length: int, counter: ReferenceCounter
+) -> tuple[Cache, Tensor | None]:
+    """Read `length` tokens into a new cache (none: only the encoder runs), what runs being counted.
+
+    Returns the cache, and what the encoder gave.
+    """
     cache, batch = model.new_cache(), workload.batch_size
-    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
+    with torch.no_grad(), counter.watching(model):
         memory = None
         if model.spec.has_encoder:
-            memory = model.encode(_input(model, batch, workload.encoder_len))
+            source = _input(model, batch, workload.encoder_len)
+            memory = counter.called(model, model.encode, source)
         if length or memory is not None:
             model(
                 _input(model, batch, max(length, 0)),
@@ -77,4 +83,18 @@ def _fill(model: Model, workload: Workload, length: int) -> tuple[FlopReport, Ca
                 cache=cache,
                 prefix_len=min(workload.prefix_len, length),
             )
-    return counter.report(), cache, memory
+    return cache, memory
+
+
+def run_decode(model: Model, workload: Workload, counter: ReferenceCounter) -> None:
+    """Run one more token, the last of the workload's, what runs being counted."""
+    shorter, memory = run_prefill(model, workload, workload.seq_len - 1, ReferenceCounter())
+    with torch.no_grad(), counter.watching(model):
+        token = _input(model, workload.batch_size, 1)
+        model(token, memory_BTD=memory, cache=shorter, absorbed=True)
+
+
+def run_encoder(model: Model, workload: Workload, counter: ReferenceCounter) -> None:
+    """Run a model that has no decoder, what runs being counted."""
+    with torch.no_grad(), counter.watching(model):
+        model(_input(model, workload.batch_size, workload.seq_len))

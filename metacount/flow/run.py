@@ -1,0 +1,168 @@
+"""From what a person has in hand to the steps of its forward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from metacount.errors import InputError
+from metacount.flow.result import Flow, Letter
+from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
+from metacount.measure.flow.letters import Letters
+from metacount.measure.flow.naming import named
+from metacount.measure.flow.naming import unnamed as unnamed
+from metacount.measure.flow.steps import Step
+from metacount.resolve import Model, TransformersOnly, any_of
+from metacount.spec import Request, Workload, legend
+from metacount.textbook.count import fitted
+
+if TYPE_CHECKING:
+    from metacount.modules.model import Model as RunModel
+    from metacount.resolve import Given
+
+
+def flow(
+    model: Given,
+    workload: Workload | Request | None = None,
+    *,
+    decode: bool = False,
+    reference: bool = False,
+) -> Flow:
+    """The forward of a model in execution order: see `metacount.flow`."""
+    found = any_of(model)
+    request = workload or Request()
+    if isinstance(found, Model) and (reference or found.source is None):
+        return flow_of_spec(found, request, decode=decode)
+    if reference:
+        raise InputError(f"{found.name} has no reference module: {_problem(found)}")
+    return flow_of_config(found, request, decode=decode)
+
+
+def _problem(found: Model | TransformersOnly) -> str:
+    return found.problem if isinstance(found, TransformersOnly) else "it has a spec of its own"
+
+
+def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> Flow:
+    """The forward of our reference module, with equations and every letter of the spec."""
+    from metacount.modules.build import build
+
+    return flow_of_reference(build(model.spec), (model.id, model.name), request, decode=decode)
+
+
+def flow_of_reference(
+    module: RunModel, names: tuple[str, str], request: Workload | Request, *, decode: bool
+) -> Flow:
+    """The forward of a reference module (on meta) that is there already."""
+    from metacount.measure.ours.flow import reference_steps
+    from metacount.modules.build import build
+
+    spec = module.spec
+    run = fitted(spec, request)
+    if decode and spec.kind == "encoder":
+        raise InputError(f"{names[1]} is an encoder, which writes no tokens: leave --decode out")
+    here = sized(spec, run, decode=decode)
+    steps = reference_steps(module, run, decode=decode)
+    runs = other_sizes(spec, run, decode=decode)
+    others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
+    letters = Letters([here.letters, *(o.letters for o in runs)])
+    return _flow(
+        module,
+        named(steps, others, letters),
+        _legend(here.letters),
+        model=names[0],
+        name=names[1],
+        source="reference",
+        workload=run.to_dict(),
+        decode=decode,
+    )
+
+
+def flow_of_config(
+    model: Model | TransformersOnly, request: Workload | Request, *, decode: bool
+) -> Flow:
+    """The forward of transformers' own module; of its sizes those of the run have letters."""
+    from metacount.huggingface.module.model import build_transformers
+    from metacount.huggingface.module.witness import run_dtype
+    from metacount.verify.compare import fitted_outside
+
+    assert model.source is not None
+    run, why = fitted_outside(model.source, request)
+    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    notes = (f"transformers: {choice}", *([why] if why else []))
+    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode)
+
+
+def flow_of_module(module: Any, name: str, request: Workload | Request, *, decode: bool) -> Flow:
+    """The forward of a module of transformers' (on meta) that somebody has in hand."""
+    from metacount.resolve import Source
+    from metacount.verify.compare import fitted_outside
+
+    config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
+    run, why = fitted_outside(Source(config=config), request)
+    return _of_theirs(module, (name, name), run, (why,) if why else (), decode=decode)
+
+
+def _of_theirs(
+    module: nn.Module,
+    names: tuple[str, str],
+    run: Workload,
+    notes: tuple[str, ...],
+    *,
+    decode: bool,
+) -> Flow:
+    from metacount.huggingface.module.witness import shortfall
+    from metacount.measure.others.flow import NoDecode, foreign_steps
+
+    runs = [run, *(_lengths(run, n) for n in range(len(BATCHES)))]
+    try:
+        steps, assumed, idle = foreign_steps(module, run, decode=decode)
+        others = [foreign_steps(module, one, decode=decode)[0] for one in runs[1:]]
+    except NoDecode as error:
+        raise InputError(f"{names[1]} cannot decode: {error}; leave --decode out") from None
+    except Exception as error:
+        # whatever somebody else's forward raises
+        raise InputError(f"{names[1]}: its forward was not run: {shortfall(error)}") from None
+    values = [_run_letters(one, module, decode) for one in runs]
+    if idle:
+        notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
+    return _flow(
+        module,
+        named(steps, others, Letters(values)),
+        _legend(values[0]),
+        model=names[0],
+        name=names[1],
+        source="transformers",
+        workload=run.to_dict(),
+        decode=decode,
+        notes=(*notes, *assumed),
+    )
+
+
+def _lengths(run: Workload, n: int) -> Workload:
+    seq_len, source = LENGTHS[n]
+    return Workload(batch_size=BATCHES[n], seq_len=seq_len, dtype=run.dtype, source_len=source)
+
+
+def _run_letters(run: Workload, module: Any, decode: bool) -> dict[str, int]:
+    found = {"B": run.batch_size, "T" if decode else "S": run.seq_len}
+    if getattr(module.config, "is_encoder_decoder", False):
+        found["S_e"] = run.encoder_len
+    return found
+
+
+def _flow(
+    module: nn.Module, steps: tuple[Step, ...], letters: tuple[Letter, ...], **said: Any
+) -> Flow:
+    made = Flow(steps=steps, letters=letters, **said)
+    every = sum({id(p): p.numel() for p in module.parameters()}.values())
+    return Flow(**{**vars(made), "unused": every - made.params})
+
+
+def _legend(values: dict[str, int]) -> tuple[Letter, ...]:
+    """What each letter stands for, in the words of the spec."""
+    terms = {term.letter: term for term in legend.TERMS}
+    return tuple(
+        Letter(letter=letter, name=terms[letter].name, value=value, meaning=terms[letter].meaning)
+        for letter, value in values.items()
+    )

@@ -1,0 +1,154 @@
+"""Names a size by the letters it is made of, from what it was at several sizes of the same model.
+
+One number says nothing: 4096 may be d, h·h_d or a window. The same forward is run at other sizes,
+and a size is named only by what gives its number in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+
+COEFFICIENTS = (1, 2, 3)
+EXTRAS = (-2, -1, 1, 2)
+FACTORS = (1, 2, 3, 4)  # before a bracket
+
+
+def prime_factors(n: int) -> set[int]:
+    """The primes that divide a whole number.
+
+    >>> sorted(prime_factors(60))
+    [2, 3, 5]
+    """
+    found, p = set(), 2
+    while p * p <= n:
+        while n % p == 0:
+            found.add(p)
+            n //= p
+        p += 1
+    return found | ({n} if n > 1 else set())
+
+
+class Letters:
+    """The letters of one model, with their values in each of several runs.
+
+    The first run is the one that is shown; in the others every letter has a prime of its own.
+
+    >>> runs = [{"B": 1, "d": 8, "h": 4, "h_d": 2}, {"B": 3, "d": 101, "h": 7, "h_d": 26},
+    ...         {"B": 5, "d": 103, "h": 11, "h_d": 34}]
+    >>> letters = Letters(runs)
+    >>> letters.name([8, 182, 374]), letters.name([8, 101, 103]), letters.name([8, 8, 8])
+    ('h·h_d', 'd', '8')
+    >>> letters.name([10, 127, 137]), letters.name([8, 9, 99]) is None
+    ('d + h_d', True)
+    """
+
+    def __init__(self, runs: Sequence[Mapping[str, int]]) -> None:
+        self.runs = runs
+        self._order = [self._elimination(run) for run in runs[1:]]
+        self._known: dict[tuple[int, ...], str | None] = {}
+
+    def _elimination(self, run: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Letters, each with a prime that no letter after it has."""
+        factors = {name: prime_factors(value) for name, value in run.items() if value > 1}
+        order: list[tuple[str, int]] = []
+        while factors:
+            for name, own in factors.items():
+                others = set().union(*(f for other, f in factors.items() if other != name))
+                if own - others:
+                    order.append((name, max(own - others)))
+                    break
+            else:  # two letters of equal primes: neither can be told
+                return order
+            del factors[name]
+        return order
+
+    def name(self, numbers: Sequence[int]) -> str | None:
+        """What a size is called that had these numbers, one a run; None where nothing is known."""
+        key = tuple(numbers)
+        if key not in self._known:
+            self._known[key] = self._named(key)
+        return self._known[key]
+
+    def _named(self, numbers: tuple[int, ...]) -> str | None:
+        if len(set(numbers)) == 1:
+            return str(numbers[0])
+        if not self._order or 0 in numbers:
+            return None
+        powers = [self._powers(n, i) for i, n in enumerate(numbers[1:])]
+        first = powers[0][0]
+        if all(found == first for found, _ in powers):
+            rest = {r for _, r in powers}
+            if len(rest) == 1 and numbers[0] == powers[0][1] * _value(first, self.runs[0]):
+                return self._product(powers[0][1], first)
+        # a product of letters and a sum: what divides all runs stands before the bracket
+        common = {name: least for name in self.runs[0]
+                  if (least := min(found.get(name, 0) for found, _ in powers)) > 0}  # fmt: skip
+        rests = tuple(Fraction(n, 1) / _value(common, run)
+                      for n, run in zip(numbers, self.runs, strict=True))  # fmt: skip
+        for factor in FACTORS:
+            added = self._sums.get(tuple(rest / factor for rest in rests))
+            if added is not None and (common or factor > 1):
+                return f"{self._product(Fraction(factor), common)}·({added})"
+            if added is not None:
+                return added
+        return None
+
+    def _powers(self, number: int, i: int) -> tuple[dict[str, int], Fraction]:
+        """How often each letter divides a number of a run, and what is left."""
+        rest, found = Fraction(number), {}
+        for name, prime in self._order[i]:
+            power = _power(rest.numerator, prime) - _power(rest.denominator, prime)
+            if power:
+                found[name] = power
+                rest /= Fraction(self.runs[i + 1][name]) ** power
+        return found, rest
+
+    def _product(self, factor: Fraction, powers: Mapping[str, int]) -> str:
+        names = [name for name in self.runs[0] if name in powers]
+        above = [_raised(name, powers[name]) for name in names if powers[name] > 0]
+        below = [_raised(name, -powers[name]) for name in names if powers[name] < 0]
+        if factor.numerator != 1 or not above:
+            above.insert(0, str(factor.numerator))
+        if factor.denominator != 1:
+            below.insert(0, str(factor.denominator))
+        text = "·".join(above)
+        return text + "".join(f"/{name}" for name in below)
+
+    @cached_property
+    def _sums(self) -> dict[tuple[Fraction, ...], str]:
+        """Every sum of two letters, or of a letter and a small number, by its values."""
+        found: dict[tuple[Fraction, ...], str] = {}
+        names = list(self.runs[0])
+        for i, a in enumerate(names):
+            for x in COEFFICIENTS:
+                one, left = [x * run[a] for run in self.runs], _times(x, a)
+                for extra in EXTRAS:
+                    text = f"{left} {'-' if extra < 0 else '+'} {abs(extra)}"
+                    found.setdefault(tuple(Fraction(n + extra) for n in one), text)
+                for b in names[i + 1 :]:
+                    for y in COEFFICIENTS if x == 1 else (1, 5 - x):
+                        both = [n + y * run[b] for n, run in zip(one, self.runs, strict=True)]
+                        found.setdefault(tuple(map(Fraction, both)), f"{left} + {_times(y, b)}")
+        return found
+
+
+def _value(powers: Mapping[str, int], run: Mapping[str, int]) -> Fraction:
+    return prod((Fraction(run[name]) ** power for name, power in powers.items()), start=Fraction(1))
+
+
+def _power(n: int, prime: int) -> int:
+    found = 0
+    while n % prime == 0:
+        n, found = n // prime, found + 1
+    return found
+
+
+def _raised(name: str, power: int) -> str:
+    return name if power == 1 else name + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(n)] for n in str(power))
+
+
+def _times(factor: int, name: str) -> str:
+    return name if factor == 1 else f"{factor}·{name}"

@@ -1,0 +1,148 @@
+"""Records a forward as it runs: which module called which, and the operators between.
+
+`Recording` is mixed into a counter, so that what is recorded is what is priced.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, TypeAlias, TypeVar
+
+from torch import Tensor, nn
+
+from metacount.measure.counter import QUESTIONS, Charge, Cost, FlopCounter
+from metacount.measure.flow.source import NOWHERE, Statement, statements_in
+from metacount.measure.torch_private import operator_name
+
+Shape: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, eq=False)
+class Operator:
+    """One operator that ran. `takes` and `gives` are the tensors themselves."""
+
+    name: str
+    statements: tuple[Statement, ...]  # of the forward, then of what it called
+    takes: list[Tensor]
+    gives: list[Tensor]
+    flops: int
+    role: str | None
+    counted: bool  # whether its FLOPs are part of `matmul_flops`
+    number: int
+
+
+@dataclass(kw_only=True, eq=False)
+class Call:
+    """One call of a module, and what happened in it, in order."""
+
+    path: str
+    module: nn.Module | None
+    statement: Statement
+    code: CodeType | None = None
+    inside: list[Operator | Call] = field(default_factory=list)
+    takes: list[Tensor] = field(default_factory=list)  # those given by position
+    gives: list[Tensor] = field(default_factory=list)
+    like: str = ""  # the path of the layer that ran in its place
+
+    def operators(self) -> Iterator[Operator]:
+        """Every operator that ran inside."""
+        for event in self.inside:
+            if isinstance(event, Operator):
+                yield event
+            elif isinstance(event, Call):
+                yield from event.operators()
+
+
+class Recording(FlopCounter):
+    """A counter that remembers the order. To be mixed in before another counter."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.root = Call(path="", module=None, statement=NOWHERE)
+        self._calls = [self.root]
+        self._spent = self._number = 0
+        self._function: Callable[..., Any] | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run and price the operator, then write it down."""
+        self._spent = 0
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if func.namespace == "prim" or operator_name(func) in QUESTIONS:
+            return out
+        call, frame = self._calls[-1], inspect.currentframe()
+        role, detail = self.role_and_detail(self._path) if self._path else (None, None)
+        self._number += 1
+        call.inside.append(
+            Operator(
+                name=operator_name(func).rpartition("::")[2],
+                statements=statements_in(call.code, frame),
+                takes=tensors_in((args, kwargs)),
+                gives=tensors_in(out),
+                flops=self._spent,
+                role=role,
+                counted=self.counts(Charge("", role, "", detail)),
+                number=self._number,
+            )
+        )
+        return out
+
+    def charge(self, packet: Any, args: Any, flops: int) -> None:
+        """Put FLOPs down, and remember them for the operator that ran."""
+        super().charge(packet, args, flops)
+        self._spent += flops
+
+    def called(self, module: nn.Module, function: Callable[..., T], *args: Any) -> T:
+        """Run another function than the forward, whose statements are then those that run."""
+        self._function = function
+        return super().called(module, function, *args)
+
+    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module's forward begins, or the function in its place."""
+        super().entered(module, args)
+        function, self._function = self._function or type(module).forward, None
+        outer = self._calls[-1]
+        call = Call(
+            path=self._names.get(id(module), ""),
+            module=module,
+            statement=statements_in(outer.code, inspect.currentframe())[0],
+            code=getattr(inspect.unwrap(function), "__code__", None),
+            takes=tensors_in(args),
+        )
+        outer.inside.append(call)
+        self._calls.append(call)
+
+    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        """A module's forward ends."""
+        super().left(module, args, out)
+        self._calls.pop().gives = tensors_in(out)
+
+    def replay(self, cost: Cost, like: nn.Module, layer: nn.Module) -> None:
+        """A layer is not run, for one like it was."""
+        super().replay(cost, like, layer)
+        self._calls[-1].like = self._names[id(like)]
+
+
+def tensors_in(value: Any, depth: int = 4) -> list[Tensor]:
+    """The tensors in arguments or in what a forward gives, each once, in order."""
+    found: dict[int, Tensor] = {}
+    _collect(value, depth, found)
+    return list(found.values())
+
+
+def _collect(value: Any, depth: int, found: dict[int, Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.setdefault(id(value), value)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            _collect(item, depth - 1, found)
+    elif depth and isinstance(value, list | tuple | set):
+        for item in value:
+            _collect(item, depth - 1, found)
+    elif depth and hasattr(value, "__dataclass_fields__"):
+        _collect(vars(value), depth - 1, found)

@@ -1,0 +1,239 @@
+"""One door: whatever a person has in hand, measured without touching it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from metacount.errors import InputError
+from metacount.flow import run as flows
+from metacount.flow.result import Flow as Steps
+from metacount.measure.flow.steps import summed
+from metacount.measure.ours.params import measure_params
+from metacount.measure.ours.tree import Node, module_tree
+from metacount.modules.model import Model as ReferenceModel
+from metacount.resolve import Model, Source, TransformersOnly, any_of
+from metacount.spec import Request
+from metacount.summary.copied import copied_on_meta, named
+from metacount.summary.ran import Sizes, made_inputs, recorded
+from metacount.summary.shown import Flow
+from metacount.textbook.count import count
+
+if TYPE_CHECKING:
+    from metacount.resolve import Given
+    from metacount.spec import Workload
+
+
+class Summary:
+    """What something consists of and what it costs. Figures that are not known are None."""
+
+    name: str
+    source: str
+    notes: tuple[str, ...] = ()
+    params: int
+    active_params: int | None = None
+    by_role: dict[str, int] | None = None
+    buffers: int = 0
+
+    @property
+    def tree(self) -> Node:
+        """The module tree, alike neighbours folded."""
+        raise NotImplementedError
+
+    def flow(self, *inputs: Any, **asked: Any) -> Flow:
+        """The forward in execution order."""
+        raise NotImplementedError
+
+    def flops(self, *inputs: Any, **asked: Any) -> int:
+        """FLOPs of one forward: matrix products and convolutions, 2 for each multiply-add."""
+        return self.flow(*inputs, **asked).matmul_flops
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "params": self.params,
+            "active_params": self.active_params,
+            "by_role": self.by_role,
+            "buffers": self.buffers,
+            "notes": list(self.notes),
+            "tree": self.tree.to_dict(self.tree.params),
+        }
+
+    def to_markdown(self) -> str:
+        """Figures and tree as tables of Markdown."""
+        from metacount.views.summary import summary_markdown
+
+        return summary_markdown(self)
+
+    def __str__(self) -> str:
+        from metacount.views.summary import summary_text
+
+        return summary_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from metacount.views.summary import summary_html
+
+        return summary_html(self)
+
+
+class ModuleSummary(Summary):
+    """Of an `nn.Module` that somebody made: all is measured, on a copy without values."""
+
+    runs_tokens = False  # whether it can be run over a workload
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._copy = copied_on_meta(module)
+        self.name, self.source = named(module), "the module as given, copied to meta"
+        self.params = sum(p.numel() for p in self._copy.parameters())
+        self.buffers = sum(b.numel() for b in self._copy.buffers())
+        self._classify()
+
+    def _classify(self) -> None:
+        """Roles and active parameters, where they are known."""
+        text = "which parameters have which role is known of transformers' modules and ours alone"
+        self.notes = (f"roles and active parameters unknown: {text}",)
+
+    @cached_property
+    def tree(self) -> Node:
+        """The module tree, alike neighbours folded."""
+        return module_tree(self._copy)
+
+    def flow(
+        self,
+        *inputs: Any,
+        input_size: Sizes | None = None,
+        dtype: Any = None,
+        workload: Workload | Request | None = None,
+        decode: bool = False,
+        **keywords: Any,
+    ) -> Flow:
+        """The forward in execution order, run on meta over inputs, or over sizes and a type.
+
+        A model of transformers' or ours runs the tokens of a workload where neither is given.
+        """
+        if inputs and (input_size is not None or dtype is not None):
+            raise InputError("inputs have sizes and types: leave input_size and dtype out")
+        if self.runs_tokens and not (inputs or keywords or input_size is not None):
+            return _shown(self._over_tokens(workload or Request(), decode=decode))
+        if workload is not None or decode:
+            raise InputError("workload and decode are for models of tokens: give inputs alone")
+        if not inputs and (input_size is not None or not keywords):
+            inputs = made_inputs(self._module, input_size, dtype)
+        steps, notes = recorded(self._module, inputs, keywords)
+        return Flow(
+            model=self.name,
+            name=self.name,
+            source="given",
+            workload={},
+            decode=False,
+            steps=tuple(map(flows.unnamed, steps)),
+            letters=(),
+            unused=self.params - summed(steps)["params"],
+            notes=notes,
+        )
+
+    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
+        raise NotImplementedError
+
+
+class OfTransformers(ModuleSummary):
+    """Of an instance of transformers', whose classes say what is what."""
+
+    runs_tokens = True
+
+    def _classify(self) -> None:
+        from metacount.measure.others.params import measure_any_params
+
+        found = measure_any_params(self._copy)
+        self.by_role, self.active_params = found.by_role, found.active_params
+        if found.unknown_routing:
+            text = f"no number of experts per token is known for {found.unknown_routing[0]}"
+            self.notes = (f"active parameters unknown: {text}",)
+
+    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
+        fresh = copied_on_meta(self._module)
+        return flows.flow_of_module(fresh, self.name, workload, decode=decode)
+
+
+class OfReference(ModuleSummary):
+    """Of a whole model of ours."""
+
+    runs_tokens = True
+
+    def _classify(self) -> None:
+        found = measure_params(self._copy)
+        self.by_role, self.active_params = found.by_role, found.active_params
+
+    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
+        fresh: Any = copied_on_meta(self._module)
+        return flows.flow_of_reference(fresh, (self.name, self.name), workload, decode=decode)
+
+
+def _of_module(module: nn.Module) -> ModuleSummary:
+    made_by = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    if isinstance(module, ReferenceModel):
+        return OfReference(module)
+    if "transformers" in made_by and hasattr(module, "config"):
+        return OfTransformers(module)
+    return ModuleSummary(module)
+
+
+class ModelSummary(Summary):
+    """Of a model with a spec: counted by formulas, its tree and its forward of a module."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        counted = count(model.spec, Request()).to_dict()
+        self.name, self.source = model.name, "formula"
+        self.params, self.active_params = counted["params"], counted["active_params"]
+        self.by_role = counted["by_role"]
+        self.notes = model.notes
+
+    @cached_property
+    def tree(self) -> Node:
+        """The module tree of our reference module, or of transformers' own for a config."""
+        if self._model.source is not None:
+            return module_tree(_built(self._model.source))
+        from metacount.modules.build import build
+
+        return module_tree(build(self._model.spec))
+
+    def flow(
+        self,
+        workload: Workload | Request | None = None,
+        *,
+        decode: bool = False,
+        reference: bool = False,
+    ) -> Flow:
+        """The forward in execution order over a workload."""
+        return _shown(flows.flow(self._model, workload, decode=decode, reference=reference))
+
+
+def _built(source: Source) -> nn.Module:
+    from metacount.huggingface.module.model import build_transformers
+
+    return build_transformers(source.config)[0]
+
+
+def _shown(steps: Steps) -> Flow:
+    return Flow(**vars(steps))
+
+
+def summary(given: Given | nn.Module) -> Summary:
+    """What a model, a config or any module consists of, measured without touching it."""
+    if isinstance(given, nn.Module):
+        return _of_module(given)
+    found = any_of(given)
+    if isinstance(found, TransformersOnly):
+        made = _of_module(_built(found.source))
+        made.name, made.source = found.name, "transformers' own module, on meta"
+        made.notes += (f"no formula: {found.problem}",)
+        return made
+    return ModelSummary(found)
