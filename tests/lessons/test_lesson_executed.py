@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import metacount
 from metacount.catalog import entry
 from metacount.lessons import matrices
 from metacount.lessons.executed import feed_forward, mixture
@@ -80,11 +81,23 @@ def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         norm.checked("pre")
 
 
-def test_a_wrong_order_of_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpt, "_sizes", lambda spec, run: {
-        "B": 1, "S": 7, "d": 1, "h": 1, "h_d": 1, "m": 1, "V": 1, "E": None})  # fmt: skip
-    with pytest.raises(AssertionError, match="the run gives"):
-        page_of("gpt")
+@pytest.mark.parametrize("id", ["gpt2", "llama-7b", "gpt-oss-20b", "bloom-176b", "gemma2-9b"])
+def test_the_steps_are_a_run(id: str) -> None:
+    page = page_of("gpt", id)
+    table = next(block.rows for block in page.blocks if block.kind == "table")
+    spec = entry(id).spec()
+    shapes = {row[0]: row[2] for row in table}
+    run = metacount.count(id).workload
+    scores = next(shape for name, shape in shapes.items() if name.startswith("scores = q·kᵀ"))
+    assert scores == f"1×{spec.n_heads}×{run.seq_len}×{run.seq_len}"
+    assert shapes["logits = x·W_headᵀ"] == f"1×{run.seq_len}×{spec.vocab_size}"
+    # in order, without the words that would need a translation
+    named = [row[0] for row in table]
+    added = "x = x + norm(attn)" if id == "gemma2-9b" else "x = x + attn"
+    first, second = (next(i for i, n in enumerate(named) if n.startswith(start))
+                     for start in ("scores = q·kᵀ", "out = weights·v"))  # fmt: skip
+    assert first < second < named.index(added)
+    assert not any(gpt.WORDS.search(name) for name in named)
 
 
 def test_terms_of_scores_add_up() -> None:

@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from metacount.claims.parts import value
-from metacount.formulas import block, ends, model
+from metacount.flow.run import flow_of_spec
+from metacount.formulas import model
 from metacount.lessons.answers import closed
-from metacount.lessons.here import rows, shown
-from metacount.lessons.matrices import has_experts, matrices
+from metacount.lessons.here import shown
+from metacount.lessons.matrices import has_experts
 from metacount.lessons.page import Exercise
-from metacount.lessons.parts.block import vectors
 from metacount.modules.build import build
 from metacount.spec import Request
 from metacount.textbook.count import fitted
-from metacount.units import flops, share
+from metacount.units import exact, flops, share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
     from metacount.lessons.here import Here, Rows, Values
-    from metacount.spec import ModelSpec, Workload
+    from metacount.measure.flow.steps import Step
+    from metacount.spec import ModelSpec
 
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")
-NEEDS = "a decoder with key/value heads and a norm before each sublayer"
+NEEDS = "a decoder with key/value heads"
 PROMPT, MORE = 5, 4  # tokens of a small model that are read at once, then one by one
-ADDED = {"learned": "P", "sinusoidal": "P"}
-ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU", "silu": "SiLU"}
+ADDED = ("learned", "sinusoidal")
+WORDS = re.compile(r"[a-z]{3,},? [a-z]{2,}")  # an equation with a sentence in it
+# how a step's equation begins -> the same without words, which need no translation
+SHORT = {
+    "y = (x − mean(x))": "y = LayerNorm(x)",
+    "y = x / √(mean(x²)": "y = RMSNorm(x)",
+    "q split into heads": "q = [q₁ … q_h]",
+    "k split into heads": "k = [k₁ … k_h_kv]",
+    "v split into heads": "v = [v₁ … v_h_kv]",
+    "heads joined": "out = [out₁ … out_h]",
+    "scores = −∞ where": "scores = mask(scores)",
+    "weights = softmax([scores, sink])": "A = softmax([scores, sink])",
+    "hidden = gate·sigmoid(": "h = gate·σ(β·gate)·up",
+    "q = q·(1 + a·ln(": "q = grown(q, position)",
+    "bias = −slope": "bias = −m·(i − j)",
+    "scores = softmax over": "scores = softmax(logits)",
+    "scores = sigmoid": "scores = σ(logits)",
+    "for the choice:": "choice = scores + b",
+    "top-k:": "top-k",
+    "weights = softmax of the k": "α = softmax(top-k logits)",
+    "weights = scores of the k": "α = scores[top-k]",
+    "weights = weights /": "α = α / Σα",
+    "[gate, up] = x·W of": "[gate, up] = x·W_e",
+    "up = x·W_up of": "up = x·W_up,e",
+    "x of each row, times": "x_e = α_e·x",
+    "y = hidden·W_down of": "y_e = hidden·W_down,e",
+    "y = weight · y": "y_e = α_e·y_e",
+    "y of each token": "y = Σ y_e",
+    "hidden = (up + 1)": "h = (up + 1)·gate·σ(β·gate)",
+}
 
 
 def fits(spec: ModelSpec) -> bool:
@@ -38,8 +67,6 @@ def fits(spec: ModelSpec) -> bool:
     return bool(
         spec.kind == "decoder"
         and spec.kv_lora_rank is None
-        and spec.norm_placement == "pre"
-        and spec.first_norm
         and spec.d_embedding is None
         and spec.head is not None
         and spec.position != "transformer_xl"
@@ -47,98 +74,38 @@ def fits(spec: ModelSpec) -> bool:
 
 
 def steps(here: Here) -> Rows:
-    """Every step of a forward: equation, shape in letters and numbers, parameters."""
-    spec, run = here.spec, fitted(here.spec, Request())
-    moe = has_experts(spec)
-    known = {m.name: m.params for m in matrices(spec)}
-    norms = int(block.width_norm_params(spec))
-    sizes = _sizes(spec, run)
-    act = ACTIVATIONS.get(spec.activation, spec.activation)
-    qkv = sum(known[n] for n in ("q_proj", "k_proj", "v_proj"))
-    found: list[tuple[str, str, int]] = [
-        ("x = E[ids]", "B S d", value(spec, "token_table"))]  # fmt: skip
-    if spec.position in ADDED:
-        found.append(("x = x + P[0 … S−1]", "B S d", int(model.params_by_role(spec)["position"])))
-    found += [
-        ("a = Norm(x)", "B S d", norms),
-        ("Q, K, V = a·Wᵀ, in heads", "B h S h_d", qkv),
-        *([("Q, K = rotate(Q, K)", "B h S h_d", 0)] if spec.position == "rope" else []),
-        ("scores = Q·Kᵀ/√h_d", "B h S S", 0),
-        ("A = softmax(mask(scores))", "B h S S", 0),
-        ("C = A·V", "B h S h_d", 0),
-        ("y = concat(C)·W_Oᵀ", "B S d", known["o_proj"]),
-        ("x = x + y", "B S d", 0),
-        ("a = Norm(x)", "B S d", norms),
-    ]
-    inner = int(sum(m.params for m in matrices(spec) if m.part == "ffn"))
-    if moe:
-        found.append(("z = a·W_rᵀ, top-k", "B S E", known["router"]))
-        found.append(("y = Σ α_e·f_e(a)", "B S d", inner - known["router"]))
-    elif spec.gated:
-        found.append((f"u = {act}(a·W₁ᵀ) ⊙ a·W₃ᵀ", "B S m", known["gate_proj"] + known["up_proj"]))
-        found.append(("y = u·W₂ᵀ", "B S d", known["down_proj"]))
-    else:
-        found.append((f"u = {act}(a·W₁ᵀ)", "B S m", known["up_proj"]))
-        found.append(("y = u·W₂ᵀ", "B S d", known["down_proj"]))
-    found.append(("x = x + y", "B S d", 0))
-    end: list[tuple[str, str, int]] = []
-    if spec.final_norm:
-        end.append(("x = Norm(x)", "B S d", norms))
-    end.append(("logits = x·Eᵀ" if spec.tie_embeddings else "logits = x·W_Vᵀ", "B S V",
-                int(ends.end_params(spec)["head"])))  # fmt: skip
-    _check(spec, run, sizes)
-    before = 1 + (spec.position in ADDED)
-    table = [_row(s, sizes) for s in found[:before]]
-    table.append((f"× {spec.n_layers}:", "", "", ""))
-    table += [_row(s, sizes) for s in found[before:]]
-    table.append((here.say("then:"), "", "", ""))
-    return rows([*table, *(_row(s, sizes) for s in end)])
+    """Every step of a forward in the order of a run on meta: equation, shape, parameters."""
+    found: Rows = []
+    _add(flow_of_spec(here.model, Request(), decode=False).steps, found)
+    return found
 
 
-def _row(step: tuple[str, str, int], sizes: dict[str, int]) -> tuple[object, ...]:
-    equation, letters, params = step
-    names = letters.split()
-    shape = "×".join(str(sizes[n]) for n in names)
-    return equation, f"[{', '.join(names)}]", shape, params or ""
+def _add(ran: tuple[Step, ...], found: Rows) -> None:
+    for step in ran:
+        if step.name.startswith("layers."):
+            like = f" = {step.like}" if step.like is not None else ""
+            found.append((f"{step.name}{like}:", "", f"×{step.times}", ""))
+        equation = short(step.equation)
+        if equation and step.outputs:
+            letters = step.output_letters[0] if step.output_letters else ()
+            shape = "×".join(map(str, step.outputs[0]))
+            own = exact(step.params) if step.params else ""
+            found.append((equation, f"[{', '.join(map(str, letters))}]", shape, own))
+        _add(step.inside, found)
 
 
-def _sizes(spec: ModelSpec, run: Workload) -> dict[str, int]:
-    return {"B": run.batch_size, "S": run.seq_len, "d": spec.d_model, "h": spec.n_heads,
-            "h_d": spec.head_dim, "m": spec.d_ff, "V": spec.vocab_size,
-            "E": spec.n_experts}  # fmt: skip
+def short(equation: str | None) -> str:
+    """A step's equation in one short line without words, or nothing for mere bookkeeping.
 
-
-def _check(spec: ModelSpec, run: Workload, sizes: dict[str, int]) -> None:
-    """The shapes of the steps, and their order, are those of a run of the module on meta."""
-    built = build(spec.replace(**_shallow(spec)), device="meta")
-    seen: list[tuple[str, tuple[int, ...]]] = []
-
-    def keep(name: str) -> Any:
-        def hook(_: Any, __: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                seen.append((name.rpartition(".")[2], tuple(output.shape)))
-
-        return hook
-
-    one = built.last_stack.blocks[-1]
-    watched = [n for n, _ in one.named_modules() if n and "experts" not in n and "gate." not in n]
-    for name in watched:
-        one.get_submodule(name).register_forward_hook(keep(name))
-    for name in ("embed_tokens", "lm_head"):
-        built.get_submodule(name).register_forward_hook(keep(name))
-    with torch.no_grad():
-        built(torch.zeros(run.batch_size, run.seq_len, dtype=torch.long, device="meta"))
-    shapes = dict(seen)
-    expected = {"embed_tokens": "B S d", "core": "B h S h_d", "o_proj": "B S d"}
-    if not has_experts(spec):
-        expected |= {"up_proj": "B S m", "down_proj": "B S d"}
-    expected |= {"lm_head": "B S V"}
-    order = [name for name, _ in seen if name in expected]
-    if sorted(order, key=list(expected).index) != order or set(expected) != set(order):
-        raise AssertionError(f"the run's order is {order}, the lesson's {list(expected)}")
-    for name, letters in expected.items():
-        if shapes[name] != tuple(sizes[n] for n in letters.split()):
-            raise AssertionError(f"{name}: the run gives {shapes[name]}, the lesson {letters}")
+    >>> short("y = x / √(mean(x²) + ε) · w"), short("rows sorted by expert, k of them a token")
+    ('y = RMSNorm(x)', '')
+    """
+    if equation is None:
+        return ""
+    for start, text in SHORT.items():
+        if equation.startswith(start):
+            return text
+    return "" if WORDS.search(equation) else equation
 
 
 def _shallow(spec: ModelSpec) -> dict[str, int]:
@@ -251,7 +218,8 @@ VALUES: Values = {
     "small_layers": lambda here: small(here.spec).n_layers,
     "per_token": lambda here: value(small(here.spec), "cache_values"),
     "costs": costs,
-    "biases": lambda here: vectors(here.spec),
+    "pre": lambda here: here.spec.norm_placement == "pre",
+    "placement": lambda here: here.spec.norm_placement,
     "logit_values": lambda here: here.spec.vocab_size * _prompt(here),
     "score_values": lambda here: here.spec.n_heads * _prompt(here) ** 2,
     "answer": _decode,
