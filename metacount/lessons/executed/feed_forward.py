@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from metacount.lessons.here import Rows
 
 POINTS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
+BETAS = (0.0, 1.0, 10.0)  # of Swish
 TANH = 0.044715
 CHANGED, LENGTH = 2, 5  # the token that is changed, of how many
 FACTOR = 2  # of the input, to see how an output grows
@@ -70,6 +71,33 @@ def activations() -> Rows:
             columns.append([same(hand(at), ran, name)
                             for at, ran in zip(POINTS, run.tolist(), strict=True)])  # fmt: skip
     return [tuple(shown(v, "fixed") for v in row) for row in zip(*columns, strict=True)]
+
+
+@cache
+def swish() -> Rows:
+    """Swish at the points for several β, by hand and from the module."""
+    found = []
+    for beta in BETAS:
+        run = activate(torch.tensor(POINTS, dtype=torch.float64), "silu", beta).tolist()
+        hand = [x * _sigmoid(beta * x) for x in POINTS]
+        values = [same(h, r, "Swish") for h, r in zip(hand, run, strict=True)]
+        found.append((f"{beta:g}", *(shown(v, "fixed") for v in values)))
+    return found
+
+
+def slope_of_straight_swish() -> float:
+    """The slope of Swish with β of zero, by autograd."""
+    x = torch.tensor(POINTS, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(activate(x, "silu", 0.0).sum(), x)
+    first = float(slope[0])
+    for each in slope.tolist():
+        same(_sigmoid(0.0), each, "slope of Swish")
+    return first
+
+
+def points() -> tuple[str, ...]:
+    """The points as they head a table."""
+    return tuple(shown(x) for x in POINTS)
 
 
 @cache

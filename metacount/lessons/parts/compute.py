@@ -55,16 +55,28 @@ def wider(here: Here) -> Rows:
     spec = here.spec
     n = fitted(spec, Request()).seq_len
     own = (here.model.id, spec)
+    letter = "m_e" if spec.d_ff is None else "m"
     field = "d_ff_expert" if spec.d_ff is None else "d_ff"
-    changed = [(f"m = {w}·d", spec.replace(**{field: w * spec.d_model})) for w in WIDTHS]
+    changed = [(f"{letter} = {w}·d", spec.replace(**{field: w * spec.d_model})) for w in WIDTHS]
     base = int(model.params(spec))
     found: Rows = []
-    for name, each in (own, *changed):
+    other = [_other_kind(spec)] if spec.d_ff and not spec.is_moe else []
+    for name, each in (own, *other, *changed):
         params = int(model.params(each))
         cost = Fraction(int(model.matmul_flops(each, batch_size=1, seq_len=n)), n)
         found.append((name, short(params), shown(params / base, "fixed") + " ×",
                       flops(round(cost)), gib(int(_cache(each)))))  # fmt: skip
     return found
+
+
+def _other_kind(spec: ModelSpec) -> tuple[str, ModelSpec]:
+    """The model with a plain feed-forward of 4·d in place of its gated one, or the other way."""
+    d = spec.d_model
+    if spec.gated:
+        return "GELU, m = 4·d", spec.replace(gated=False, activation="gelu", d_ff=4 * d)
+    width = ffn.gated_d_ff(d, multiple_of=256)
+    changed = spec.replace(gated=True, activation="silu", d_ff=width)
+    return f"SwiGLU, m = {Fraction(8, 3)}·d", changed
 
 
 def _cache(spec: ModelSpec) -> int:

@@ -76,6 +76,10 @@ def _who(name: str) -> Callable[[Here], str]:
     return lambda here: dict(feed_forward.who_changes())[name]
 
 
+def _point(i: int) -> Callable[[Here], str]:
+    return lambda here: feed_forward.points()[i]
+
+
 def _gelu_equation(here: Here) -> str:
     feed_forward.tanh_gap()
     return f"GELU(x) ≈ {0.5}·x·(1 + tanh(√(2/π)·(x + {feed_forward.TANH}·x³)))"
@@ -104,6 +108,9 @@ VALUES: Values = {
     "tanh_equation": _gelu_equation,
     "tanh_gap": lambda here: feed_forward.tanh_gap(),
     "silu_lowest": lambda here: min(feed_forward.silu(i / 1000) for i in range(-3000, 1)),
+    "half": lambda here: feed_forward.slope_of_straight_swish(),
+    "swish": lambda here: feed_forward.swish(),
+    **{f"x_{i}": _point(i) for i in range(len(feed_forward.POINTS))},
     "family": lambda here: feed_forward.family(),
     "walk": lambda here: feed_forward.walk(),
     "shapes": shapes,

@@ -28,9 +28,16 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")
-NEEDS = "a decoder with key/value heads"
+NEEDS = "a decoder with a head"
 PROMPT, MORE = 5, 4  # tokens of a small model that are read at once, then one by one
 ADDED = ("learned", "sinusoidal")
+# sizes of the small model, those that the model has
+SMALL = {
+    "head_dim": 6, "d_ff": 20, "d_ff_expert": 10, "n_experts": 4, "d_ff_shared": 8,
+    "n_positions": 40, "window": 64, "n_groups": 2, "top_groups": 1, "rotary_dim": 4,
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+    "v_head_dim": 4,
+}  # fmt: skip
 WORDS = re.compile(r"[a-z]{3,},? [a-z]{2,}")  # an equation with a sentence in it
 # how a step's equation begins -> the same without words, which need no translation
 SHORT = {
@@ -41,7 +48,7 @@ SHORT = {
     "v split into heads": "v = [v₁ … v_h_kv]",
     "heads joined": "out = [out₁ … out_h]",
     "scores = −∞ where": "scores = mask(scores)",
-    "weights = softmax([scores, sink])": "A = softmax([scores, sink])",
+    "weights = softmax([scores, sink])": "A = softmax([scores; sink])",
     "hidden = gate·sigmoid(": "h = gate·σ(β·gate)·up",
     "q = q·(1 + a·ln(": "q = grown(q, position)",
     "bias = −slope": "bias = −m·(i − j)",
@@ -52,6 +59,9 @@ SHORT = {
     "weights = softmax of the k": "α = softmax(top-k logits)",
     "weights = scores of the k": "α = scores[top-k]",
     "weights = weights /": "α = α / Σα",
+    "kept = [norm(c), k_r]": "kept = [norm(c), k_r]",
+    "q = [q_n, q_r] of each": "q_n of [q_n, q_r]",
+    "q = [q_n, q_r], k =": "",
     "[gate, up] = x·W of": "[gate, up] = x·W_e",
     "up = x·W_up of": "up = x·W_up,e",
     "x of each row, times": "x_e = α_e·x",
@@ -66,7 +76,6 @@ def fits(spec: ModelSpec) -> bool:
     """Whether the steps of the lesson are those of this model."""
     return bool(
         spec.kind == "decoder"
-        and spec.kv_lora_rank is None
         and spec.d_embedding is None
         and spec.head is not None
         and spec.position != "transformer_xl"
@@ -90,7 +99,8 @@ def _add(ran: tuple[Step, ...], found: Rows) -> None:
             letters = step.output_letters[0] if step.output_letters else ()
             shape = "×".join(map(str, step.outputs[0]))
             own = exact(step.params) if step.params else ""
-            found.append((equation, f"[{', '.join(map(str, letters))}]", shape, own))
+            named = ", ".join(map(str, letters)).replace(" + ", "+")
+            found.append((equation, f"[{named}]", shape, own))
         _add(step.inside, found)
 
 
@@ -116,28 +126,15 @@ def _shallow(spec: ModelSpec) -> dict[str, int]:
 
 def small(spec: ModelSpec) -> ModelSpec:
     """A model of the same structure that runs in no time."""
-    sizes: dict[str, Any] = {"d_model": 24, "n_heads": 4, "head_dim": 6, "vocab_size": 31}
+    sizes: dict[str, Any] = {"d_model": 24, "n_heads": 4, "vocab_size": 31}
     sizes |= {"n_layers": _shallow(spec)["n_layers"] + 1}
-    sizes["n_kv_heads"] = 4 if spec.n_kv_heads == spec.n_heads else 1 if spec.n_kv_heads == 1 else 2
-    sizes |= {
-        k: v
-        for k, v in {
-            "d_ff": 20,
-            "d_ff_expert": 10,
-            "n_experts": 4,
-            "d_ff_shared": 8,
-            "n_positions": 40,
-            "window": 64,
-        }.items()
-        if getattr(spec, k)
-    }
+    sizes |= {name: n for name, n in SMALL.items() if getattr(spec, name)}
+    if spec.n_kv_heads:
+        groups = {spec.n_heads: 4, 1: 1}
+        sizes["n_kv_heads"] = groups.get(spec.n_kv_heads, 2)
     if spec.is_moe:
         sizes["top_k"] = min(spec.top_k, 2)
-    if spec.n_groups:
-        sizes |= {"n_groups": 2, "top_groups": 1}
-    if spec.rotary_dim:
-        sizes["rotary_dim"] = 4
-    return spec.replace(**sizes)  # fmt: skip
+    return spec.replace(**sizes)
 
 
 def decoded(here: Here) -> Rows:
