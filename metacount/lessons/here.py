@@ -81,6 +81,24 @@ def shown(value: object, how: str = "", here: Here | None = None) -> str:
     return str(value)
 
 
+def vector(values: Iterable[object], how: str = "") -> str:
+    """Numbers in a row.
+
+    >>> vector((1.0, -0.5)), vector((1.0, -0.5), "fixed")
+    ('(1, −0.5)', '(1.00, −0.50)')
+    """
+    return f"({', '.join(shown(value, how) for value in values)})"
+
+
+def matrix(rows_: Iterable[Iterable[object]]) -> str:
+    """A small matrix in one line, row after row.
+
+    >>> matrix(((1.0, 0.0), (0.0, -1.0)))
+    '[1 0; 0 −1]'
+    """
+    return f"[{'; '.join(' '.join(map(shown, row)) for row in rows_)}]"
+
+
 def minus(text: str) -> str:
     """A number's text with the sign that is as wide as its digits.
 

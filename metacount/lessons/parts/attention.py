@@ -11,7 +11,7 @@ import torch
 from metacount.claims.judges.running import normal
 from metacount.formulas import attention, block, mla, model
 from metacount.lessons.answers import closed
-from metacount.lessons.here import rows, same, shown
+from metacount.lessons.here import matrix, rows, same, shown
 from metacount.lessons.page import Exercise
 from metacount.modules import LatentAttention, ScaledDotProduct, Visibility
 from metacount.spec import DTYPE_BYTES, Request
@@ -212,6 +212,9 @@ def _mla(name: str) -> Any:
 VALUES: Values = {
     "shapes": shapes,
     "grid": grid,
+    "Q": lambda here: matrix(Q),
+    "K": lambda here: matrix(K),
+    "V": lambda here: matrix(V),
     "tokens": lambda here: len(Q),
     "small_width": lambda here: len(Q[0]),
     "variants": beside,

@@ -73,7 +73,9 @@ def _other_kind(spec: ModelSpec) -> tuple[str, ModelSpec]:
     """The model with a plain feed-forward of 4·d in place of its gated one, or the other way."""
     d = spec.d_model
     if spec.gated:
-        return "GELU, m = 4·d", spec.replace(gated=False, activation="gelu", d_ff=4 * d)
+        return "GELU, m = 4·d", spec.replace(
+            gated=False, activation="gelu", swish_beta=1.0, d_ff=4 * d
+        )
     width = ffn.gated_d_ff(d, multiple_of=256)
     changed = spec.replace(gated=True, activation="silu", d_ff=width)
     return f"SwiGLU, m = {Fraction(8, 3)}·d", changed

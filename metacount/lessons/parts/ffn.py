@@ -7,7 +7,7 @@ from fractions import Fraction
 from metacount.formulas import ffn
 from metacount.lessons.answers import closed
 from metacount.lessons.executed import feed_forward
-from metacount.lessons.here import rows, shown
+from metacount.lessons.here import matrix, rows, shown
 from metacount.lessons.page import Exercise
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -112,6 +112,9 @@ VALUES: Values = {
     "swish": lambda here: feed_forward.swish(),
     **{f"x_{i}": _point(i) for i in range(len(feed_forward.POINTS))},
     "family": lambda here: feed_forward.family(),
+    "W_1": lambda here: matrix(feed_forward.GATE),
+    "W_2": lambda here: matrix(feed_forward.DOWN),
+    "W_3": lambda here: matrix(feed_forward.UP),
     "walk": lambda here: feed_forward.walk(),
     "shapes": shapes,
     "width": lambda here: width(here.spec),

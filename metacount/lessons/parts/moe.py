@@ -9,7 +9,7 @@ from metacount.claims.parts import models
 from metacount.formulas import ffn, model, moe
 from metacount.lessons.answers import closed
 from metacount.lessons.executed import mixture
-from metacount.lessons.here import rows, shown
+from metacount.lessons.here import matrix, rows, vector
 from metacount.lessons.page import Exercise
 from metacount.spec import DTYPE_BYTES
 from metacount.units import short
@@ -109,15 +109,13 @@ def flops(spec: ModelSpec) -> int:
     return int(feed_forward_flops(spec, n_tokens=1, moe=True)["moe"])
 
 
+def _of_experts(name: str, weights: tuple[tuple[float, ...], ...]) -> str:
+    numbered = zip("₁₂", weights, strict=True)
+    return ",  ".join(f"{name}{index} = {vector(each)}" for index, each in numbered)
+
+
 def _answer_active(here: Here) -> Exercise:
     return Exercise(formula=closed(here.spec, "active_params"), quantity="active_params")
-
-
-def _answer_twice(here: Here) -> Exercise:
-    twice = here.spec.replace(n_experts=2 * here.spec.n_experts)
-    return Exercise(
-        formula=closed(twice, "params"), settings=(f"n_experts={2 * here.spec.n_experts}",)
-    )
 
 
 def _bytes(count: int) -> int:
@@ -127,14 +125,17 @@ def _bytes(count: int) -> int:
 VALUES: Values = {
     "router_kind": lambda here: here.spec.router,
     "shapes": shapes,
+    "W_r": lambda here: matrix(mixture.ROUTER),
+    "U": lambda here: _of_experts("U", mixture.UP),
+    "D": lambda here: _of_experts("D", mixture.DOWN),
     "forward": lambda here: mixture.followed(mixture.FORWARD),
     "backward": lambda here: mixture.followed(mixture.BACKWARD),
-    "x": lambda here: f"({', '.join(shown(v) for v in mixture.X)})",
-    "t": lambda here: f"({', '.join(shown(v) for v in mixture.TARGET)})",
+    "x": lambda here: vector(mixture.X),
+    "t": lambda here: vector(mixture.TARGET),
     "n_small": lambda here: len(mixture.ROUTER),
     "who_learns": lambda here: mixture.who_learns(),
     "several": lambda here: mixture.SEVERAL,
-    "logits": lambda here: f"({', '.join(shown(v) for v in mixture.LOGITS)})",
+    "logits": lambda here: vector(mixture.LOGITS),
     "orders": lambda here: mixture.orders(),
     "even": lambda here: mixture.balance()["even"],
     "single": lambda here: mixture.balance()["single"],
@@ -157,8 +158,6 @@ VALUES: Values = {
     "n_shared": lambda here: here.spec.n_shared_experts,
     "with_shared": lambda here: here.spec.n_experts + here.spec.n_shared_experts,
     "catalog": lambda here: catalog_rows(),
-    "more_experts": lambda here: 2 * here.spec.n_experts,
     "answer": _answer_active,
-    "answer_twice": _answer_twice,
     "two": lambda here: 2,
 }  # fmt: skip
