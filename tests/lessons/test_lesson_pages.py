@@ -67,7 +67,8 @@ def test_a_page_is_a_page(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for case, page in pages.items():
-        assert 40 <= len(Lesson(page=page).text.splitlines()) <= 140, case
+        # a mixture has most to show; a model with more kinds of parts has more rows
+        assert 40 <= len(Lesson(page=page).text.splitlines()) <= (140 if case[2] is None else 150)
         assert page.exercises, case
         assert "{{" not in texts(page), case
         assert "None" not in texts(page), case
