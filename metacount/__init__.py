@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import count, flow, summary, verify
+    from metacount.api import count, flow, like, summary, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -54,6 +54,7 @@ _HOMES = {
     "judge_claim": "claims",
     "Count": "textbook.count",
     "count": "api",
+    "like": "api",
     "InputError": "errors",
     "Lesson": "views.lesson",
     "lesson": "views.lesson",
@@ -91,6 +92,7 @@ __all__ = [
     "ids",
     "judge_claim",
     "lesson",
+    "like",
     "price",
     "summary",
     "verify",

@@ -9,6 +9,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from metacount.views.tables import Table
+
     # A whole text, or its pieces as they come; the exit code, or who knows it after the last piece.
     Result = tuple[str | Iterable[str], int | Callable[[], int]]
 
@@ -22,6 +24,13 @@ def json_text(data: object) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     plain = not encoding.lower().startswith("utf")
     return json.dumps(data, indent=2, ensure_ascii=plain) + "\n"
+
+
+def table_text(name: str, table: Table) -> str:
+    """A table in the format that an option names."""
+    from metacount.views.tables import WRITERS
+
+    return WRITERS[name](table)
 
 
 def prepare_for_torch() -> None:

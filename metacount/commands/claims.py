@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from metacount.commands import json_text
-from metacount.commands.options import add_json
+from metacount.commands import json_text, table_text
+from metacount.commands.options import add_formats
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "attention, ffn, norm, embedding, position, moe, model")  # fmt: skip
     parser.add_argument("--verdict", metavar="NAME",
                         help="only statements that are right, conditional or wrong")  # fmt: skip
-    add_json(parser)
+    add_formats(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -55,8 +55,10 @@ def run(args: argparse.Namespace) -> Result:
     verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
     if args.json:
         return json_text([verdict.to_dict() for verdict in verdicts]), code
-    from metacount.views.claims import verdict_text, verdicts_text
+    from metacount.views.claims import verdict_text, verdicts_table, verdicts_text
 
+    if args.table:
+        return table_text(args.table, verdicts_table(verdicts)), code
     last = f"\n{said}\n" if said and verdicts else ""
     if args.ids:
         return "\n".join(verdict_text(verdict) for verdict in verdicts) + last, code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, wrapped
+from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -44,6 +45,17 @@ def verdicts_text(verdicts: Sequence[Verdict]) -> str:
         )
         lines += _letters(verdicts, width)
     return "\n".join(lines) + "\n"
+
+
+def verdicts_table(verdicts: Sequence[Verdict]) -> Table:
+    """Every statement with its verdict: what was said, what is right, and why."""
+    heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
+    rows = tuple(
+        (v.claim.id, v.claim.topic, v.claim.statement, v.verdict, v.condition or "", v.correct,
+         v.reason)
+        for v in verdicts
+    )  # fmt: skip
+    return Table(heads=heads, rows=rows, align="<" * len(heads))
 
 
 def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.spec.flat import FIELDS, PATHS, REQUIRED_NAMES
 from metacount.views.layout import WIDEST_TEXT, columns, noted_table, wrapped
+from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -52,6 +53,16 @@ def fields_text() -> str:
         rows += [_row(row) for row in of_part]
     lines = noted_table(("field", "letter", "default", "takes"), rows, "<<<", width)
     return "\n".join([*lines, "", *wrapped(NOTE, min(width, WIDEST_TEXT))]) + "\n"
+
+
+def fields_table() -> Table:
+    """The fields as one table, with the path of each in a model."""
+    heads = ("field", "path", "letter", "required", "default", "takes", "meaning")
+    rows = []
+    for row in field_rows():
+        shown = {**row, "default": None if row["default"] is None else str(row["default"])}
+        rows.append(tuple(shown[head] for head in heads))
+    return Table(heads=heads, rows=tuple(rows), align="<" * len(heads))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, str, str, str]:

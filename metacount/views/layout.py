@@ -37,15 +37,16 @@ def columns() -> int:
 
 def bold(text: str) -> str:
     """`text` in bold on a terminal, as it is elsewhere."""
-    return f"\x1b[1m{text}\x1b[0m" if text and _is_terminal() else text
+    return f"\x1b[1m{text}\x1b[0m" if text and is_terminal() else text
 
 
 def dim(text: str) -> str:
     """`text` in faint letters on a terminal, as it is elsewhere."""
-    return f"\x1b[2m{text}\x1b[0m" if text and _is_terminal() else text
+    return f"\x1b[2m{text}\x1b[0m" if text and is_terminal() else text
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """Whether stdout is a terminal that shows colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()

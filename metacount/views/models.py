@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.views.layout import WIDEST_TEXT, columns, table, width_of, wrapped
+from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -12,10 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.catalog import CatalogEntry, Comparison
+    from metacount.views.tables import Cell
 
     Counted = tuple[CatalogEntry, int | None]  # params; None where there is no spec
 
 DASH = "-"
+HEADS = ("id", "params", "published", "ours", "layers", "d_model", "kind", "family", "name")
+ALIGN = "<>>>>><<<"
 FEWEST_COLUMNS = 5
 LONGEST_LABEL = 9
 
@@ -45,16 +49,28 @@ def compared(comparison: Comparison, entry: CatalogEntry) -> str:
     return f"{label}: ours differs by {difference} ({comparison.percent}); {comparison.explanation}"
 
 
+def models_table(counted: Sequence[Counted]) -> Table:
+    """The catalog with the count of each model, every column."""
+    rows = []
+    for entry, params in counted:
+        row: list[Cell] = [None if cell == DASH else cell for cell in _model_row(entry, params)]
+        row[1], row[2] = params, entry.published.label
+        if params is not None:
+            row[5] = entry.spec().d_model
+        rows.append(tuple(row))
+    return Table(heads=HEADS, rows=tuple(rows), align=ALIGN)
+
+
 def models_text(counted: Sequence[Counted]) -> str:
     """The catalog with the count of each model, as many columns as fit the width."""
     width = columns()
-    heads = ("id", "params", "published", "ours", "layers", "d_model", "kind", "family", "name")
+    heads = HEADS
     rows = [_model_row(entry, params) for entry, params in counted]
     # the last columns say again what the id says, in other words
     shown = len(heads)
     while shown > FEWEST_COLUMNS and width_of(heads[:shown], [r[:shown] for r in rows]) > width:
         shown -= 1
-    lines = table(heads[:shown], [row[:shown] for row in rows], "<>>>>><<<"[:shown])
+    lines = table(heads[:shown], [row[:shown] for row in rows], ALIGN[:shown])
     note = (
         "published is the label in print (in full: all digits); ours says whether the exact "
         "count is the published integer, rounds to the label, or by how much it differs; "

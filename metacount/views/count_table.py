@@ -1,0 +1,42 @@
+"""The figures of models as one table: a row for each figure, a column for each model."""
+
+from __future__ import annotations
+
+from metacount.views.tables import Table
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from metacount.views.tables import Cell
+
+# Under `count --json`'s names, in its order.
+RUN = ("batch_size", "seq_len", "source_len", "dtype")
+FIGURES = (
+    "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
+    "causal_matmul_flops", "macs", "decode_matmul_flops", "kv_cache_bytes_per_token",
+    "kv_cache_bytes", "cross_kv_cache_bytes",
+)  # fmt: skip
+
+
+def count_table(data: Sequence[dict[str, Any]]) -> Table:
+    """What `count --json` says of each model, without words: roles, workload, figures."""
+    roles = [role for role in data[0]["by_role"] if any(model["by_role"][role] for model in data)]
+    rows: list[tuple[Cell, ...]] = []
+    for role in roles:
+        rows.append((role, *(model["by_role"][role] for model in data)))
+    for active in roles:
+        values = [(model["active_by_role"] or {}).get(active) for model in data]
+        if values != [model["by_role"][active] for model in data]:
+            rows.append((f"active {active}", *values))
+    for name in RUN:
+        values = [model["workload"].get(name) for model in data]
+        if any(value is not None for value in values):
+            rows.append((name, *values))
+    for name in FIGURES:
+        values = [model.get(name) for model in data]
+        if name != "cross_kv_cache_bytes" or any(values):
+            rows.append((name, *values))
+    heads = ("figure", *(str(model["model"]) for model in data))
+    return Table(heads=heads, rows=tuple(rows), align="<" + ">" * len(data))
