@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from metacount.textbook.count import Count
     from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification, Witness
+    from metacount.views.lesson import Lesson, lesson
     from metacount.views.page.document import page
     from metacount.views.pictures.quantities import plot
-    from metacount.views.lesson import Lesson, lesson
 
 else:
     ModuleType = type(sys)  # without loading types
@@ -82,6 +82,7 @@ __all__ = [
     "Flow",
     "InputError",
     "Judgement",
+    "Lesson",
     "Model",
     "ModelSpec",
     "Request",
@@ -102,13 +103,13 @@ __all__ = [
     "flow",
     "ids",
     "judge_claim",
+    "lesson",
     "like",
     "page",
     "plot",
     "price",
     "summary",
     "tree",
-    "lesson",
     "verify",
 ]
 

@@ -76,8 +76,17 @@ SIDES = {
 }
 # From the ground up: a module imports from its own floor and from those below, never from above.
 FLOORS = (
-    ("errors", "frozen", "units", "files", "output_file", "tensors", "witness", "notation",
-     "languages"),
+    (
+        "errors",
+        "frozen",
+        "units",
+        "files",
+        "output_file",
+        "tensors",
+        "witness",
+        "notation",
+        "languages",
+    ),
     ("spec",),
     ("algebra", "catalog", "settings", "given", "sources"),
     ("formulas",),

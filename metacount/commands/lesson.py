@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.lessons.making import checked_language, checked_topic, page_of, runs_modules
+    from metacount.lessons import RUNNING
+    from metacount.lessons.making import checked_language, checked_topic, page_of
     from metacount.views.lesson import Lesson, listing, listing_text, terminal_language
 
     if args.json and args.markdown:
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> Result:
         if args.model is not None or args.settings or args.answers or args.markdown:
             raise InputError("lesson needs TOPIC for that; `metacount lesson` lists them")
         return (json_text(listing(lang)) if args.json else listing_text(lang)), 0
-    if runs_modules(checked_topic(args.topic)):
+    if checked_topic(args.topic) in RUNNING:
         from metacount.commands import prepare_for_torch
 
         prepare_for_torch()

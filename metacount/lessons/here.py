@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
     Value: TypeAlias = Any  # a number, a text, rows of a table, an exercise
+    Rows: TypeAlias = list[tuple[str, ...]]
     Values: TypeAlias = dict[str, Callable[["Here"], Value]]
 
 
@@ -80,6 +81,24 @@ def shown(value: object, how: str = "", here: Here | None = None) -> str:
     return str(value)
 
 
+def vector(values: Iterable[object], how: str = "") -> str:
+    """Numbers in a row.
+
+    >>> vector((1.0, -0.5)), vector((1.0, -0.5), "fixed")
+    ('(1, −0.5)', '(1.00, −0.50)')
+    """
+    return f"({', '.join(shown(value, how) for value in values)})"
+
+
+def matrix(rows_: Iterable[Iterable[object]]) -> str:
+    """A small matrix in one line, row after row.
+
+    >>> matrix(((1.0, 0.0), (0.0, -1.0)))
+    '[1 0; 0 −1]'
+    """
+    return f"[{'; '.join(' '.join(map(shown, row)) for row in rows_)}]"
+
+
 def minus(text: str) -> str:
     """A number's text with the sign that is as wide as its digits.
 
@@ -111,7 +130,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def rows(items: Iterable[Iterable[object]]) -> list[tuple[str, ...]]:
+def rows(items: Iterable[Iterable[object]]) -> Rows:
     """Rows of a table, each cell as a text.
 
     >>> rows([("d", 4096, Fraction(1, 2))])

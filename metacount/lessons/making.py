@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from importlib import import_module
 
 from metacount.errors import InputError, SpecError, nearest, shown
-from metacount.lessons import LANGUAGES, TOPICS
+from metacount.lessons import LANGUAGES, RUNNING, TOPICS
 from metacount.lessons.here import COMMON, Here
 from metacount.lessons.here import shown as as_text
 from metacount.lessons.page import Block, Exercise, Page
@@ -23,6 +24,7 @@ from metacount.resolve import find_model, model_of
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from types import ModuleType
     from typing import Any
 
@@ -47,18 +49,13 @@ def checked_language(lang: str) -> str:
 
 
 def parts_of(topic: str) -> ModuleType:
-    """The file that computes a topic's values: VALUES, DEFAULT, SUCH_AS and NEEDS."""
+    """The file that computes a topic's values: VALUES, SUCH_AS, NEEDS and `fits`."""
     return import_module(f"metacount.lessons.parts.{topic}")
 
 
 def title_of(topic: str, lang: str) -> str:
     """The title of a lesson."""
     return next(pieces(read_text(lang, topic))).lines[0].text.removeprefix("# ")
-
-
-def runs_modules(topic: str) -> bool:
-    """Whether a lesson runs modules, and so loads torch."""
-    return bool(getattr(parts_of(topic), "RUNS", False))
 
 
 def page_of(
@@ -70,21 +67,31 @@ def page_of(
     >>> page.values["block"]
     202383360
     """
-    parts = parts_of(checked_topic(topic))
     words = read_words(checked_language(lang))
-    found = _found(model, parts, settings)
+    found = _found(TOPICS[checked_topic(topic)] if model is None else model, settings)
+    parts = parts_of(topic)
     if not parts.fits(found.spec):
         raise InputError(
             f"lesson {topic} needs {parts.NEEDS}: {found.id} has not; "
             f"choose for example {', '.join(parts.SUCH_AS)}"
         )
-    return _Making(topic, lang, Here(found, words), parts).page(settings)
+    with _randomness(topic):
+        return _Making(topic, lang, Here(found, words), parts).page(settings)
 
 
-def _found(model: Given | None, parts: ModuleType, settings: Sequence[str]) -> Model:
-    if model is None or isinstance(model, str):
-        return find_model(parts.DEFAULT if model is None else model, settings)
-    return model_of(model)
+def _found(model: Given, settings: Sequence[str]) -> Model:
+    return find_model(model, settings) if isinstance(model, str) else model_of(model)
+
+
+def _randomness(topic: str) -> AbstractContextManager[None]:
+    """What a lesson draws at random leaves the reader's random state as it was."""
+    from contextlib import nullcontext
+
+    if topic not in RUNNING:
+        return nullcontext()
+    import torch
+
+    return torch.random.fork_rng(devices=[])
 
 
 class _Making:
@@ -109,7 +116,8 @@ class _Making:
             elif made := self._block(piece, lines, settings):
                 blocks.append(made)
         model = self.here.model
-        told = {k: v for k, v in self.values.items() if isinstance(v, bool | int | float | str)}
+        plain = {k: float(v) if isinstance(v, Fraction) else v for k, v in self.values.items()}
+        told = {k: v for k, v in plain.items() if isinstance(v, bool | int | float | str)}
         return Page(
             topic=self.topic,
             lang=self.lang,

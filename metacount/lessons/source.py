@@ -1,4 +1,4 @@
-"""Reads a lesson's text: blocks of lines between empty lines, with placeholders for what is computed.
+"""Reads a lesson's text: blocks of lines between empty lines, with placeholders.
 
 # Title
 ## Heading

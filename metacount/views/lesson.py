@@ -7,9 +7,9 @@ import re
 import sys
 
 from metacount.frozen import frozen
-from metacount.lessons import TOPICS
 from metacount.languages import language_of
-from metacount.lessons.making import page_of, parts_of, title_of
+from metacount.lessons import TOPICS
+from metacount.lessons.making import page_of, title_of
 from metacount.views.claims import GLUE, prose
 from metacount.views.layout import (
     bold,
@@ -65,8 +65,8 @@ def lesson(
 ) -> Lesson:
     """Compute the lesson on a topic for a model; `lang` is en or zh, by default the terminal's.
 
-    >>> lesson("block", "llama-7b", lang="en").page.values["ffn"]
-    135266304
+    >>> lesson("block", "llama-7b", lang="en").page.values["block"]
+    202383360
     """
     return Lesson(page=page_of(topic, model, lang or terminal_language()), answers=answers)
 
@@ -78,28 +78,24 @@ def terminal_language() -> str:
 
 def listing(lang: str) -> list[dict[str, str]]:
     """Every topic with its title and the model that it takes when none is named."""
-    return [{"topic": t, "title": title_of(t, lang), "model": parts_of(t).DEFAULT} for t in TOPICS]
+    return [{"topic": t, "title": title_of(t, lang), "model": m} for t, m in TOPICS.items()]
 
 
 def listing_text(lang: str) -> str:
     """The topics as a table."""
     rows = [(each["topic"], each["title"], each["model"]) for each in listing(lang)]
     heads = {"en": ("topic", "title", "model"), "zh": ("主题", "标题", "模型")}[lang]
-    return "\n".join([*table(heads, rows, "<<<"), "", "metacount lesson moe --lang zh"]) + "\n"
+    return "\n".join([*table(heads, rows, "<<<"), "", "metacount lesson moe --answers"]) + "\n"
 
 
 def lesson_text(page: Page, answers: bool) -> str:
     """The page in lines no wider than the terminal, and not wider than is good to read."""
     width = min(columns(), WIDEST)
     changed = "".join(f" --set {name}={value}" for name, value in page.changes.items())
-    lines = [bold(page.title), dim(f"{page.name} ({page.model}){changed}")]
-    before = ""
+    lines = [bold(line) for line in wrapped(page.title, width)]
+    lines += [dim(line) for line in wrapped(f"{page.name} ({page.model}){changed}", width)]
     for block in page.blocks:
-        lines.append("")
-        if block.kind == "heading" and before:
-            lines.append("")
-        lines += _lines(block, width, answers)
-        before = block.kind
+        lines += ["", *_lines(block, width, answers)]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +113,7 @@ def _lines(block: Block, width: int, answers: bool) -> list[str]:
     if block.kind == "exercise":
         command = block.answer if answers else block.text
         first, *rest = _broken(command, width - 2 * len(INDENT))
-        return [INDENT + "$ " + first, *(INDENT * 3 + line for line in rest)]
+        return [INDENT + "$ " + first, *(INDENT * 2 + line for line in rest)]
     return prose(COMMAND.sub(lambda it: it[0].replace(" ", GLUE), block.text), width)
 
 
@@ -151,7 +147,7 @@ def _broken(text: str, width: int) -> list[str]:
     """An equation in lines of at most `width`, its own spacing kept where it fits."""
     if cells(text) <= width:
         return [text]
-    first, *rest = wrapped(text, width)
+    first, *rest = wrapped(text, width - len(INDENT))
     return [first, *(INDENT + line for line in rest)]
 
 

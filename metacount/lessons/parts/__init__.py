@@ -1,1 +1,1 @@
-"""What each lesson computes: VALUES by name, the model it takes when none is named, what it needs."""
+"""What each lesson computes: VALUES by name, its own model, and what a model must have for it."""

@@ -13,10 +13,9 @@ from metacount.lessons.page import Exercise
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-DEFAULT = "textbook-block"
 SUCH_AS = ("textbook-block", "bert-base", "gpt2-medium", "llama-7b", "mixtral-8x7b")
 NEEDS = "a block with attention"
 FACTORS = (1, 2, 4)  # of the width, in the table of growth
@@ -38,7 +37,7 @@ def total(spec: ModelSpec) -> int:
     return sum(one_block(spec).values())
 
 
-def table(here: Here) -> list[tuple[str, ...]]:
+def table(here: Here) -> Rows:
     """Every matrix, with the sums of what belongs together, then vectors, then the block."""
     spec, whole = here.spec, total(here.spec)
     found = []
@@ -81,7 +80,7 @@ def matrices_of(spec: ModelSpec, part: str) -> int:
     return sum(matrix.params for matrix in matrices(spec) if matrix.part == part)
 
 
-def growth(here: Here) -> list[tuple[str, ...]]:
+def growth(here: Here) -> Rows:
     """What a block of this kind has when it is so many times as wide."""
     spec = here.spec
     wide = ("d_model", "d_ff", "d_ff_expert", "n_heads", "n_kv_heads", "q_lora_rank",
@@ -113,8 +112,6 @@ VALUES: Values = {
                                      "d_ff_expert", "n_experts", "n_layers"),
     "table": table,
     "block": lambda here: total(here.spec),
-    "attention": lambda here: matrices_of(here.spec, ATTENTION),
-    "ffn": lambda here: matrices_of(here.spec, FEED_FORWARD),
     "ffn_to_attention": lambda here: Fraction(matrices_of(here.spec, FEED_FORWARD),
                                               matrices_of(here.spec, ATTENTION)),
     "attention_share": lambda here: Fraction(matrices_of(here.spec, ATTENTION), total(here.spec)),

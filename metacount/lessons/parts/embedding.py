@@ -14,10 +14,9 @@ from metacount.units import share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-DEFAULT = "gpt2-medium"
 SUCH_AS = ("gpt2-medium", "bert-base", "llama-7b", "qwen3-0.6b")
 NEEDS = "a vocabulary"
 FAMILY = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b")
@@ -28,7 +27,7 @@ def fits(spec: ModelSpec) -> bool:
     return spec.embedding is not None
 
 
-def table_rows(here: Here) -> list[tuple[str, ...]]:
+def table_rows(here: Here) -> Rows:
     """Every table and matrix at the two ends, with its shape and its parameters."""
     spec = here.spec
     found: list[tuple[object, ...]] = []
@@ -92,7 +91,7 @@ def _with_tie(spec: ModelSpec, tie: bool) -> int:
 
 
 @cache
-def family() -> list[tuple[str, ...]]:
+def family() -> Rows:
     """The share of embedding and head in models of one family, small to large."""
     found = []
     for id in FAMILY:
@@ -114,7 +113,6 @@ def answer(here: Here) -> Exercise:
 VALUES: Values = {
     "table": table_rows,
     "token_table": lambda here: ends.token_table_params(here.spec),
-    "vocab_size": lambda here: here.spec.vocab_size,
     "ends": lambda here: at_the_ends(here.spec),
     "ends_share": lambda here: Fraction(at_the_ends(here.spec), int(model.params(here.spec))),
     "params": lambda here: model.params(here.spec),

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
-from functools import cache
 
-import torch
-from torch import Tensor
-
-from metacount.claims.judges.running import normal
 from metacount.formulas import ffn
 from metacount.lessons.answers import closed
-from metacount.lessons.here import rows, same, shown
+from metacount.lessons.executed import feed_forward
+from metacount.lessons.here import matrix, rows, shown
 from metacount.lessons.page import Exercise
-from metacount.modules import Attention, FeedForward, GatedFeedForward, Visibility
-from metacount.modules.ffn import activate
-from metacount.spec.attention import Attention as AttentionPart
-from metacount.spec.ffn import FeedForward as Part
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-RUNS = True
-DEFAULT = "llama-7b"
 SUCH_AS = ("llama-7b", "gpt2-medium", "mixtral-8x7b")
 NEEDS = "a feed-forward"
-POINTS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
 MULTIPLE_OF = 256
 WIDER = 4  # a plain feed-forward, in widths of the residual stream
-TANH = 0.044715
-CHANGED, LENGTH = 2, 5  # the token that is changed, of how many
-FACTOR = 2  # of the input, to see how an output grows
-# the gated family: name -> activation of the gate
-FAMILY = {"GLU": "sigmoid", "bilinear": "identity", "ReGLU": "relu", "GeGLU": "gelu",
-          "SwiGLU": "silu"}  # fmt: skip
-# a feed-forward that can be followed by hand
-X = (1.0, 2.0, -1.0)
-GATE = ((1.0, 0.0, -1.0), (0.0, 1.0, 1.0))
-UP = ((1.0, 1.0, 0.0), (0.0, -1.0, 1.0))
-DOWN = ((1.0, 0.0), (0.0, 1.0), (1.0, -1.0))
 
 
 def fits(spec: ModelSpec) -> bool:
@@ -56,130 +33,8 @@ def width(spec: ModelSpec) -> int:
     return int(spec.d_ff or spec.d_ff_expert)
 
 
-def _phi(x: float) -> float:
-    return (1 + math.erf(x / math.sqrt(2))) / 2
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def _silu(x: float) -> float:
-    return x * _sigmoid(x)
-
-
-# the functions and their derivatives, by hand
-HAND: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
-    "relu": (lambda x: max(x, 0.0), lambda x: float(x > 0)),
-    "gelu": (
-        lambda x: x * _phi(x),
-        lambda x: _phi(x) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi),
-    ),
-    "silu": (_silu, lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))),
-}
-
-
-@cache
-def activations() -> list[tuple[str, ...]]:
-    """Values and slopes of the activations, by hand and by autograd."""
-    columns: list[list[float]] = [list(POINTS)]
-    for name, (function, slope) in HAND.items():
-        x = torch.tensor(POINTS, dtype=torch.float64, requires_grad=True)
-        y = activate(x, name, 1.0)
-        (gradient,) = torch.autograd.grad(y.sum(), x)
-        for hand, run in ((function, y), (slope, gradient)):
-            columns.append([same(hand(at), ran, name)
-                            for at, ran in zip(POINTS, run.tolist(), strict=True)])  # fmt: skip
-    return [tuple(shown(v, "fixed") for v in row) for row in zip(*columns, strict=True)]
-
-
-@cache
-def tanh_gap() -> float:
-    """The largest difference between GELU and its tanh form, by hand and in the module."""
-    grid = [i / 100 for i in range(-600, 601)]
-    near = [0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + TANH * x**3))) for x in grid]
-    run = activate(torch.tensor(grid, dtype=torch.float64), "gelu_tanh", 1.0).tolist()
-    for hand, ran in zip(near, run, strict=True):
-        same(hand, ran, "tanh form of GELU")
-    return max(abs(a - HAND["gelu"][0](x)) for a, x in zip(near, grid, strict=True))
-
-
-def family(here: Here) -> list[tuple[str, ...]]:
-    """The gated family, each run with the hand's weights and compared with the hand's arithmetic.
-
-    Beside it what its output is multiplied by when its input is doubled.
-    """
-    found = []
-    for name, activation in FAMILY.items():
-        once, more = _gated(activation, 1.0), _gated(activation, float(FACTOR))
-        by_hand = _by_hand(activation)["y"]
-        for hand, ran in zip(by_hand, once, strict=True):
-            same(hand, ran, name)
-        found.append((name, f"W₂·({_act(activation, 'W₁·x')} ⊙ W₃·x)", _grew(once, more)))
-    plain = [_plain("relu", f) for f in (1.0, float(FACTOR))]
-    return [("ReLU", f"W₂·{_act('relu', 'W₁·x')}", _grew(*plain)), *found]
-
-
-def _grew(once: list[float], more: list[float]) -> str:
-    return shown(more[0] / once[0], "fixed") + " ×"
-
-
-def _act(activation: str, inner: str) -> str:
-    names = {"relu": "ReLU", "gelu": "GELU", "silu": "Swish", "sigmoid": "σ"}
-    return f"({inner})" if activation == "identity" else f"{names[activation]}({inner})"
-
-
-def _part(activation: str, *, gated: bool) -> Part:
-    return Part(d_ff=len(GATE), activation=activation, gated=gated)
-
-
-def _set(module: torch.nn.Module, **weights: tuple[tuple[float, ...], ...]) -> None:
-    for name, rows_ in weights.items():
-        module.get_parameter(f"{name}.weight").data.copy_(torch.tensor(rows_, dtype=torch.float64))
-
-
-def _gated(activation: str, factor: float) -> list[float]:
-    made = GatedFeedForward(_part(activation, gated=True), len(X)).double()
-    _set(made, gate_proj=GATE, up_proj=UP, down_proj=DOWN)
-    return _run(made, factor)
-
-
-def _plain(activation: str, factor: float) -> list[float]:
-    made = FeedForward(_part(activation, gated=False), len(X)).double()
-    _set(made, up_proj=GATE, down_proj=DOWN)
-    return _run(made, factor)
-
-
-def _run(module: torch.nn.Module, factor: float) -> list[float]:
-    x = torch.tensor([[X]], dtype=torch.float64) * factor
-    values: list[float] = module(x)[0, 0].tolist()
-    return values
-
-
-def _times(matrix: tuple[tuple[float, ...], ...], x: list[float]) -> list[float]:
-    return [sum(w * v for w, v in zip(row, x, strict=True)) for row in matrix]
-
-
-def _by_hand(activation: str) -> dict[str, list[float]]:
-    """u, v, h and y of the small feed-forward, in plain arithmetic."""
-    acts = {**{n: f for n, (f, _) in HAND.items()}, "sigmoid": _sigmoid, "identity": lambda x: x}
-    u, v = _times(GATE, list(X)), _times(UP, list(X))
-    h = [acts[activation](a) * b for a, b in zip(u, v, strict=True)]
-    return {"x": list(X), "u": u, "v": v, "h": h, "y": _times(DOWN, h)}
-
-
-def walk(here: Here) -> list[tuple[str, ...]]:
-    """SwiGLU step by step with the hand's weights; the last line is also the module's."""
-    found = _by_hand("silu")
-    for hand, ran in zip(found["y"], _gated("silu", 1.0), strict=True):
-        same(hand, ran, "SwiGLU")
-    equations = {"x": "", "u": "W₁·x", "v": "W₃·x", "h": "Swish(u) ⊙ v", "y": "W₂·h"}
-    return [(name, equations[name], f"({', '.join(shown(v, 'fixed') for v in values)})")
-            for name, values in found.items()]  # fmt: skip
-
-
-def shapes(here: Here) -> list[tuple[str, ...]]:
-    """The steps of a plain and of a gated feed-forward beside each other, at this model's widths."""
+def shapes(here: Here) -> Rows:
+    """The steps of a plain and a gated feed-forward beside each other, at this model's widths."""
     d, m = here.spec.d_model, width(here.spec)
     return [
         ("x", f"[{d}]", "x", f"[{d}]"),
@@ -190,43 +45,12 @@ def shapes(here: Here) -> list[tuple[str, ...]]:
     ]
 
 
-@cache
-def who_changes() -> list[tuple[str, str]]:
-    """Which tokens' outputs change when one token's input does, module by module, executed."""
-    d = 8
-    heads = AttentionPart(n_heads=2, n_kv_heads=2, head_dim=4)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        feed_forward = GatedFeedForward(Part(d_ff=6, activation="silu", gated=True), d).double()
-        attention = Attention(heads, d).double()
-
-    def attended(kind: str) -> Callable[[Tensor], Tensor]:
-        sees = Visibility(n_queries=LENGTH, n_keys=LENGTH, kind=kind)
-        return lambda x: attention(x, sees)
-
-    run: dict[str, Callable[[Tensor], Tensor]] = {
-        "feed_forward": feed_forward,
-        "causal": attended("causal"),
-        "both ways": attended("bidirectional"),
-    }
-    x = normal(1, LENGTH, d)
-    other = x.clone()
-    other[0, CHANGED - 1] += 1
-    found = []
-    for name, module in run.items():
-        with torch.no_grad():
-            moved = (module(x) != module(other)).any(-1)[0]
-        changed = [i + 1 for i, flag in enumerate(moved.tolist()) if flag]
-        found.append((name, ", ".join(map(str, changed))))
-    return found
-
-
 def plain_4d(spec: ModelSpec) -> int:
     """Parameters of a plain feed-forward that is 4·d wide."""
     return int(ffn.plain_params(spec.d_model, WIDER * spec.d_model))
 
 
-def widths(here: Here) -> list[tuple[str, ...]]:
+def widths(here: Here) -> Rows:
     """A plain feed-forward, the gated one of equal size, that one rounded up, and this model's."""
     d, spec = here.spec.d_model, here.spec
     exact = Fraction(2 * WIDER * d, 3)
@@ -249,12 +73,16 @@ def _own(spec: ModelSpec) -> int:
 
 
 def _who(name: str) -> Callable[[Here], str]:
-    return lambda here: dict(who_changes())[name]
+    return lambda here: dict(feed_forward.who_changes())[name]
+
+
+def _point(i: int) -> Callable[[Here], str]:
+    return lambda here: feed_forward.points()[i]
 
 
 def _gelu_equation(here: Here) -> str:
-    tanh_gap()
-    return f"GELU(x) ≈ {0.5}·x·(1 + tanh(√(2/π)·(x + {TANH}·x³)))"
+    feed_forward.tanh_gap()
+    return f"GELU(x) ≈ {0.5}·x·(1 + tanh(√(2/π)·(x + {feed_forward.TANH}·x³)))"
 
 
 def bias_params(spec: ModelSpec) -> int:
@@ -268,43 +96,46 @@ def _flipped(here: Here) -> Exercise:
     spec = here.spec
     field = "d_ff" if spec.d_ff else "d_ff_expert"
     m = width(spec) * 3 // 2 if spec.gated else width(spec) * 2 // 3
-    changes = {field: m, "gated": not spec.gated}
+    changes: dict[str, object] = {field: m, "gated": not spec.gated}
+    if spec.activation == "clamped_swiglu":  # there only is a gated one
+        changes["activation"] = "silu"
     settings = tuple(f"{name}={str(value).lower()}" for name, value in changes.items())
     return Exercise(formula=closed(spec.replace(**changes), "params"), settings=settings)
 
 
 VALUES: Values = {
-    "activations": lambda here: activations(),
+    "activations": lambda here: feed_forward.activations(),
     "tanh_equation": _gelu_equation,
-    "tanh_gap": lambda here: tanh_gap(),
-    "silu_lowest": lambda here: min(_silu(i / 1000) for i in range(-3000, 1)),
-    "family": family,
-    "walk": walk,
+    "tanh_gap": lambda here: feed_forward.tanh_gap(),
+    "silu_lowest": lambda here: min(feed_forward.silu(i / 1000) for i in range(-3000, 1)),
+    "half": lambda here: feed_forward.slope_of_straight_swish(),
+    "swish": lambda here: feed_forward.swish(),
+    **{f"x_{i}": _point(i) for i in range(len(feed_forward.POINTS))},
+    "family": lambda here: feed_forward.family(),
+    "W_1": lambda here: matrix(feed_forward.GATE),
+    "W_2": lambda here: matrix(feed_forward.DOWN),
+    "W_3": lambda here: matrix(feed_forward.UP),
+    "walk": lambda here: feed_forward.walk(),
     "shapes": shapes,
     "width": lambda here: width(here.spec),
     "wider": lambda here: WIDER,
-    "changed": lambda here: CHANGED,
-    "length": lambda here: LENGTH,
+    "changed": lambda here: feed_forward.CHANGED,
+    "length": lambda here: feed_forward.LENGTH,
     "ffn_changes": _who("feed_forward"),
     "causal_changes": _who("causal"),
     "both_changes": _who("both ways"),
-    "small_d": lambda here: len(X),
-    "small_m": lambda here: len(GATE),
-    "factor": lambda here: FACTOR,
+    "small_d": lambda here: len(feed_forward.X),
+    "small_m": lambda here: len(feed_forward.GATE),
+    "factor": lambda here: feed_forward.FACTOR,
     "widths": widths,
     "two_thirds": lambda here: str(Fraction(ffn.plain_params(1, 1), ffn.glu_params(1, 1))),
     "plain_matrices": lambda here: ffn.plain_params(1, 1),
     "gated_matrices": lambda here: ffn.glu_params(1, 1),
     "rule": lambda here: f"{Fraction(2 * WIDER, 3)}·d",
     "multiple_of": lambda here: MULTIPLE_OF,
-    "plain_4d": lambda here: plain_4d(here.spec),
-    "own": lambda here: _own(here.spec),
     "own_to_plain": lambda here: Fraction(_own(here.spec), plain_4d(here.spec)),
-    "gated": lambda here: here.spec.gated,
     "bias": lambda here: here.spec.ffn_bias,
     "bias_params": lambda here: bias_params(here.spec),
-    "activation": lambda here: here.spec.activation,
-    "beta": lambda here: here.spec.swish_beta,
     "experts": lambda here: here.spec.d_ff is None,
     "answer": _flipped,
 }

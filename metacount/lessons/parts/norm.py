@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from metacount.lessons.here import Here, Values
+    from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
 
-RUNS = True
-DEFAULT = "llama-7b"
 SUCH_AS = ("llama-7b", "bert-base", "gemma2-2b", "glm-130b", "olmo2-7b")
 NEEDS = "a block with norms"
 X = (3.0, -1.0, 2.0, 0.0)  # the vector that is normed by hand
@@ -77,7 +75,7 @@ def by_hand() -> dict[str, list[float]]:
     return {**found, "sum": [x / math.sqrt(squares + EPS) for x in X]}
 
 
-def kinds(here: Here) -> list[tuple[str, ...]]:
+def kinds(here: Here) -> Rows:
     """X and its norms, value by value, with mean and root of the mean square."""
     found = by_hand()
     named = {"x": list(X), "LayerNorm": found["LayerNorm"], "RMSNorm": found["RMSNorm"],
@@ -105,7 +103,8 @@ def _ours(placement: str, one: Block, x: Tensor, sees: Visibility, alpha: float)
     attention, ffn = one.get_submodule("self_attn"), one.get_submodule("mlp")
     norms = [m for name, m in one.named_children() if name.endswith("layernorm")]
     if placement == "parallel":
-        return x + attention(norms[0](x), sees) + ffn(norms[0](x))
+        added: Tensor = attention(norms[0](x), sees) + ffn(norms[0](x))
+        return x + added
     half = len(norms) // 2
     x = RUN[placement](norms[:half], lambda z: attention(z, sees), x, alpha)
     return RUN[placement](norms[half:], ffn, x, alpha)
@@ -126,7 +125,7 @@ def checked(placement: str) -> str:
     return EQUATIONS[placement]
 
 
-def placements(here: Here) -> list[tuple[str, ...]]:
+def placements(here: Here) -> Rows:
     """Each placement: its equation, its norms, their parameters in a block of this width."""
     each = block.width_norm_params(here.spec)
     found = []
@@ -142,7 +141,7 @@ def _users(placement: str) -> int:
 
 
 @cache
-def stream() -> list[tuple[str, ...]]:
+def stream() -> Rows:
     """Root mean square of the residual stream after so many blocks, freshly initialised."""
     found = []
     for placement in ("post", "pre", "sandwich"):
@@ -176,10 +175,8 @@ VALUES: Values = {
     "qk_params": lambda here: block.attention_norm_params(here.spec),
     "final_norm": lambda here: here.spec.final_norm,
     "norm_params": lambda here: all_norms(here.spec),
-    "norm_share": lambda here: all_norms(here.spec) / int(model.params(here.spec)),
     "placements": placements,
     "alpha": lambda here: float((2 * here.spec.n_layers) ** 0.25),
-    "deep_checked": lambda here: checked("deep"),
     "stream": lambda here: stream(),
     "first": lambda here: DEPTHS[0],
     "then": lambda here: DEPTHS[1],

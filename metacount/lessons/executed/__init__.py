@@ -1,0 +1,1 @@
+"""What lessons execute: small modules run beside the same steps in plain arithmetic."""

@@ -1,0 +1,249 @@
+"""Attention: scores, mask and softmax executed; MHA, GQA, MQA and MLA with their caches."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+
+import torch
+
+from metacount.claims.judges.running import normal
+from metacount.formulas import attention, block, mla, model
+from metacount.lessons.answers import closed
+from metacount.lessons.here import matrix, rows, same, shown
+from metacount.lessons.page import Exercise
+from metacount.modules import LatentAttention, ScaledDotProduct, Visibility
+from metacount.spec import DTYPE_BYTES, Request
+from metacount.spec.mla import LatentAttention as LatentPart
+from metacount.textbook.count import fitted
+from metacount.units import gib, share
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.lessons.here import Here, Rows, Values
+    from metacount.spec import ModelSpec
+
+SUCH_AS = ("llama-7b", "llama2-70b", "falcon-180b", "deepseek-v3")
+NEEDS = "a decoder"
+# the attention that is followed by hand: 4 tokens, heads of 2 values
+Q = ((1.0, 0.0), (0.0, 2.0), (1.0, 1.0), (2.0, -1.0))
+K = ((1.0, 1.0), (0.0, 1.0), (2.0, 0.0), (1.0, -1.0))
+V = ((1.0, 0.0), (0.0, 1.0), (2.0, 2.0), (-1.0, 1.0))
+LENGTHS = (512, 2048, 8192, 32768, 131072)
+# MLA of a model with heads of h_d, in the proportions of DeepSeek-V2
+LATENT, ROTATED = 4, Fraction(1, 2)
+GROUP = 4  # query heads for each pair of key and value, at least, where the model has no groups
+TILE = 16384  # tokens of the caches that are laid beside each other
+
+
+def fits(spec: ModelSpec) -> bool:
+    """An encoder keeps nothing."""
+    return bool(spec.kind != "encoder")
+
+
+@cache
+def followed() -> dict[str, list[list[float]]]:
+    """Scores, weights and outputs in plain arithmetic; the outputs are the module's too."""
+    scale = 1 / math.sqrt(len(Q[0]))
+    scores = [[scale * sum(a * b for a, b in zip(q, k, strict=True)) for k in K] for q in Q]
+    weights = []
+    for i, row in enumerate(scores):
+        powers = [math.exp(s) if j <= i else 0.0 for j, s in enumerate(row)]
+        weights.append([p / sum(powers) for p in powers])
+    outputs = [[sum(w * v[c] for w, v in zip(row, V, strict=True)) for c in range(len(V[0]))]
+               for row in weights]  # fmt: skip
+    n = len(Q)
+    core = ScaledDotProduct(scale=scale)
+    q, k, v = (torch.tensor([[each]], dtype=torch.float64) for each in (Q, K, V))
+    run = core(q, k, v, Visibility(n_queries=n, n_keys=n))[0, 0].tolist()
+    for hand_row, run_row in zip(outputs, run, strict=True):
+        for hand, ran in zip(hand_row, run_row, strict=True):
+            same(hand, ran, "attention")
+    return {"scores": scores, "weights": weights, "outputs": outputs}
+
+
+def grid(here: Here) -> Rows:
+    """Query by query: scores, the masked ones as dashes, then the weights and the output."""
+    found = followed()
+    table = []
+    for i, (scores, weights, output) in enumerate(
+        zip(found["scores"], found["weights"], found["outputs"], strict=True)
+    ):
+        cells = [shown(s, "fixed") if j <= i else "–" for j, s in enumerate(scores)]
+        cells += [shown(w, "fixed") for w in weights]
+        table.append((str(i + 1), *cells, f"({', '.join(shown(v, 'fixed') for v in output)})"))
+    return table
+
+
+def head_width(spec: ModelSpec) -> int:
+    """Width of a head, of its values in MLA."""
+    return int(spec.head_dim or spec.v_head_dim)
+
+
+def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
+    """Parameters and cached values of a block whose attention has these key/value heads."""
+    d, h, width = spec.d_model, spec.n_heads, head_width(spec)
+    groups = {"MHA": h, "MQA": 1}
+    own = spec.n_kv_heads
+    between = (
+        own
+        if own and 1 < own < h
+        else max((n for n in range(2, h) if h % n == 0 and GROUP * n <= h), default=1)
+    )
+    if between > 1:
+        groups = {"MHA": h, "GQA": between, "MQA": 1}
+    found = {
+        name: {
+            "h_kv": n,
+            "params": int(attention.attention_params(d, h, n, width)),
+            "values": int(attention.kv_cache_values(n, width)),
+        }
+        for name, n in groups.items()
+    }
+    latent = spec.kv_lora_rank or LATENT * width
+    rotated = spec.qk_rope_head_dim or int(ROTATED * width)
+    found["MLA"] = {
+        "h_kv": 0,
+        "params": int(mla.mla_params(
+            d, h, q_lora_rank=spec.q_lora_rank, kv_lora_rank=latent,
+            qk_nope_head_dim=spec.qk_nope_head_dim or width, qk_rope_head_dim=rotated,
+            v_head_dim=width)),
+        "values": int(mla.mla_kv_cache_values(latent, rotated)),
+    }  # fmt: skip
+    return found
+
+
+def beside(here: Here) -> Rows:
+    """The variants beside each other, at this model's width and depth."""
+    spec, found = here.spec, variants(here.spec)
+    full = found["MHA"]["values"]
+    return rows(
+        (
+            name,
+            each["h_kv"] or "–",
+            each["params"],
+            each["values"],
+            gib(each["values"] * spec.n_layers * TILE * DTYPE_BYTES["bf16"]),
+            share(each["values"], full),
+        )
+        for name, each in found.items()
+    )
+
+
+def lengths(here: Here) -> Rows:
+    """FLOPs of one block's attention by length: the part with matrices, the part between tokens."""
+    found = []
+    for n in LENGTHS:
+        whole = _flops(here.spec, n, n * n)
+        matrices = _flops(here.spec, n, 0)
+        pairs = whole - matrices
+        found.append((n, shown(matrices, "flops"), shown(pairs, "flops"), share(pairs, whole)))
+    return rows(found)
+
+
+def _flops(spec: ModelSpec, n: int, pairs: int) -> int:
+    by_role = block.self_attention_flops(
+        spec, batch_size=1, n_queries=n, n_keys=n, n_pairs=pairs, absorbed=False
+    )
+    return int(sum(by_role.values()))
+
+
+def shapes(here: Here) -> Rows:
+    """Every step with its shape in letters and in numbers, for the default workload."""
+    spec, run = here.spec, fitted(here.spec, Request())
+    sizes = {"B": run.batch_size, "S": run.seq_len, "d": spec.d_model, "h": spec.n_heads,
+             "h_kv": spec.n_kv_heads or spec.n_heads, "h_d": head_width(spec)}  # fmt: skip
+    steps = {
+        "x": "B S d",
+        "Q = x·W_Qᵀ": "B h S h_d",
+        "K = x·W_Kᵀ": "B h_kv S h_d",
+        "V = x·W_Vᵀ": "B h_kv S h_d",
+        "scores = Q·Kᵀ/√h_d": "B h S S",
+        "A = softmax(mask(scores))": "B h S S",
+        "context = A·V": "B h S h_d",
+        "y = concat(heads)·W_Oᵀ": "B S d",
+    }
+    return [
+        (step, f"[{', '.join(names.split())}]", str([sizes[n] for n in names.split()]))
+        for step, names in steps.items()
+    ]
+
+
+@cache
+def absorbed_gap() -> float:
+    """How far MLA's two ways to multiply are apart, run on the same weights."""
+    d = 12
+    part = LatentPart(n_heads=3, q_lora_rank=None, kv_lora_rank=5, qk_nope_head_dim=4,
+                      qk_rope_head_dim=2, v_head_dim=4)  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = LatentAttention(part, d).double()
+    x, sees = normal(1, 6, d), Visibility(n_queries=6, n_keys=6)
+    with torch.no_grad():
+        apart = (made(x, sees) - made(x, sees, absorbed=True)).abs().max()
+    return same(0.0, float(apart), "absorbed MLA")
+
+
+def own(here: Here) -> int:
+    """Values that one token of the model leaves in a block."""
+    return int(block.kv_cache_values(here.spec))
+
+
+def _exercise(here: Here) -> Exercise:
+    return Exercise(formula=closed(here.spec, "kv_cache_bytes"), quantity="kv_cache_bytes")
+
+
+def _single(here: Here) -> Exercise:
+    """The parameters with one key/value head."""
+    spec = here.spec
+    settings: tuple[str, ...] = ()
+    if spec.kv_lora_rank is None and spec.n_kv_heads > 1:
+        spec, settings = spec.replace(n_kv_heads=1), ("n_kv_heads=1",)
+    return Exercise(formula=closed(spec, "params"), settings=settings)
+
+
+def _mla(name: str) -> Any:
+    return lambda here: variants(here.spec)["MLA"][name]
+
+
+VALUES: Values = {
+    "shapes": shapes,
+    "grid": grid,
+    "Q": lambda here: matrix(Q),
+    "K": lambda here: matrix(K),
+    "V": lambda here: matrix(V),
+    "tokens": lambda here: len(Q),
+    "small_width": lambda here: len(Q[0]),
+    "variants": beside,
+    "tile": lambda here: TILE,
+    "n_heads": lambda here: here.spec.n_heads,
+    "n_kv_heads": lambda here: here.spec.n_kv_heads or here.spec.n_heads,
+    "group": lambda here: here.spec.n_heads // (here.spec.n_kv_heads or here.spec.n_heads),
+    "own": own,
+    "own_bytes": lambda here: model.kv_cache_bytes_per_token(
+        here.spec, bytes_per_value=DTYPE_BYTES["bf16"]),
+    "is_mla": lambda here: here.spec.kv_lora_rank is not None,
+    "mla_values": _mla("values"),
+    "latent": lambda here: here.spec.kv_lora_rank or LATENT * head_width(here.spec),
+    "rotated": lambda here: here.spec.qk_rope_head_dim or int(ROTATED * head_width(here.spec)),
+    "mha_values": lambda here: variants(here.spec)["MHA"]["values"],
+    "cache_form": lambda here: _written(attention.kv_cache_values, "h_kv", "h_d"),
+    "mla_form": lambda here: _written(mla.mla_kv_cache_values, "d_c", "d_r"),
+    "windowed": lambda here: here.spec.window is not None,
+    "kept": lambda here: Fraction(attention.causal_pairs(TILE), TILE**2),
+    "gap": lambda here: absorbed_gap(),
+    "lengths": lengths,
+    "answer": _exercise,
+    "answer_single": _single,
+}  # fmt: skip
+
+
+def _written(formula: Any, *letters: str) -> str:
+    import sympy
+
+    from metacount.algebra.writing import in_letters
+
+    return in_letters(formula(*map(sympy.Symbol, letters)))

@@ -1,0 +1,173 @@
+"""Parameters against compute: which work costs what, wider feed-forwards, 6·N·D, dense and MoE."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount import catalog
+from metacount.formulas import ffn, model
+from metacount.lessons.answers import closed
+from metacount.lessons.here import shown
+from metacount.lessons.page import Exercise
+from metacount.spec import DTYPE_BYTES, Request
+from metacount.textbook.count import fitted
+from metacount.units import exact, flops, gib, share, short
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.lessons.here import Here, Rows, Values
+    from metacount.spec import ModelSpec
+
+SUCH_AS = ("llama-7b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
+NEEDS = "a decoder without an encoder"
+WIDTHS = (2, 4, 8)  # of the feed-forward, in d
+LENGTHS = (128, 2048, 8192, 32768)
+BATCHES = (1, 8, 64)
+BESIDE = ("llama-7b", "mixtral-8x7b", "llama-65b", "deepseek-v3")
+PASSES = {"forward": 1, "backward": 2}  # products of a linear layer: y; and those of dx and dW
+PER_MULTIPLY_ADD = 2
+DTYPE = "bf16"
+
+
+def fits(spec: ModelSpec) -> bool:
+    """A prompt that is read and then continued by one stack."""
+    return bool(spec.kind in ("decoder", "prefix-decoder") and spec.head is not None)
+
+
+def by_role(here: Here) -> Rows:
+    """Parameters used by a token, its FLOPs, and how many FLOPs a parameter takes, role by role."""
+    spec = here.spec
+    n = fitted(spec, Request()).seq_len
+    params = model.active_params_by_role(spec)
+    costs = model.matmul_flops_by_role(spec, batch_size=1, seq_len=n)
+    found: Rows = []
+    for role, count in params.items():
+        if not count and not costs[role]:
+            continue
+        each = Fraction(int(costs[role]), n)
+        ratio = shown(float(each / count), "fixed") if count else "–"
+        found.append((role, exact(int(count)), flops(round(each)), ratio))
+    return found
+
+
+def wider(here: Here) -> Rows:
+    """The model with other widths of its feed-forward: parameters and FLOPs of a token."""
+    spec = here.spec
+    n = fitted(spec, Request()).seq_len
+    own = (here.model.id, spec)
+    letter = "m_e" if spec.d_ff is None else "m"
+    field = "d_ff_expert" if spec.d_ff is None else "d_ff"
+    changed = [(f"{letter} = {w}·d", spec.replace(**{field: w * spec.d_model})) for w in WIDTHS]
+    base = int(model.params(spec))
+    found: Rows = []
+    other = [_other_kind(spec)] if spec.d_ff and not spec.is_moe else []
+    for name, each in (own, *other, *changed):
+        params = int(model.params(each))
+        cost = Fraction(int(model.matmul_flops(each, batch_size=1, seq_len=n)), n)
+        found.append((name, short(params), shown(params / base, "fixed") + " ×",
+                      flops(round(cost)), gib(int(_cache(each)))))  # fmt: skip
+    return found
+
+
+def _other_kind(spec: ModelSpec) -> tuple[str, ModelSpec]:
+    """The model with a plain feed-forward of 4·d in place of its gated one, or the other way."""
+    d = spec.d_model
+    if spec.gated:
+        return "GELU, m = 4·d", spec.replace(
+            gated=False, activation="gelu", swish_beta=1.0, d_ff=4 * d
+        )
+    width = ffn.gated_d_ff(d, multiple_of=256)
+    changed = spec.replace(gated=True, activation="silu", d_ff=width)
+    return f"SwiGLU, m = {Fraction(8, 3)}·d", changed
+
+
+def _cache(spec: ModelSpec) -> int:
+    return int(model.kv_cache_bytes_per_token(spec, bytes_per_value=DTYPE_BYTES[DTYPE]))
+
+
+def feed_forwards(here: Here) -> Rows:
+    """One feed-forward, plain and gated, at widths of equal parameters."""
+    d = here.spec.d_model
+    gated = ffn.gated_d_ff(d, multiple_of=256)
+    return [
+        ("GELU, 4·d", exact(4 * d), exact(int(ffn.plain_params(d, 4 * d))),
+         flops(int(ffn.plain_matmul_flops(1, d, 4 * d)))),
+        (f"SwiGLU, {Fraction(8, 3)}·d", exact(gated), exact(int(ffn.glu_params(d, gated))),
+         flops(int(ffn.glu_matmul_flops(1, d, gated)))),
+    ]  # fmt: skip
+
+
+def training(here: Here) -> Rows:
+    """FLOPs of training on one token by length: exact, causal, and by the rule of thumb."""
+    spec = here.spec
+    rule = rule_of_thumb(spec)
+    times = sum(PASSES.values())
+    found: Rows = []
+    for n in LENGTHS:
+        full = Fraction(times * int(model.matmul_flops(spec, batch_size=1, seq_len=n)), n)
+        kept = Fraction(times * int(model.causal_matmul_flops(spec, batch_size=1, seq_len=n)), n)
+        found.append((exact(n), flops(round(full)), flops(round(kept)), flops(rule),
+                      shown(float(rule / full), "fixed")))  # fmt: skip
+    return found
+
+
+def rule_of_thumb(spec: ModelSpec) -> int:
+    """6·N for one token, with N the parameters that it uses."""
+    return PER_MULTIPLY_ADD * sum(PASSES.values()) * int(model.active_params(spec))
+
+
+def beside(here: Here) -> Rows:
+    """Dense models and mixtures: bytes stored, bytes used for a token, FLOPs of decoding it."""
+    named = {id: catalog.entry(id).spec() for id in BESIDE}
+    named[here.model.id] = here.spec
+    found = []
+    for name, spec in named.items():
+        n = fitted(spec, Request()).seq_len
+        stored, used = int(model.params(spec)), int(model.active_params(spec))
+        cost = int(model.decode_matmul_flops(spec, batch_size=1, kv_len=n))
+        found.append((stored, (name, short(stored), gib(stored * DTYPE_BYTES[DTYPE]), short(used),
+                               share(used, stored), flops(cost))))  # fmt: skip
+    return [row for _, row in sorted(found)]
+
+
+def intensity(here: Here) -> Rows:
+    """FLOPs for each byte of weights in a step of decoding, by the number of sequences."""
+    spec = here.spec
+    n = fitted(spec, Request()).seq_len
+    found: Rows = []
+    for batch in BATCHES:
+        cost = int(model.decode_matmul_flops(spec, batch_size=batch, kv_len=n))
+        weights = int(model.params(spec)) * DTYPE_BYTES[DTYPE]
+        cache = batch * int(model.kv_cache_bytes(
+            spec, batch_size=1, seq_len=n, bytes_per_value=DTYPE_BYTES[DTYPE]))  # fmt: skip
+        found.append((str(batch), flops(cost), gib(weights), gib(cache),
+                      shown(cost / (weights + cache), "fixed")))  # fmt: skip
+    return found
+
+
+VALUES: Values = {
+    "by_role": by_role,
+    "seq": lambda here: fitted(here.spec, Request()).seq_len,
+    "per": lambda here: PER_MULTIPLY_ADD,
+    "wider": wider,
+    "feed_forwards": feed_forwards,
+    "forward": lambda here: PASSES["forward"],
+    "backward": lambda here: PASSES["backward"],
+    "passes": lambda here: sum(PASSES.values()),
+    "six": lambda here: PER_MULTIPLY_ADD * sum(PASSES.values()),
+    "N": lambda here: int(model.active_params(here.spec)),
+    "rule": lambda here: rule_of_thumb(here.spec),
+    "training": training,
+    "moe": lambda here: here.spec.is_moe,
+    "stored_rule": lambda here: (
+        PER_MULTIPLY_ADD * sum(PASSES.values()) * int(model.params(here.spec))
+    ),
+    "beside": beside,
+    "intensity": intensity,
+    "answer": lambda here: Exercise(
+        formula=closed(here.spec, "matmul_flops"), quantity="matmul_flops"
+    ),
+    "answer_causal": lambda here: Exercise(
+        formula=closed(here.spec, "causal_matmul_flops"), quantity="causal_matmul_flops"
+    ),
+}

@@ -1,0 +1,126 @@
+"""What lessons execute: hand and run are compared, and a difference ends the page."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+
+import metacount
+from metacount.catalog import entry
+from metacount.lessons import matrices
+from metacount.lessons.executed import feed_forward, mixture
+from metacount.lessons.here import same
+from metacount.lessons.making import page_of
+from metacount.lessons.parts import attention, norm, position
+
+
+def test_the_two_expert_mixture_by_hand_and_by_autograd() -> None:
+    hand, run = mixture.by_hand(), mixture.by_autograd()
+    assert set(run) < set(hand)
+    for name, values in run.items():
+        assert hand[name] == pytest.approx(values, abs=1e-12), name
+    # by hand: z = (1/2, 1), so α₁ = 1/(1 + √e)
+    assert run["alpha"][0] == pytest.approx(1 / (1 + math.sqrt(math.e)), abs=1e-12)
+
+
+def test_a_wrong_step_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**mixture.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
+    monkeypatch.setattr(mixture, "by_hand", lambda: wrong)
+    with pytest.raises(AssertionError, match="drouter: by hand"):
+        page_of("moe")
+
+
+def test_a_wrong_formula_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed_forward.activations.cache_clear()
+    monkeypatch.setitem(feed_forward.HAND, "silu", (lambda x: x, lambda x: 1.0))
+    with pytest.raises(AssertionError, match="silu: by hand"):
+        feed_forward.activations()
+    monkeypatch.undo()
+    assert len(feed_forward.activations()) == len(feed_forward.POINTS)
+
+
+def test_only_chosen_experts_get_a_gradient() -> None:
+    rows = mixture.who_learns()
+    assert [row[2] != "0" for row in rows].count(True) == 1  # k = 1
+    assert [row[4] != "0" for row in rows].count(True) == 2  # k = 2
+    assert all(row[6] != "0" for row in rows)  # all
+    # the softmax over all gives every row of the router a gradient
+    assert all(row[3] not in ("0", "≈0") for row in rows)
+    assert [row[5] in ("0", "≈0") for row in rows].count(True) == 2
+
+
+def test_a_changed_token_changes_its_own_output_alone() -> None:
+    assert dict(feed_forward.who_changes()) == {
+        "feed_forward": "2", "causal": "2, 3, 4, 5", "both ways": "1, 2, 3, 4, 5"}  # fmt: skip
+
+
+def test_weights_of_the_attention_add_up_and_the_mask_is_exact() -> None:
+    weights = attention.followed()["weights"]
+    for i, row in enumerate(weights):
+        assert sum(row) == pytest.approx(1, abs=1e-12)
+        assert row[i + 1 :] == [0.0] * (len(row) - i - 1)
+
+
+def test_scores_of_rotated_vectors_depend_on_the_distance() -> None:
+    page = page_of("position")
+    scores = [row for block in page.blocks for row in block.rows if block.heads[:1] == ("i",)]
+    assert len({row[3] for row in scores if row[2] == "3"}) == 1
+    assert len({row[3] for row in scores}) == 3
+
+
+def test_each_placement_is_that_of_a_block() -> None:
+    assert [norm.checked(name) for name in norm.EQUATIONS] == list(norm.EQUATIONS.values())
+
+
+def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm.checked.cache_clear()
+    monkeypatch.setitem(norm.RUN, "pre", norm.RUN["post"])
+    with pytest.raises(AssertionError, match="pre: by hand"):
+        norm.checked("pre")
+
+
+@pytest.mark.parametrize("id", ["gpt2", "llama-7b", "gpt-oss-20b", "bloom-176b", "gemma2-9b"])
+def test_the_steps_are_a_run(id: str) -> None:
+    page = page_of("gpt", id)
+    table = next(block.rows for block in page.blocks if block.kind == "table")
+    spec = entry(id).spec()
+    shapes = {row[0]: row[2] for row in table}
+    run = metacount.count(id).workload
+    scores = next(shape for name, shape in shapes.items() if name.startswith("scores = q·kᵀ"))
+    assert scores == f"1×{spec.n_heads}×{run.seq_len}×{run.seq_len}"
+    assert shapes["logits = x·W_headᵀ"] == f"1×{run.seq_len}×{spec.vocab_size}"
+    # in order, without the words that would need a translation
+    named = [row[0] for row in table]
+    added = "x = x + norm(attn)" if id == "gemma2-9b" else "x = x + attn"
+    first, second = (next(i for i, n in enumerate(named) if n.startswith(start))
+                     for start in ("scores = q·kᵀ", "out = weights·v"))  # fmt: skip
+    assert first < second < named.index(added)
+    assert [name for name in named if re.search("[a-z]{3,} [a-z]{2,}", name)] == []
+
+
+def test_terms_of_scores_add_up() -> None:
+    found = position.four_terms()
+    assert sum(list(found.values())[:4]) == pytest.approx(found["score"], abs=1e-12)
+
+
+def test_matrices_that_formulas_do_not_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(matrices.GROUPED, "o_proj", ("d", "d*h"))
+    with pytest.raises(AssertionError, match="are not the"):
+        matrices.matrices(entry("llama-7b").spec())
+
+
+def test_hand_and_run_that_differ_are_an_error() -> None:
+    assert same(1.0, 1.0 + 1e-12, "x") == 1.0 + 1e-12
+    with pytest.raises(AssertionError, match=r"x: by hand 1\.0, run 1\.001"):
+        same(1.0, 1.001, "x")
+
+
+def test_lessons_leave_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    for topic in ("norm", "ffn", "position", "attention", "moe", "gpt"):
+        page_of(topic, None)
+    assert torch.equal(before, torch.random.get_rng_state())
