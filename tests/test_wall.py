@@ -32,6 +32,7 @@ SIDES = {
     "metacount.algebra": "ground",
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
+    "metacount.in_hand": "ground",
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
     "metacount.textbook.fingerprints": "ground",
@@ -73,7 +74,7 @@ SIDES = {
 FLOORS = (
     ("errors", "frozen", "units", "files", "output_file", "tensors", "witness"),
     ("spec",),
-    ("algebra", "catalog", "settings"),
+    ("algebra", "catalog", "settings", "in_hand"),
     ("formulas",),
     ("textbook",),
     ("modules",),

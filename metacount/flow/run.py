@@ -12,7 +12,7 @@ from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
 from metacount.measure.flow.letters import Letters
 from metacount.measure.flow.naming import named
 from metacount.measure.flow.naming import unnamed as unnamed
-from metacount.measure.flow.steps import Step
+from metacount.measure.flow.step import Step
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload, legend
 from metacount.textbook.count import fitted

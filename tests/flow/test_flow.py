@@ -15,7 +15,7 @@ from metacount import InputError, catalog
 from metacount.flow import sizes
 from metacount.flow.run import flow
 from metacount.measure.flow.letters import Letters
-from metacount.measure.flow.steps import Step, summed
+from metacount.measure.flow.step import Step, summed
 from metacount.measure.ours import equations
 from metacount.measure.ours.flow import reference_steps
 from metacount.modules.build import build

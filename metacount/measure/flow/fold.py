@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metacount.measure.flow.steps import Step
+    from metacount.measure.flow.step import Step
 
 LONGEST_PERIOD = 16
 

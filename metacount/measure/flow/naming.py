@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from metacount.measure.flow.letters import Letters
 from metacount.measure.flow.record import Shape
-from metacount.measure.flow.steps import Named, Step
+from metacount.measure.flow.step import Named, Step
 
 
 def named(
