@@ -119,7 +119,7 @@ COMPUTED = {
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
     "metacount.spec.legend": ["import of importlib.import_module"],  # sympy, late
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
-    "metacount.check.given.child": ["import of importlib.util", "sys.modules"],  # somebody's file
+    "metacount.check.given.file": ["import of importlib.util", "sys.modules"],  # somebody's file
     # which optional libraries are there, and their versions
     "metacount.bench.peers.activations": ["import of importlib.util.find_spec"],
     "metacount.bench.device": [

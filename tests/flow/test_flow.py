@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import metacount
 from metacount import InputError, catalog
+from metacount.cli import main
 from metacount.flow import sizes
 from metacount.flow.run import flow
 from metacount.measure.flow.letters import Letters
@@ -274,3 +276,54 @@ def test_of_a_module_in_hand() -> None:
     assert metacount.flow(Expert(), input_size=(2, 16, 64)).matmul_flops == found.matmul_flops
     with pytest.raises(InputError, match="inputs"):
         metacount.flow("gpt2", input_size=(2, 16))
+
+
+MINE = """
+from torch import nn
+print("made")
+
+class Expert(nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 256), nn.Linear(256, width)
+
+    def forward(self, x):
+        hidden = self.up(x).relu()
+        return self.down(hidden)
+
+class Wants(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+table = nn.Embedding(10, 4)
+number = 3
+"""
+
+
+def test_of_a_file_of_ones_own(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    assert main(["flow", f"{file}:Expert", "--input", "2,16,64", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "made\n"
+    data = json.loads(printed.out)
+    assert (data["matmul_flops"], data["params"]) == (2 * 2 * 16 * 64 * 256 * 2, 33088)
+    assert [step["code"] for step in data["steps"]][1] == "hidden = self.up(x).relu()"
+    assert main(["flow", f"{file}:table", "--input", "2,16:int64"]) == 0
+    assert "[2, 16] → [2, 16, 4]" in capsys.readouterr().out
+    for arguments, said in (
+        (("Wants", "--input", "2"), "without arguments"),
+        (("number", "--input", "2"), "is no module"),
+        (("Exprt", "--input", "2"), "it has Expert, Wants, table"),
+        (("Expert",), "needs --input"),
+        (("Expert", "--input", "2,x"), "--input is sizes"),
+        (("Expert", "--input", "2,3"), "does not take [2, 3]"),
+        (("Expert", "--input", "2,64", "--decode"), "leave them out"),
+    ):
+        name, *rest = arguments
+        assert main(["flow", f"{file}:{name}", *rest]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert printed.out == ""
+    assert "no such file" in refused(capsys, "flow", f"{tmp_path}/no.py:X", "--input", "2")
+    assert "is for FILE.py:NAME" in refused(capsys, "flow", "gpt2", "--input", "2")
