@@ -20,6 +20,22 @@ def named(
                  for i, step in enumerate(steps))  # fmt: skip
 
 
+def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:
+    """Whether two runs went through the same steps."""
+    return len(steps) == len(others) and all(
+        _kind(a) == _kind(b) and alike(a.inside, b.inside)
+        for a, b in zip(steps, others, strict=True)
+    )
+
+
+def filled(steps: tuple[Step, ...], others: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The same steps named twice: as the second where the first knows no letter."""
+    return tuple(
+        replace(one if one.output_letters else other, inside=filled(one.inside, other.inside))
+        for one, other in zip(steps, others, strict=True)
+    )
+
+
 def unnamed(step: Step) -> Step:
     """A step of which no letter is known."""
     return _filled(replace(step, inside=tuple(map(unnamed, step.inside))))
