@@ -32,11 +32,14 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     >>> count("bert-base").workload.seq_len
     512
     """
+    from metacount.in_hand import check_size
     from metacount.resolve import model_of
     from metacount.spec import Request
     from metacount.textbook.count import count
 
-    return count(model_of(model).spec, workload or Request())
+    counted = count(model_of(model).spec, workload or Request())
+    check_size(model, counted.params)
+    return counted
 
 
 def like(name: str, **sizes: Any) -> Model:
@@ -65,11 +68,14 @@ def verify(model: Given, workload: Workload | Request | None = None) -> Verifica
     >>> found.agree, [witness.name for witness in found.witnesses]
     (True, ['formula', 'reference', 'published'])
     """
+    from metacount.in_hand import check_size
     from metacount.resolve import any_of
     from metacount.spec import Request
     from metacount.verify.compare import verify_model
 
-    return verify_model(any_of(model), workload or Request())
+    found = verify_model(any_of(model), workload or Request())
+    check_size(model, found.witnesses[0].figures["params"])
+    return found
 
 
 def flow(

@@ -13,6 +13,7 @@ from metacount.given import Model as Model
 from metacount.given import Source as Source
 from metacount.given import TransformersOnly as TransformersOnly
 from metacount.given import remedy as remedy
+from metacount.in_hand import described, is_module
 from metacount.settings import by_flat_name, parse_settings, replaced
 from metacount.spec import ModelSpec
 
@@ -51,6 +52,11 @@ def any_of(given: Given) -> Model | TransformersOnly:
         return find_any(given)
     if isinstance(given, os.PathLike):
         return _from_path(os.fspath(given))
+    if is_module(given):
+        kind, told = described(given)
+        if isinstance(told, ModelSpec):
+            return Model(id=kind, name=kind, spec=told, entry=None, changes={})
+        return _from_data(told, f"the config of {kind}", name=kind, stem=kind, source_of={})
     data = given.to_dict() if hasattr(given, "to_dict") else given
     if not isinstance(data, dict):
         rule = "a model is a name, a path, a config as a dict, or a ModelSpec"

@@ -34,6 +34,7 @@ SIDES = {
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
     "metacount.given": "ground",
+    "metacount.in_hand": "ground",
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
     "metacount.sources": "ground",
@@ -86,9 +87,9 @@ FLOORS = (
         "witness",
         "notation",
         "languages",
-    ),
+    ),  # fmt: skip
     ("spec",),
-    ("algebra", "catalog", "settings", "given", "sources"),
+    ("algebra", "catalog", "settings", "given", "sources", "in_hand"),
     ("formulas",),
     ("textbook",),
     ("modules",),
@@ -135,7 +136,7 @@ COMPUTED = {
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
     "metacount.spec.legend": ["import of importlib.import_module"],  # sympy, late
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
-    "metacount.check.given.child": ["import of importlib.util", "sys.modules"],  # somebody's file
+    "metacount.check.given.file": ["import of importlib.util", "sys.modules"],  # somebody's file
     # which optional libraries are there, and their versions
     "metacount.bench.peers.activations": ["import of importlib.util.find_spec"],
     "metacount.bench.device": [

@@ -10,10 +10,11 @@ import sympy
 from metacount.check.function import judged_function
 from metacount.check.verdict import TIMEOUT, judged_text
 from metacount.errors import InputError, nearest, shown
+from metacount.in_hand import check_size
 from metacount.resolve import model_of
 from metacount.spec import Request, Workload
 from metacount.textbook.closed_form import QUANTITIES
-from metacount.textbook.count import fitted
+from metacount.textbook.count import count, fitted
 
 if TYPE_CHECKING:
     from metacount.check.judgement import Judgement
@@ -42,6 +43,7 @@ def check(
     if quantity not in QUANTITIES:
         known = nearest(quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
         raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
+    check_size(model, count(found.spec, Request()).params)
     case = (found.spec, fitted(found.spec, workload or Request()))
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds

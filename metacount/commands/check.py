@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from metacount.commands import json_text
 from metacount.commands.options import (
     add_json,
@@ -11,6 +9,7 @@ from metacount.commands.options import (
     add_quantity,
     add_workload,
     check_quantity,
+    file_and_name,
     request_of,
 )
 from metacount.errors import EXIT_DISAGREE, InputError, shown
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from metacount.resolve import Model
     from metacount.spec import Request
 
-FILE = re.compile(r"(?P<path>.+\.py):(?P<function>[^\W\d]\w*)")
 MAX_TIMEOUT = 3600
 
 
@@ -85,12 +83,12 @@ def _judgement(
     from metacount.check import check
     from metacount.textbook.count import fitted
 
-    file = FILE.fullmatch(formula)
+    file = file_and_name(formula)
     if file is not None:
         from metacount.check.function import judged_file
 
         case = (model.spec, fitted(model.spec, request))
-        return judged_file(file["path"], file["function"], model, case, quantity, timeout=timeout)
+        return judged_file(*file, model, case, quantity, timeout=timeout)
     if formula.strip().endswith(".py"):
         raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
     return check(formula, model, quantity=quantity, workload=request, timeout=timeout)

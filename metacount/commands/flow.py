@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.commands.options import add_json, add_model, add_workload, request_of
+from metacount.commands.options import (
+    MODEL_HELP,
+    add_json,
+    add_settings,
+    add_workload,
+    file_and_name,
+    request_of,
+)
 from metacount.errors import InputError
 from metacount.resolve import find_any
 
@@ -12,11 +19,22 @@ if TYPE_CHECKING:
     import argparse
 
     from metacount.commands import Result
+    from metacount.flow.result import Flow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, several=False)
+    parser.add_argument(
+        "model", metavar="MODEL", help=f"{MODEL_HELP}; or FILE.py:NAME, a module of your own"
+    )
+    add_settings(parser)
     add_workload(parser)
+    parser.add_argument(
+        "--input",
+        metavar="SIZES",
+        action="append",
+        default=[],
+        help="of FILE.py:NAME: an input of these sizes (2,16,64; tokens: 2,16:int64); one for each",
+    )
     parser.add_argument(
         "--decode", action="store_true", help="one more token, which finds the others in a cache"
     )
@@ -41,12 +59,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth must be at least 1: got {args.depth}; leave it out to see all")
-    model = find_any(args.model, args.settings)
-    prepare_for_torch()
-    from metacount.flow.run import flow
+    file = file_and_name(args.model)
+    found = _of_file(args, *file) if file else _of_model(args)
     from metacount.views.flow import flow_text
 
-    found = flow(model, request_of(args), decode=args.decode, reference=args.reference)
     found = found.only(args.only) if args.only else found
     found = found.down_to(args.depth)
     return (json_text(found.to_dict()) if args.json else flow_text(found)), 0
+
+
+def _of_model(args: argparse.Namespace) -> Flow:
+    if args.input:
+        raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
+    model = find_any(args.model, args.settings)
+    prepare_for_torch()
+    from metacount.flow.run import flow
+
+    return flow(model, request_of(args), decode=args.decode, reference=args.reference)
+
+
+def _of_file(args: argparse.Namespace, path: str, name: str) -> Flow:
+    """The forward of a module of somebody's own: the file is run to make it."""
+    prepare_for_torch()
+    from metacount.summary.from_file import module_of, typed_inputs
+    from metacount.summary.summary import ModuleSummary
+
+    if args.settings or args.decode or args.reference:
+        raise InputError("--set, --decode and --reference are not for FILE.py:NAME; leave them out")
+    if not args.input:
+        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
+    module = module_of(path, name)
+    return ModuleSummary(module).flow(*typed_inputs(module, args.input))

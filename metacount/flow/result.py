@@ -8,7 +8,7 @@ from typing import Any
 
 from metacount.errors import InputError, nearest, shown
 from metacount.measure.flow.record import Shape
-from metacount.measure.flow.steps import Named, Step, summed
+from metacount.measure.flow.step import Named, Step, summed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from metacount.errors import InputError
 from metacount.flow.result import Flow, Letter
 from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
 from metacount.measure.flow.letters import Letters
-from metacount.measure.flow.naming import named
+from metacount.measure.flow.naming import alike, filled, named
 from metacount.measure.flow.naming import unnamed as unnamed
-from metacount.measure.flow.steps import Step
-from metacount.resolve import Model, TransformersOnly, any_of
-from metacount.spec import Request, Workload, legend
+from metacount.measure.flow.step import Step
+from metacount.resolve import Model, Source, TransformersOnly, any_of
+from metacount.spec import ModelSpec, Request, Workload, legend
 from metacount.textbook.count import fitted
 
 if TYPE_CHECKING:
@@ -90,17 +90,47 @@ def flow_of_config(
     run, why = fitted_outside(model.source, request)
     module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
-    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode)
+    spec = model.spec if isinstance(model, Model) else None
+    others = _at_other_sizes(model.source.config, spec, run, decode=decode)
+    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode, others=others)
 
 
 def flow_of_module(module: Any, name: str, request: Workload | Request, *, decode: bool) -> Flow:
     """The forward of a module of transformers' (on meta) that somebody has in hand."""
-    from metacount.resolve import Source
     from metacount.verify.compare import fitted_outside
 
     config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
     run, why = fitted_outside(Source(config=config), request)
-    return _of_theirs(module, (name, name), run, (why,) if why else (), decode=decode)
+    notes = (why,) if why else ()
+    return _of_theirs(module, (name, name), run, notes, decode=decode, others=None)
+
+
+# The values of letters as the model is, then (steps, values of letters) of runs at other sizes.
+Others = tuple[dict[str, int], list[tuple[tuple[Step, ...], dict[str, int]]]]
+
+
+def _at_other_sizes(
+    config: dict[str, Any], spec: ModelSpec | None, run: Workload, *, decode: bool
+) -> Others | None:
+    """Runs of the class with other sizes in its config; None where they do not run."""
+    from metacount.flow.configs import lettered_fields, letters_of, other_config
+    from metacount.huggingface.module.model import build_transformers
+    from metacount.huggingface.module.witness import run_dtype
+    from metacount.measure.others.flow import foreign_steps
+
+    found = []
+    try:
+        fields = lettered_fields(config, spec)
+        for n in range(len(BATCHES)):
+            changed, letters = other_config(config, fields, n)
+            module, _ = build_transformers(changed, dtype=run_dtype(run))
+            there = _lengths(run, n)
+            steps, _, _ = foreign_steps(module, there, decode=decode)
+            found.append((steps, {**_run_letters(there, module, decode), **letters}))
+    except Exception:
+        # whatever others' code raises at sizes it was not made for: then only the run has letters
+        return None
+    return letters_of(fields), found
 
 
 def _of_theirs(
@@ -110,26 +140,38 @@ def _of_theirs(
     notes: tuple[str, ...],
     *,
     decode: bool,
+    others: Others | None,
 ) -> Flow:
     from metacount.huggingface.module.witness import shortfall
     from metacount.measure.others.flow import NoDecode, foreign_steps
 
-    runs = [run, *(_lengths(run, n) for n in range(len(BATCHES)))]
+    lengths = [_lengths(run, n) for n in range(len(BATCHES))]
+    longer: list[tuple[Step, ...]] = []
     try:
         steps, assumed, idle = foreign_steps(module, run, decode=decode)
-        others = [foreign_steps(module, one, decode=decode)[0] for one in runs[1:]]
+        if others is None or not alike(steps, others[1][0][0]):
+            longer = [foreign_steps(module, one, decode=decode)[0] for one in lengths]
     except NoDecode as error:
         raise InputError(f"{names[1]} cannot decode: {error}; leave --decode out") from None
     except Exception as error:
         # whatever somebody else's forward raises
         raise InputError(f"{names[1]}: its forward was not run: {shortfall(error)}") from None
-    values = [_run_letters(one, module, decode) for one in runs]
+    here = _run_letters(run, module, decode)
+    of_run = Letters([here, *(_run_letters(one, module, decode) for one in lengths)])
+    if others is not None:
+        here = {**here, **others[0]}
+        letters = Letters([here, *(values for _, values in others[1])])
+        # what runs differently at other sizes is told by other lengths alone
+        told = named(steps, [ran for ran, _ in others[1]], letters)
+        steps = filled(told, named(steps, longer, of_run)) if longer else told
+    else:
+        steps = named(steps, longer, of_run)
     if idle:
         notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
     return _flow(
         module,
-        named(steps, others, Letters(values)),
-        _legend(values[0]),
+        steps,
+        _legend(here),
         model=names[0],
         name=names[1],
         source="transformers",

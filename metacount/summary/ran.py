@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from metacount.errors import InputError, shown
 from metacount.measure.flow.known import of_torch
 from metacount.measure.flow.record import Recording
-from metacount.measure.flow.steps import Step, steps_of
+from metacount.measure.flow.step import Step
+from metacount.measure.flow.steps import steps_of
 from metacount.measure.operators import UncountedOp
 from metacount.measure.torch_private import tree_map
 from metacount.summary.copied import copied_on_meta, named, said

@@ -10,7 +10,7 @@ from torch import nn
 from metacount.errors import InputError
 from metacount.flow import run as flows
 from metacount.flow.result import Flow as Steps
-from metacount.measure.flow.steps import summed
+from metacount.measure.flow.step import summed
 from metacount.measure.ours.params import measure_params
 from metacount.measure.ours.tree import Node, module_tree
 from metacount.modules.model import Model as ReferenceModel

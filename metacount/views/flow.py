@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.flow.result import Flow
-    from metacount.measure.flow.steps import Step
+    from metacount.measure.flow.step import Step
 
     Shown = tuple[str, str]  # one shape in letters and in numbers
 
@@ -140,7 +140,7 @@ def _said(step: Step, room: int) -> str:
         return step.code
     given = step.code.partition(" = ")[0] if " = " in step.code else step.code.partition(" ")[0]
     ran = " ".join(step.operators) or "reshaped"
-    text = f"{step.module or given}: {ran}"
+    text = ": ".join(part for part in (step.module or given, ran) if part)
     if len(text) > room:
         n = len(step.operators)
         text = step.module or (f"{n} operators, {step.operators[0]} first" if n else given)

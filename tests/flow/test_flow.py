@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -12,10 +13,11 @@ from torch import Tensor
 
 import metacount
 from metacount import InputError, catalog
+from metacount.cli import main
 from metacount.flow import sizes
 from metacount.flow.run import flow
 from metacount.measure.flow.letters import Letters
-from metacount.measure.flow.steps import Step, summed
+from metacount.measure.flow.step import Step, summed
 from metacount.measure.ours import equations
 from metacount.measure.ours.flow import reference_steps
 from metacount.modules.build import build
@@ -217,7 +219,8 @@ def test_one_layer_of_many(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_config_runs_transformers_own_module(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "flow", "type:gpt2", "--seq", "16", "--decode", "--batch", "2")
     assert (data["source"], data["unused_params"]) == ("transformers", 0)
-    assert {name: one["value"] for name, one in data["letters"].items()} == {"B": 2, "T": 16}
+    letters = {name: one["value"] for name, one in data["letters"].items()}
+    assert letters == {"B": 2, "T": 16, "d": 768, "h": 12, "V": 50257, "P": 1024}
     text = run(capsys, "flow", "type:gpt2", "--seq", "16")
     assert "hidden_states = attn_output + residual" in text  # the statement that ran
     ours = run_json(capsys, "flow", "type:gpt2", "--seq", "16", "--reference")
@@ -274,3 +277,92 @@ def test_of_a_module_in_hand() -> None:
     assert metacount.flow(Expert(), input_size=(2, 16, 64)).matmul_flops == found.matmul_flops
     with pytest.raises(InputError, match="inputs"):
         metacount.flow("gpt2", input_size=(2, 16))
+
+
+MINE = """
+from torch import nn
+print("made")
+
+class Expert(nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 256), nn.Linear(256, width)
+
+    def forward(self, x):
+        hidden = self.up(x).relu()
+        return self.down(hidden)
+
+class Wants(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+table = nn.Embedding(10, 4)
+number = 3
+"""
+
+
+def test_of_a_file_of_ones_own(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    assert main(["flow", f"{file}:Expert", "--input", "2,16,64", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "made\n"
+    data = json.loads(printed.out)
+    assert (data["matmul_flops"], data["params"]) == (2 * 2 * 16 * 64 * 256 * 2, 33088)
+    assert [step["code"] for step in data["steps"]][1] == "hidden = self.up(x).relu()"
+    assert main(["flow", f"{file}:table", "--input", "2,16:int64"]) == 0
+    assert "[2, 16] → [2, 16, 4]" in capsys.readouterr().out
+    for arguments, said in (
+        (("Wants", "--input", "2"), "without arguments"),
+        (("number", "--input", "2"), "is no module"),
+        (("Exprt", "--input", "2"), "it has Expert, Wants, table"),
+        (("Expert",), "needs --input"),
+        (("Expert", "--input", "2,x"), "--input is sizes"),
+        (("Expert", "--input", "2,3"), "does not take [2, 3]"),
+        (("Expert", "--input", "2,64", "--decode"), "leave them out"),
+    ):
+        name, *rest = arguments
+        assert main(["flow", f"{file}:{name}", *rest]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert printed.out == ""
+    assert "no such file" in refused(capsys, "flow", f"{tmp_path}/no.py:X", "--input", "2")
+    assert "is for FILE.py:NAME" in refused(capsys, "flow", "gpt2", "--input", "2")
+
+
+CONFIGS = {
+    "llama": {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3,
+              "intermediate_size": 160, "vocab_size": 200},
+    "qwen3_moe": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+                  "head_dim": 24, "moe_intermediate_size": 40, "num_experts": 6,
+                  "num_experts_per_tok": 3, "vocab_size": 200},
+    "deepseek_v3": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4,
+                    "q_lora_rank": 24, "kv_lora_rank": 40, "qk_nope_head_dim": 16,
+                    "qk_rope_head_dim": 8, "v_head_dim": 32, "moe_intermediate_size": 48,
+                    "intermediate_size": 72, "n_routed_experts": 16, "n_group": 4,
+                    "topk_group": 2, "num_experts_per_tok": 4, "vocab_size": 200},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_letters_of_a_config_hold_for_another(kind: str) -> None:
+    config = {"model_type": kind, "num_hidden_layers": 4, **CONFIGS[kind]}
+    if kind == "deepseek_v3":
+        config["first_k_dense_replace"] = 1
+    doubled = {name: 2 * n if name not in ("qk_rope_head_dim", "head_dim") else n
+               for name, n in CONFIGS[kind].items()}  # fmt: skip
+    here = flow(config, Workload(batch_size=2, seq_len=24))
+    there = flow({**config, **doubled}, Workload(batch_size=3, seq_len=32))
+    letters = {one.letter: one.value for one in there.letters}
+    assert {"B", "S", "d", "h", "V"} <= letters.keys()
+    told, again = every(here.steps), every(there.steps)
+    assert [step.name for step in told] == [step.name for step in again]
+    n = 0
+    for step, other in zip(told, again, strict=True):
+        for ours, theirs in ((step.input_letters, other.inputs),
+                             (step.output_letters, other.outputs)):  # fmt: skip
+            for shape, sizes_there in zip(ours, theirs, strict=True):
+                for term, size in zip(shape, sizes_there, strict=True):
+                    assert term is None or value(term, letters) == size, step
+                    n += term is not None
+    assert n > 100

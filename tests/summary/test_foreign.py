@@ -226,3 +226,24 @@ def test_a_model_of_ours_has_roles_and_letters() -> None:
     assert (found.params, found.active_params) == (counted.params, counted.active_params)
     assert found.by_role == dict(metacount.summary(spec).by_role or {})
     assert found.flops() == metacount.summary("mixtral-8x7b").flops() == counted.matmul_flops
+
+
+def test_the_other_questions_take_an_instance_too() -> None:
+    model: Any = transformers_model("llama")
+    run = metacount.Workload(batch_size=2, seq_len=9)
+    assert metacount.count(model).params == distinct(model)
+    found = metacount.verify(model, run)
+    assert found.agree
+    assert "transformers" in [witness.name for witness in found.witnesses]
+    assert metacount.check("12*n_layers*d_model**2", model).verdict == "wrong"
+    assert metacount.flow(model, run).matmul_flops == metacount.count(model, run).matmul_flops
+    assert metacount.summary(model.config).params == distinct(model)
+    assert metacount.summary(model.config.to_dict()).params == distinct(model)
+    model.resize_token_embeddings(100)
+    model.config.vocab_size = 96
+    for question in (metacount.count, metacount.verify):
+        with pytest.raises(InputError, match="was changed after it was built"):
+            question(model)
+    assert metacount.summary(model).params == distinct(model)
+    with pytest.raises(InputError, match=r"metacount\.summary\(module\)"):
+        metacount.count(Tied())

@@ -5,13 +5,13 @@ The function's own output goes nowhere: the answer has a channel that it does no
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 from typing import Any
 
 from metacount.check.given.call import ask
+from metacount.check.given.file import NAME, loaded
 from metacount.check.given.vocabulary import Vocabulary
 from metacount.errors import InputError, shown
 from metacount.spec import ModelSpec, Workload
@@ -102,23 +102,7 @@ def _case(case: Any, value: Any) -> dict[str, Any]:
 
 
 def _load(path: str, name: str, shown_as: str) -> Any:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    spec = importlib.util.spec_from_file_location("formula_file", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{shown_as}: is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["formula_file"] = module
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise InputError(
-            f"{shown(path)}, line {error.lineno}: is not Python: {error.msg}"
-        ) from None
-    except MemoryError:
-        raise
-    except BaseException as error:
-        raise InputError(f"{shown(path)}: raised {type(error).__name__} when it was loaded: "
-                         f"{shown(error)}") from None  # fmt: skip
+    module = loaded(path, shown_as)
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, value in vars(module).items() if inspect_function(value)]
@@ -129,7 +113,7 @@ def _load(path: str, name: str, shown_as: str) -> Any:
 
 def inspect_function(value: object) -> bool:
     """Whether `value` is a function that the file itself defines."""
-    return getattr(value, "__module__", None) == "formula_file" and callable(value)
+    return getattr(value, "__module__", None) == NAME and callable(value)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from metacount.measure.flow.steps import Step
+    from metacount.measure.flow.step import Step
 
 LONGEST_PERIOD = 16
+LOOP = 2  # what has no number repeats more often than that
 
 
 def folded(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -46,7 +47,7 @@ def _best(steps: list[Step], kinds: list[int], start: int) -> tuple[int, int]:
         while kinds[start + period * times : start + period * (times + 1)] == first:
             times += 1
         numbered = any(_numbered(step) for step in steps[start : start + period])
-        if times > 1 and numbered and period * times > best[0] * best[1]:
+        if times > (1 if numbered else LOOP) and period * times > best[0] * best[1]:
             best = (period, times)
     return best
 
@@ -62,7 +63,7 @@ def _repeated(first: list[Step], last: list[Step], kinds: list[int], times: int)
     ends = [step for step in (*first, *last) if _numbered(step)]
     return replace(
         first[0],
-        name=_span(ends[0].name, ends[-1].name),
+        name=_span(ends[0].name, ends[-1].name) if ends else "loop",
         module="",
         equation=None,
         code="",

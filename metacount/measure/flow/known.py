@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from metacount.measure.flow.steps import Seen
+from metacount.measure.flow.step import Seen
 
 # Names of projections: what they give, and the index of their matrix.
 PROJECTIONS = {

@@ -89,7 +89,11 @@ class Letters:
         powers = [self._powers(n, i)[0] for i, n in enumerate(whole[1:])]
         common = {name: least for name in self.runs[0]
                   if (least := min(found.get(name, 0) for found in powers)) > 0}  # fmt: skip
-        rests = [n / _value(common, run) for n, run in zip(whole, self.runs, strict=True)]
+        return self._bracket(whole, common) or (self._bracket(whole, {}) if common else None)
+
+    def _bracket(self, numbers: Numbers, common: Mapping[str, int]) -> str | None:
+        """A sum, with a number and the letters that are common to it before its bracket."""
+        rests = [n / _value(common, run) for n, run in zip(numbers, self.runs, strict=True)]
         for factor in FACTORS:
             added = self._sum(tuple(rest / factor for rest in rests))
             if added is not None and (common or factor > 1):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from metacount.measure.flow.letters import Letters
 from metacount.measure.flow.record import Shape
-from metacount.measure.flow.steps import Named, Step
+from metacount.measure.flow.step import Named, Step
 
 
 def named(
@@ -18,6 +18,22 @@ def named(
         return tuple(map(unnamed, steps))
     return tuple(_named(step, [other[i] for other in others], letters)
                  for i, step in enumerate(steps))  # fmt: skip
+
+
+def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:
+    """Whether two runs went through the same steps."""
+    return len(steps) == len(others) and all(
+        _kind(a) == _kind(b) and alike(a.inside, b.inside)
+        for a, b in zip(steps, others, strict=True)
+    )
+
+
+def filled(steps: tuple[Step, ...], others: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The same steps named twice: as the second where the first knows no letter."""
+    return tuple(
+        replace(one if one.output_letters else other, inside=filled(one.inside, other.inside))
+        for one, other in zip(steps, others, strict=True)
+    )
 
 
 def unnamed(step: Step) -> Step:

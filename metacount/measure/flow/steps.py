@@ -7,15 +7,15 @@ alike become one, ×N; so do periods of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from metacount.measure.flow.fold import folded
 from metacount.measure.flow.record import Call, Operator, Shape
 from metacount.measure.flow.source import Statement
+from metacount.measure.flow.step import Explain, Seen, Step, summed
 
 # Operators that compute nothing: another look at the same values, a copy, a new empty tensor.
 PLAIN = frozenset(
@@ -28,67 +28,7 @@ PLAIN = frozenset(
      "_local_scalar_dense", "is_same_size", "transpose_", "t_", "squeeze_", "unsqueeze_"]
 )  # fmt: skip
 
-
-Named: TypeAlias = tuple[str | None, ...]  # a letter or a term for each axis
-
-
 RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "transpose", "permute", "unfold"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One step. Figures are of one of its `times`; those of the steps inside are in them.
-
-    `equation` is known or None; `code` is the statement that ran, where its source is at hand.
-    `like` is the step, shown before, that this one repeats. `uncounted` are FLOPs that belong to
-    no figure (tables of angles).
-    """
-
-    name: str
-    path: str
-    module: str
-    equation: str | None
-    code: str
-    alone: bool  # whether the statement did nothing else
-    operators: tuple[str, ...]
-    inputs: tuple[Shape, ...]
-    outputs: tuple[Shape, ...]
-    params: int
-    flops: int
-    uncounted: int
-    role: str | None
-    times: int = 1
-    like: str | None = None
-    inside: tuple[Step, ...] = ()
-    # the same shapes and figures in letters, where they are known
-    input_letters: tuple[Named, ...] = ()
-    output_letters: tuple[Named, ...] = ()
-    params_letters: str | None = None
-    flops_letters: str | None = None
-
-    def alike(self) -> Any:
-        """What two steps must share to be shown as one; a number in a name does not count."""
-        label = ".".join("#" if part.isdecimal() else part for part in self.name.split("."))
-        return (label, self.module, self.equation, self.code, self.operators, self.inputs,
-                self.outputs, self.params, self.flops, self.uncounted, self.role, self.times,
-                tuple(step.alike() for step in self.inside))  # fmt: skip
-
-
-@dataclass(kw_only=True)
-class Seen:
-    """What an equation may depend on: the module, what its statement binds, what ran in it."""
-
-    module: Any
-    holder: Any
-    name: str  # of the module in its holder
-    gives: str
-    operators: tuple[str, ...]  # that compute something, each once
-    inputs: tuple[Shape, ...]
-    before: tuple[str, ...] = ()  # names of the steps before it in the same call
-
-
-# None: nothing is known of it. An empty text: it says nothing worth a line.
-Explain: TypeAlias = Callable[[Seen], str | None]
 
 
 @dataclass(kw_only=True)
@@ -185,16 +125,6 @@ def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Ste
         step = replace(step, inside=inside, operators=(), **summed(inside))
     telling.made.setdefault(call.path, step)
     return [step]
-
-
-def summed(steps: Iterable[Step]) -> dict[str, Any]:
-    """The figures of steps together, every repetition counted."""
-    steps = tuple(steps)
-    return {
-        "params": sum(step.params * step.times for step in steps),
-        "flops": sum(step.flops * step.times for step in steps),
-        "uncounted": sum(step.uncounted * step.times for step in steps),
-    }
 
 
 def _one_thing(call: Call) -> bool:

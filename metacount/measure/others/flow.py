@@ -6,7 +6,8 @@ from torch import nn
 
 from metacount.measure.flow.known import of_torch
 from metacount.measure.flow.record import Recording
-from metacount.measure.flow.steps import Step, steps_of
+from metacount.measure.flow.step import Step
+from metacount.measure.flow.steps import steps_of
 from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import folded
 from metacount.measure.others.forward import Runner, as_it_runs, kind_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from metacount.measure.flow.known import PROJECTIONS, linear
-from metacount.measure.flow.steps import Seen
+from metacount.measure.flow.known import linear
+from metacount.measure.flow.step import Seen
 from metacount.modules.attention import Attention, ScaledDotProduct
 from metacount.modules.block import NORMS, Block
 from metacount.modules.ends import (
@@ -297,6 +297,3 @@ def explain(seen: Seen) -> str | None:
     if row is None:
         return None
     return row.text if isinstance(row.text, str) else row.text(seen)
-
-
-__all__ = ["PROJECTIONS", "ROWS", "Row", "explain", "row_of"]

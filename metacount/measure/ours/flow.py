@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from metacount.measure.flow.record import Recording
-from metacount.measure.flow.steps import Step, steps_of
+from metacount.measure.flow.step import Step
+from metacount.measure.flow.steps import steps_of
 from metacount.measure.ours.equations import explain
 from metacount.measure.ours.flops import ReferenceCounter
 from metacount.measure.ours.forward import run_decode, run_encoder, run_prefill

@@ -1,0 +1,41 @@
+"""Modules that somebody has in hand, told apart without torch: what they say of themselves."""
+
+from __future__ import annotations
+
+from metacount.errors import InputError, shown
+from metacount.spec import ModelSpec
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def is_module(given: object) -> bool:
+    """Whether something is an `nn.Module`, as far as its methods tell."""
+    return hasattr(given, "named_parameters") and not isinstance(given, type)
+
+
+def described(module: Any) -> tuple[str, ModelSpec | dict[str, Any]]:
+    """The name of a module's class, and its spec (ours) or config (transformers')."""
+    kind = shown(type(module).__name__)
+    spec = getattr(module, "spec", None)
+    if isinstance(spec, ModelSpec):
+        return kind, spec
+    if not hasattr(getattr(module, "config", None), "to_dict"):
+        raise InputError(
+            f"{kind} is a module without a config, so there is no formula: "
+            "metacount.summary(module) measures it"
+        )
+    return kind, {**module.config.to_dict(), "architectures": [type(module).__name__]}
+
+
+def check_size(given: Any, params: int | None) -> None:
+    """Raise `InputError` where a module has other parameters than what its config makes."""
+    if params is None or not is_module(given):
+        return
+    found = sum(p.numel() for p in given.parameters())
+    if found != params:
+        raise InputError(
+            f"{shown(type(given).__name__)} has {found:,} parameters, its config makes {params:,}: "
+            "it was changed after it was built; metacount.summary(module) measures it as it is"
+        )
