@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from metacount.api import count, verify
+    from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -32,6 +33,7 @@ else:
 
 # Where each public name lives.
 _HOMES = {
+    "audit": "audit.report",
     "CatalogEntry": "catalog",
     "compare_published": "catalog",
     "entries": "catalog",
@@ -67,6 +69,7 @@ __all__ = [
     "Witness",
     "Workload",
     "__version__",
+    "audit",
     "check",
     "compare_published",
     "count",

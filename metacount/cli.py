@@ -43,6 +43,7 @@ COMMANDS = {
     "tree": "the module tree of a model, with shapes and parameters",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
+    "audit": "the formulas that frameworks and papers use, judged",
     "bench": "how long the variants of a layer take, beside what the device can do",
     "plot": "pictures: where the parameters are, and what benchmarks found",
     "survey": "every architecture of the installed transformers, measured",

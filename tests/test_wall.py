@@ -59,6 +59,7 @@ SIDES = {
     # who compares, and what stands above
     "metacount.verify": "both",
     "metacount.claims": "both",
+    "metacount.audit": "both",
     "metacount.bench": "both",
     "metacount.many": "both",
     "metacount.api": "both",
@@ -81,6 +82,7 @@ FLOORS = (
     ("verify",),
     ("check",),
     ("claims", "bench", "many"),
+    ("audit",),
     ("api",),
     ("views",),
     ("commands",),
@@ -108,6 +110,7 @@ SLOW = {"numpy", "sympy", "rich", "matplotlib", "dataclasses", "inspect"}
 COMPUTED = {
     "metacount": ["import of importlib.import_module", "sys.modules"],  # its table of names; itself
     "metacount.check": ["import of importlib.import_module"],  # likewise
+    "metacount.audit": ["import of importlib.import_module"],  # likewise
     "metacount.cli": ["import of importlib.import_module", "exec"],  # a command's file; of nothing
     "metacount.claims": ["import of importlib.import_module"],  # a judge's file
     "metacount.huggingface.config.families": ["import of importlib.import_module"],
