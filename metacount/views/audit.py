@@ -119,7 +119,7 @@ def detail_text(one: Detail, model: Model, witness: str, real: dict[str, Any] | 
     told = {
         "where": f.where + read,
         "counts": f.says,
-        "convention": f.convention or "",
+        "convention": _convention(f.convention),
         "scope": f"{f.scope_says}; this model is {'in' if found.in_scope else 'outside'} it",
         "note": f.note,
         "threads": ", ".join(f.threads),
@@ -142,6 +142,15 @@ def detail_text(one: Detail, model: Model, witness: str, real: dict[str, Any] | 
         lines += ["", *paragraph("smallest", f"{said}: theirs {_number(theirs)}, "
                                  f"ours {_number(ours)}", width)]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _convention(formula: str | None) -> str:
+    """A convention, and whether it is one of those that `count --conventions` lists."""
+    from metacount.textbook.conventions import FORMULAS
+
+    if formula is None:
+        return ""
+    return formula + (", also a row of `count --conventions`" if formula in FORMULAS else "")
 
 
 def _verdict(one: Detail) -> str:
