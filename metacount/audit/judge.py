@@ -114,29 +114,27 @@ def replaced(found: Found, **changes: Any) -> Found:
 
 def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
     """`equal` where theirs less ours is zero for all sizes; else `equal_here` and the condition."""
-    return _in_letters(formula, structure_key(spec), spec)
-
-
-_SEEN: dict[tuple[str, object], tuple[str, str]] = {}
-
-
-def _in_letters(formula: Formula, key: object, spec: ModelSpec) -> tuple[str, str]:
-    known = _SEEN.get((repr(formula), key))
-    if known is not None and known[0] == EQUAL:
-        return known
-    from metacount.algebra.exact import is_zero
-
     try:
         with limited(SECONDS, computing=True):
-            difference = difference_in_letters(formula, spec)
-            if is_zero(difference):
-                found = EQUAL, ""
-            else:
-                found = HERE, _condition(difference, spec)
+            difference = _difference(formula, structure_key(spec), spec)
+            return (EQUAL, "") if difference == 0 else (HERE, _condition(difference, spec))
     except TooLong:
-        found = HERE, f"not decided for all sizes within {SECONDS:g} s"
-    _SEEN[repr(formula), key] = found
-    return found
+        return HERE, f"not decided for all sizes within {SECONDS:g} s"
+
+
+# theirs less ours of a formula for a structure, and a structure with letters for its sizes
+_DIFFERENCES: dict[tuple[Formula, object], Any] = {}
+_PLACES: dict[object, Place] = {}
+
+
+def _difference(formula: Formula, key: object, spec: ModelSpec) -> Any:
+    """Theirs less ours in letters; the number 0 where it is zero for all sizes."""
+    from metacount.algebra.exact import is_zero
+
+    if (formula, key) not in _DIFFERENCES:
+        found = difference_in_letters(formula, spec)
+        _DIFFERENCES[formula, key] = 0 if is_zero(found) else found
+    return _DIFFERENCES[formula, key]
 
 
 def _condition(difference: Any, spec: ModelSpec) -> str:
@@ -172,7 +170,7 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> Any:
     from metacount.algebra.bounded import in_letters as multiplied_out
     from metacount.algebra.exact import plain
 
-    place = place_in_letters(spec)
+    place = _place(structure_key(spec), spec)
 
     def expression(text: str, names: Any) -> Any:
         found = written(text)
@@ -183,6 +181,12 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> Any:
     if formula.convention is None:
         raise ValueError(f"{formula.id} has no convention")
     return plain(theirs - expression(formula.convention, reference(place, formula.kind)))
+
+
+def _place(key: object, spec: ModelSpec) -> Place:
+    if key not in _PLACES:
+        _PLACES[key] = place_in_letters(spec)
+    return _PLACES[key]
 
 
 def place_in_letters(spec: ModelSpec) -> Place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
 from metacount.algebra.numeric import at
 from metacount.algebra.text import read
@@ -43,8 +43,9 @@ def there(terms: tuple[Term, ...], spec: ModelSpec) -> tuple[Term, ...]:
     return tuple(term for term in terms if holds(term.where, spec))
 
 
+@lru_cache(maxsize=1024)
 def place_of(case: Case) -> Place:
-    """A model and a run as names with ints behind them."""
+    """A model and a run as names with ints behind them; the same for every formula."""
     spec, run = case
     return Place(spec, run.batch_size, run.seq_len, DTYPE_BYTES[run.dtype])
 

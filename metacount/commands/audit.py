@@ -110,7 +110,7 @@ def _table(args: argparse.Namespace) -> str:
         return markdown(found)
     from metacount.views.audit import audits_text
 
-    return audits_text(found)
+    return audits_text(found, outside=bool(args.names))
 
 
 def _progress() -> Callable[[int, int], None] | None:

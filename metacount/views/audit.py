@@ -37,8 +37,11 @@ def percent(share: Fraction) -> str:
     return f"{sign}{exact(whole)}.{rest:02d} %"
 
 
-def audits_text(audits: Sequence[Audited]) -> str:
-    """A table for each kind of count, and where a formula is off, by how much and why."""
+def audits_text(audits: Sequence[Audited], *, outside: bool = False) -> str:
+    """A table for each kind of count, and where a formula is off, by how much and why.
+
+    With `outside`, also what it gives outside the scope that its source claims.
+    """
     from metacount.audit.record import KINDS
 
     width = min(columns(), WIDEST)
@@ -52,7 +55,8 @@ def audits_text(audits: Sequence[Audited]) -> str:
         lines.append(dim(drawn[0]))
         for line, one in zip(drawn[1:], group, strict=True):
             lines.append(line)
-            lines += [dim(f"    {text}") for said in told(one) for text in wrapped(said, width - 4)]
+            said = told(one) + (told_outside(one) if outside and one.found else [])
+            lines += [dim(f"    {text}") for each in said for text in wrapped(each, width - 4)]
         lines.append("")
     return "\n".join([*lines, *_summary(audits, width)]) + "\n"
 
@@ -76,6 +80,20 @@ def told(one: Audited) -> list[str]:
     if worst is not None:
         said.append(f"{worst.model}, {exact(worst.seq_len)} tokens: {why(one, worst)}")
     return said
+
+
+def told_outside(one: Audited) -> list[str]:
+    """What a formula gives where its source does not claim it: how many are off, and the worst."""
+    n = one.asked(in_scope=False)
+    worst = one.worst(in_scope=False)
+    if not n:
+        return ["outside its scope no model has all that it asks for"]
+    if worst is None:
+        return [f"outside its scope: equal at {n} models"]
+    return [
+        f"outside its scope: off at {len(one.of('wrong', in_scope=False))} of {n} models, "
+        f"at most {percent(worst.off)}, {worst.model}, {exact(worst.seq_len)} tokens"
+    ]
 
 
 def why(one: Audited, worst: Found) -> str:
@@ -201,13 +219,15 @@ def mfu_text(model: Model, lengths: Sequence[int], rows: Sequence[Utilization], 
     lines = [f"{bold(model.name)}  ({run})", ""]
     heads = ("MFU by the formula of", *(f"{exact(n)} tokens" for n in lengths))
     ours, *others = rows
-    others.sort(key=lambda row: (not row.in_scope, row.mfu[0] is None, row.mfu[0] or 0))
-    body = [(_named(row), *map(_share, row.mfu)) for row in (ours, *others)]
+    asked = [row for row in others if None not in row.mfu]
+    asked.sort(key=lambda row: (not row.in_scope, row.mfu[0]))
+    body = [(_named(row), *map(_share, row.mfu)) for row in (ours, *asked)]
     lines += table(heads, body, "<" + ">" * len(lengths))
     words = (
-        "* the model is outside the scope that the source claims; -: the formula asks for what the "
-        "model does not have. They differ by convention and by mistake: `metacount audit NAME "
-        "--model MODEL` says which."
+        "* the model is outside the scope that the source claims. "
+        f"{len(others) - len(asked)} of {len(others)} formulas ask for what the model does not "
+        "have. They differ by convention and by mistake: `metacount audit NAME --model MODEL` "
+        "says which."
     )
     lines += ["", *wrapped(words, min(columns(), WIDEST))]
     return "\n".join(lines) + "\n"

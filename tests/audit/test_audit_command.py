@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from metacount.audit.mfu import mfu
-from metacount.audit.report import audit
+from metacount.audit.report import Audited, audit
 from metacount.cli import main
 from metacount.errors import InputError
 from metacount.views.audit_data import markdown
@@ -23,8 +25,8 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_readme_has_the_table_that_the_command_prints() -> None:
-    table = markdown(audit())
+def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited, ...]) -> None:
+    table = markdown(audits)
     assert table in README
     assert len(table.splitlines()) <= 25
 
@@ -55,6 +57,28 @@ def test_the_table_fits(
     for said in ("FLOPs of training", "bytes of the KV cache", "-50.00 %", "half is missing",
                  "not judged: metacount has no count of this yet"):  # fmt: skip
         assert said in text
+
+
+def test_what_is_outside_a_scope_is_said_of_what_was_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (one,) = audit("litgpt")
+    worst = one.worst(in_scope=False)
+    assert worst is not None and worst.model == "deepseek-v3"
+    text = " ".join(printed(capsys, "litgpt").split())
+    n = len(one.of("wrong", in_scope=False))
+    assert f"outside its scope: off at {n} of {one.asked(in_scope=False)} models, at most" in text
+
+
+def test_nothing_of_torch_is_loaded() -> None:
+    program = (
+        "import sys\nfrom metacount.cli import main\n"
+        "main(['audit', 'slime', '--model', 'qwen3-4b'])\nprint('torch' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "False"
 
 
 def test_one_formula_term_by_term(
