@@ -25,7 +25,7 @@ class Unset:
         self.__dict__.update(given)
 
     def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
 
 

@@ -40,12 +40,18 @@ def module(s: Sizes, **tables: int) -> Any:
 
 
 # --- Megatron-LM, Megatron-Bridge
+def never(*names: str) -> dict[str, Any]:
+    """Functions of these names that say no: none of these kinds of model is asked about."""
+    return {name: lambda *_: False for name in names}
+
+
+LINEAR = ("is_gated_delta_net_variant", "is_linear_attention_variant", "is_hybrid_model")
+
+
 def megatron(file: Path, s: Sizes) -> Any:
-    no = {
-        name: lambda *_: False
-        for name in ("is_linear_attention_variant", "is_hybrid_model", "is_gated_delta_net_variant")
-    }
-    called = lifted(file, "num_floating_point_operations", **no).num_floating_point_operations
+    called = lifted(
+        file, "num_floating_point_operations", **never(*LINEAR)
+    ).num_floating_point_operations
     return called(megatron_args(s), s["batch_size"])
 
 
@@ -55,6 +61,53 @@ def megatron_params(name: str) -> Callable[[Path, Sizes], Any]:
         return locals_of(called["compute_weight_and_optimizer_memory"], megatron_args(s))[name]
 
     return call
+
+
+def bridge(file: Path, s: Sizes) -> Any:
+    its = megatron_args(s)
+    its.vocab_size, its.make_vocab_size_divisible_by = s["vocab_size"], 1
+    cfg = Unset(model=its, dataset=Unset(), train=Unset())
+    helpers = {
+        "calculate_padded_vocab_size": lambda n, *_, **__: n,
+        "torch": Unset(Tensor=Unset),
+        "LoRA": Unset,
+        "_get_vision_config": lambda _: None,
+        **never(*LINEAR),
+    }
+    called = lifted(file, "num_floating_point_operations", **helpers).num_floating_point_operations
+    return called(cfg, s["batch_size"])
+
+
+def olmo_core(file: Path, s: Sizes) -> Any:
+    import torch
+
+    def part(n: int, **more: Any) -> Args:
+        return Args(parameters=lambda: [torch.empty(n, device="meta")], **more)
+
+    root = file.parents[1]
+    attention = lifted(root / "attention" / "__init__.py", "Attention.num_flops_per_token")
+    plain = lifted(root / "feed_forward.py", "FeedForward.num_flops_per_token")
+    last = lifted(root / "lm_head.py", "LMHead.num_flops_per_token")
+    block = lifted(root / "transformer" / "block.py", "TransformerBlock.num_flops_per_token")
+    whole = lifted(
+        file,
+        "Transformer.num_flops_per_token",
+        cast=lambda _, x: x,
+        List=list,
+        TransformerBlockBase=None,
+    )
+    heads = s["d_model"] * s["head_dim"] * 2 * (s["n_heads"] + s["n_kv_heads"])
+    norms = s["qk_norm_params"] // s["n_layers"]
+    mixer = part(heads + norms, window_size=None, n_heads=s["n_heads"], head_dim=s["head_dim"])
+    mixer.num_flops_per_token = lambda n: attention.num_flops_per_token(mixer, n)
+    ffn = part(3 * s["d_model"] * s["d_ff"])
+    ffn.num_flops_per_token = lambda n: plain.num_flops_per_token(ffn, n)
+    head = part(s["d_model"] * (s["vocab_size"] + 1))
+    head.num_flops_per_token = lambda n: last.num_flops_per_token(head, n)
+    one = Args(attention=mixer, feed_forward=ffn)
+    one.num_flops_per_token = lambda n: block.num_flops_per_token(one, n)
+    model = Args(blocks={str(i): one for i in range(s["n_layers"])}, lm_head=head)
+    return whole.num_flops_per_token(model, s["seq_len"]) * tokens(s)
 
 
 # --- NeMo, NeMo-RL

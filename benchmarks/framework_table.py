@@ -10,6 +10,7 @@ from framework_functions import (
     Function,
     Sizes,
     accelerate,
+    bridge,
     foundry,
     levanter,
     levanter_params,
@@ -22,6 +23,7 @@ from framework_functions import (
     nanotron,
     nemo,
     olmo,
+    olmo_core,
     picotron,
     tinyllama,
     xtuner,
@@ -78,6 +80,12 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "megatron-lm-params": Function(*MEMORY, megatron_params("num_total_parameters")),
     "megatron-lm-active-params": Function(*MEMORY, megatron_params("num_active_parameters")),
+    "megatron-bridge-training": Function(
+        "NVIDIA-NeMo/Megatron-Bridge", "src/megatron/bridge/training/utils/flop_utils.py", bridge
+    ),
+    "olmo-core-training": Function(
+        "allenai/OLMo-core", "src/olmo_core/nn/transformer/model.py", olmo_core
+    ),
     "torchtitan-dense-training": _titan(titan_dense),
     "torchtitan-moe-training": _titan(titan_moe),
     **{

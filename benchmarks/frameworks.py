@@ -56,6 +56,7 @@ MEASURED = (
     "token_table",
     "position_table",
     "matrix_params",
+    "qk_norm_params",
     "bytes_per_value",
 )
 

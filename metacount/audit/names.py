@@ -117,6 +117,8 @@ def _shared_width(place: Place) -> Dim:
 
 def _qk_norms(place: Place) -> Dim:
     spec = place.spec
+    if spec.attention == "mla":
+        return 0
     sizes = (place[name] for name in ("n_heads", "n_kv_heads", "head_dim"))
     return spec.n_layers * norm.qk_norm_params(spec.qk_norm, *sizes)
 
