@@ -57,7 +57,7 @@ def detail(formula: Formula, spec: ModelSpec, model: str, seq_len: int) -> Detai
     found = judged(formula, spec, model, (seq_len,))
     case = spec, Workload(batch_size=1, seq_len=found.seq_len)
     place = place_of(case)
-    theirs = lines_of(formula.terms, place)
+    theirs = lines_of(formula.terms, place, whole=True)
     misses = tuple(line for line in lines_of(formula.misses, place) if line.value)
     difference = sum((line.value for line in theirs), Fraction(0))
     ours: tuple[Line, ...] = ()
@@ -77,14 +77,18 @@ def detail(formula: Formula, spec: ModelSpec, model: str, seq_len: int) -> Detai
     )
 
 
-def lines_of(terms: tuple[Term, ...], place: Place) -> tuple[Line, ...]:
-    """The terms that a model has, each with its value."""
+def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> tuple[Line, ...]:
+    """The terms that a model has, each with its value.
+
+    What asks for something that the model does not have is left out, or, with `whole`, all is.
+    """
     found = []
     for term in there(terms, place.spec):
         try:
             found.append(_line(term.of, term.text, place))
-        except Absent:
-            continue
+        except (Absent, ZeroDivisionError):
+            if whole:
+                return ()
     return tuple(found)
 
 
@@ -107,10 +111,11 @@ def _small(formula: Formula, case: Case) -> tuple[dict[str, int], Fraction, Frac
     from metacount.check.trials import free_sizes, shrunk
 
     late = passed(SMALLER)
+    run = case[1]
     scope = _in_scope(formula, case)
 
     def differs(other: Case) -> bool:
-        if late() or _in_scope(formula, other) is not scope:
+        if late() or _in_scope(formula, other) is not scope or other[1].dtype != run.dtype:
             return False
         try:
             theirs, ours = both(formula, other)

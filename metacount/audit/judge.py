@@ -7,6 +7,7 @@ from functools import cache
 
 from metacount.algebra.limits import TooLong, limited
 from metacount.audit.names import Place, reference
+from metacount.audit.record import NO_COUNT
 from metacount.audit.restated import Absent, both, holds, missed, there, written
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.frozen import frozen
@@ -79,6 +80,8 @@ def judged(
     Without `outside`, letters are not asked about a model outside the formula's scope.
     """
     in_scope = holds(formula.scope, spec)
+    if not formula.judged:
+        return _unasked(formula, spec, model, in_scope, lengths, NO_COUNT)
     worst: Found | None = None
     accounted = True
     for n in lengths_of(spec, lengths):
@@ -87,10 +90,7 @@ def judged(
             theirs, ours = both(formula, case)
             accounted = accounted and theirs - ours == missed(formula, case)
         except (Absent, ZeroDivisionError) as error:
-            return Found(formula=formula.id, model=model, spec=spec, in_scope=in_scope,
-                         verdict=NOT_ASKED,
-                         seq_len=n, theirs=Fraction(0), ours=Fraction(0), accounted=False,
-                         condition=str(error))  # fmt: skip
+            return _unasked(formula, spec, model, in_scope, (n,), str(error))
         one = Found(formula=formula.id, model=model, spec=spec, in_scope=in_scope, verdict=WRONG,
                     seq_len=n,
                     theirs=theirs, ours=ours, accounted=accounted)  # fmt: skip
@@ -104,6 +104,29 @@ def judged(
     if in_scope or outside:
         verdict, condition = in_letters(formula, spec)
     return replaced(worst, accounted=accounted, verdict=verdict, condition=condition)
+
+
+def _unasked(
+    formula: Formula,
+    spec: ModelSpec,
+    model: str,
+    in_scope: bool,
+    lengths: tuple[int, ...],
+    why: str,
+) -> Found:
+    """What is said where there is nothing to compare, and why."""
+    return Found(
+        formula=formula.id,
+        model=model,
+        spec=spec,
+        in_scope=in_scope,
+        verdict=NOT_ASKED,
+        seq_len=lengths_of(spec, lengths)[0],
+        theirs=Fraction(0),
+        ours=Fraction(0),
+        accounted=False,
+        condition=why,
+    )
 
 
 def replaced(found: Found, **changes: Any) -> Found:

@@ -152,7 +152,7 @@ def _details(args: argparse.Namespace) -> str:
 
 
 def _mfu(args: argparse.Namespace) -> str:
-    from metacount.audit.judge import LENGTHS
+    from metacount.audit.judge import LENGTHS, lengths_of
     from metacount.audit.mfu import mfu
     from metacount.resolve import find_model
     from metacount.views.audit import mfu_text
@@ -160,10 +160,14 @@ def _mfu(args: argparse.Namespace) -> str:
 
     run = {"tokens_per_second": args.tokens_per_second, "peak_tflops": args.peak}
     words = f"{_plain(args.tokens_per_second)} tokens/s, peak {_plain(args.peak)} TFLOP/s"
-    lengths = args.seq or list(LENGTHS)
     data, texts = [], []
     for id in args.mfu:
         model = find_model(id, args.settings)
+        lengths = args.seq or list(lengths_of(model.spec, LENGTHS))
+        longest = model.spec.longest
+        if longest is not None and max(lengths) > longest:
+            raise InputError(f"--seq {max(lengths)}: {model.id} has {longest} positions; "
+                             "give as many or fewer")  # fmt: skip
         rows = mfu(model.spec, lengths, **run)
         data.append(mfu_data(model, lengths, rows))
         texts.append(mfu_text(model, lengths, rows, words))

@@ -143,12 +143,14 @@ def detail_text(one: Detail, model: Model, witness: str, real: dict[str, Any] | 
         "threads": ", ".join(f.threads),
         "compared": _compared(real),
         "verdict": _verdict(one),
-        "rests on": witness,
+        "rests on": witness if one.ours else "",
     }
     for label, text in told.items():
         if text:
             lines += paragraph(label, text, width)
-    lines += ["", *_side("theirs", one.theirs, found.theirs, width)]
+    if one.theirs:
+        total = sum((line.value for line in one.theirs), Fraction(0))
+        lines += ["", *_side("theirs", one.theirs, total, width)]
     if one.ours:
         lines += ["", *_amounts(one, width)]
         lines += ["", *_side("theirs less ours", one.misses, found.theirs - found.ours, width)]
@@ -174,7 +176,7 @@ def _convention(formula: str | None) -> str:
 def _verdict(one: Detail) -> str:
     found = one.found
     if not one.ours:
-        return found.condition or "not judged: metacount has no count of this yet"
+        return found.condition if not one.formula.judged else f"cannot be asked: {found.condition}"
     if found.verdict == "wrong":
         return f"off by {percent(found.off)}"
     if found.verdict == "equal":

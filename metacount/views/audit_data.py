@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount.views.audit import misses_of, percent
+from metacount.views.layout import wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from metacount.audit.report import Audited
     from metacount.resolve import Model
 
+MOST = 2  # parts of a difference that a row of the table names
+PROSE = 100  # columns of the lines below the table
 WORTH = Fraction(1, 100)  # a source that is off by less stands in a line below the table
 
 
 def markdown(audits: Sequence[Audited]) -> str:
     """A row for each source that is off by a percent or more in its scope; then the rest."""
-    heads = ("source", "formulas", "equal", "off, at most", "where", "the largest part of it")
+    heads = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
     lines = ["| " + " | ".join(heads) + " |", "|---|--:|--:|--:|---|---|"]
     smaller, equal = [], []
     for group in _by_source(audits):
@@ -41,12 +44,14 @@ def markdown(audits: Sequence[Audited]) -> str:
             continue
         n_equal = sum(a.worst() is None for a in judged)
         missed = misses_of(one, worst)
-        what = missed[0].of if missed else "not accounted for"
+        what = "; ".join(line.of for line in missed[:MOST]) or "not accounted for"
         row = (name, str(len(judged)), str(n_equal), percent(worst.off),
                f"`{one.formula.id}`, {worst.model}", what)  # fmt: skip
         lines.append("| " + " | ".join(row) + " |")
     said = [("Off by less than 1 %", smaller), ("Equal to their convention everywhere", equal)]
-    lines += [""] + [f"{words}: {', '.join(names)}." for words, names in said if names]
+    for words, names in said:
+        if names:
+            lines += ["", *wrapped(f"{words}: {', '.join(names)}.", PROSE)]
     return "\n".join(lines) + "\n"
 
 

@@ -121,7 +121,16 @@ def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     run = ["--mfu", "llama3-8b", "gpt2", "--tokens-per-second", "1e4", "--peak", "312", "--json"]
     both = json.loads(printed(capsys, *run))
     assert [one["model"] for one in both] == ["llama3-8b", "gpt2"]
-    assert both[0]["seq_len"] == [2048, 8192, 32768]
+    assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
+
+
+def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(printed(capsys, "megatron-lm-optimizer", "--model", "gpt2").split())
+    # 18 bytes for each of GPT-2's 124,439,808 parameters
+    assert "not judged: metacount has no count of this yet" in text and "2,239,916,544" in text
+    assert "ours" not in text and "in all" in text
+    text = printed(capsys, "maxtext-deepseek-training", "--model", "gpt2")
+    assert "cannot be asked: the model has no qk_nope_head_dim" in text and "in all" not in text
 
 
 @pytest.mark.parametrize(
@@ -133,6 +142,10 @@ def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
         (["--model", "gpt2"], "--model needs a NAME"),
         (["slime", "--model", "t5-small"], "choose a model of one stack"),
         (["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"], "choose a decoder"),
+        (
+            ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
+            "gpt2 has 1024 positions",
+        ),
         (["--set", "n_layers=2"], "--set changes a model"),
         (["--markdown", "--json"], "--markdown is of the table"),
         (["--seq", "0"], "must be a whole number from 1"),
