@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
+    from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -44,6 +45,7 @@ _HOMES = {
     "flow": "api",
     "price": "measure.operators",
     "summary": "api",
+    "audit": "audit.report",
     "CatalogEntry": "catalog",
     "compare_published": "catalog",
     "entries": "catalog",
@@ -93,6 +95,7 @@ __all__ = [
     "Witness",
     "Workload",
     "__version__",
+    "audit",
     "check",
     "compare_published",
     "count",

@@ -47,6 +47,7 @@ COMMANDS = {
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",
     "lesson": "a page of teaching on one topic, computed as it is printed",
+    "audit": "the formulas that frameworks and papers use, judged",
     "bench": "how long the variants of a layer take, beside what the device can do",
     "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
     "completion": "a script that completes commands, options and names in a shell",

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from metacount.errors import InputError
 from metacount.formulas import ends, model, moe, stack
+from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
 from metacount.textbook import convention_sources as by
 
@@ -35,22 +36,22 @@ class Amounts:
     together were as wide as the model, and exactly those that the mask keeps.
     """
 
-    tokens: int
-    params: int
-    stored: int
-    looked_up: int
-    token_table: int
-    positions: int
-    weights: int
-    head: int
-    blocks: int
-    routers: int
-    pairs: int
-    square_pairs: int
-    kept_pairs: int
+    tokens: Dim
+    params: Dim
+    stored: Dim
+    looked_up: Dim
+    token_table: Dim
+    positions: Dim
+    weights: Dim
+    head: Dim
+    blocks: Dim
+    routers: Dim
+    pairs: Dim
+    square_pairs: Dim
+    kept_pairs: Dim
     causal: bool
 
-    def letters(self) -> dict[str, int]:
+    def letters(self) -> dict[str, Dim]:
         """The amounts of the whole workload under the letters of the formulas."""
         n = self.tokens
         return {
@@ -104,10 +105,15 @@ def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
             "--conventions are of a model with one stack: an encoder-decoder has tokens of two "
             "kinds, and 6·N of neither; leave it out"
         )
-    batch_size, seq_len = workload.batch_size, workload.seq_len
-    run = {"batch_size": batch_size, "seq_len": seq_len}
-    full = model.matmul_flops(spec, **run)
-    causal = model.causal_matmul_flops(spec, **run, prefix_len=workload.prefix_len)
+    return amounts_at(spec, workload.batch_size, workload.seq_len, workload.prefix_len)
+
+
+def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim = 0) -> Amounts:
+    """The amounts of a model of one stack, with letters too for sizes and for the run."""
+    full = model.matmul_flops(spec, batch_size=batch_size, seq_len=seq_len)
+    causal = model.causal_matmul_flops(
+        spec, batch_size=batch_size, seq_len=seq_len, prefix_len=prefix_len
+    )
     windowed, everywhere = stack.attention_layers(spec)
     n_tokens = batch_size * seq_len
     blocks = stack.stack_flops(
@@ -121,13 +127,13 @@ def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
     own_ends = ends.end_flops(spec, n_tokens=n_tokens)
     pooler = ends.pooler_flops(spec, batch_size=batch_size)
     weights = sum(sum(part.values()) for part in (blocks, own_ends, pooler))
-    token_table = int(ends.token_table_params(spec))
+    token_table = ends.token_table_params(spec)
     positions = _position_rows(spec)
     return Amounts(
         tokens=n_tokens,
         params=sum(model.active_params_by_role(spec).values()),
-        stored=int(model.params(spec)),
-        looked_up=token_table + spec.n_token_types * int(ends.table_width(spec)) + positions,
+        stored=model.params(spec),
+        looked_up=token_table + spec.n_token_types * ends.table_width(spec) + positions,
         token_table=token_table,
         positions=positions,
         weights=weights,
@@ -142,20 +148,20 @@ def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
     )  # fmt: skip
 
 
-def _position_rows(spec: ModelSpec) -> int:
+def _position_rows(spec: ModelSpec) -> Dim:
     """Parameters of the tables with a row for each position: embeddings, and PanGu's queries."""
-    rows = int(spec.n_query_positions * spec.d_model)
+    rows: Dim = spec.n_query_positions * spec.d_model
     if spec.position == "learned" and spec.n_positions is not None:
-        rows += int(spec.n_positions * ends.table_width(spec))
+        rows += spec.n_positions * ends.table_width(spec)
     return rows
 
 
-def _router_weights(spec: ModelSpec) -> int:
+def _router_weights(spec: ModelSpec) -> Dim:
     """Weights that score experts, of all layers: the router, and the gate of shared experts."""
     if spec.n_experts is None:
         return 0
-    rows = spec.n_experts + spec.shared_expert_gate
-    return int(stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows))
+    rows = spec.n_experts + int(spec.shared_expert_gate)
+    return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
 
 
 def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:

@@ -1,0 +1,180 @@
+"""Every formula at every model of the catalog: what the table of `metacount audit` is made of."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from metacount import catalog
+from metacount.audit.judge import LENGTHS, NOT_ASKED, judged
+from metacount.audit.record import FLOPS, chosen, compared
+from metacount.check.judgement import EQUAL, HERE, WRONG
+from metacount.frozen import frozen
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from metacount.audit.detail import Line
+    from metacount.audit.judge import Found
+    from metacount.audit.record import Formula
+    from metacount.resolve import Given, Model
+    from metacount.spec import ModelSpec
+
+# kind -> the count whose recorded proofs stand behind our side
+PROVEN = {"params": "params", "active_params": "active_params", "kv_cache": "kv_cache_bytes"}
+
+
+@frozen
+class Audited:
+    """One formula, and what it gives at every model; no `found` where there is nothing to judge by.
+
+    `compared` says with which version of the real function the restatement was compared, and at how
+    many random sizes; `witness` what our side rests on at the model where it is furthest off.
+    """
+
+    formula: Formula
+    found: tuple[Found, ...]
+    compared: dict[str, Any] | None
+    witness: str = ""
+
+    def of(self, verdict: str, *, in_scope: bool = True) -> tuple[Found, ...]:
+        """The models with a verdict, inside the scope that the source claims, or outside."""
+        return tuple(f for f in self.found if f.verdict == verdict and f.in_scope is in_scope)
+
+    def asked(self, *, in_scope: bool = True) -> int:
+        """How many models it was judged at."""
+        return sum(f.in_scope is in_scope and f.verdict != NOT_ASKED for f in self.found)
+
+    def worst(self, *, in_scope: bool = True) -> Found | None:
+        """The model where it is furthest off; None where it is off nowhere."""
+        off = self.of(WRONG, in_scope=in_scope)
+        return max(off, key=lambda f: abs(f.off)) if off else None
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Under what it equals its convention, where it does not for all sizes."""
+        return tuple(dict.fromkeys(f.condition for f in self.of(HERE)))
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on all models of its scope together."""
+        if not self.found:
+            return "not judged"
+        if self.of(WRONG):
+            return "off"
+        return "equal under a condition" if self.of(HERE) else "equal"
+
+
+def audit(
+    names: str | Iterable[str] = (),
+    *,
+    model: Given | None = None,
+    lengths: Iterable[int] = LENGTHS,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Audited, ...]:
+    """Judge the formulas of these names, all where none is given, at `model` or the whole catalog.
+
+    >>> (found,) = audit("slime-forward", model="qwen3-4b")
+    >>> found.verdict, found.found[0].accounted
+    ('off', True)
+    """
+    wanted = chosen((names,) if isinstance(names, str) else tuple(names))
+    at = tuple(lengths)
+    one = None
+    if model is not None:
+        from metacount.resolve import model_of
+
+        one = model_of(model)
+        every = [_at_one(formula, one.spec, one.id, at) for formula in wanted]
+    else:
+        every = _at_all(wanted, at, jobs, progress)
+    known = compared()
+    return tuple(
+        Audited(formula=formula, found=found, compared=known.get(formula.id),
+                witness=_witness(formula, found, one))
+        for formula, found in zip(wanted, every, strict=True)
+    )  # fmt: skip
+
+
+def _at_one(
+    formula: Formula, spec: ModelSpec, id: str, lengths: tuple[int, ...]
+) -> tuple[Found, ...]:
+    return (judged(formula, spec, id, lengths),) if formula.judged else ()
+
+
+def _at_all(
+    wanted: tuple[Formula, ...],
+    lengths: tuple[int, ...],
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[tuple[Found, ...]]:
+    work = [(formula, lengths) for formula in wanted]
+    found: list[tuple[Found, ...]] = [() for _ in wanted]
+    done: Iterable[tuple[int, Any]]
+    if jobs > 1 and len(work) > 1:
+        from metacount.many.pool import answers
+
+        done = answers(at_every_model, work, processes=jobs)
+    else:
+        done = ((i, at_every_model(job)) for i, job in enumerate(work))
+    for n, (i, answer) in enumerate(done):
+        if not isinstance(answer, tuple):
+            raise RuntimeError(f"{wanted[i].id} was not judged: {answer.reason}")
+        found[i] = answer
+        if progress is not None:
+            progress(n + 1, len(work))
+    return found
+
+
+def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
+    """What one formula gives at every model of the catalog that has one stack and is built."""
+    formula, lengths = job
+    if not formula.judged:
+        return ()
+    return tuple(judged(formula, spec, id, lengths, outside=False) for id, spec in models())
+
+
+@cache
+def models() -> tuple[tuple[str, ModelSpec], ...]:
+    """Every model that a formula is judged at: built, and of one stack."""
+    built = ((one.id, one.spec()) for one in catalog.entries() if one.sizes is not None)
+    return tuple((id, spec) for id, spec in built if not spec.has_encoder)
+
+
+def misses_at(formula: Formula, found: Found) -> list[Line]:
+    """The recorded misses that make the difference at a model, the largest first."""
+    from metacount.audit.detail import lines_of
+    from metacount.audit.restated import place_of
+    from metacount.spec import Workload
+
+    spec = found.spec
+    place = place_of((spec, Workload(batch_size=1, seq_len=found.seq_len)))
+    lines = [line for line in lines_of(formula.misses, place) if line.value]
+    return sorted(lines, key=lambda line: -abs(line.value))
+
+
+def _witness(formula: Formula, found: tuple[Found, ...], model: Model | None) -> str:
+    """What our side rests on at the model where the formula is furthest off, if it is off."""
+    off = [f for f in found if f.verdict == WRONG and (f.in_scope or model is not None)]
+    if not off:
+        return ""
+    from metacount.resolve import find_model
+
+    worst = max(off, key=lambda f: abs(f.off))
+    return rests_of(formula, worst, model or find_model(worst.model))
+
+
+def rests_of(formula: Formula, found: Found, model: Model) -> str:
+    """What our count of this kind rests on at `model`: what was proven of it against which code."""
+    from metacount.check.ground import rests_on
+    from metacount.spec import Workload
+
+    if not formula.judged:
+        return ""
+    quantity = "matmul_flops" if formula.kind in FLOPS else PROVEN[formula.kind]
+    return rests_on(model, Workload(seq_len=found.seq_len), quantity)
+
+
+__all__ = ["EQUAL", "HERE", "NOT_ASKED", "WRONG", "Audited", "audit", "models"]

@@ -1,0 +1,166 @@
+"""`metacount audit` as it is typed: table, one formula, MFU, JSON, Markdown, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from metacount.audit.mfu import mfu
+from metacount.audit.report import Audited, audit
+from metacount.cli import main
+from metacount.errors import InputError
+from metacount.views.audit_data import markdown
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["audit", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited, ...]) -> None:
+    table = markdown(audits)
+    assert table in README
+    assert len(table.splitlines()) <= 25
+
+
+def test_the_readme_counts_what_there_is() -> None:
+    audits = audit(("vllm",))  # quick; the numbers below are of the data
+    assert audits
+    from metacount.audit.record import compared, formulas
+
+    every = formulas()
+    said = re.search(
+        r"(\d+) formulas from (\d+) sources, (\d+) of them judged, (\d+) compared with the real",
+        " ".join(README.split()),
+    )
+    assert said is not None
+    judged = sum(f.judged for f in every)
+    sources = len({f.source.id for f in every})
+    assert [int(n) for n in said.groups()] == [len(every), sources, judged, len(compared())]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = printed(capsys, "accelerate", "eleuther-cookbook", "megatron-lm", "vllm")
+    assert max(map(len, text.splitlines())) <= width
+    for said in ("FLOPs of training", "bytes of the KV cache", "-50.00 %", "half is missing",
+                 "not judged: metacount has no count of this yet"):  # fmt: skip
+        assert said in text
+
+
+def test_what_is_outside_a_scope_is_said_of_what_was_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (one,) = audit("litgpt")
+    worst = one.worst(in_scope=False)
+    assert worst is not None and worst.model == "deepseek-v3"
+    text = " ".join(printed(capsys, "litgpt").split())
+    n = len(one.of("wrong", in_scope=False))
+    assert f"outside its scope: off at {n} of {one.asked(in_scope=False)} models, at most" in text
+
+
+def test_nothing_of_torch_is_loaded() -> None:
+    program = (
+        "import sys\nfrom metacount.cli import main\n"
+        "main(['audit', 'slime', '--model', 'qwen3-4b'])\nprint('torch' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "False"
+
+
+def test_one_formula_term_by_term(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = printed(capsys, "accelerate-training", "--model", "llama3-8b")
+    # the numbers are those of test_audit_verdicts, by hand
+    for said in ("12*1*2048*32*(4096//32)*(32 + 8)", "4,026,531,840", "off by -17.85 %",
+                 "projections lack the factor d_model: -16,488,647,884,800", "proven equal to",
+                 "3·(B + A) = 92,358,976,733,184", "with the real function"):  # fmt: skip
+        assert said in text
+    small = re.search(r"theirs ([\d,]+), ours ([\d,]+)", " ".join(text.split()))
+    assert small is not None and small[1] != small[2]
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = json.loads(printed(capsys, "accelerate-training", "--model", "llama3-8b", "--json"))
+    assert sum(term["value"] for term in one["theirs"]) == one["found"]["theirs"]
+    gap = one["found"]["theirs"] - one["found"]["ours"]
+    assert sum(term["value"] for term in one["difference"]) == gap and one["unaccounted"] == 0
+    rows = json.loads(printed(capsys, "vllm", "--json"))
+    assert [row["verdict"] for row in rows] == ["equal", "equal"]
+    assert rows[0]["in_scope"]["equal"] == sum(m["in_scope"] for m in rows[0]["models"])
+
+
+def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    # LLaMA-3-8B at 8,192 tokens, 3·(W + C) = 51,471,187,968 FLOPs a token (tests/test_conventions)
+    # at 8,000 tokens a second on 989 TFLOP/s
+    rows = mfu("llama3-8b", [8192], tokens_per_second=Fraction(8000), peak_tflops=Fraction(989))
+    exact = Fraction(51_471_187_968 * 8000, 989 * 10**12)
+    assert rows[0].formula is None and rows[0].mfu == (exact,)
+    by_id = {row.formula.id: row for row in rows[1:] if row.formula is not None}
+    assert by_id["nanotron-training"].per_token == (57_912_852_480,)
+    assert by_id["palm-training"].per_token == (61_066_469_376,)
+    assert by_id["maxtext-deepseek-training"].mfu == (None,)
+    text = printed(capsys, "--mfu", "llama3-8b", "--seq", "8192", "--tokens-per-second", "8_000",
+                   "--peak", "989")  # fmt: skip
+    assert "41.63 %" in text and "palm-training" in text
+    run = ["--mfu", "llama3-8b", "gpt2", "--tokens-per-second", "1e4", "--peak", "312", "--json"]
+    both = json.loads(printed(capsys, *run))
+    assert [one["model"] for one in both] == ["llama3-8b", "gpt2"]
+    assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
+
+
+def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(printed(capsys, "megatron-lm-optimizer", "--model", "gpt2").split())
+    # 18 bytes for each of GPT-2's 124,439,808 parameters
+    assert "not judged: metacount has no count of this yet" in text and "2,239,916,544" in text
+    assert "ours" not in text and "in all" in text
+    text = printed(capsys, "maxtext-deepseek-training", "--model", "gpt2")
+    assert "cannot be asked: the model has no qk_nope_head_dim" in text and "in all" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["megatron"], "formula 'megatron' is not known"),
+        (["--mfu", "gpt2"], "--mfu needs --tokens-per-second and --peak"),
+        (["--peak", "989"], "belong to --mfu"),
+        (["--model", "gpt2"], "--model needs a NAME"),
+        (["slime", "--model", "t5-small"], "choose a model of one stack"),
+        (["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"], "choose a decoder"),
+        (
+            ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
+            "gpt2 has 1024 positions",
+        ),
+        (["--set", "n_layers=2"], "--set changes a model"),
+        (["--markdown", "--json"], "--markdown is of the table"),
+        (["--seq", "0"], "must be a whole number from 1"),
+        (["--jobs", "0"], "must be 1 to 64"),
+        (["--mfu", "gpt2", "--peak", "fast"], "must be a number more than 0: got 'fast'"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and not captured.out and "Traceback" not in captured.err
+
+
+def test_a_run_that_is_none() -> None:
+    with pytest.raises(InputError, match="must be more than 0"):
+        mfu("gpt2", [8], tokens_per_second=Fraction(0), peak_tflops=Fraction(1))
