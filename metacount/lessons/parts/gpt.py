@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.lessons.here import Here, Rows, Values
-    from metacount.measure.flow.steps import Step
+    from metacount.measure.flow.step import Step
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")
