@@ -76,7 +76,7 @@ def page_of(
             f"choose for example {', '.join(parts.SUCH_AS)}"
         )
     with _randomness(topic):
-        return _Making(topic, lang, Here(found, words), parts).page(settings)
+        return _Making(topic, lang, Here(found, words), parts).page()
 
 
 def _found(model: Given, settings: Sequence[str]) -> Model:
@@ -103,7 +103,7 @@ class _Making:
         self.values: dict[str, Any] = {}
         self.exercises: list[Exercise] = []
 
-    def page(self, settings: Sequence[str]) -> Page:
+    def page(self) -> Page:
         """Every piece of the text, those left out whose conditions do not hold."""
         blocks: list[Block] = []
         title = ""
@@ -113,7 +113,7 @@ class _Making:
                 continue
             if piece.kind == "title":
                 title = self._filled(lines[0].text.removeprefix("# "))
-            elif made := self._block(piece, lines, settings):
+            elif made := self._block(piece, lines):
                 blocks.append(made)
         model = self.here.model
         plain = {k: float(v) if isinstance(v, Fraction) else v for k, v in self.values.items()}
@@ -147,7 +147,7 @@ class _Making:
             lambda found: as_text(self.value(found[1]), found[2] or "", self.here), text
         )
 
-    def _block(self, piece: Piece, lines: list[Line], settings: Sequence[str]) -> Block | None:
+    def _block(self, piece: Piece, lines: list[Line]) -> Block | None:
         texts = [line.text for line in lines]
         if piece.kind == "table":
             return self._table(texts)
@@ -157,7 +157,7 @@ class _Making:
         if piece.kind == "value" and (named := PLACEHOLDER.fullmatch(texts[0])):
             value = self.value(named[1])
             if isinstance(value, Exercise):
-                return self._exercise(value, settings)
+                return self._exercise(value)
             return Block(kind="equation", text=str(value))
         if piece.kind == "heading":
             return Block(kind="heading", text=self._filled(texts[0].removeprefix("## ")))
@@ -178,11 +178,14 @@ class _Making:
                             heads, "see its text")  # fmt: skip
         return Block(kind="table", heads=heads, rows=tuple(rows)) if rows else None
 
-    def _exercise(self, value: Exercise, settings: Sequence[str]) -> Block:
+    def _exercise(self, value: Exercise) -> Block:
         self.exercises.append(value)
-        model = self.here.model.id
-        options = f" {model}" if " " not in model else " MODEL"
-        options += "".join(f" --set {setting}" for setting in (*settings, *value.settings))
+        model = self.here.model
+        options = f" {model.id}" if " " not in model.id else " MODEL"
+        # what the exercise changes takes the place of what the reader changed
+        changes = {name: str(value).lower() for name, value in model.changes.items()}
+        changes |= {name: new for name, _, new in (s.partition("=") for s in value.settings)}
+        options += "".join(f" --set {name}={new}" for name, new in changes.items())
         options += f" --quantity {value.quantity}" if value.quantity != "params" else ""
         return Block(
             kind="exercise",

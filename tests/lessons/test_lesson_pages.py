@@ -129,6 +129,10 @@ def test_an_exercise_says_what_to_type() -> None:
     )
     for exercise in page.exercises:
         parse_settings(exercise.settings)
+    # what the exercise changes takes the place of what the reader changed
+    typed = page_of("embedding", "llama-7b", settings=["tie_embeddings=true", "n_layers=3"])
+    command = next(block.answer for block in typed.blocks if block.kind == "exercise")
+    assert command.endswith("llama-7b --set tie_embeddings=false --set n_layers=3")
 
 
 @pytest.mark.parametrize("topic", TOPICS)

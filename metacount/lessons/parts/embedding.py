@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import cache
 
 from metacount import catalog
+from metacount.claims.parts import value
 from metacount.formulas import ends, model, position
 from metacount.lessons.answers import closed
 from metacount.lessons.here import rows
@@ -122,6 +123,7 @@ VALUES: Values = {
     "learned": lambda here: learned_params(here.spec) > 0,
     "n_positions": lambda here: here.spec.n_positions,
     "learned_params": lambda here: learned_params(here.spec),
+    "biases": lambda here: value(here.spec, "layers_biases"),
     "tied": tied,
     "untied": untied,
     "label": lambda here: _label(here),
