@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import Tree, count, diff, tree, verify
+    from metacount.api import Tree, count, diff, like, tree, verify
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
@@ -50,6 +50,7 @@ _HOMES = {
     "judge_claim": "claims",
     "Count": "textbook.count",
     "count": "api",
+    "like": "api",
     "InputError": "errors",
     "Model": "resolve",
     "find_model": "resolve",
@@ -83,6 +84,7 @@ __all__ = [
     "find_model",
     "ids",
     "judge_claim",
+    "like",
     "tree",
     "verify",
 ]

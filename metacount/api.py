@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.measure.ours.node import Node
-    from metacount.resolve import Given
+    from metacount.resolve import Given, Model
     from metacount.spec import Request, Workload
     from metacount.textbook.count import Count
     from metacount.textbook.diff import Diff
@@ -33,6 +33,22 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     from metacount.textbook.count import count
 
     return count(model_of(model).spec, workload or Request())
+
+
+def like(name: str, **sizes: Any) -> Model:
+    """Make a model like one of the catalog, or of a family, at other sizes.
+
+    Sizes that are not given keep their ratios to d_model, to n_heads and to n_layers.
+
+    >>> small = like("llama", d_model=256, n_layers=4)
+    >>> small.spec.n_heads, small.spec.d_ff, count(small).params
+    (2, 688, 19548416)
+    """
+    from metacount.resolve import LIKE, find_model
+
+    return find_model(
+        LIKE + name, [f"{field}={str(size).lower()}" for field, size in sizes.items()]
+    )
 
 
 def verify(model: Given, workload: Workload | Request | None = None) -> Verification:

@@ -40,6 +40,7 @@ COMMANDS = {
     "count": "parameters, FLOPs and KV cache of a model, or of several side by side",
     "formula": "the closed form of a count, in letters and in numbers",
     "check": "a formula of your own against what the model has",
+    "code": "the code of a module or of a formula",
     "tree": "the module tree of a model, with shapes and parameters",
     "diff": "two models part by part: added, taken away, replaced, resized",
     "verify": "every witness of a model's counts side by side",
@@ -70,6 +71,8 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         args = _parsed(arguments)
+        if hasattr(args, "settle"):
+            args.settle(args)
         text, code = args.run(args)
         return _write(text) or (code if isinstance(code, int) else code())
     except (InputError, SpecError) as error:

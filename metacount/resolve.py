@@ -9,7 +9,10 @@ import os
 
 from metacount import catalog
 from metacount.errors import InputError, SpecError, nearest, printable, shown
-from metacount.frozen import frozen
+from metacount.given import Model as Model
+from metacount.given import Source as Source
+from metacount.given import TransformersOnly as TransformersOnly
+from metacount.given import remedy as remedy
 from metacount.settings import by_flat_name, parse_settings, replaced
 from metacount.spec import ModelSpec
 
@@ -19,48 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
 
-@frozen
-class Source:
-    """A Hugging Face config: its content, and the folder or repository it was read from.
-
-    A bare model type has neither.
-    """
-
-    config: dict[str, Any]
-    folder: str | None = None
-    repository: str | None = None
-
-
-@frozen
-class TransformersOnly:
-    """A model without a spec of ours, which transformers may build; `problem` says why."""
-
-    id: str
-    name: str
-    source: Source
-    problem: str
-
-
-@frozen
-class Model:
-    """A model to be looked at. `entry` is None when it came from a file.
-
-    `refused`: transformers does not take the config, so that nothing of its code speaks of it.
-    """
-
-    id: str
-    name: str
-    spec: ModelSpec
-    entry: catalog.CatalogEntry | None
-    changes: dict[str, Any]
-    source: Source | None = None
-    notes: tuple[str, ...] = ()
-    refused: bool = False
-
-    @property
-    def published(self) -> catalog.CatalogEntry | None:
-        """The entry whose published count belongs to this spec; None once sizes were changed."""
-        return None if self.changes else self.entry
+LIKE = "like:"  # before the name of a model or a family that another one is made like
 
 
 if TYPE_CHECKING:
@@ -91,10 +53,8 @@ def any_of(given: Given) -> Model | TransformersOnly:
         return _from_path(os.fspath(given))
     data = given.to_dict() if hasattr(given, "to_dict") else given
     if not isinstance(data, dict):
-        raise InputError(
-            "a model is a name, a path, a config as a dict, or a ModelSpec: "
-            f"got {shown(repr(given))}"
-        )
+        rule = "a model is a name, a path, a config as a dict, or a ModelSpec"
+        raise InputError(f"{rule}: got {shown(repr(given))}")
     said = "the config"
     return _from_data(data, said, name=said, stem=said, source_of={})
 
@@ -116,18 +76,36 @@ def _with_spec(model: Model | TransformersOnly) -> Model:
     return model
 
 
-def remedy(model: TransformersOnly) -> str:
-    """What can be asked of a model that only transformers knows."""
-    argument = model.id if " " not in model.id else "MODEL"
-    return (
-        f"`metacount count {argument}` measures it, "
-        f"`metacount formula {argument} --from-code` reads a form off its code"
-    )
-
-
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """The model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
+    if argument.lower().startswith(LIKE):
+        return _like(argument[len(LIKE) :], settings)
     return _changed(_find(argument), settings)
+
+
+def _like(name: str, settings: Sequence[str]) -> Model:
+    """A model built like one of the catalog, or of a family, at other sizes."""
+    from metacount.settings.like import scaled, template
+
+    it = template(name)
+    changes, said = by_flat_name(it.spec(), parse_settings(settings))
+    more, ratios = scaled(it.spec(), changes, it.id)
+    spec = replaced(it.spec(), changes | more)
+    return Model(id=LIKE + it.id, name=f"a model like {it.name}", spec=spec, entry=None,
+                 changes=changes | more, computed=(*said, *ratios))  # fmt: skip
+
+
+def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
+    """The model at each value of a size, named by what was set.
+
+    >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
+    [768, 3072]
+    """
+    from metacount.settings.over import each_setting
+
+    found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
+    return [Model(id=it, name=f"{m.name} with {it}", spec=m.spec, entry=m.entry, changes=m.changes,
+                  notes=m.notes, computed=m.computed) for it, m in found]  # fmt: skip
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
@@ -140,10 +118,9 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
     if not typed:
         return model
     if isinstance(model, TransformersOnly):
-        raise InputError(
-            f"--set needs a model that has a spec: {model.problem}; change its config.json instead"
-        )
-    changes = by_flat_name(model.spec, typed)
+        said = f"--set needs a model that has a spec: {model.problem}"
+        raise InputError(f"{said}; change its config.json instead")
+    changes, how = by_flat_name(model.spec, typed)
     # transformers' config would not know of the changes: it is no witness any more
     return Model(
         id=model.id,
@@ -152,6 +129,7 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
         entry=model.entry,
         changes=changes,
         notes=model.notes,
+        computed=tuple(how),
     )
 
 
@@ -230,13 +208,14 @@ def _from_data(
     data = dict(data)
     name = data.pop("name", stem)
     if not isinstance(name, str) or not name:
-        raise InputError(
-            f"{shown(where)}: name must be text: got {shown(repr(name))}; leave it out"
-        )
+        said = f"name must be text: got {shown(repr(name))}; leave it out"
+        raise InputError(f"{shown(where)}: {said}")
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:
-        raise InputError(f"{shown(where)}: {printable(error)}") from None
+        from metacount.settings.missing import said_of
+
+        raise InputError(f"{shown(where)}: {said_of(data, error) or printable(error)}") from None
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
 
 

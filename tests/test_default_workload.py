@@ -156,7 +156,7 @@ def test_the_api_takes_a_model_in_any_form(tmp_path: Path) -> None:
         ("lama-7b", "did you mean"),
         ({"model_type": "rwkv"}, "has no textbook spec"),
         ({"model_type": "gpt2", "n_head": 5}, "n_head"),
-        ({"d_model": 8}, "is missing"),
+        ({"d_model": 8}, "missing: kind .*, n_layers "),
         (tmp_path / "none.json", "none.json"),
     ):
         for ask in (metacount.count, lambda model: metacount.check("0", model)):

@@ -48,7 +48,7 @@ def test_every_path_of_a_model_sets_its_field(name: str) -> None:
         ("t5-base", ["decoder.attention.n_heads=4"],
          "--set decoder.attention.n_heads: encoder and decoder are made alike; set n_heads, which"),
         ("llama-7b", ["n_kv_heads=8", "decoder.attention.n_kv_heads=8"], "n_kv_heads is given tw"),
-        ("llama-7b", ["decoder.n_layers=two"], "--set decoder.n_layers must be a whole number: go"),
+        ("llama-7b", ["decoder.n_layers=two"], "--set decoder.n_layers must be a whole number, or"),
         ("llama-7b", ["head.tied=maybe"], "--set head.tied must be true or false: got 'maybe'"),
     ],
 )  # fmt: skip
@@ -109,7 +109,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "text": (b'"llama"', "got text"),
     "null": (b"null", "got null"),
     "true": (b"true", "got true or false"),
-    "empty object": (b"{}", "kind is missing"),
+    "empty object": (b"{}", "missing: kind (decoder, enc"),
     "binary": (b"\x80\x04\x95\x00\x01", "is not text in UTF-8: byte 0 is 0x80"),
     "utf-16": ('{"d_model": 1}'.encode("utf-16"), "is not text in UTF-8"),
     "nul": (b'{"a": 1}\0\0', "has a NUL byte"),

@@ -33,8 +33,10 @@ SIDES = {
     "metacount.algebra": "ground",
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
+    "metacount.given": "ground",
     "metacount.resolve": "ground",
     "metacount.settings": "ground",
+    "metacount.sources": "ground",
     "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",
@@ -72,7 +74,7 @@ SIDES = {
 FLOORS = (
     ("errors", "frozen", "units", "files", "output_file", "tensors", "witness", "notation"),
     ("spec",),
-    ("algebra", "catalog", "settings"),
+    ("algebra", "catalog", "settings", "given", "sources"),
     ("formulas",),
     ("textbook",),
     ("modules",),

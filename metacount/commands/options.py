@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 from metacount.errors import InputError, nearest, shown
+from metacount.resolve import LIKE
+from metacount.settings.values import dtype, length
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -29,9 +31,14 @@ def whole_number(text: str) -> int:
     raise argparse.ArgumentTypeError(f"must be a whole number: got '{shown(text)}'")
 
 
+def _tokens(text: str) -> int:
+    return length(text) or whole_number(text)
+
+
 def add_model(parser: argparse.ArgumentParser, *, several: bool) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="+" if several else None, help=MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", nargs="*" if several else "?", help=MODEL_HELP)
     add_settings(parser)
+    parser.set_defaults(needs_model=True)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +48,39 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="settings",
-        help="change a size of the model; may be repeated; `metacount models --fields` lists them",
+        help="change a size of the model, by any of its names, to a number or to arithmetic "
+        "(d_ff=8/3*d_model, rounded by multiple_of=256); may be repeated; `metacount models "
+        "--fields` lists them",
+    )
+    parser.add_argument(
+        "--like",
+        metavar="NAME",
+        help="in place of MODEL: one built like this model or family of the catalog, whose other "
+        "sizes follow those of --set",
+    )
+    parser.set_defaults(settle=_take_like)
+
+
+def _take_like(args: argparse.Namespace) -> None:
+    """Make `--like NAME` the MODEL that it stands for."""
+    several = isinstance(args.model, list)
+    if args.like is None:
+        if not args.model and getattr(args, "needs_model", False):
+            raise InputError("MODEL is missing; give one, or --like NAME")
+    elif several:
+        args.model = [*args.model, LIKE + args.like]
+    elif args.model is not None:
+        raise InputError("--like takes the place of MODEL; leave one of them out")
+    else:
+        args.model = LIKE + args.like
+
+
+def add_over(parser: argparse.ArgumentParser) -> None:
+    """One model at several values of a size."""
+    parser.add_argument(
+        "--over",
+        metavar="FIELD=V,V,...",
+        help="MODEL at each of these values, side by side: d_ff=1024,2048,4*d_model",
     )
 
 
@@ -71,26 +110,27 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seq",
-        type=whole_number,
+        type=_tokens,
         metavar="N",
-        help=f"tokens of each sequence (default {SEQ_LEN}, or all that the model has positions "
-        "for, if these are fewer)",
+        help=f"tokens of each sequence; 128k is 128·1,024 (default {SEQ_LEN}, or all that the "
+        "model has positions for, if these are fewer)",
     )
     parser.add_argument(
         "--dtype",
+        type=dtype,
         default=default.dtype,
         metavar="DTYPE",
         help=f"of weights and KV cache: {', '.join(DTYPE_BYTES)} (default {default.dtype})",
     )
     parser.add_argument(
         "--source-len",
-        type=whole_number,
+        type=_tokens,
         metavar="N",
         help="tokens that an encoder-decoder reads (default: --seq)",
     )
     parser.add_argument(
         "--prefix",
-        type=whole_number,
+        type=_tokens,
         default=0,
         metavar="N",
         help="first tokens that a prefix-decoder sees both ways (default 0)",
@@ -135,6 +175,28 @@ def refuse_table(args: argparse.Namespace, asked: str) -> None:
     """Raise `InputError` where what is `asked` for has no table."""
     if args.table is not None:
         raise InputError(f"--{args.table} does not go with {asked}; leave one of them out")
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Which columns a table of models has."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=_column_names,
+        help="a table with a row for each model and these columns: fields of a model, figures, "
+        "by_role.ROLE, active_by_role.ROLE, share.ROLE; also attention, ffn, layers, experts, "
+        "d_ff/d_model",
+    )
+
+
+def _column_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def refuse_columns(args: argparse.Namespace, asked: str) -> None:
+    """Raise `InputError` where what is `asked` for has columns of its own."""
+    if args.columns is not None:
+        raise InputError(f"--columns does not go with {asked}; leave one of them out")
 
 
 def request_of(args: argparse.Namespace) -> Request:

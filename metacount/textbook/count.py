@@ -192,6 +192,7 @@ def count_data(model: Model, result: Count) -> dict[str, Any]:
         "model": model.id,
         "name": model.name,
         "changes": model.changes,
+        "computed": list(model.computed),
         **result.to_dict(),
         "inferred": inferred,
         "notes": list(model.notes),

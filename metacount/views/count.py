@@ -1,4 +1,4 @@
-"""The figures of one model, or of several side by side."""
+"""The figures of one model, each with its definition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from metacount.views.layout import (
     noted_table,
     paragraph,
     table,
-    width_of,
     wrapped,
 )
 from metacount.views.models import compared
@@ -22,8 +21,6 @@ from metacount.views.proven import proven_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from metacount.resolve import Model
     from metacount.spec import ModelSpec
     from metacount.textbook.count import Count
@@ -63,7 +60,9 @@ def _title(model: Model, width: int) -> list[str]:
     lines += wrapped(", ".join(facts), min(width, WIDEST_TEXT))
     if model.changes:
         changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
-        lines += paragraph("changed", changed, width)
+        lines += paragraph("changed " if model.computed else "changed", changed, width)
+    for said in model.computed:
+        lines += paragraph("computed", said, width)
     return lines
 
 
@@ -195,93 +194,3 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     config = None if model.source is None else model.source.config
     proof = None if model.refused else proven(model.spec, result.workload, config)
     return lines if proof is None else [*lines, *proven_lines(proof, width)]
-
-
-def comparison_text(models: Sequence[Model], results: Sequence[Count]) -> str:
-    """Several models side by side, as many columns at once as fit."""
-    width = columns()
-    labels = _comparison_labels(results)
-    cells = [
-        _comparison_cells(model, result, labels)
-        for model, result in zip(models, results, strict=True)
-    ]
-    blocks: list[list[int]] = []
-    for i in range(len(models)):
-        block = [*(blocks[-1] if blocks else []), i]
-        heads, rows = _side_by_side(models, labels, cells, block)
-        if blocks and width_of(heads, rows) <= width:
-            blocks[-1] = block
-        else:
-            blocks.append([i])
-    texts = [bold(_common_line(models, results))]
-    for block in blocks:
-        heads, rows = _side_by_side(models, labels, cells, block)
-        texts.append("\n".join(table(heads, rows, "<" + ">" * len(block))))
-    lines: list[str] = []
-    for model, result in zip(models, results, strict=True):
-        for warning in result.warnings:
-            lines += paragraph(f"warning  {model.id}", warning, width)
-    counted = (
-        "by the formulas; `metacount verify MODEL` compares them with code, "
-        "`metacount count MODEL` says what each figure means"
-    )
-    lines += paragraph("counted", counted, width)
-    return "\n\n".join([*texts, "\n".join(lines)]) + "\n"
-
-
-def _common_line(models: Sequence[Model], results: Sequence[Count]) -> str:
-    """The workload, as far as it is common to all models."""
-    lines = {_workload_line(m.spec, r) for m, r in zip(models, results, strict=True)}
-    if len(lines) == 1:
-        return lines.pop()
-    run = results[0].workload
-    same = len({result.workload.seq_len for result in results}) == 1
-    parts = [f"batch {run.batch_size}", *([f"seq {run.seq_len}"] if same else [])]
-    return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
-
-
-def _comparison_labels(results: Sequence[Count]) -> list[str]:
-    roles = [r for r in results[0].by_role if any(result.by_role[r] for result in results)]
-    keys = [
-        "active_params",
-        "active_params_no_embed",
-        "param_bytes",
-        "matmul_flops",
-        "causal_matmul_flops",
-        "decode_matmul_flops",
-        "kv_cache_bytes_per_token",
-        "kv_cache_bytes",
-    ]
-    lengths = {result.workload.seq_len for result in results}
-    run = ["seq_len"] if len(lengths) > 1 else []
-    return ["kind", "n_layers", "d_model", "", *roles, "params", "", *run, *keys]
-
-
-def _comparison_cells(model: Model, result: Count, labels: Sequence[str]) -> list[str]:
-    data = result.to_dict()
-    cells = []
-    for label in labels:
-        if label in ("kind", "n_layers", "d_model"):
-            text = str(getattr(model.spec, label))
-            if label == "n_layers" and model.spec.has_encoder:
-                text = f"{model.spec.n_encoder_layers} + {text}"
-            cells.append(text)
-        elif label == "seq_len":
-            cells.append(str(result.workload.seq_len))
-        elif not label:
-            cells.append("")
-        else:
-            value = result.by_role[label] if label in result.by_role else data[label]
-            cells.append(DASH if value is None else units.exact(value))
-    return cells
-
-
-def _side_by_side(
-    models: Sequence[Model], labels: Sequence[str], cells: Sequence[Sequence[str]], block: list[int]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    heads = ("", *(models[i].id for i in block))
-    rows = [
-        (label, *(cells[i][row] for i in block)) if label else ()
-        for row, label in enumerate(labels)
-    ]
-    return heads, rows

@@ -34,12 +34,12 @@ def columns() -> int:
 
 def bold(text: str) -> str:
     """`text` in bold on a terminal, as it is elsewhere."""
-    return f"\x1b[1m{text}\x1b[0m" if text and _is_terminal() else text
+    return f"\x1b[1m{text}\x1b[0m" if text and is_terminal() else text
 
 
 def dim(text: str) -> str:
     """`text` in faint letters on a terminal, as it is elsewhere."""
-    return f"\x1b[2m{text}\x1b[0m" if text and _is_terminal() else text
+    return f"\x1b[2m{text}\x1b[0m" if text and is_terminal() else text
 
 
 # ANSI's eight colours; every terminal has its own idea of them that is legible on its background.
@@ -50,7 +50,7 @@ COLOURS = {"embedding": 36, "position": 36, "attention": 34, "ffn": 32, "moe": 3
 def coloured(text: str, role: str | None) -> str:
     """`text` in the colour of a role on a terminal that takes colours, as it is elsewhere."""
     code = COLOURS.get(role or "")
-    return f"\x1b[{code}m{text}\x1b[0m" if text and code and _is_terminal() else text
+    return f"\x1b[{code}m{text}\x1b[0m" if text and code and is_terminal() else text
 
 
 def draws_lines() -> bool:
@@ -59,7 +59,8 @@ def draws_lines() -> bool:
     return encoding.lower().startswith("utf")
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """Whether stdout is a terminal that shows colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()

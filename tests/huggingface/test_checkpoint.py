@@ -23,6 +23,7 @@ from metacount.huggingface.checkpoint.conversion import transformers_conversion
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.names import ModuleTensors
 from metacount.huggingface.checkpoint.witness import (
+    CheckpointReport,
     checkpoint_witness,
     compare,
     find_checkpoint,
@@ -271,6 +272,15 @@ def test_a_whole_prediction_layer_is_explained_by_its_own_parts() -> None:
     assert comparison.agree
 
 
+def test_a_prediction_layer_after_a_single_layer() -> None:
+    module = ModuleTensors(parameters={"model.layers.0.up.weight": (17, 13)})
+    stored = (tensor("model.layers.0.up.weight", 17, 13), tensor("model.layers.1.enorm.weight", 13))
+    comparison = compare(module, stored)
+    assert [(extra.name, extra.kind) for extra in comparison.extra] == [
+        ("model.layers.1.enorm.weight", PREDICTION)
+    ]
+
+
 def test_tied_copies() -> None:
     tied = {"lm_head.weight": "model.embed.weight"}
     both = against(tensor("lm_head.weight", 101, 13), tied=tied)
@@ -339,8 +349,6 @@ def test_the_witness() -> None:
         return checkpoint_witness(report, against(*freqs)).detail
 
     def read(tensors: tuple[StoredTensor, ...]) -> Any:
-        from metacount.huggingface.checkpoint.witness import CheckpointReport
-
         return CheckpointReport(source="here", tensors=tensors, files=("f",), sharded=True)
 
     assert said(32) == "1 shard, 35 tensors, f32, bf16; +2,048 values of 32 inv_freq buffers"
@@ -351,6 +359,16 @@ def test_the_witness() -> None:
     assert witness.parts == dict.fromkeys(witnesses.BREAKDOWNS)
     assert checkpoint_witness(report, None).figures["params"] is None
     assert witnesses.differences((witness, witness)) == ()
+
+
+def test_the_report_as_plain_data() -> None:
+    report = CheckpointReport(source="here", tensors=tuple(WHOLE), files=("a", "b"), sharded=True)
+    n_values = sum(each.n_values for each in WHOLE)
+    assert report.to_dict() == {
+        "source": "here", "files": 2, "tensors": 3, "values": n_values, "bytes": 2 * n_values,
+        "values_by_dtype": {"BF16": n_values}, "total_size": None, "total_size_agrees": None,
+        "total_size_values": None, "not_indexed": 0,
+    }  # fmt: skip
 
 
 def test_where_a_checkpoint_is(tmp_path: Path) -> None:

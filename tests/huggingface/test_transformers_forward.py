@@ -64,6 +64,17 @@ def test_equals_torchs_counter_where_that_is_right(config: dict[str, Any]) -> No
     assert found.all_flops == counter.get_total_flops() > 0
 
 
+def test_an_encoder_has_no_opinion_on_decode_and_cache() -> None:
+    bert = {"model_type": "bert", "vocab_size": 101, "hidden_size": 12, "num_hidden_layers": 2,
+            "num_attention_heads": 3, "intermediate_size": 17,
+            "architectures": ["BertForMaskedLM"]}  # fmt: skip
+    said = transformers_witness(bert, RUN)
+    assert "no opinion on decode and cache: its class does not generate" in said.detail
+    for quantity in ("decode_matmul_flops", "kv_cache_bytes", "kv_cache_bytes_per_token"):
+        assert said.figures[quantity] is None
+    assert said.figures["matmul_flops"] is not None
+
+
 def test_fused_experts_are_priced_where_torchs_counter_says_nothing() -> None:
     run = measure_any_forward(build_transformers(MIXTRAL)[0], RUN)
     # router [5, 12], then 2 of 5 experts of three matrices

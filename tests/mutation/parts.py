@@ -98,6 +98,7 @@ PARTS = {
             "tests/huggingface/test_checkpoint_header.py",
             "tests/huggingface/test_checkpoint_hub.py",
             "tests/huggingface/test_weights.py",
+            "tests/huggingface/test_logits.py",
             "tests/huggingface/test_minilm.py",
         ),
         BOTH,
@@ -121,10 +122,10 @@ PARTS = {
         BOTH,
     ),
     "metacount/spec": Part(
-        ("metacount/spec", "metacount/resolve.py", "metacount/settings.py",
+        ("metacount/spec", "metacount/resolve.py", "metacount/settings",
          "metacount/commands/options.py"),
         ("tests/test_spec.py", "tests/test_law.py", "tests/test_symbols.py",
-         "tests/test_resolve.py", "tests/commands/test_count_command.py",
+         "tests/test_resolve.py", "tests/test_settings.py", "tests/commands/test_count_command.py",
          "tests/commands/test_dead_ends.py", "tests/test_cli.py"),
     ),
     "metacount/textbook": Part(

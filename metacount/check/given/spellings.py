@@ -5,12 +5,14 @@ A function that asks a config for `attention_bias` must get the model's answer, 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import sympy
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.families import family_of
+from metacount.spec.legend import SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,54 +34,26 @@ def _biased(spec: ModelSpec) -> bool:
     return bool(spec.q_bias or spec.mla_bias)
 
 
-# What configs call what is structure here. Sizes stand in the legend of `symbols`.
+# What configs call what is structure here. What is a field of ours stands in the legend.
 STRUCTURE: dict[str, Callable[[ModelSpec], Any]] = {
-    **dict.fromkeys(
-        ("tie_word_embeddings", "tied_embeddings", "tie_embedding", "tied", "tie_weights",
-         "weight_tying", "share_embeddings", "tie_encoder_decoder_embeddings"),
-        lambda spec: spec.tie_embeddings,
-    ),
+    **{word: attrgetter(field) for field, words in SWITCHES.items() for word in words},
     **dict.fromkeys(
         ("attention_bias", "attn_bias", "use_attention_bias", "attn_qkv_bias"), _biased
-    ),
-    **dict.fromkeys(
-        ("qkv_bias", "use_qkv_bias", "add_qkv_bias", "attention_qkv_bias"),
-        lambda spec: spec.q_bias,
     ),
     **dict.fromkeys(
         ("attention_out_bias", "attention_output_bias", "out_bias", "o_proj_bias"),
         lambda spec: spec.o_bias or spec.mla_bias,
     ),
     **dict.fromkeys(
-        ("mlp_bias", "use_mlp_bias", "feed_forward_bias", "ffn_bias"), lambda spec: spec.ffn_bias
-    ),
-    **dict.fromkeys(
         ("use_bias", "bias", "add_bias_linear"), lambda spec: _biased(spec) or spec.ffn_bias
     ),
-    **dict.fromkeys(("lm_head_bias", "head_bias", "output_bias"), lambda spec: spec.head_bias),
     **dict.fromkeys(
         ("use_qk_norm", "qk_norm", "qk_layernorm", "use_query_key_norm"),
         lambda spec: spec.qk_norm not in ("none", "l2"),
     ),
-    **dict.fromkeys(
-        ("hidden_act", "hidden_activation", "activation_function", "act_fn", "activation_fn"),
-        lambda spec: spec.activation,
-    ),
-    **dict.fromkeys(
-        ("gated_mlp", "use_glu", "use_swiglu", "swiglu", "glu", "is_gated_act", "gated_ffn",
-         "gated_linear_unit"),
-        lambda spec: spec.gated,
-    ),
-    **dict.fromkeys(
-        ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"),
-        lambda spec: spec.norm_eps,
-    ),
-    **dict.fromkeys(("norm_type", "normalization"), lambda spec: spec.norm),
     **dict.fromkeys(("use_rmsnorm", "rmsnorm", "rms_norm"), lambda spec: spec.norm == "rmsnorm"),
-    "layer_norm_bias": lambda spec: spec.norm_bias,
     **dict.fromkeys(("alibi", "use_alibi"), lambda spec: spec.position == "alibi"),
     **dict.fromkeys(("use_rope", "rotary", "use_rotary"), lambda spec: spec.position == "rope"),
-    "position_embedding_type": lambda spec: spec.position,
     **dict.fromkeys(
         ("parallel_attn", "use_parallel_residual", "parallel_residual"),
         lambda spec: spec.norm_placement in ("parallel", "parallel_two"),
@@ -90,15 +64,8 @@ STRUCTURE: dict[str, Callable[[ModelSpec], Any]] = {
         ("use_mla", "is_mla", "multi_latent_attention"), lambda spec: spec.attention == "mla"
     ),
     **dict.fromkeys(
-        ("add_pooling_layer", "has_pooler", "add_pooler"), lambda spec: spec.pooler
-    ),
-    **dict.fromkeys(
         ("use_sliding_window", "has_sliding_window"), lambda spec: spec.window is not None
     ),
-    **dict.fromkeys(
-        ("final_layernorm", "add_final_layer_norm", "use_final_norm"), lambda spec: spec.final_norm
-    ),
-    "attention_sink": lambda spec: spec.attention_sinks,
 }  # fmt: skip
 
 

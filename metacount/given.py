@@ -1,0 +1,67 @@
+"""What MODEL can be: a model with a spec, or one that only transformers knows."""
+
+from __future__ import annotations
+
+from metacount.frozen import frozen
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.catalog import CatalogEntry
+    from metacount.spec import ModelSpec
+
+
+@frozen
+class Source:
+    """A Hugging Face config: its content, and the folder or repository it was read from.
+
+    A bare model type has neither.
+    """
+
+    config: dict[str, Any]
+    folder: str | None = None
+    repository: str | None = None
+
+
+@frozen
+class TransformersOnly:
+    """A model without a spec of ours, which transformers may build; `problem` says why."""
+
+    id: str
+    name: str
+    source: Source
+    problem: str
+
+
+@frozen
+class Model:
+    """A model to be looked at. `entry` is None when it came from a file.
+
+    `refused`: transformers does not take the config, so that nothing of its code speaks of it.
+    `computed`: how sizes that were not given as numbers came about.
+    """
+
+    id: str
+    name: str
+    spec: ModelSpec
+    entry: CatalogEntry | None
+    changes: dict[str, Any]
+    source: Source | None = None
+    notes: tuple[str, ...] = ()
+    refused: bool = False
+    computed: tuple[str, ...] = ()
+
+    @property
+    def published(self) -> CatalogEntry | None:
+        """The entry whose published count belongs to this spec; None once sizes were changed."""
+        return None if self.changes else self.entry
+
+
+def remedy(model: TransformersOnly) -> str:
+    """What can be asked of a model that only transformers knows."""
+    argument = model.id if " " not in model.id else "MODEL"
+    return (
+        f"`metacount count {argument}` measures it, "
+        f"`metacount formula {argument} --from-code` reads a form off its code"
+    )

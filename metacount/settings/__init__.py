@@ -1,0 +1,179 @@
+"""What `--set FIELD=VALUE` says: sizes by any of their names, as numbers or as arithmetic."""
+
+from __future__ import annotations
+
+from metacount.errors import InputError, SpecError, nearest, shown
+from metacount.settings.names import (
+    BIAS,
+    MULTIPLE_OF,
+    QKV_BIAS,
+    biases,
+    field_of,
+    flat_name,
+    known,
+    meant,
+)
+from metacount.settings.values import GATED, Arithmetic, flag, multiple, value_of
+from metacount.spec import FIELDS, ModelSpec
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from fractions import Fraction
+    from typing import Any
+
+SIZES = tuple(name for name, field in FIELDS.items() if field.takes == "whole")
+WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared")  # what `multiple_of` rounds
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`FIELD=VALUE` texts as values of the fields' types; FIELD is any name of a field.
+
+    >>> parse_settings(["n_layers=1_000", "tie_embeddings=true", "window=none"])
+    {'n_layers': 1000, 'tie_embeddings': True, 'window': None}
+    >>> parse_settings(["num_hidden_layers=2", "activation=swiglu", "n_positions=128k"])
+    {'n_layers': 2, 'activation': 'silu', 'gated': True, 'n_positions': 131072}
+    """
+    changes: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        name = name.strip()
+        if not equals:
+            raise InputError(f"--set needs FIELD=VALUE: got '{shown(setting)}'")
+        for key, value in _parsed(name, text.strip()).items():
+            if key in changes:
+                raise InputError(f"--set: {key} is given twice; leave one out")
+            changes[key] = value
+    if MULTIPLE_OF in changes and not any(isinstance(v, Arithmetic) for v in changes.values()):
+        raise InputError(f"--set {MULTIPLE_OF} rounds a width that is given as arithmetic; "
+                         "add one, such as d_ff=8/3*d_model")  # fmt: skip
+    return changes
+
+
+def _parsed(name: str, text: str) -> dict[str, Any]:
+    """One setting's values, by flat name or path, or by a word that several fields go under."""
+    if name == MULTIPLE_OF:
+        return {name: multiple(text)}
+    if name == BIAS:
+        return {name: flag(name, text)}
+    if name in QKV_BIAS:
+        return dict.fromkeys(("q_bias", "k_bias", "v_bias"), flag(name, text))
+    found, field = meant(name), field_of(name)
+    key = found[0] if len(found) == 1 else name
+    if field.name == "activation" and text.lower() in GATED:
+        return {key: GATED[text.lower()], "gated": True}
+    value = value_of(field, name, text)
+    if isinstance(value, Arithmetic):
+        for word in value.words:
+            if not known(word) or field_of(word).takes != "whole":
+                remedy = nearest(word, SIZES, "see `metacount models --fields`")
+                raise InputError(f"--set {name}: '{shown(word)}' is no size of a model; {remedy}")
+    return {key: value}
+
+
+def by_flat_name(spec: ModelSpec, typed: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What was set, by flat name, and how what was given as arithmetic came about, in words."""
+    words = {name: value for name, value in typed.items() if name in FIELDS}
+    paths = spec.paths(**words)
+    changes: dict[str, Any] = {}
+    for name, value in typed.items():
+        if name not in (BIAS, MULTIPLE_OF):
+            flat = flat_name(spec, name, paths)
+            if flat in changes:
+                raise InputError(f"--set: {flat} is given twice; leave one out")
+            changes[flat] = value
+    if BIAS in typed:
+        changes = dict.fromkeys(biases(spec, changes), typed[BIAS]) | changes
+    return _computed(spec, paths, changes, typed.get(MULTIPLE_OF))
+
+
+def _computed(
+    spec: ModelSpec, paths: Mapping[str, str], changes: dict[str, Any], step: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The changes with arithmetic as numbers: each after the sizes that it speaks of."""
+    from_here = {**spec.to_dict(), **changes}
+    said: list[str] = []
+    waiting = [name for name, value in changes.items() if isinstance(value, Arithmetic)]
+    while waiting:
+        for name in waiting:
+            it = changes[name]
+            flat = {word: flat_name(spec, word, paths) for word in it.words}
+            # a size in its own arithmetic is what it was
+            sizes = {word: getattr(spec, field) if field == name else from_here[field]
+                     for word, field in flat.items()}  # fmt: skip
+            if any(isinstance(value, Arithmetic) for value in sizes.values()):
+                continue
+            for word, value in sizes.items():
+                if value is None:
+                    raise InputError(f"--set {name}: this model has no {word}")
+            changes[name] = from_here[name] = _rounded(name, it, sizes, step, said)
+            break
+        else:
+            raise InputError(f"--set: {' and '.join(waiting)} depend on each other; "
+                             "give one as a number")  # fmt: skip
+        waiting = [n for n, value in changes.items() if isinstance(value, Arithmetic)]
+    return changes, said
+
+
+def _rounded(
+    name: str, it: Arithmetic, sizes: Mapping[str, int], step: int | None, said: list[str]
+) -> int:
+    """The value of arithmetic; a width is cut and rounded up to a multiple, where one is given."""
+    from metacount.algebra.numeric import at
+
+    try:
+        exact = at(it.tree, sizes)
+    except InputError as error:
+        raise InputError(f"--set {name}: {error}") from None
+    if step is not None and name in WIDTHS:
+        found = -(-int(exact) // step) * step
+        cut = "" if exact == int(exact) else f", cut to {int(exact):,}"
+        said.append(f"{name} = {it.text} = {_written(exact)}{cut}, up to a multiple of {step}: "
+                    f"{found:,}")  # fmt: skip
+        return found
+    if exact != int(exact):
+        remedy = (
+            f"add --set {MULTIPLE_OF}=256 to round as LLaMA does, or " if name in WIDTHS else ""
+        )
+        raise InputError(f"--set {name}: {shown(it.text)} is {_written(exact)}, no whole number; "
+                         f"{remedy}use floor(...) or ceil(...)")  # fmt: skip
+    said.append(f"{name} = {it.text} = {int(exact):,}")
+    return int(exact)
+
+
+def _written(value: int | Fraction) -> str:
+    """A value for the eye: whole, or with two decimals."""
+    return f"{int(value):,}" if value == int(value) else f"{float(value):,.2f}"
+
+
+def replaced(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
+    """The spec with other values; an error tells what to type."""
+    try:
+        return ModelSpec.from_dict({**spec.to_dict(), **changes})
+    except SpecError as error:
+        from metacount.settings.missing import said_of
+
+        said = said_of({**spec.to_dict(), **changes}, error)
+        if said is not None:
+            raise InputError(f"--set: {said}") from None
+        raise error.reworded(
+            unset=lambda name: (
+                f"leave out `--set {name}`"
+                if name in changes
+                else f"add `--set {name}={_typed(FIELDS[name].absent)}`"
+            ),
+            give=lambda name: f"add `--set {name}={_placeholder(name)}`",
+        ) from None
+
+
+def _typed(value: object) -> str:
+    """A field's value as --set takes it.
+
+    >>> _typed(None), _typed(False), _typed("gqa")
+    ('none', 'false', 'gqa')
+    """
+    return str(value).lower()
+
+
+def _placeholder(name: str) -> str:
+    return "true" if FIELDS[name].takes == "flag" else "NUMBER"

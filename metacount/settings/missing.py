@@ -1,0 +1,66 @@
+"""Find every field that a model still needs, not only the first."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.spec import FIELDS, ModelSpec
+from metacount.spec.flat import REQUIRED_NAMES
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+NEEDED = "is needed"  # how the rule begins that asks for a field
+# Values with which nothing else is asked for, to go on looking with.
+GUESSES: dict[str, Any] = {"kind": "decoder", "vocab_size": None, "position": "none",
+                           "activation": "relu", "gated": False, "norm": "layernorm"}  # fmt: skip
+
+
+def missing_fields(data: Mapping[str, Any]) -> list[str]:
+    """The fields that `data` lacks to be a model, the required ones first.
+
+    >>> missing_fields({"kind": "decoder", "d_model": 8, "n_layers": 2, "vocab_size": 9,
+    ...                 "n_heads": 2, "norm": "rmsnorm", "position": "learned"})
+    ['activation', 'gated', 'n_kv_heads', 'head_dim', 'n_positions', 'd_ff']
+    """
+    missing = [name for name in REQUIRED_NAMES if name not in data]
+    filled = {**data, **{name: GUESSES.get(name, 2) for name in missing}}
+    for _ in FIELDS:
+        try:
+            ModelSpec.from_dict(filled)
+        except SpecError as error:
+            if not error.rule.startswith(NEEDED) or not error.remedy.startswith("set "):
+                break
+            name = error.remedy.split()[1]
+            if name not in FIELDS or filled.get(name) is not None:
+                break
+            missing.append(name)
+            filled[name] = filled["n_heads"] if name == "n_kv_heads" else 2
+        else:
+            break
+    return missing
+
+
+def said_of(data: Mapping[str, Any], error: SpecError) -> str | None:
+    """What the error of a model says, with every field that is missing; None for another error."""
+    if error.rule != "is missing" and not error.rule.startswith(NEEDED):
+        return None
+    fields = missing_fields(data)
+    return f"missing: {named(fields)}" if len(fields) > 1 else None
+
+
+def named(fields: list[str]) -> str:
+    """Fields with what each may be.
+
+    >>> named(["norm", "gated", "d_ff"])
+    'norm (layernorm or rmsnorm), gated (true or false), d_ff (a number)'
+    """
+    return ", ".join(f"{name} ({_takes(name)})" for name in fields)
+
+
+def _takes(name: str) -> str:
+    field = FIELDS[name]
+    if field.choices:
+        return " or ".join((", ".join(field.choices[:-1]), field.choices[-1]))
+    return "true or false" if field.takes == "flag" else "a number"

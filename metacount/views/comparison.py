@@ -1,0 +1,129 @@
+"""The figures of several models side by side, whether counted by formula or measured."""
+
+from __future__ import annotations
+
+import os
+
+from metacount import units
+from metacount.files import CONFIG
+from metacount.resolve import Model
+from metacount.spec import DTYPE_BYTES
+from metacount.views.layout import bold, columns, paragraph, table, width_of
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from metacount.resolve import TransformersOnly
+
+DASH = "-"
+FACTS = ("kind", "n_layers", "d_model")
+FIGURES = (
+    "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
+    "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes_per_token", "kv_cache_bytes",
+)  # fmt: skip
+
+
+def heading(model: Model | TransformersOnly) -> str:
+    """What a column is headed by: a name, or the folder of a config.
+
+    >>> from metacount.resolve import find_any
+    >>> heading(find_any("gpt2")), heading(find_any("type:llama"))
+    ('gpt2', 'type:llama')
+    """
+    if model.source is None or model.source.folder is None:
+        return model.id
+    file = os.path.basename(model.id)
+    return os.path.basename(model.source.folder) if file == CONFIG else file.removesuffix(".json")
+
+
+def comparison_text(
+    models: Sequence[Model | TransformersOnly], data: Sequence[dict[str, Any]]
+) -> str:
+    """What `count --json` says of each model, as many columns at once as fit."""
+    width = columns()
+    labels = _labels(data)
+    cells = [_cells(model, each, labels) for model, each in zip(models, data, strict=True)]
+    names = [heading(model) for model in models]
+    blocks: list[list[int]] = []
+    for i in range(len(models)):
+        block = [*(blocks[-1] if blocks else []), i]
+        heads, rows = _side_by_side(names, labels, cells, block)
+        if blocks and width_of(heads, rows) <= width:
+            blocks[-1] = block
+        else:
+            blocks.append([i])
+    texts = [bold(_common_line(data))]
+    for block in blocks:
+        heads, rows = _side_by_side(names, labels, cells, block)
+        texts.append("\n".join(table(heads, rows, "<" + ">" * len(block))))
+    return "\n\n".join([*texts, "\n".join(notes(models, data, width))]) + "\n"
+
+
+def notes(
+    models: Sequence[Model | TransformersOnly], data: Sequence[dict[str, Any]], width: int
+) -> list[str]:
+    """What is to be said of the figures: warnings, and where they come from."""
+    lines: list[str] = []
+    for model, each in zip(models, data, strict=True):
+        for warning in each["warnings"]:
+            lines += paragraph(f"warning  {heading(model)}", warning, width)
+    counted = (
+        "by the formulas; `metacount verify MODEL` compares them with code, "
+        "`metacount count MODEL` says what each figure means"
+    )
+    if any(isinstance(model, Model) for model in models):
+        lines += paragraph("counted", counted, width)
+    for model, each in zip(models, data, strict=True):
+        if not isinstance(model, Model):
+            lines += paragraph(f"measured  {heading(model)}", f"by {each['detail']}", width)
+    return lines
+
+
+def _common_line(data: Sequence[dict[str, Any]]) -> str:
+    """The workload, as far as it is common to all models."""
+    runs = [each["workload"] for each in data]
+    parts = [f"batch {runs[0]['batch_size']}"]
+    for name, label in (("seq_len", "seq"), ("source_len", "source"), ("prefix_len", "prefix")):
+        values = {run[name] for run in runs}
+        if len(values) == 1 and (value := values.pop()):
+            parts.append(f"{label} {value}")
+    dtype = runs[0]["dtype"]
+    return ", ".join([*parts, f"{dtype} ({DTYPE_BYTES[dtype]} bytes per value)"])
+
+
+def _labels(data: Sequence[dict[str, Any]]) -> list[str]:
+    roles = [role for role in data[0]["by_role"] if any(each["by_role"].get(role) for each in data)]
+    run = ["seq_len"] if len({each["workload"]["seq_len"] for each in data}) > 1 else []
+    return [*FACTS, "", *roles, "params", "", *run, *FIGURES]
+
+
+def _cells(
+    model: Model | TransformersOnly, data: dict[str, Any], labels: Sequence[str]
+) -> list[str]:
+    return ["" if not label else _cell(model, data, label) for label in labels]
+
+
+def _cell(model: Model | TransformersOnly, data: dict[str, Any], label: str) -> str:
+    if label in FACTS:
+        if not isinstance(model, Model):
+            return DASH
+        text = str(getattr(model.spec, label))
+        encoder = label == "n_layers" and model.spec.has_encoder
+        return f"{model.spec.n_encoder_layers} + {text}" if encoder else text
+    if label == "seq_len":
+        return str(data["workload"][label])
+    value = data["by_role"][label] if label in data["by_role"] else data.get(label)
+    return DASH if value is None else units.exact(value)
+
+
+def _side_by_side(
+    names: Sequence[str], labels: Sequence[str], cells: Sequence[Sequence[str]], block: list[int]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    heads = ("", *(names[i] for i in block))
+    rows = [
+        (label, *(cells[i][row] for i in block)) if label else ()
+        for row, label in enumerate(labels)
+    ]
+    return heads, rows

@@ -1,0 +1,115 @@
+"""`--columns` of count and models, and models with and without a formula in one table."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused, run_json
+
+from metacount import catalog
+from metacount.cli import main
+
+pytestmark = pytest.mark.usefixtures("eighty_columns")
+
+RWKV = {"model_type": "rwkv", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100,
+        "attention_hidden_size": 64, "intermediate_size": 256}  # fmt: skip
+
+
+@pytest.fixture
+def rwkv(tmp_path: Path) -> str:
+    """The config of a model that only transformers knows, in a folder of its own."""
+    folder = tmp_path / "small-rwkv"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(RWKV), "utf-8")
+    return str(folder / "config.json")
+
+
+def printed(text: str) -> list[dict[str, str]]:
+    """Every row of the tables in a text, by the heads of the columns."""
+    rows: dict[str, dict[str, str]] = {}
+    for block in text.split("\n\n"):
+        heads, *lines = (re.split(r"\s{2,}", line) for line in block.splitlines())
+        for line in lines:
+            rows.setdefault(line[0], {}).update(zip(heads, line, strict=True))
+    return list(rows.values())
+
+
+def test_the_columns_of_the_slides(capsys: pytest.CaptureFixture[str]) -> None:
+    names = "kind,norm,norm_placement,position,ffn,attention,layers,h,experts,params,share.ffn"
+    assert (
+        main(["count", "gpt2", "mixtral-8x7b", "t5-small", "deepseek-v3", "--columns", names]) == 0
+    )
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    gpt2, mixtral, t5, deepseek = printed(out.partition("\n\ncounted")[0])
+    assert gpt2 == {
+        "model": "gpt2", "kind": "decoder", "norm": "layernorm", "norm_placement": "pre",
+        "position": "learned", "ffn": "GELU (tanh)", "attention": "MHA", "layers": "12",
+        "n_heads": "12", "experts": "-", "params": "124,439,808", "share.ffn": "45.5 %",
+    }  # fmt: skip
+    assert (mixtral["attention"], mixtral["ffn"], mixtral["experts"]) == ("GQA", "SwiGLU", "2 of 8")
+    assert (t5["kind"], t5["layers"], t5["ffn"]) == ("encoder-decoder", "6 + 6", "ReLU")
+    assert (deepseek["attention"], deepseek["experts"]) == ("MLA", "8 + 1 of 256 + 1")
+
+
+def test_columns_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = "num_key_value_heads,gated,params,by_role.moe,share.moe,seq_len,window,d_ff/d_model"
+    (found,) = run_json(capsys, "count", "mixtral-8x7b", "--columns", columns, "--seq", "64")
+    assert found == {
+        "model": "mixtral-8x7b", "n_kv_heads": 8, "gated": True, "params": 46_702_792_704,
+        "by_role.moe": 45_098_205_184, "share.moe": 45_098_205_184 / 46_702_792_704,
+        "seq_len": 64, "window": None, "d_ff/d_model": None,
+    }  # fmt: skip
+
+
+def test_every_column_of_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    from metacount.spec import FIELDS
+    from metacount.views.columns import BY_ROLE, DERIVED, FIGURES, ROLES, RUN
+
+    by_role = [f"{each}.{role}" for each in BY_ROLE for role in ROLES]
+    names = [*FIELDS, *DERIVED, *FIGURES, *RUN, *by_role, "name"]
+    rows = run_json(capsys, "models", "--columns", ",".join(names))
+    assert [row["model"] for row in rows] == list(catalog.ids())
+    for row in rows:
+        entry = catalog.entry(row["model"])
+        assert row["d_model"] == (entry.spec().d_model if entry.sizes is not None else None)
+        assert set(row) == {"model", *names}
+
+
+def test_a_model_without_a_formula_stands_in_the_same_table(
+    capsys: pytest.CaptureFixture[str], rwkv: str
+) -> None:
+    measured: dict[str, Any] = run_json(capsys, "count", rwkv, "--seq", "16")
+    assert main(["count", "gpt2", rwkv, "--seq", "16"]) == 0
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if line.startswith("params "))
+    assert line.split() == ["params", "124,439,808", f"{measured['params']:,}"]
+    assert re.search(r"^ +gpt2 +small-rwkv$", out, re.M)  # headed by its folder
+    assert "no formula: the model type rwkv has no textbook spec" in out
+    assert "measured  small-rwkv  by transformers" in out
+    (_, row) = run_json(capsys, "count", "gpt2", rwkv, "--seq", "16", "--columns", "norm,params")
+    assert row == {"model": "small-rwkv", "norm": None, "params": measured["params"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["count", "gpt2", "--columns", "parms"], "'parms' is not a column; did you mean params"),
+        (["count", "nothing", "--columns", "parms"], "'parms' is not a column"),
+        (["count", "gpt2", "--columns", "share.foo"], "'share.foo' is not a column"),
+        (["count", "gpt2", "--columns", "hidden_dim"], "'hidden_dim' is not a column"),
+        (["count", "gpt2", "--columns", ""], "'' is not a column"),
+        (["count", "gpt2", "--conventions", "--columns", "params"], "does not go with --con"),
+        (["count", "--folder", ".", "--columns", "params"], "does not go with --folder"),
+        (["models", "--fields", "--columns", "params"], "does not go with --fields"),
+        (["models", "--columns", "parms"], "'parms' is not a column; did you mean params"),
+    ],
+)  # fmt: skip
+def test_a_column_that_is_none(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert said in refused(capsys, *arguments)
