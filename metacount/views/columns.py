@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import InputError, nearest, shown
+from metacount.notation import heads
 from metacount.settings.names import meant
 from metacount.spec import FIELDS
 from metacount.views.layout import GAP, columns, table
@@ -43,9 +44,7 @@ def attention_kind(spec: ModelSpec) -> str:
     """
     if spec.attention == "mla":
         return "MLA"
-    if spec.n_kv_heads == spec.n_heads:
-        return "MHA"
-    return "MQA" if spec.n_kv_heads == 1 else "GQA"
+    return heads(spec.n_heads, spec.n_kv_heads).partition(" ")[0]
 
 
 def _layers(spec: ModelSpec) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MODELS = frozenset(["MODEL", "A", "B"])  # names, or files
 FILE_METAVARS = MODELS | {"FILE", "DIR", "RESULTS", "OLD"}
-LISTS = frozenset(["NAMES"])  # words with commas between them
+LISTS = frozenset(["NAMES", "NAME,..."])  # words with commas between them
 
 
 @frozen
@@ -60,6 +60,9 @@ class Recorder:
 
     add_mutually_exclusive_group = add_argument_group
 
+    def set_defaults(self, **_: Any) -> None:
+        """What is not typed is not completed."""
+
 
 def described(name: str, summary: str, add_arguments: Callable[[Any], None]) -> Command:
     """What a command adds to a parser."""
@@ -96,6 +99,8 @@ def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
         ("claims", "verdict"): _verdicts,
         ("models", "family"): _families,
         ("tree", "columns"): _tree_columns,
+        ("count", "columns"): _count_columns,
+        ("models", "columns"): _count_columns,
         ("bench", "model"): _models,
     }
     if (command, dest) in special:
@@ -108,7 +113,7 @@ def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
         from metacount.spec import DTYPE_BYTES
 
         return DTYPE_BYTES
-    if metavar in MODELS:
+    if metavar in MODELS or dest == "like":
         return _models()
     return _settings() if metavar == "FIELD=VALUE" else ()
 
@@ -135,6 +140,13 @@ def _tree_columns() -> Iterable[str]:
     from metacount.views.tree_columns import COLUMNS
 
     return COLUMNS
+
+
+def _count_columns() -> Iterable[str]:
+    from metacount.spec.flat import FIELDS
+    from metacount.views.columns import BY_ROLE, FIGURES, ROLES
+
+    return (*FIGURES, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
 
 
 def _models() -> Iterable[str]:

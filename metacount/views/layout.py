@@ -63,6 +63,7 @@ def draws_lines() -> bool:
 
 
 def is_terminal() -> bool:
+    """Whether stdout is a terminal that shows colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()
