@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
+    from metacount.diff.compared import Diff
     from metacount.errors import InputError, SpecError
     from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
-    from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification, Witness
     from metacount.views.lesson import Lesson, lesson
     from metacount.views.page.document import page
@@ -54,7 +54,7 @@ _HOMES = {
     "Verification": "verify.compare",
     "Witness": "verify.compare",
     "verify": "api",
-    "Diff": "textbook.diff",
+    "Diff": "diff.compared",
     "diff": "api",
     "Tree": "api",
     "tree": "api",

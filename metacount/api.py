@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from metacount.diff.compared import Diff
     from metacount.measure.ours.node import Node
     from metacount.resolve import Given, Model
     from metacount.spec import Request, Workload
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
-    from metacount.textbook.diff import Diff
     from metacount.verify.compare import Verification
 
 
@@ -143,8 +143,8 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
         from metacount.verify.by_role import diff_by_role
 
         return diff_by_role(one, other, request)
+    from metacount.diff.compared import diff
     from metacount.textbook.count import fitted
-    from metacount.textbook.diff import diff
 
     first, second = zip(_names(one, other), (one.spec, other.spec), strict=True)
     return diff(first, second, fitted(one.spec, request), fitted(other.spec, request))

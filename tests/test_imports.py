@@ -76,8 +76,15 @@ def test_public_names() -> None:
     assert dir(metacount) == sorted(metacount.__all__)
     # a public name that is also a folder's is not hidden when something in the folder is imported
     folders = {file.stem for file in PACKAGE.iterdir()} & set(metacount.__all__)
-    assert folders == {"audit", "check", "flow", "summary", "verify"}
-    for module in ("audit.judge", "check.verdict", "flow.run", "summary.summary", "verify.compare"):
+    assert folders == {"audit", "check", "diff", "flow", "summary", "verify"}
+    for module in (
+        "audit.judge",
+        "check.verdict",
+        "diff.parts",
+        "flow.run",
+        "summary.summary",
+        "verify.compare",
+    ):
         import_module(f"metacount.{module}")
     assert all(callable(getattr(metacount, name)) for name in folders)
     with pytest.raises(AttributeError, match="no attribute 'cuont'"):

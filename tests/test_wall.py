@@ -47,6 +47,7 @@ SIDES = {
     "metacount.formulas": "formula",
     "metacount.textbook": "formula",
     "metacount.check": "formula",
+    "metacount.diff": "formula",
     "metacount.many.folder": "formula",
     # the one counter and what it needs, without a module of ours
     "metacount.tensors": "ruler",
@@ -84,6 +85,7 @@ FLOORS = (
     ("algebra", "catalog", "settings", "given", "sources", "in_hand"),
     ("formulas",),
     ("textbook",),
+    ("diff",),
     ("modules",),
     ("measure",),
     ("huggingface",),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metacount.diff.compared import FIGURES, Diff, Row, Side
+from metacount.diff.parts import QUANTITIES, Part
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import count, fitted
-from metacount.textbook.diff import FIGURES, Diff, Row, Side
-from metacount.textbook.parts import QUANTITIES, Part
 from metacount.verify.compare import fitted_outside, outside_witnesses
 
 if TYPE_CHECKING:

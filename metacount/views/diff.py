@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from metacount import units
+from metacount.diff.compared import STATUSES
+from metacount.diff.parts import QUANTITIES
 from metacount.spec.legend import TERMS
-from metacount.textbook.diff import STATUSES
-from metacount.textbook.parts import QUANTITIES
 from metacount.views.layout import (
     bold,
     columns,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from metacount.textbook.diff import Diff, Row
+    from metacount.diff.compared import Diff, Row
     from metacount.views.tables import Cell
 
 SIGNS = {"replaced": "~", "added": "+", "removed": "-", "resized": "~", "changed": "~", "same": "="}

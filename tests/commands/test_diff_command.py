@@ -12,9 +12,9 @@ import pytest
 
 import metacount
 from metacount import catalog
+from metacount.diff.compared import FIGURES, Diff
+from metacount.diff.parts import QUANTITIES, parts
 from metacount.textbook.count import count, fitted
-from metacount.textbook.diff import FIGURES, Diff
-from metacount.textbook.parts import QUANTITIES, parts
 from metacount.views.diff import TITLES
 from tests.command_line import refused, run, run_json
 

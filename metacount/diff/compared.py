@@ -12,11 +12,11 @@
 
 from __future__ import annotations
 
+from metacount.diff.parts import QUANTITIES, Part, parts
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.flat import FIELDS, PATHS
 from metacount.textbook.count import count
-from metacount.textbook.parts import QUANTITIES, Part, parts
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
