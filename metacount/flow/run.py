@@ -65,10 +65,10 @@ def flow_of_reference(
     steps = reference_steps(module, run, decode=decode)
     runs = other_sizes(spec, run, decode=decode)
     others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
-    letters = Letters([here.letters, *(o.letters for o in runs)])
+    told = named(steps, others, Letters([here.letters, *(o.letters for o in runs)]))
     return _flow(
         module,
-        named(steps, others, letters),
+        told,
         _legend(here.letters),
         model=names[0],
         name=names[1],

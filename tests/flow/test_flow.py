@@ -366,3 +366,56 @@ def test_letters_of_a_config_hold_for_another(kind: str) -> None:
                     assert term is None or value(term, letters) == size, step
                     n += term is not None
     assert n > 100
+
+
+def computed(equation: str, names: dict[str, Any]) -> Tensor:
+    """What the right side of an equation gives, its signs read as Python's."""
+    text = equation.partition(" = ")[2].replace("relu²(", "relu2(")
+    for sign, ours in {
+        "²": "**2",
+        "·": "*",
+        "√": "sqrt",
+        "−": "-",
+        "ε": "eps",
+        "σ": "sigmoid",
+    }.items():
+        text = text.replace(sign, ours)
+    functions = {name: getattr(torch, name) for name in ("sqrt", "sigmoid", "relu")}
+    functions |= {"silu": torch.nn.functional.silu, "relu2": lambda x: x.relu() ** 2,
+                  "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+                  "mean": lambda x: x.mean(-1, keepdim=True),
+                  "var": lambda x: x.var(-1, keepdim=True, correction=0)}  # fmt: skip
+    result: Tensor = eval(text, {"__builtins__": {}}, {**functions, **names})
+    return result
+
+
+@pytest.mark.parametrize("activation", ["silu", "relu", "relu2", "gelu_tanh", "sigmoid"])
+@pytest.mark.parametrize("name", ["gpt2", "gemma2-2b", "llama-7b"])
+def test_equations_of_norms_and_feed_forwards_give_what_the_modules_give(
+    name: str, activation: str
+) -> None:
+    spec = small(name, n_layers=1, d_model=12, n_heads=2, n_kv_heads=2, head_dim=6, d_ff=20,
+                 vocab_size=30, activation=activation)  # fmt: skip
+    steps = every(reference_steps(build(spec), Workload(seq_len=5)))
+    module = build(spec, device="cpu", dtype="fp64", seed=0)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    for path, part in module.named_modules():
+        part.register_forward_hook(
+            lambda _, args, out, path=path: seen.update({path: (args[0], out)})
+        )
+    module(torch.arange(5)[None])
+    norms = [step for step in steps if step.module.endswith("Norm")]
+    assert len(norms) >= 2
+    for step in norms:
+        part: Any = module.get_submodule(step.path)
+        x, y = seen[step.path]
+        names = {"x": x, "w": part.weight, "b": getattr(part, "bias", None), "eps": part.eps}
+        torch.testing.assert_close(computed(step.equation or "", names), y)
+    (hidden,) = [s for s in steps if (s.equation or "").startswith("hidden = ")]
+    mlp = {path.rpartition(".")[2].removesuffix("_proj"): out
+           for path, (_, out) in seen.items() if path.startswith(f"{hidden.path}.")}  # fmt: skip
+    torch.testing.assert_close(
+        computed(hidden.equation or "", mlp), seen[f"{hidden.path}.down_proj"][0]
+    )
