@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import refused
@@ -14,7 +15,9 @@ from command_line import refused
 from metacount import InputError, Model, Request, count, find_model, page, units
 from metacount.algebra.javascript import NotWhole, condition, in_javascript
 from metacount.cli import main
+from metacount.views.page.flow import flow_html
 from metacount.views.page.model_js import REFUSED, UNKNOWN
+from metacount.views.page.tree import tree_html
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & '\"`${3}`"
 
@@ -98,6 +101,56 @@ def test_a_model_of_which_nothing_is_recorded_or_that_is_refused() -> None:
     assert REFUSED not in page(llama) and UNKNOWN in page(llama)  # as data, shown where it is so
     assert REFUSED in page(Model(**{**vars(llama), "refused": True}))
     assert '"proofs": null' in page(Model(**{**vars(llama), "refused": True}))
+
+
+def module(name: str, kind: str, **more: Any) -> dict[str, Any]:
+    plain = {"name": name, "module": kind, "count": 1, "n_experts": None, "top_k": None,
+             "tensors": {}, "tied": {}, "buffers": {}, "children": []}  # fmt: skip
+    return {**plain, **more}
+
+
+def test_a_tree_line_by_line() -> None:
+    linear = module("q", "Linear", params=6, all_params=12, tensors={"weight": [2, 3]})
+    head = module("head", "Head", params=2, all_params=2, tensors={"b": [2]}, tied={"w": "e.w"},
+                  buffers={"c": [4]})  # fmt: skip
+    layers = module("layers", "ModuleList", params=12, all_params=12, children=[
+        module("0-1", "Block", count=2, params=6, all_params=12, children=[linear])])  # fmt: skip
+    root = module("Model", "Model", params=14, all_params=14, children=[layers, head])
+    text = tree_html(root, 14)
+    assert Tags(text).open == []
+    assert re.sub(r"<[^>]*>", "", text) == (
+        "Model 14 100 %layers 12 85.7 %0-1 ×2 (Block) 12 85.7 %q (Linear) [2, 3] 12 85.7 %"
+        "head (Head) 2 14.3 %b [2] 2w is e.w, counted there 0c [4] buffer 0"
+    )
+    # the first two levels stand open
+    opened = [attributes.get("open", "closed") for tag, attributes in Tags(text).found
+              if tag == "details"]  # fmt: skip
+    assert opened == [None, None, "closed", None]
+
+
+def test_a_forward_line_by_line() -> None:
+    plain = {"name": "", "module": "", "equation": None, "operators": [], "times": 1, "like": None,
+             "params": 0, "matmul_flops": 0, "matmul_flops_letters": None, "steps": []}  # fmt: skip
+    x = {"shape": [1, 3], "letters": ["B", None]}
+    y = {"shape": [1, 6], "letters": ["B", "2·d"]}
+    steps = [
+        {**plain, "name": "q", "module": "Linear", "equation": "q = x·Wᵀ", "params": 18,
+         "matmul_flops": 36, "matmul_flops_letters": "2·B·d", "inputs": [x], "outputs": [y]},
+        {**plain, "operators": ["aten.mul"], "inputs": [y, y], "outputs": [y]},
+        {**plain, "name": "1", "module": "Block", "like": "0", "inputs": [], "outputs": [x]},
+    ]  # fmt: skip
+    block = {**plain, "name": "layers.0-1", "module": "Block", "times": 2, "params": 18,
+             "inputs": [x], "outputs": [y], "steps": steps}  # fmt: skip
+    flow = {"steps": [block], "params": 36, "matmul_flops": 72, "notes": ["<note>"]}
+    text = flow_html(flow)
+    assert Tags(text).open == []
+    assert re.sub(r"<[^>]*>", "", text) == (
+        "layers.0-1 ×2 Block 18 parameters"
+        "q q = x·Wᵀ 18 parameters, 36 FLOP, 2·B·d[B, 3] → [B, 2·d] = [1, 3] → [1, 6]"
+        "aten.mul[B, 2·d] = [1, 6]"
+        "1 as 0[B, 3] = [1, 3]"
+        "In all 36 parameters, 72 FLOPs.&lt;note&gt;"
+    )
 
 
 def test_the_page_of_the_api_is_that_of_the_command(

@@ -23,6 +23,18 @@ from metacount.views.pictures.quantities import MOST_BARS, quantities_figure
 from metacount.views.pictures.words import CHINESE
 
 
+def test_what_was_drawn_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = str(tmp_path / "p.svg")
+    for options, words in (
+        (("gpt2",), "parameters of gpt2"),
+        (("gpt2", "bert-base", "--quantity", "active_params"), "active_params of gpt2, bert-base"),
+        (("--caches", "gpt2"), "KV caches of gpt2 with MHA, GQA, MQA, MLA"),
+        (("--activations", "relu", "silu", "relu"), "relu, silu and their derivatives"),
+    ):
+        assert main(["plot", *options, "-o", file]) == 0
+        assert capsys.readouterr().out == f"{file}: {words}\n"
+
+
 def svg_of(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> str:
     assert main(["plot", *arguments, "-o", str(file)]) == 0
     out, err = capsys.readouterr()
@@ -69,6 +81,7 @@ def test_parts_of_a_bar_by_hand() -> None:
 
 def test_values_of_a_field_are_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     svg = svg_of(capsys, tmp_path / "p.svg", "llama-7b", "--over", "d_ff=1024, 4*d_model")
+    assert "d_ff = 1024, " not in svg
     assert {"d_ff = 1024", "d_ff = 4*d_model", "LLaMA-7B (= Llama-2-7B)", "2.81B"} <= said(svg)
     two = svg_of(capsys, tmp_path / "q.svg", "gpt2", "llama-7b", "--over", "n_layers=1,2")
     assert {"GPT-2 small, n_layers = 1", "LLaMA-7B (= Llama-2-7B),"} <= said(two)
