@@ -12,7 +12,7 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from metacount.audit.detail import Line
@@ -72,7 +72,6 @@ def audit(
     model: Given | None = None,
     lengths: Iterable[int] = LENGTHS,
     jobs: int = 1,
-    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Audited, ...]:
     """Judge the formulas of these names, all where none is given, at `model` or the whole catalog.
 
@@ -82,36 +81,22 @@ def audit(
     """
     wanted = chosen((names,) if isinstance(names, str) else tuple(names))
     at = tuple(lengths)
-    one = None
-    if model is not None:
-        from metacount.resolve import model_of
+    if model is None:
+        found = dict(audited(wanted, at, jobs))
+        return tuple(found[i] for i in range(len(wanted)))
+    from metacount.resolve import model_of
 
-        one = model_of(model)
-        every = [_at_one(formula, one.spec, one.id, at) for formula in wanted]
-    else:
-        every = _at_all(wanted, at, jobs, progress)
-    known = compared()
+    one = model_of(model)
     return tuple(
-        Audited(formula=formula, found=found, compared=known.get(formula.id),
-                witness=_witness(formula, found, one))
-        for formula, found in zip(wanted, every, strict=True)
-    )  # fmt: skip
+        _audited(f, (judged(f, one.spec, one.id, at),) if f.judged else (), one) for f in wanted
+    )
 
 
-def _at_one(
-    formula: Formula, spec: ModelSpec, id: str, lengths: tuple[int, ...]
-) -> tuple[Found, ...]:
-    return (judged(formula, spec, id, lengths),) if formula.judged else ()
-
-
-def _at_all(
-    wanted: tuple[Formula, ...],
-    lengths: tuple[int, ...],
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
-) -> list[tuple[Found, ...]]:
+def audited(
+    wanted: tuple[Formula, ...], lengths: tuple[int, ...], jobs: int
+) -> Iterator[tuple[int, Audited]]:
+    """Judge formulas at the whole catalog; yields each with its number, as it is finished."""
     work = [(formula, lengths) for formula in wanted]
-    found: list[tuple[Found, ...]] = [() for _ in wanted]
     done: Iterable[tuple[int, Any]]
     if jobs > 1 and len(work) > 1:
         from metacount.many.pool import answers
@@ -119,13 +104,24 @@ def _at_all(
         done = answers(at_every_model, work, processes=jobs)
     else:
         done = ((i, at_every_model(job)) for i, job in enumerate(work))
-    for n, (i, answer) in enumerate(done):
+    for i, answer in done:
         if not isinstance(answer, tuple):
             raise RuntimeError(f"{wanted[i].id} was not judged: {answer.reason}")
-        found[i] = answer
-        if progress is not None:
-            progress(n + 1, len(work))
-    return found
+        yield i, _audited(wanted[i], answer, None)
+
+
+def _audited(formula: Formula, found: tuple[Found, ...], model: Model | None) -> Audited:
+    return Audited(
+        formula=formula,
+        found=found,
+        compared=_compared().get(formula.id),
+        witness=_witness(formula, found, model),
+    )
+
+
+@cache
+def _compared() -> dict[str, dict[str, Any]]:
+    return compared()
 
 
 def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:

@@ -8,12 +8,10 @@ from fractions import Fraction
 
 from metacount.commands import json_text
 from metacount.commands.options import MODEL_HELP, add_json, add_settings
-from metacount.errors import InputError, shown
+from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from metacount.commands import Result
 
 MAX_JOBS = 64
@@ -75,7 +73,7 @@ def run(args: argparse.Namespace) -> Result:
         return _mfu(args), 0
     if args.model is not None:
         return _details(args), 0
-    return _table(args), 0
+    return _table(args)
 
 
 def _fitting(args: argparse.Namespace) -> None:
@@ -95,35 +93,40 @@ def _fitting(args: argparse.Namespace) -> None:
         raise InputError("--markdown is of the table: leave out --mfu, --model and --json")
 
 
-def _table(args: argparse.Namespace) -> str:
+def _table(args: argparse.Namespace) -> Result:
     from metacount.audit.judge import LENGTHS
-    from metacount.audit.report import audit
+    from metacount.audit.record import chosen
+    from metacount.audit.report import audited
 
-    found = audit(args.names, lengths=args.seq or LENGTHS, jobs=args.jobs, progress=_progress())
+    wanted = chosen(tuple(args.names))
+    found, code, said = {}, 0, ""
+    try:
+        for i, one in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
+            found[i] = one
+            _progress(len(found), len(wanted))
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
+    audits = [found[i] for i in sorted(found)]
     if args.json:
         from metacount.views.audit_data import audits_data
 
-        return json_text(audits_data(found))
+        return json_text(audits_data(audits)), code
     if args.markdown:
         from metacount.views.audit_data import markdown
 
-        return markdown(found)
+        return markdown(audits), code
     from metacount.views.audit import audits_text
 
-    return audits_text(found, outside=bool(args.names))
+    text = audits_text(audits, outside=bool(args.names)) if audits else ""
+    return text + (f"\n{said}\n" if said and audits else ""), code
 
 
-def _progress() -> Callable[[int, int], None] | None:
-    """What shows progress on a terminal's stderr; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done: int, total: int) -> None:
+def _progress(done: int, total: int) -> None:
+    """Show on a terminal's stderr how far the audit is."""
+    if sys.stderr.isatty():
         end = "\r\x1b[K" if done == total else ""
-        print(f"\rmetacount: judged {done} of {total} formulas{end}", end="", file=sys.stderr,
-              flush=True)  # fmt: skip
-
-    return show
+        said = f"\rmetacount: judged {done} of {total} formulas{end}"
+        print(said, end="", file=sys.stderr, flush=True)
 
 
 def _details(args: argparse.Namespace) -> str:

@@ -53,6 +53,7 @@ def conventions_text(model: Model, workload: Workload) -> str:
         group = [c for c in found if c.passes == passes]
         lines += ["", *_group(passes, sorted(group, key=_order), a.tokens, width)]
     lines += ["", *paragraph("why", _why(found, a), width)]
+    lines += paragraph("judged", "whether they count what they say: metacount audit", width)
     return "\n".join(lines) + "\n"
 
 

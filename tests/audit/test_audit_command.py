@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from metacount.audit.judge import Found
 from metacount.audit.mfu import mfu
+from metacount.audit.record import Formula
 from metacount.audit.report import Audited, audit
 from metacount.cli import main
 from metacount.errors import InputError
@@ -159,6 +161,25 @@ def test_what_is_refused(
     assert main(["audit", *arguments]) == 2
     captured = capsys.readouterr()
     assert said in captured.err and not captured.out and "Traceback" not in captured.err
+
+
+def test_an_interrupt_keeps_what_was_judged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from metacount.audit import report
+
+    real = report.at_every_model
+
+    def stopped(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
+        if job[0].id == "nanochat-prefill":
+            raise KeyboardInterrupt
+        return real(job)
+
+    monkeypatch.setattr(report, "at_every_model", stopped)
+    assert main(["audit", "nanochat", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert [row["id"] for row in json.loads(captured.out)] == ["nanochat-training"]
+    assert "interrupted after 1 of 3 formulas" in captured.err
 
 
 def test_a_run_that_is_none() -> None:
