@@ -24,7 +24,7 @@ WIDEST = 120
 
 
 def percent(share: Fraction) -> str:
-    """A share in percent with its sign: three significant digits, and two decimals at most.
+    """A share in percent with its sign and two decimals.
 
     >>> percent(Fraction(-1, 3)), percent(Fraction(1, 200_000)), percent(Fraction(8379, 1000))
     ('-33.33 %', '<+0.01 %', '+837.90 %')
