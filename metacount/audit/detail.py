@@ -7,12 +7,15 @@ from fractions import Fraction
 
 from metacount.audit.judge import judged
 from metacount.audit.names import Absent, Place, reference
+from metacount.audit.record import FLOPS
 from metacount.audit.restated import both, place_of, there, value_of
+from metacount.formulas import model
 from metacount.frozen import frozen
 from metacount.spec import Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from metacount.audit.judge import Found
@@ -39,6 +42,7 @@ class Line:
 class Detail:
     """Theirs and ours at one model and length, what they miss, and a small counterexample.
 
+    `ours` are the amounts of the convention, `parts` what each is made of, by role.
     `small` has the sizes of the smallest valid model of the structure, found going down from this
     one, at which the two still differ, and what each gives there.
     """
@@ -47,14 +51,15 @@ class Detail:
     found: Found
     theirs: tuple[Line, ...]
     ours: tuple[Line, ...]
+    parts: tuple[Line, ...]
     misses: tuple[Line, ...]
     unaccounted: Fraction
     small: tuple[dict[str, int], Fraction, Fraction] | None
 
 
-def detail(formula: Formula, spec: ModelSpec, model: str, seq_len: int) -> Detail:
+def detail(formula: Formula, spec: ModelSpec, id: str, seq_len: int) -> Detail:
     """Lay `formula` beside our count at one model and one length."""
-    found = judged(formula, spec, model, (seq_len,))
+    found = judged(formula, spec, id, (seq_len,))
     case = spec, Workload(batch_size=1, seq_len=found.seq_len)
     place = place_of(case)
     theirs = lines_of(formula.terms, place, whole=True)
@@ -71,6 +76,7 @@ def detail(formula: Formula, spec: ModelSpec, model: str, seq_len: int) -> Detai
         found=found,
         theirs=theirs,
         ours=ours,
+        parts=tuple(_parts(formula, place, [line.of for line in ours])),
         misses=misses,
         unaccounted=difference - sum((line.value for line in misses), Fraction(0)),
         small=_small(formula, case) if difference and ours else None,
@@ -94,6 +100,28 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> t
 
 def _line(of: str, text: str, names: Any) -> Line:
     return Line(of=of, text=text, numbers=with_numbers(text, names), value=value_of(text, names))
+
+
+def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]:
+    """What an amount is made of, by role: products with weights, and parameters."""
+    spec, run = place.spec, {"batch_size": place.batch_size, "seq_len": place.seq_len}
+    by_letter: dict[str, dict[str, Any]] = {}
+    if "W" in letters:
+        weights = dict(model.matmul_flops_by_role(spec, **run))
+        weights["attention"] -= place.amounts.pairs
+        by_letter["W"] = weights
+    if "P" in letters:
+        by_letter["P"] = model.active_params_by_role(spec)
+    if "Q" in letters:
+        by_letter["Q"] = model.params_by_role(spec)
+    # a convention of FLOPs takes parameters once for every token
+    tokens = place.batch_size * place.seq_len if formula.kind in FLOPS else 1
+    for letter, roles in by_letter.items():
+        times = 1 if letter == "W" else tokens
+        for role, value in roles.items():
+            if value:
+                exact = Fraction(times * value)
+                yield Line(of=f"{letter}, {role}", text="", numbers="", value=exact)
 
 
 def with_numbers(text: str, names: Any) -> str:

@@ -24,7 +24,7 @@ WIDEST = 120
 
 
 def percent(share: Fraction) -> str:
-    """A share in percent with its sign: three significant digits, and two decimals at most.
+    """A share in percent with its sign and two decimals.
 
     >>> percent(Fraction(-1, 3)), percent(Fraction(1, 200_000)), percent(Fraction(8379, 1000))
     ('-33.33 %', '<+0.01 %', '+837.90 %')
@@ -201,12 +201,16 @@ def _side(title: str, lines: Sequence[Line], total: Fraction, width: int) -> lis
 
 
 def _amounts(one: Detail, width: int) -> list[str]:
-    """Our side: the amounts of the convention, each with its meaning, and what they come to."""
+    """Our side: the amounts of the convention with their parts, and what they come to."""
     from metacount.audit.names import MEANINGS as ALSO
     from metacount.views.conventions import MEANINGS
 
     meanings = {**MEANINGS, **ALSO}
-    rows = [(line.of, _number(line.value), meanings[line.of]) for line in one.ours]
+    rows = []
+    for line in one.ours:
+        rows.append((line.of, _number(line.value), meanings[line.of]))
+        each = (part for part in one.parts if part.of.startswith(f"{line.of}, "))
+        rows += [("", _number(part.value), f"  {part.of.partition(', ')[2]}") for part in each]
     drawn = table(("", "", ""), rows, "<><")
     said = wrapped(f"{one.formula.convention} = {_number(one.found.ours)}", width - 2)
     return [dim("ours"), *(f"  {line}" for line in drawn), *(f"  {line}" for line in said)]

@@ -149,6 +149,7 @@ def detail_data(
         "found": _found(one.found),
         "theirs": _lines(one.theirs),
         "ours": _lines(one.ours),
+        "parts": [{"of": line.of, "value": _exact(line.value)} for line in one.parts],
         "difference": _lines(one.misses),
         "unaccounted": _exact(one.unaccounted),
         "smallest": small,

@@ -13,7 +13,7 @@ import pytest
 
 from metacount.audit.judge import Found
 from metacount.audit.mfu import mfu
-from metacount.audit.record import Formula
+from metacount.audit.record import Formula, compared, formulas
 from metacount.audit.report import Audited, audit
 from metacount.cli import main
 from metacount.errors import InputError
@@ -34,10 +34,6 @@ def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited,
 
 
 def test_the_readme_counts_what_there_is() -> None:
-    audits = audit(("vllm",))  # quick; the numbers below are of the data
-    assert audits
-    from metacount.audit.record import compared, formulas
-
     every = formulas()
     said = re.search(
         r"(\d+) formulas from (\d+) sources, (\d+) of them judged, (\d+) compared with the real",
@@ -47,6 +43,8 @@ def test_the_readme_counts_what_there_is() -> None:
     judged = sum(f.judged for f in every)
     sources = len({f.source.id for f in every})
     assert [int(n) for n in said.groups()] == [len(every), sources, judged, len(compared())]
+    unread = {f.source.id for f in every if not f.source.read}
+    assert f"{len(unread)} of the sources are papers that were not looked up" in README
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -101,6 +99,15 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = json.loads(printed(capsys, "accelerate-training", "--model", "llama3-8b", "--json"))
     assert sum(term["value"] for term in one["theirs"]) == one["found"]["theirs"]
     gap = one["found"]["theirs"] - one["found"]["ours"]
+    (palm,) = json.loads(printed(capsys, "palm", "--model", "llama-7b", "--json"))
+    in_all = sum(part["value"] for part in palm["parts"])
+    assert in_all == palm["ours"][0]["value"] == 2048 * 6_738_415_616
+    (four,) = json.loads(printed(capsys, "slime", "--model", "mixtral-8x7b", "--json"))
+    amounts = {amount["of"]: amount["value"] for amount in four["ours"]}
+    parts = {part["of"]: part["value"] for part in four["parts"]}
+    assert sum(parts.values()) == amounts["W"]
+    # Mixtral's head, 2,048 tokens
+    assert parts["W, head"] == 2 * 2048 * 4096 * 32000
     assert sum(term["value"] for term in one["difference"]) == gap and one["unaccounted"] == 0
     rows = json.loads(printed(capsys, "vllm", "--json"))
     assert [row["verdict"] for row in rows] == ["equal", "equal"]
