@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _length(text: str) -> int:
-    n = int(text) if text.isdecimal() and len(text) < 12 else 0
+    from metacount.settings.values import length
+
+    n = length(text) or (int(text) if text.isdecimal() and len(text) < 12 else 0)
     if not 0 < n <= LONGEST:
         raise argparse.ArgumentTypeError(
             f"must be a whole number from 1 to {LONGEST}: got '{shown(text)}'"
