@@ -65,7 +65,7 @@ def _closing(flow: Flow, width: int) -> list[str]:
     lines = paragraph("total", f"{units.exact(flow.params)} parameters, "
                       f"{units.exact(flow.matmul_flops)} FLOPs", width)  # fmt: skip
     if flow.unused:
-        text = f"{units.exact(flow.unused)} parameters are in no step shown here"
+        text = f"{units.exact(flow.unused)} parameters take no part in this forward"
         lines += paragraph("other", text, width)
     rotary = sum(times * step.uncounted for times, step in flow.walk())
     if rotary:
@@ -135,7 +135,7 @@ def _said(step: Step, room: int) -> str:
     if step.equation is not None:
         return step.equation
     if step.inside:
-        return step.module
+        return step.module + ", each" * (step.times > 1)
     if step.alone and step.code and len(step.code) <= room:
         return step.code
     given = step.code.partition(" = ")[0] if " = " in step.code else step.code.partition(" ")[0]

@@ -42,8 +42,7 @@ class Row(NamedTuple):
     beside: str = ""
 
 
-ROTATES = "pow mul cos sin sub add"  # beside cat or stack
-TURNS = "div neg reciprocal index"
+ROTATES, TURNS = "pow mul cos sin sub add", "div neg reciprocal index"  # beside cat or stack
 HIDDEN = ""
 
 
@@ -134,6 +133,13 @@ def _embedding_scale(seen: Seen) -> str:
     return "x = √{last} · x" if root else f"x = {scale:.4g}·x"
 
 
+def _logit_scale(seen: Seen) -> str:
+    spec: Any = seen.module.spec
+    if spec.head.scale == spec.d_model**-0.5:
+        return "logits = logits / √d"
+    return f"logits = {spec.head.scale:.4g}·logits"
+
+
 def _routed(seen: Seen) -> str:
     module: Any = seen.module
     return HIDDEN if module.routed_scale == 1.0 else f"weights = {module.routed_scale:g}·weights"
@@ -143,17 +149,9 @@ def _rows_of(name: str) -> str:
     return f"{name} of each row: a token, once for each of its experts"
 
 
-def _split(name: str) -> Row:
-    return Row(Attention, name, "", f"{name} split into heads")
-
-
 def _rope(module: type, gives: str, name: str) -> list[Row]:
     text = f"{name} = RoPE({name}, position)"
     return [Row(module, gives, f"{ROTATES} {join}", text, TURNS) for join in ("cat", "stack cat")]
-
-
-def _l2(name: str) -> Row:
-    return Row(Attention, name, "pow mean add rsqrt mul", f"{name} = {name} / √(mean({name}²) + ε)")
 
 
 ROWS: tuple[Row, ...] = (
@@ -177,9 +175,9 @@ ROWS: tuple[Row, ...] = (
         "weights = softmax([scores, sink]), sink left out"),
     Row(ScaledDotProduct, "weights", "", HIDDEN),
     Row(ScaledDotProduct, "return", "bmm", "out = weights·v"),
-    _split("q"), _split("k"), _split("v"),
+    *(Row(Attention, n, "", f"{n} split into heads") for n in "qkv"),
     *_rope(Attention, "q", "q"), *_rope(Attention, "k", "k"),
-    _l2("q"), _l2("k"),
+    *(Row(Attention, n, "pow mean add rsqrt mul", f"{n} = {n} / √(mean({n}²) + ε)") for n in "qk"),
     Row(Attention, "k, v", "cat", "k, v = [cached k, k], [cached v, v]"),
     Row(Attention, "q", "add div floor log1p mul", "q = q·(1 + a·ln(1 + ⌊position / step⌋))"),
     Row(Attention, "q", "add", "q = q + u"),
@@ -259,7 +257,7 @@ ROWS: tuple[Row, ...] = (
     Row(Stack, "biases[windowed]", "sub abs neg mul", "bias = −slope of the head · distance"),
     Row(Model, "hidden_BSD", "mul", _embedding_scale),
     Row(Model, "hidden_BSD", "add", "x = x + t"),
-    Row(Model, "return", "mul", lambda s: f"logits = {s.module.spec.head.scale:.4g}·logits"),
+    Row(Model, "return", "mul", _logit_scale),
     Row(Model, "return", "div tanh mul",
         lambda s: _capped("logits", s.module.spec.head.softcap)),
     Row(HeadTransform, "y", "gelu", lambda s: f"h = {_activated(s)}(y)"),
