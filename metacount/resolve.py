@@ -219,9 +219,11 @@ def _from_data(
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:
-        from metacount.settings.missing import said_of
+        from metacount.settings.missing import named, several_missing
 
-        raise InputError(f"{shown(where)}: {said_of(data, error) or printable(error)}") from None
+        missing = several_missing(data, error)
+        said = f"missing: {named(missing)}" if missing else printable(error)
+        raise InputError(f"{shown(where)}: {said}") from None
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
 
 

@@ -57,3 +57,11 @@ def hub(tmp_path: Path) -> Iterator[Any]:
 
     with serving(tmp_path) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def audits() -> Any:
+    """Every formula of the audit at every model of the catalog, once for all tests."""
+    from metacount.audit.report import audit
+
+    return audit()

@@ -29,8 +29,8 @@ llama2-70b llama3-70b llama3-8b llama3.1-405b llama4-maverick llama4-scout llama
 mamba-codestral-7b mamba2-130m mamba2-2.7b mamba2-370m mamba2-780m minimax-text-01 mistral-7b
 mixtral-8x7b mpt-30b mt-nlg-530b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b pangu-alpha-207b
 phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b qwen2.5-32b qwen2.5-3b
-qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-32b qwen3-4b qwen3-8b qwen3-next-80b-a3b
-smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
+qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b qwen3-4b qwen3-8b
+qwen3-next-80b-a3b smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
 textbook-block transformer-base transformer-big yi-34b yulan-12b
 """)  # fmt: skip
@@ -66,6 +66,7 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "qwen2-7b": 7_615_616_512, "qwen2.5-32b": 32_763_876_352, "qwen2.5-3b": 3_085_938_688,
     "qwen3-0.6b": 596_049_920, "qwen3-1.7b": 1_720_574_976,
     "qwen3-235b-a22b": (235_093_634_560, 22_190_763_520, 21_568_433_664),
+    "qwen3-30b-a3b": (30_532_122_624, 3_353_032_704, 3_041_867_776),
     "qwen3-32b": 32_762_123_264, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360,
     "smollm2-1.7b": 1_711_376_384, "smollm2-135m": 134_515_008, "smollm3-3b": 3_075_098_624,
     "switch-base-16": 1_072_397_568, "switch-base-256": 14_664_154_368,
@@ -86,8 +87,8 @@ LEFT_OUT = {
 
 ROUNDS = words("""
 chinchilla-70b deepseek-67b deepseek-v3 gemma3-4b-text gopher-280b jurassic1-178b llama-13b
-llama-33b mt-nlg-530b opt-175b phi3-small phi3.5-moe qwen1.5-72b switch-base-256 switch-c-2048
-switch-large-128 switch-xxl yulan-12b
+llama-33b mt-nlg-530b opt-175b phi3-small phi3.5-moe qwen1.5-72b qwen3-30b-a3b
+switch-base-256 switch-c-2048 switch-large-128 switch-xxl yulan-12b
 """)  # fmt: skip
 
 UNPUBLISHED = ["switch-base-16", "switch-base-32", "switch-base-64", "switch-base-8"]
@@ -115,13 +116,15 @@ DIFFERS = {
 
 # Which of our two active counts a published active label means, at its last digit.
 ACTIVE = {
-    "qwen3-235b-a22b": {"all", "no_embed"}, "mixtral-8x7b": {"all"}, "deepseek-moe-16b": {"all"},
+    "qwen3-235b-a22b": {"all", "no_embed"},
+    "qwen3-30b-a3b": set(), "mixtral-8x7b": {"all"}, "deepseek-moe-16b": {"all"},
     "deepseek-v2": {"all", "no_embed"}, "deepseek-v3": {"no_embed"}, "gpt-oss-20b": {"no_embed"},
     "glm-4.5": set(), "llama4-scout-text": {"all"}, "phi3.5-moe": {"all"},
 }  # fmt: skip
 
 ROUTERS = {
     "mixtral-8x7b": ("topk_softmax", 1.0), "qwen3-235b-a22b": ("softmax_renorm", 1.0),
+    "qwen3-30b-a3b": ("softmax_renorm", 1.0),
     "deepseek-moe-16b": ("softmax", 1.0), "deepseek-v2": ("softmax", 16.0),
     "deepseek-v3": ("sigmoid_renorm", 2.5), "glm-4.5": ("sigmoid_renorm", 2.5),
     "gpt-oss-20b": ("topk_softmax", 1.0), "switch-base-8": ("softmax", 1.0),
@@ -142,7 +145,7 @@ BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]
 def test_the_catalog_holds_exactly_these_models() -> None:
     assert list(catalog.ids()) == IDS
     assert [entry.id for entry in catalog.entries()] == IDS
-    assert len(IDS) == 99 and len(BUILT) == 87
+    assert len(IDS) == 100 and len(BUILT) == 88
 
 
 @pytest.mark.parametrize("id", IDS)

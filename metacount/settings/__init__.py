@@ -151,11 +151,12 @@ def replaced(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
     try:
         return ModelSpec.from_dict({**spec.to_dict(), **changes})
     except SpecError as error:
-        from metacount.settings.missing import said_of
+        from metacount.settings.missing import named, several_missing
 
-        said = said_of({**spec.to_dict(), **changes}, error)
-        if said is not None:
-            raise InputError(f"--set: {said}") from None
+        missing = several_missing({**spec.to_dict(), **changes}, error)
+        if missing:
+            give = " ".join(f"`--set {name}={_placeholder(name)}`" for name in missing)
+            raise InputError(f"--set: missing: {named(missing)}; add {give}") from None
         raise error.reworded(
             unset=lambda name: (
                 f"leave out `--set {name}`"

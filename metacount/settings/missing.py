@@ -42,12 +42,12 @@ def missing_fields(data: Mapping[str, Any]) -> list[str]:
     return missing
 
 
-def said_of(data: Mapping[str, Any], error: SpecError) -> str | None:
-    """What the error of a model says, with every field that is missing; None for another error."""
+def several_missing(data: Mapping[str, Any], error: SpecError) -> list[str]:
+    """Every field that is missing where an error names the first of several; else none."""
     if error.rule != "is missing" and not error.rule.startswith(NEEDED):
-        return None
+        return []
     fields = missing_fields(data)
-    return f"missing: {named(fields)}" if len(fields) > 1 else None
+    return fields if len(fields) > 1 else []
 
 
 def named(fields: list[str]) -> str:

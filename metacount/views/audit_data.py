@@ -48,7 +48,10 @@ def markdown(audits: Sequence[Audited]) -> str:
         row = (name, str(len(judged)), str(n_equal), percent(worst.off),
                f"`{one.formula.id}`, {worst.model}", what)  # fmt: skip
         lines.append("| " + " | ".join(row) + " |")
-    said = [("Off by less than 1 %", smaller), ("No model of the catalog inside the scope differs", equal)]
+    said = [
+        ("Off by less than 1 %", smaller),
+        ("No model of the catalog inside the scope differs", equal),
+    ]
     for words, names in said:
         if names:
             lines += ["", *wrapped(f"{words}: {', '.join(names)}.", PROSE)]

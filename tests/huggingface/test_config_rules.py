@@ -155,7 +155,8 @@ def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
     [
         ("mixtral-8x7b", {"n_experts": None}, "pass top_k=None", "add `--set top_k=none`"),
         ("mixtral-8x7b", {"d_ff": 7}, "pass d_ff=None", "leave out `--set d_ff`"),
-        ("llama-7b", {"n_experts": 4}, "pass top_k as well", "add `--set top_k=NUMBER`"),
+        ("llama-7b", {"n_experts": 4}, "pass top_k as well",
+         "add `--set top_k=NUMBER` `--set d_ff_expert=NUMBER`"),
         ("llama-7b", {"activation": "clamped_swiglu", "gated": False}, "pass gated as well",
          "add `--set gated=true`"),
         ("gpt2", {"norm": "rmsnorm"}, "pass norm_bias=False", "add `--set norm_bias=false`"),

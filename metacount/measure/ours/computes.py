@@ -73,8 +73,9 @@ def _block(module: Block) -> str:
 
 
 def _is(module: Block, placement: str) -> bool:
-    """Whether a block is of a placement; `deep` is `post` with a weight on the residual."""
+    """Whether a block, or a copy of one, is of a placement; `deep` is `post` with another α."""
     from metacount.modules.block import NORMS
 
     deep = module.alpha != 1.0
-    return module.norms is NORMS[placement] and (placement == "deep") == deep
+    parallel = module.parallel == placement.startswith("parallel")
+    return module.norms == NORMS[placement] and parallel and (placement == "deep") == deep
