@@ -30,7 +30,8 @@ mamba-codestral-7b mamba2-130m mamba2-2.7b mamba2-370m mamba2-780m minimax-text-
 mixtral-8x7b mpt-30b mt-nlg-530b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b pangu-alpha-207b
 phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b qwen2.5-32b qwen2.5-3b
 qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b qwen3-4b qwen3-8b
-qwen3-next-80b-a3b smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
+qwen3-next-80b-a3b smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256
+switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
 textbook-block transformer-base transformer-big yi-34b yulan-12b
 """)  # fmt: skip
