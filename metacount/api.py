@@ -130,6 +130,8 @@ def summary(given: Given) -> Summary:
 def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff:
     """Compare two models part by part; by role where one of them has no formula.
 
+    Where no length is asked for, both run as many tokens as both have positions for.
+
     >>> found = diff("llama2-70b", "llama-7b")
     >>> found.row("attention").status, found.row("attention").a.described
     ('resized', 'GQA 64/8')
@@ -147,6 +149,10 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
     from metacount.textbook.count import fitted
 
     first, second = zip(_names(one, other), (one.spec, other.spec), strict=True)
+    if isinstance(request, Request) and request.seq_len is None:
+        both = min(fitted(model.spec, request).seq_len for model in (one, other))
+        request = Request(batch_size=request.batch_size, seq_len=both, dtype=request.dtype,
+                          source_len=request.source_len, prefix_len=request.prefix_len)  # fmt: skip
     return diff(first, second, fitted(one.spec, request), fitted(other.spec, request))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from metacount.spec import Workload
 
 
-class Summary:
+class Summary(ABC):
     """What something consists of and what it costs. Figures that are not known are None."""
 
     name: str
@@ -38,13 +39,13 @@ class Summary:
     buffers: int = 0
 
     @property
+    @abstractmethod
     def tree(self) -> Node:
         """The module tree, alike neighbours folded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flow(self, *inputs: Any, **asked: Any) -> Flow:
         """The forward in execution order."""
-        raise NotImplementedError
 
     def flops(self, *inputs: Any, **asked: Any) -> int:
         """FLOPs of one forward: matrix products and convolutions, 2 for each multiply-add."""
@@ -140,7 +141,8 @@ class ModuleSummary(Summary):
         )
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
-        raise NotImplementedError
+        """The forward over a workload; a module that runs no tokens has none."""
+        raise InputError(f"{self.name} runs no tokens: give inputs, or input_size and dtype")
 
 
 class OfTransformers(ModuleSummary):

@@ -185,3 +185,12 @@ def test_bad_requests_are_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in refused(capsys, "diff", *arguments)
+
+
+def test_both_run_as_many_tokens_where_no_length_is_asked_for() -> None:
+    found = metacount.diff("gpt2", "deepseek-v3")
+    run = metacount.Workload(seq_len=1024)  # all the positions of GPT-2
+    for side, name in ((found.a, "gpt2"), (found.b, "deepseek-v3")):
+        assert side.figures["matmul_flops"] == metacount.count(name, run).matmul_flops
+    asked = metacount.diff("gpt2", "llama-7b", metacount.Workload(seq_len=16))
+    assert asked.b.workload.seq_len == 16
