@@ -15,7 +15,7 @@ from metacount.measure.flow.naming import unnamed as unnamed
 from metacount.measure.flow.step import Step
 from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import ModelSpec, Request, Workload, legend
-from metacount.textbook.count import fitted
+from metacount.textbook.count import fitted, said_of_too_many
 
 if TYPE_CHECKING:
     from metacount.modules.model import Model as RunModel
@@ -75,6 +75,7 @@ def flow_of_reference(
         source="reference",
         workload=run.to_dict(),
         decode=decode,
+        notes=said_of_too_many(spec, run),
     )
 
 

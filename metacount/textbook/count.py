@@ -200,14 +200,19 @@ def count_data(model: Model, result: Count) -> dict[str, Any]:
     }
 
 
-def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
-    said = []
+def said_of_too_many(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
+    """What is to be said where a run is longer than the model has positions for."""
     longest = max(run.seq_len, run.source_len or 0)
-    if spec.longest is not None and longest > spec.longest:
-        said.append(
-            f"the model has {spec.longest} learned positions and cannot run {longest}; "
-            "the counts go on as if it could"
-        )
+    if spec.longest is None or longest <= spec.longest:
+        return ()
+    return (
+        f"the model has {spec.longest} learned positions and cannot run {longest}; "
+        "the counts go on as if it could",
+    )
+
+
+def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
+    said = [*said_of_too_many(spec, run)]
     if spec.window_kind == "chunked" and spec.window is not None and run.seq_len > spec.window:
         said.append(
             f"decode and KV cache take a chunk of {spec.window} positions at its fullest: an upper "

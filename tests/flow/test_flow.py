@@ -420,3 +420,11 @@ def test_equations_of_norms_and_feed_forwards_give_what_the_modules_give(
     torch.testing.assert_close(
         computed(hidden.equation or "", mlp), seen[f"{hidden.path}.down_proj"][0]
     )
+
+
+def test_more_tokens_than_positions_are_told() -> None:
+    said = (
+        "the model has 1024 learned positions and cannot run 2048; the counts go on as if it could"
+    )
+    assert metacount.flow("gpt2", Workload(seq_len=2048)).notes == (said,)
+    assert metacount.flow("gpt2").notes == ()
