@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from metacount.errors import InputError, shown
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,15 @@ def language_of(environment: Mapping[str, str], encoding: str | None) -> str:
     except (LookupError, UnicodeEncodeError):
         return "en"
     return "zh"
+
+
+def checked_language(lang: str) -> str:
+    """The language, or an `InputError` with those that there are."""
+    if lang not in LANGUAGES:
+        raise InputError(
+            f"--lang '{shown(lang)}' is not known; choose one of {', '.join(LANGUAGES)}"
+        )
+    return lang
 
 
 def terminal_language() -> str:

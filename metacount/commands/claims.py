@@ -7,7 +7,7 @@ import sys
 from metacount.commands import json_text, table_text
 from metacount.commands.options import add_formats
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
-from metacount.languages import LANGUAGES, terminal_language
+from metacount.languages import checked_language, terminal_language
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -38,9 +38,8 @@ def run(args: argparse.Namespace) -> Result:
     from metacount.claims.finding import VERDICTS
     from metacount.claims.text import in_language, say
 
-    if args.lang not in (None, *LANGUAGES):
-        choices = ", ".join(LANGUAGES)
-        raise InputError(f"--lang '{shown(args.lang)}' is not known; choose one of {choices}")
+    if args.lang is not None:
+        checked_language(args.lang)
     # what other programs read does not change with the terminal
     lang = args.lang or ("en" if args.json or args.table else terminal_language())
     known = {claim.id: claim for claim in claims()}

@@ -26,9 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
+    from metacount.languages import checked_language, terminal_language
     from metacount.lessons import RUNNING
-    from metacount.lessons.making import checked_language, checked_topic, page_of
-    from metacount.views.lesson import Lesson, listing, listing_text, terminal_language
+    from metacount.lessons.making import checked_topic, page_of
+    from metacount.views.lesson import Lesson, listing, listing_text
 
     if args.json and args.markdown:
         raise InputError("--json and --markdown are two forms of one page; leave one of them out")

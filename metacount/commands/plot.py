@@ -11,6 +11,7 @@ from metacount.commands.options import (
     check_quantity,
 )
 from metacount.errors import InputError, shown
+from metacount.languages import LANGUAGES
 from metacount.resolve import find_model
 from metacount.settings import parse_settings
 from metacount.settings.over import each_setting
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", type=dtype, metavar="DTYPE",
                         help="of a model's KV cache (default bf16); of results, which rows: "
                         f"{', '.join(RESULT_DTYPES)} (default: of the last one)")  # fmt: skip
-    parser.add_argument("--lang", choices=("en", "zh"),
+    parser.add_argument("--lang", choices=LANGUAGES,
                         help="the language of the labels: English (default) or "
                         "Chinese")  # fmt: skip
     add_settings(parser)

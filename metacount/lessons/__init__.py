@@ -23,4 +23,3 @@ TOPICS = {
 }
 # these run modules, and so import torch
 RUNNING = ("norm", "ffn", "position", "attention", "moe", "gpt")
-LANGUAGES = ("en", "zh")

@@ -6,7 +6,8 @@ from fractions import Fraction
 from importlib import import_module
 
 from metacount.errors import InputError, SpecError, nearest, shown
-from metacount.lessons import LANGUAGES, RUNNING, TOPICS
+from metacount.languages import checked_language
+from metacount.lessons import RUNNING, TOPICS
 from metacount.lessons.here import COMMON, Here
 from metacount.lessons.here import shown as as_text
 from metacount.lessons.page import Block, Exercise, Page
@@ -37,15 +38,6 @@ def checked_topic(topic: str) -> str:
         close = nearest(str(topic), TOPICS, f"choose one of {', '.join(TOPICS)}")
         raise InputError(f"lesson '{shown(topic)}' is not known; {close}")
     return topic
-
-
-def checked_language(lang: str) -> str:
-    """The language, or an `InputError` with those that there are."""
-    if lang not in LANGUAGES:
-        raise InputError(
-            f"--lang '{shown(lang)}' is not known; choose one of {', '.join(LANGUAGES)}"
-        )
-    return lang
 
 
 def parts_of(topic: str) -> ModuleType:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 
 from metacount.frozen import frozen
-from metacount.languages import language_of
+from metacount.languages import terminal_language
 from metacount.lessons import TOPICS
 from metacount.lessons.making import page_of, title_of
 from metacount.views.claims import GLUE, prose
@@ -69,11 +67,6 @@ def lesson(
     202383360
     """
     return Lesson(page=page_of(topic, model, lang or terminal_language()), answers=answers)
-
-
-def terminal_language() -> str:
-    """The language of the terminal that this process writes to."""
-    return language_of(os.environ, getattr(sys.stdout, "encoding", None))
 
 
 def listing(lang: str) -> list[dict[str, str]]:

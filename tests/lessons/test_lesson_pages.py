@@ -10,7 +10,8 @@ import metacount
 from metacount import catalog
 from metacount.errors import InputError, SpecError
 from metacount.formulas import model
-from metacount.lessons import LANGUAGES, TOPICS, making, source
+from metacount.languages import LANGUAGES
+from metacount.lessons import TOPICS, making, source
 from metacount.lessons.making import page_of, parts_of
 from metacount.lessons.page import Page
 from metacount.settings import parse_settings

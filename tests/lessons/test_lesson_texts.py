@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from prose import typed_numbers
 
-from metacount.languages import language_of
-from metacount.lessons import LANGUAGES, TOPICS
+from metacount.languages import LANGUAGES, language_of
+from metacount.lessons import TOPICS
 from metacount.lessons.source import pieces, placeholders, read_text, read_words
 from metacount.spec import legend
 

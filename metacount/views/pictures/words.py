@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-LANGUAGES = ("en", "zh")
-
 # What is not here is the same in both.
 CHINESE = {
     "embedding": "词嵌入", "position": "位置编码", "attention": "注意力", "ffn": "前馈网络",
