@@ -89,6 +89,8 @@ def _run(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except SystemExit as done:  # argparse has printed the help or the version
         return _write("") or int(done.code or 0)
+    except BrokenPipeError:  # while it printed them
+        return _reader_gone()
 
 
 def _write(text: str | Iterable[str]) -> int:
@@ -99,14 +101,18 @@ def _write(text: str | Iterable[str]) -> int:
             sys.stdout.write(piece)
         sys.stdout.flush()
     except BrokenPipeError:
-        # the reader has seen enough; Python would complain once more when it closes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        return _reader_gone()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"metacount: error: cannot write the result: {error.strerror}", file=sys.stderr)
         return EXIT_WRONG_INPUT
     return 0
+
+
+def _reader_gone() -> int:
+    """The reader has seen enough; Python would complain once more when it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_BROKEN_PIPE
 
 
 class _Parser(argparse.ArgumentParser):

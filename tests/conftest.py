@@ -17,6 +17,9 @@ os.environ.setdefault("COLUMNS", "100")
 
 NEEDS = ("fast", "torch", "transformers")
 
+# loaded by processes that are started with its folder on their path; some Pythons have another one
+collect_ignore = ["mutation/sitecustomize.py"]
+
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 

@@ -133,7 +133,7 @@ def detail_text(one: Detail, model: Model, witness: str, real: dict[str, Any] | 
     width = min(columns(), WIDEST)
     name = f"{f.source.name}: {f.function or f.place}"
     lines = [f"{bold(f.id)}  ({name})", f"{model.name}, {exact(found.seq_len)} tokens", ""]
-    read = "" if f.source.read else ", restated from the paper, not read for this audit"
+    read = "" if f.source.read else ", restated as it is known, not read for this audit"
     told = {
         "where": f.where + read,
         "counts": f.says,

@@ -44,7 +44,7 @@ def test_the_readme_counts_what_there_is() -> None:
     sources = len({f.source.id for f in every})
     assert [int(n) for n in said.groups()] == [len(every), sources, judged, len(compared())]
     unread = {f.source.id for f in every if not f.source.read}
-    assert f"{len(unread)} of the sources are papers that were not looked up" in README
+    assert f"{len(unread)} of the sources are papers or posts that were not looked up" in README
 
 
 @pytest.mark.parametrize("width", [80, 120])
