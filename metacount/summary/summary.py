@@ -91,7 +91,7 @@ class ModuleSummary(Summary):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._copy = copied_on_meta(module)
-        self.name, self.source = named(module), "the module as given, copied to meta"
+        self.name, self.source = named(module), "numel() of a copy on the meta device"
         self.params = sum(p.numel() for p in self._copy.parameters())
         self.buffers = sum(b.numel() for b in self._copy.buffers())
         self._classify()
@@ -193,7 +193,7 @@ class ModelSummary(Summary):
     def __init__(self, model: Model) -> None:
         self._model = model
         counted = count(model.spec, Request()).to_dict()
-        self.name, self.source = model.name, "formula"
+        self.name, self.source = model.name, "the formulas"
         self.params, self.active_params = counted["params"], counted["active_params"]
         self.by_role = counted["by_role"]
         self.notes = model.notes
@@ -235,7 +235,10 @@ def summary(given: Given | nn.Module) -> Summary:
     found = any_of(given)
     if isinstance(found, TransformersOnly):
         made = _of_module(_built(found.source))
-        made.name, made.source = found.name, "transformers' own module, on meta"
+        made.name, made.source = (
+            found.name,
+            "numel() of transformers' own module on the meta device",
+        )
         made.notes += (f"no formula: {found.problem}",)
         return made
     return ModelSummary(found)

@@ -77,6 +77,13 @@ def tree_text(model: Model | TransformersOnly, asked: Shown) -> str:
     return "\n".join(lines) + "\n"
 
 
+def tree_lines(root: Node, chosen: tuple[str, ...], *, most: int, width: int) -> list[str]:
+    """One line per module and tensor, at most so many lines: what does not fit is counted."""
+    asked = Shown(root=root, depth=None, chosen=chosen, made_by="")
+    lines = _lines(asked.rows, chosen, asked, width)
+    return lines if len(lines) <= most else [*lines[:most], f"... {len(lines) - most} lines more"]
+
+
 def tree_table(asked: Shown) -> Table:
     """The same rows by their paths, with the number of copies of each."""
     chosen = asked.chosen or DEFAULT
