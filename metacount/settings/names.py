@@ -36,8 +36,16 @@ def meant(name: str) -> tuple[str, ...]:
     if found:
         return found
     words = [*FIELDS, *every_path()] if "." in name else [*FIELDS, *_elsewhere()]
-    remedy = nearest(name, words, "see `metacount models --fields`")
+    remedy = nearest(name, _about_as_near(name, words), "see `metacount models --fields`")
     raise InputError(f"--set: '{shown(name)}' is not a field of a model; {remedy}")
+
+
+def _about_as_near(name: str, words: list[str]) -> list[str]:
+    """The words that are hardly less like `name` than the nearest of all: there are many."""
+    from difflib import SequenceMatcher
+
+    like = {word: SequenceMatcher(None, word, name[:80].lower()).ratio() for word in words}
+    return [word for word, ratio in like.items() if ratio > max(like.values()) - 0.1]
 
 
 def known(name: str) -> bool:
