@@ -50,7 +50,7 @@ def copied_on_meta(module: nn.Module) -> nn.Module:
 def _on_meta(tensor: Tensor) -> Tensor:
     try:
         bare = torch.empty_like(tensor.detach(), device="meta")
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
         raise InputError(f"a {type(tensor).__name__} has no copy on meta: {said(error)}") from None
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(bare, requires_grad=tensor.requires_grad)

@@ -56,6 +56,22 @@ def test_a_verdict_is_what_the_numbers_say(audits: tuple[Audited, ...]) -> None:
     assert min(seen[EQUAL], seen[HERE], seen[WRONG]) > 100
 
 
+def unproven(audits: tuple[Audited, ...]) -> list[str]:
+    """Where a formula is called equal inside its scope, neither for all sizes nor if something."""
+    return [f"{one.formula.id} {found.model}" for one in audits for found in one.found
+            if found.in_scope and found.verdict == HERE
+            and (not found.condition or "not decided" in found.condition)]  # fmt: skip
+
+
+def test_equal_is_for_all_sizes_or_under_a_condition(audits: tuple[Audited, ...]) -> None:
+    assert unproven(audits) == []
+    verdicts = {found.verdict for one in audits for found in one.found if found.in_scope}
+    assert {EQUAL, HERE, WRONG} <= verdicts
+    one = next(o for o in audits if any(f.in_scope and f.verdict == HERE for f in o.found))
+    bare = tuple(replaced(f, condition="") for f in one.found)  # planted: a condition is lost
+    assert unproven((Audited(**{**vars(one), "found": bare}),))
+
+
 def test_the_whole_difference_is_accounted_for(audits: tuple[Audited, ...]) -> None:
     for one in audits:
         bad = [f.model for f in one.found if f.in_scope and not f.accounted]
