@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from metacount.diff.compared import Diff
     from metacount.measure.ours.node import Node
-    from metacount.resolve import Given, Model
+    from metacount.resolve import Given, Model, TransformersOnly
     from metacount.spec import Request, Workload
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
@@ -141,6 +141,10 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
 
     request = workload or Request()
     one, other = any_of(a), any_of(b)
+    if isinstance(request, Request) and request.seq_len is None:
+        both = min(_length(one, request), _length(other, request))
+        request = Request(batch_size=request.batch_size, seq_len=both, dtype=request.dtype,
+                          source_len=request.source_len, prefix_len=request.prefix_len)  # fmt: skip
     if not (isinstance(one, Model) and isinstance(other, Model)):
         from metacount.verify.by_role import diff_by_role
 
@@ -149,11 +153,20 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
     from metacount.textbook.count import fitted
 
     first, second = zip(_names(one, other), (one.spec, other.spec), strict=True)
-    if isinstance(request, Request) and request.seq_len is None:
-        both = min(fitted(model.spec, request).seq_len for model in (one, other))
-        request = Request(batch_size=request.batch_size, seq_len=both, dtype=request.dtype,
-                          source_len=request.source_len, prefix_len=request.prefix_len)  # fmt: skip
     return diff(first, second, fitted(one.spec, request), fitted(other.spec, request))
+
+
+def _length(model: Model | TransformersOnly, request: Request) -> int:
+    """The tokens that a model runs where no length is asked for."""
+    from metacount.resolve import TransformersOnly
+
+    if isinstance(model, TransformersOnly):
+        from metacount.verify.compare import fitted_outside
+
+        return fitted_outside(model.source, request)[0].seq_len
+    from metacount.textbook.count import fitted
+
+    return fitted(model.spec, request).seq_len
 
 
 def _names(a: Any, b: Any) -> tuple[str, str]:
