@@ -2,7 +2,60 @@
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, exact_div, floor_div, smaller, when
+from metacount.formulas.dim import Dim, exact_div, floor_div, smaller
+from metacount.formulas.terms import (
+    PAIRS,
+    SOURCE,
+    TOKENS,
+    Product,
+    Weight,
+    flops_of,
+    matrix,
+    params_of,
+)
+
+
+def attention_weights(
+    d_model: Dim,
+    n_heads: Dim,
+    n_kv_heads: Dim,
+    head_dim: Dim,
+    *,
+    q_bias: bool = False,
+    k_bias: bool = False,
+    v_bias: bool = False,
+    o_bias: bool = False,
+    sinks: bool = False,
+    cross: bool = False,
+) -> tuple[Weight, ...]:
+    """The tensors of one attention layer; of a cross-attention, k and v read the source.
+
+    q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks
+
+    Returns: tensors, without those of a QK-norm, see `norm.qk_norm_weights`.
+    Source: as `attention_params`.
+
+    >>> for weight in attention_weights(5120, 64, 8, 128):  # Qwen3-32B
+    ...     print(weight.name, weight.shape)
+    self_attn.q_proj.weight (8192, 5120)
+    self_attn.k_proj.weight (1024, 5120)
+    self_attn.v_proj.weight (1024, 5120)
+    self_attn.o_proj.weight (5120, 8192)
+    """
+    where = "cross_attn" if cross else "self_attn"
+    q_width, kv_width = n_heads * head_dim, n_kv_heads * head_dim
+    each = (
+        ("q_proj", q_width, d_model, TOKENS, q_bias),
+        ("k_proj", kv_width, d_model, SOURCE if cross else TOKENS, k_bias),
+        ("v_proj", kv_width, d_model, SOURCE if cross else TOKENS, v_bias),
+        ("o_proj", d_model, q_width, TOKENS, o_bias),
+    )
+    found: list[Weight] = []
+    for name, n_rows, n_columns, rows, bias in each:
+        found += matrix(f"{where}.{name}", "attention", (n_rows, n_columns), rows, bias=bias)
+    if sinks:
+        found.append(Weight(role="attention", name=f"{where}.core.sinks", shape=(n_heads,)))
+    return tuple(found)
 
 
 def attention_params(
@@ -32,16 +85,19 @@ def attention_params(
     >>> attention_params(5120, 64, 8, 128)  # Qwen3-32B
     94371840
     """
-    q_width = n_heads * head_dim
-    kv_width = n_kv_heads * head_dim
-    weights = 2 * d_model * (q_width + kv_width)
-    biases = (
-        when(q_bias, q_width)
-        + when(k_bias, kv_width)
-        + when(v_bias, kv_width)
-        + when(o_bias, d_model)
+    return params_of(
+        attention_weights(
+            d_model,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            q_bias=q_bias,
+            k_bias=k_bias,
+            v_bias=v_bias,
+            o_bias=o_bias,
+            sinks=sinks,
+        )
     )
-    return weights + biases + when(sinks, n_heads)
 
 
 def attention_projection_flops(
@@ -68,9 +124,26 @@ def attention_projection_flops(
     >>> attention_projection_flops(128, 4096, 32, 32, 128)  # LLaMA-7B, 128 tokens
     17179869184
     """
+    weights = attention_weights(d_model, n_heads, n_kv_heads, head_dim, cross=True)
     n_kv = n_tokens if n_kv_tokens is None else n_kv_tokens
-    multiply_adds = 2 * d_model * head_dim * (n_tokens * n_heads + n_kv * n_kv_heads)
-    return 2 * multiply_adds
+    return flops_of(weights, {TOKENS: n_tokens, SOURCE: n_kv})
+
+
+def attention_products(n_heads: Dim, head_dim: Dim, *, per: str = PAIRS) -> tuple[Product, ...]:
+    """The two products between positions, `per` pair of them: scores q·kᵀ, weighted sums p·v.
+
+    h·h_d multiply-adds each
+
+    Returns: products of one layer.
+    Source: as `attention_pair_flops`.
+
+    >>> [(product.name, product.width) for product in attention_products(32, 128)]  # LLaMA-7B
+    [('scores', 4096), ('sums of values', 4096)]
+    """
+    return tuple(
+        Product(role="attention", name=name, width=n_heads * head_dim, per=per)
+        for name in ("scores", "sums of values")
+    )
 
 
 def attention_pair_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
@@ -86,8 +159,7 @@ def attention_pair_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
     >>> attention_pair_flops(128 * 128, 32, 128)  # LLaMA-7B, 128 tokens
     268435456
     """
-    multiply_adds = 2 * n_pairs * n_heads * head_dim
-    return 2 * multiply_adds
+    return flops_of(attention_products(n_heads, head_dim), {PAIRS: n_pairs})
 
 
 def causal_pairs(seq_len: Dim, window: Dim | None = None) -> Dim:
@@ -223,11 +295,30 @@ def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
     return 2 * n_kv_heads * head_dim
 
 
-def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
-    """Layers that see a window only, the letters of `pattern` repeated over the layers.
+def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
+    """Layers that have one of `letters`, the letters of `pattern` repeated over the layers.
 
     Letter i of a pattern of length p falls on the layers i, i + p, … below N: ⌈(N - i) / p⌉ =
-    (N + p - 1 - i) // p of them. Sum over the letters L.
+    (N + p - 1 - i) // p of them. Sum over the letters asked for; N where it is all of them.
+
+    Returns: a count.
+    Source: Jamba, arXiv:2403.19887, sec. 3.1 (one attention layer in eight).
+
+    >>> lettered_layers(32, "RRRRARRR", "A")  # Jamba
+    4
+    """
+    if set(pattern) <= set(letters):
+        return n_layers
+    period = len(pattern)
+    return sum(
+        floor_div(n_layers + reach, period)
+        for reach, letter in enumerate(reversed(pattern))
+        if letter in letters
+    )
+
+
+def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
+    """Layers that see a window only: letter L of a pattern that is repeated over the layers.
 
     Returns: a count.
     Source: Gemma 3, arXiv:2503.19786, sec. 2 (LLLLLG).
@@ -235,9 +326,4 @@ def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
     >>> windowed_layers(62, "LLLLLG")  # Gemma 3 27B
     52
     """
-    period = len(pattern)
-    return sum(
-        floor_div(n_layers + reach, period)
-        for reach, letter in enumerate(reversed(pattern))
-        if letter == "L"
-    )
+    return lettered_layers(n_layers, pattern, "L")

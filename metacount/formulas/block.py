@@ -1,6 +1,4 @@
-"""One block, summed by role: the topics' functions fed from a `ModelSpec`.
-
-Every function is a dict from role to count, so that `model.py` only multiplies and adds.
+"""One block: its tensors and products, the topics' functions fed from a `ModelSpec`.
 
 >>> from metacount.spec import ModelSpec
 >>> mixtral = ModelSpec(
@@ -23,8 +21,23 @@ from __future__ import annotations
 from metacount.formulas import attention, ffn, mla, norm, position
 from metacount.formulas import moe as experts
 from metacount.formulas.dim import Dim
+from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import (
+    CACHED,
+    CROSS_PAIRS,
+    PAIRS,
+    POSITIONS,
+    SOURCE,
+    TOKENS,
+    Product,
+    Weight,
+    active_params_of,
+    by_role,
+    params_of,
+)
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
+from metacount.spec.ffn import FeedForward
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture, SharedExperts
 from metacount.spec.position import TransformerXL
@@ -32,51 +45,15 @@ from metacount.spec.position import TransformerXL
 NO_SHARED = SharedExperts()
 
 
-def block_params(
-    spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
-) -> dict[str, Dim]:
-    """Parameters of one block by role, or with `active` those that one token uses.
+def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the self-attention of one block, norms and relative positions inside included.
 
-    `moe` says which feed-forward it has, `cross` whether it has cross-attention (a decoder block
-    of an encoder-decoder).
-
-    Returns: parameters, exact.
-    Source: the functions of each topic.
-    """
-    placement = spec.last_stack.norms.placement
-    norms = norm.norms_per_block(placement, cross=cross) * width_norm_params(spec)
-    attention_params = self_attention_params(spec)
-    if cross:
-        attention_params += gqa_params(spec, sinks=False)
-    parts = {
-        "position": position_params(spec),
-        "attention": attention_params,
-        "norm": norms + attention_norm_params(spec),
-    }
-    if moe:
-        parts["moe"] = moe_layer_params(spec, active=active)
-    else:
-        parts["ffn"] = dense_ffn_params(spec)
-    return parts
-
-
-def width_norm_params(spec: ModelSpec) -> Dim:
-    """Parameters of one norm of the residual stream.
-
-    Source: `norm.norm_params`.
-    """
-    norms = spec.last_stack.norms
-    return norm.norm_params(spec.d_model, bias=norms.bias, affine=norms.affine)
-
-
-def self_attention_params(spec: ModelSpec) -> Dim:
-    """Parameters of the self-attention of one block, without its norms.
-
-    Source: `attention.attention_params`, `mla.mla_params`.
+    Source: `attention.attention_weights`, `mla.mla_weights`, `norm.qk_norm_weights`,
+    `norm.latent_norm_weights`, `position.transformer_xl_weights`.
     """
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
-        return mla.mla_params(
+        weights = mla.mla_weights(
             spec.d_model,
             mixer.n_heads,
             q_lora_rank=mixer.q_lora_rank,
@@ -86,16 +63,27 @@ def self_attention_params(spec: ModelSpec) -> Dim:
             v_head_dim=mixer.v_head_dim,
             bias=mixer.bias,
         )
-    return gqa_params(spec, sinks=mixer.sinks)
-
-
-def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
-    """Parameters of an attention with key/value heads; a cross-attention is one without sinks.
-
-    Source: `attention.attention_params`.
-    """
+        return (*weights, *norm.latent_norm_weights(mixer.q_lora_rank, mixer.kv_lora_rank))
     mixer = _grouped(spec)
-    return attention.attention_params(
+    heads = (mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
+    found = (*_grouped_weights(spec), *norm.qk_norm_weights(mixer.qk_norm, *heads))
+    if isinstance(spec.positions, TransformerXL):
+        relative = position.transformer_xl_weights(spec.d_model, mixer.n_heads, mixer.head_dim)
+        return (*found, *relative)
+    return found
+
+
+def cross_attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the cross-attention of one block, which has neither sinks nor norms inside.
+
+    Source: `attention.attention_weights`.
+    """
+    return _grouped_weights(spec, cross=True)
+
+
+def _grouped_weights(spec: ModelSpec, *, cross: bool = False) -> tuple[Weight, ...]:
+    mixer = _grouped(spec)
+    return attention.attention_weights(
         spec.d_model,
         mixer.n_heads,
         mixer.n_kv_heads,
@@ -104,55 +92,74 @@ def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
         k_bias=mixer.k_bias,
         v_bias=mixer.v_bias,
         o_bias=mixer.o_bias,
-        sinks=sinks,
+        sinks=mixer.sinks and not cross,
+        cross=cross,
     )
 
 
-def attention_norm_params(spec: ModelSpec) -> Dim:
-    """Parameters of the norms inside the self-attention of one block.
+def attention_products(
+    spec: ModelSpec, *, absorbed: bool, pairs: str = PAIRS, positions: str = POSITIONS
+) -> tuple[Product, ...]:
+    """Products of the self-attention of one block, `pairs` and `positions` naming what it attends.
 
-    Source: `norm.latent_norm_params`, `norm.qk_norm_params`.
+    Source: `attention.attention_products`, `mla.mla_products`, `position.transformer_xl_products`.
     """
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
-        return norm.latent_norm_params(mixer.q_lora_rank, mixer.kv_lora_rank)
-    return norm.qk_norm_params(mixer.qk_norm, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
-
-
-def position_params(spec: ModelSpec) -> Dim:
-    """Parameters of the position information inside one block.
-
-    Source: `position.transformer_xl_params`.
-    """
-    if not isinstance(spec.positions, TransformerXL):
-        return 0
+        return mla.mla_products(
+            mixer.n_heads,
+            kv_lora_rank=mixer.kv_lora_rank,
+            qk_nope_head_dim=mixer.qk_nope_head_dim,
+            qk_rope_head_dim=mixer.qk_rope_head_dim,
+            v_head_dim=mixer.v_head_dim,
+            absorbed=absorbed,
+            per=pairs,
+        )
     mixer = _grouped(spec)
-    return position.transformer_xl_params(spec.d_model, mixer.n_heads, mixer.head_dim)
+    heads = (mixer.n_heads, mixer.head_dim)
+    found = attention.attention_products(*heads, per=pairs)
+    if isinstance(spec.positions, TransformerXL):
+        relative = position.transformer_xl_products(
+            spec.d_model, *heads, pairs=pairs, positions=positions
+        )
+        return (*relative, *found)
+    return found
 
 
-def dense_ffn_params(spec: ModelSpec) -> Dim:
-    """Parameters of the feed-forward of one dense block; 0 where every block is MoE (no d_ff).
+def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the mixer of one block that keeps a state; none where no block has one.
 
-    Source: `ffn.ffn_params`.
+    Source: the functions of the mixer's topic, see `recurrent.MIXERS`.
+    """
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    return () if mixer is None else mixer.weights(part, spec.d_model)
+
+
+def dense_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the feed-forward of one dense block; none where every block is MoE (no d_ff).
+
+    Source: `ffn.ffn_weights`.
     """
     dense = spec.last_stack.feed_forward
-    if dense.d_ff is None:
-        return 0
-    return ffn.ffn_params(spec.d_model, dense.d_ff, gated=dense.gated, bias=dense.bias)
+    if dense is None or dense.d_ff is None:
+        return ()
+    return ffn.ffn_weights(spec.d_model, dense.d_ff, gated=dense.gated, bias=dense.bias)
 
 
-def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
-    """Parameters of the feed-forward of one MoE block, all or those that one token uses.
+def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the feed-forward of one MoE block.
 
-    Source: `moe.moe_active_params`; with top_k = n_experts, all.
+    Source: `moe.moe_weights`.
     """
     dense, mixture = spec.last_stack.feed_forward, _mixture(spec)
+    assert isinstance(dense, FeedForward)  # experts are made like it
     shared = mixture.shared or NO_SHARED
-    return experts.moe_active_params(
+    return experts.moe_weights(
         spec.d_model,
         mixture.d_ff,
         mixture.n_experts,
-        mixture.top_k if active else mixture.n_experts,
+        mixture.top_k,
         gated=dense.gated,
         router_bias=mixture.router_bias,
         expert_bias=mixture.bias,
@@ -161,6 +168,112 @@ def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
         shared_bias=dense.bias,
         shared_gate=shared.gate,
     )
+
+
+def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> tuple[Weight, ...]:
+    """Tensors of one norm of the residual stream.
+
+    Source: `norm.norm_weights`.
+    """
+    norms = spec.last_stack.norms
+    return norm.norm_weights(name, spec.d_model, bias=norms.bias, affine=norms.affine)
+
+
+def block_weights(
+    spec: ModelSpec, *, mixer: str = "A", ffn: str = "F", cross: bool = False
+) -> tuple[Weight, ...]:
+    """Tensors of one block: `mixer` and `ffn` are its letters in the patterns of its stack.
+
+    `cross`: it has cross-attention (a decoder block of an encoder-decoder).
+    """
+    found: list[Weight] = []
+    if mixer in "AP":
+        found += attention_weights(spec)
+    if mixer in "RP":
+        found += recurrent_weights(spec)
+    if cross:
+        found += cross_attention_weights(spec)
+    if ffn == "F":
+        found += dense_weights(spec)
+    if ffn == "E":
+        found += mixture_weights(spec)
+    n_norms = norm.norms_per_block(
+        spec.last_stack.norms.placement, cross=cross, mixer=mixer != "N", ffn=ffn != "N"
+    )
+    found += (weight.repeated(n_norms) for weight in width_norm_weights(spec))
+    return tuple(found)
+
+
+def block_params(
+    spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
+) -> dict[str, Dim]:
+    """Parameters of one block with attention by role, or with `active` those that one token uses.
+
+    `moe` says which feed-forward it has, `cross` whether it has cross-attention.
+
+    Returns: parameters, exact.
+    Source: `block_weights`.
+    """
+    weights = block_weights(spec, ffn="E" if moe else "F", cross=cross)
+    roles = ("position", "attention", "norm", "moe" if moe else "ffn")
+    return by_role(weights, lambda one: one.active if active else one.params, roles)
+
+
+def width_norm_params(spec: ModelSpec) -> Dim:
+    """Parameters of one norm of the residual stream.
+
+    Source: `norm.norm_params`.
+    """
+    return params_of(width_norm_weights(spec))
+
+
+def self_attention_params(spec: ModelSpec) -> Dim:
+    """Parameters of the self-attention of one block, without its norms and relative positions.
+
+    Source: `attention.attention_params`, `mla.mla_params`.
+    """
+    return _of_role(attention_weights(spec), "attention")
+
+
+def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
+    """Parameters of an attention with key/value heads; a cross-attention is one without sinks.
+
+    Source: `attention.attention_params`.
+    """
+    return _of_role(_grouped_weights(spec, cross=not sinks), "attention")
+
+
+def attention_norm_params(spec: ModelSpec) -> Dim:
+    """Parameters of the norms inside the self-attention of one block.
+
+    Source: `norm.latent_norm_params`, `norm.qk_norm_params`.
+    """
+    return _of_role(attention_weights(spec), "norm")
+
+
+def position_params(spec: ModelSpec) -> Dim:
+    """Parameters of the position information inside one block.
+
+    Source: `position.transformer_xl_params`.
+    """
+    return _of_role(attention_weights(spec), "position")
+
+
+def dense_ffn_params(spec: ModelSpec) -> Dim:
+    """Parameters of the feed-forward of one dense block; 0 where every block is MoE (no d_ff).
+
+    Source: `ffn.ffn_params`.
+    """
+    return params_of(dense_weights(spec))
+
+
+def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
+    """Parameters of the feed-forward of one MoE block, all or those that one token uses.
+
+    Source: `moe.moe_params`, `moe.moe_active_params`.
+    """
+    weights = mixture_weights(spec)
+    return active_params_of(weights) if active else params_of(weights)
 
 
 def self_attention_flops(
@@ -178,38 +291,18 @@ def self_attention_flops(
     `absorbed` chooses the form of MLA.
 
     Returns: FLOPs of the forward, exact.
-    Source: `attention.attention_projection_flops`, `attention.attention_pair_flops`,
-    `mla.mla_matmul_flops`, `position.transformer_xl_projection_flops` and `_score_flops`.
+    Source: `attention_weights`, `attention_products`.
     Not counted: softmax, norms, rotary embedding, biases, mask.
     """
-    n_tokens = batch_size * n_queries
-    all_pairs = batch_size * n_pairs
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        flops = mla.mla_matmul_flops(
-            n_tokens,
-            all_pairs,
-            spec.d_model,
-            mixer.n_heads,
-            q_lora_rank=mixer.q_lora_rank,
-            kv_lora_rank=mixer.kv_lora_rank,
-            qk_nope_head_dim=mixer.qk_nope_head_dim,
-            qk_rope_head_dim=mixer.qk_rope_head_dim,
-            v_head_dim=mixer.v_head_dim,
-            absorbed=absorbed,
-            n_kv_tokens=batch_size * n_keys,
-        )
-        return {"position": 0, "attention": flops}
-    heads = (mixer.n_heads, mixer.head_dim)
-    relative = 0
-    if isinstance(spec.positions, TransformerXL):
-        relative = position.transformer_xl_projection_flops(n_keys, spec.d_model, *heads)
-        relative += position.transformer_xl_score_flops(all_pairs, *heads)
-    projections = attention.attention_projection_flops(
-        n_tokens, spec.d_model, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim
-    )
-    pairs = attention.attention_pair_flops(all_pairs, *heads)
-    return {"position": relative, "attention": projections + pairs}
+    run = {
+        TOKENS: batch_size * n_queries,
+        CACHED: batch_size * (n_queries if absorbed else n_keys),
+        PAIRS: batch_size * n_pairs,
+        POSITIONS: n_keys,
+    }
+    weights = (one for one in attention_weights(spec) if one.role != "norm")
+    terms = (*weights, *attention_products(spec, absorbed=absorbed))
+    return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
 
 
 def cross_attention_flops(
@@ -220,49 +313,36 @@ def cross_attention_flops(
     Every query attends to all source_len positions.
 
     Returns: FLOPs of the forward, exact.
-    Source: `attention.attention_projection_flops`, `attention.attention_pair_flops`.
+    Source: `cross_attention_weights`, `cross_attention_products`.
     Not counted: softmax, norms, biases.
     """
-    n_tokens = batch_size * n_queries
+    run = {
+        TOKENS: batch_size * n_queries,
+        SOURCE: 0 if cached else batch_size * source_len,
+        CROSS_PAIRS: batch_size * n_queries * source_len,
+    }
+    terms = (*cross_attention_weights(spec), *cross_attention_products(spec))
+    return by_role(terms, lambda term: term.flops(run))
+
+
+def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
+    """Products of the cross-attention of one block.
+
+    Source: `attention.attention_products`.
+    """
     mixer = _grouped(spec)
-    projections = attention.attention_projection_flops(
-        n_tokens,
-        spec.d_model,
-        mixer.n_heads,
-        mixer.n_kv_heads,
-        mixer.head_dim,
-        n_kv_tokens=0 if cached else batch_size * source_len,
-    )
-    pairs = attention.attention_pair_flops(n_tokens * source_len, mixer.n_heads, mixer.head_dim)
-    return {"attention": projections + pairs}
+    return attention.attention_products(mixer.n_heads, mixer.head_dim, per=CROSS_PAIRS)
 
 
 def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
     """FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
 
     Returns: FLOPs of the forward, exact.
-    Source: `ffn.ffn_matmul_flops`, `moe.moe_matmul_flops`.
+    Source: `dense_weights`, `mixture_weights`.
     Not counted: activations, biases, the choice of experts, dispatch and weighting.
     """
-    dense = spec.last_stack.feed_forward
-    if moe:
-        mixture = _mixture(spec)
-        shared = mixture.shared or NO_SHARED
-        flops = experts.moe_matmul_flops(
-            n_tokens,
-            spec.d_model,
-            mixture.d_ff,
-            mixture.n_experts,
-            mixture.top_k,
-            gated=dense.gated,
-            n_shared_experts=shared.n_experts,
-            d_ff_shared=shared.d_ff,
-            shared_gate=shared.gate,
-        )
-        return {"moe": flops}
-    if dense.d_ff is None:
-        return {"ffn": 0}
-    return {"ffn": ffn.ffn_matmul_flops(n_tokens, spec.d_model, dense.d_ff, gated=dense.gated)}
+    weights = mixture_weights(spec) if moe else dense_weights(spec)
+    return by_role(weights, lambda one: one.flops({TOKENS: n_tokens}), ("moe" if moe else "ffn",))
 
 
 def kv_cache_values(spec: ModelSpec) -> Dim:
@@ -273,7 +353,13 @@ def kv_cache_values(spec: ModelSpec) -> Dim:
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
         return mla.mla_kv_cache_values(mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+    if not isinstance(mixer, Attention):
+        return 0
     return attention.kv_cache_values(mixer.n_kv_heads, mixer.head_dim)
+
+
+def _of_role(weights: tuple[Weight, ...], role: str) -> Dim:
+    return params_of(weight for weight in weights if weight.role == role)
 
 
 def _grouped(spec: ModelSpec) -> Attention:

@@ -7,8 +7,8 @@
 >>> params(llama)  # LLaMA-7B
 6738415616
 >>> params_by_role(llama)  # doctest: +NORMALIZE_WHITESPACE
-{'embedding': 131072000, 'position': 0, 'attention': 2147483648, 'ffn': 4328521728, 'moe': 0,
- 'norm': 266240, 'head': 131072000, 'other': 0}
+{'embedding': 131072000, 'position': 0, 'attention': 2147483648, 'recurrent': 0,
+ 'ffn': 4328521728, 'moe': 0, 'norm': 266240, 'head': 131072000, 'other': 0}
 >>> active_params(llama), active_params_no_embed(llama), buffers(llama)
 (6738415616, 6607343616, {'selection_bias': 0})
 >>> matmul_flops(llama, batch_size=1, seq_len=128)
@@ -32,15 +32,53 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import attention, block, ends, stack
 from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import (
+    CACHED,
+    CROSS_PAIRS,
+    PAIRS,
+    POSITIONS,
+    SEQUENCES,
+    SOURCE,
+    SOURCE_PAIRS,
+    TOKENS,
+    WINDOWED_PAIRS,
+    WINDOWED_POSITIONS,
+    Product,
+    Weight,
+    by_role,
+)
 from metacount.spec import ModelSpec
 
-ROLES = ("embedding", "position", "attention", "ffn", "moe", "norm", "head", "other")
+ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
+
+
+def weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Every tensor of the model, each kind once with the number of its copies.
+
+    Source: `stack.stack_weights`, `ends.end_weights`.
+    """
+    found: list[Weight] = []
+    for n_layers, cross in stack.stacks(spec):
+        found += stack.stack_weights(spec, n_layers, cross=cross)
+    return (*found, *ends.end_weights(spec))
+
+
+def products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
+    """Every product of activations that a forward, or one step of decoding, computes.
+
+    Source: `stack.stack_products`, `ends.end_products`.
+    """
+    found: list[Product] = []
+    for n_layers, cross in stack.stacks(spec):
+        found += stack.stack_products(spec, n_layers, cross=cross, decode=decode)
+    return (*found, *ends.end_products(spec))
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Distinct stored parameters by role, tied ones once.
 
-    Returns: all eight roles in order; their sum is `params`.
+    Returns: every role in order; their sum is `params`.
     Source: the blocks of `block.block_params` and the two ends.
     """
     return _params_by_role(spec, active=False)
@@ -57,7 +95,7 @@ def params(spec: ModelSpec) -> Dim:
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Parameters used for one token by role: top_k of the experts, everything else whole.
 
-    Returns: all eight roles in order; their sum is `active_params`.
+    Returns: every role in order; their sum is `active_params`.
     Source: `params_by_role`, with the MoE layers of `moe.moe_active_params`.
     """
     return _params_by_role(spec, active=True)
@@ -103,7 +141,7 @@ def matmul_flops_by_role(
     2 per multiply-add. MLA in its expanded form. An encoder-decoder reads source_len tokens
     (None: seq_len) and writes seq_len.
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: the functions of `block.py`, and the head.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
@@ -133,7 +171,7 @@ def causal_matmul_flops_by_role(
 
     A prefix-decoder sees its first prefix_len tokens in both directions.
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
@@ -180,27 +218,30 @@ def decode_matmul_flops_by_role(
     cross-attention source_len (None: kv_len) cached ones, and the encoder does not run again.
     Transformer-XL projects the sinusoids of its positions again.
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: `matmul_flops_by_role`, with one query per sequence.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     if spec.kind == "encoder":
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
     source = kv_len if source_len is None else source_len
-    windowed, full = stack.attention_layers(spec)
     near = attention.attended_positions(kv_len, _window(spec))
-    blocks = stack.stack_flops(
-        spec,
-        spec.last_stack.n_layers,
-        [(windowed, near, near), (full, kv_len, kv_len)],
-        batch_size=batch_size,
-        n_queries=1,
-        source_len=source if spec.has_encoder else None,
-        decode=True,
-    )
-    total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
-    stack.add(total, ends.end_flops(spec, n_tokens=batch_size))
-    return total
+    run = {
+        TOKENS: batch_size,
+        SOURCE: 0,
+        CACHED: batch_size,
+        SEQUENCES: 0,
+        POSITIONS: kv_len,
+        WINDOWED_POSITIONS: near,
+        PAIRS: batch_size * kv_len,
+        WINDOWED_PAIRS: batch_size * near,
+        CROSS_PAIRS: batch_size * source,
+        SOURCE_PAIRS: 0,
+    }
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    run |= {} if mixer is None else mixer.decode_run(part, batch_size)
+    return _flops_by_role(spec, run, decode=True)
 
 
 def decode_matmul_flops(
@@ -222,7 +263,8 @@ def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """
     if spec.kind == "encoder":
         return 0
-    return spec.last_stack.n_layers * block.kv_cache_values(spec) * bytes_per_value
+    windowed, full = stack.attention_layers(spec)
+    return (windowed + full) * block.kv_cache_values(spec) * bytes_per_value
 
 
 def kv_cache_bytes(
@@ -264,6 +306,35 @@ def cross_kv_cache_bytes(
     return batch_size * values * bytes_per_value
 
 
+def state_bytes_by_part(
+    spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim
+) -> dict[str, Dim]:
+    """Bytes that mixers with a state keep between tokens, however many there were, by kind.
+
+    Returns: bytes of every state of the mixer by its name; nothing where no block has one.
+    Source: the states of the mixer's topic, see `recurrent.MIXERS`.
+    """
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    if mixer is None:
+        return {}
+    copies = batch_size * stack.recurrent_layers(spec)
+    return {
+        state.name: copies * state.size
+        * (bytes_per_value if state.bytes_per_value is None else state.bytes_per_value)
+        for state in mixer.states(part)
+    }  # fmt: skip
+
+
+def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:
+    """Bytes that mixers with a state keep between tokens, convolutions included.
+
+    Source: `state_bytes_by_part`.
+    """
+    parts = state_bytes_by_part(spec, batch_size=batch_size, bytes_per_value=bytes_per_value)
+    return sum(parts.values())
+
+
 def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """Bytes of the stored parameters; buffers not included.
 
@@ -278,11 +349,7 @@ def _window(spec: ModelSpec) -> Dim | None:
 
 
 def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:
-    total: dict[str, Dim] = dict.fromkeys(ROLES, 0)
-    for n_layers, cross in stack.stacks(spec):
-        stack.add(total, stack.stack_params(spec, n_layers, cross=cross, active=active))
-    stack.add(total, ends.end_params(spec))
-    return total
+    return by_role(weights(spec), lambda one: one.active if active else one.params, ROLES)
 
 
 def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
@@ -301,26 +368,25 @@ def _forward_flops(
     full_pairs: Dim,
     windowed_pairs: Dim,
 ) -> dict[str, Dim]:
-    windowed, full = stack.attention_layers(spec)
     source = seq_len if source_len is None else source_len
-    blocks = stack.stack_flops(
-        spec,
-        spec.last_stack.n_layers,
-        [(windowed, seq_len, windowed_pairs), (full, seq_len, full_pairs)],
-        batch_size=batch_size,
-        n_queries=seq_len,
-        source_len=source if spec.has_encoder else None,
-    )
-    total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
-    if spec.has_encoder and spec.encoder is not None:
-        encoder = stack.stack_flops(
-            spec,
-            spec.encoder.n_layers,
-            [(spec.encoder.n_layers, source, source * source)],
-            batch_size=batch_size,
-            n_queries=source,
-        )
-        stack.add(total, encoder)
-    stack.add(total, ends.end_flops(spec, n_tokens=batch_size * seq_len))
-    stack.add(total, ends.pooler_flops(spec, batch_size=batch_size))
-    return total
+    run = {
+        TOKENS: batch_size * seq_len,
+        SOURCE: batch_size * source,
+        CACHED: batch_size * seq_len,
+        SEQUENCES: batch_size,
+        POSITIONS: seq_len,
+        WINDOWED_POSITIONS: seq_len,
+        PAIRS: batch_size * full_pairs,
+        WINDOWED_PAIRS: batch_size * windowed_pairs,
+        CROSS_PAIRS: batch_size * seq_len * source,
+        SOURCE_PAIRS: batch_size * source * source,
+    }
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    run |= {} if mixer is None else mixer.run(part, batch_size, seq_len)
+    return _flops_by_role(spec, run, decode=False)
+
+
+def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool) -> dict[str, Dim]:
+    terms = (*weights(spec), *products(spec, decode=decode))
+    return by_role(terms, lambda term: term.flops(run), ROLES)
