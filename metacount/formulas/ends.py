@@ -27,6 +27,7 @@ from metacount.formulas.terms import (
     params_of,
 )
 from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
 from metacount.spec.position import Learned, RelativeBuckets
 
 ROLES = ("embedding", "position", "head", "norm", "other")
@@ -83,7 +84,9 @@ def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
         shape = (positions.n_positions, table_width(spec))
         found.append(Weight(role="position", name="embed_positions.weight", shape=shape))
     if isinstance(positions, RelativeBuckets):
-        shape = (positions.n_buckets, spec.last_stack.attention.n_heads)
+        mixer = spec.last_stack.attention
+        assert not isinstance(mixer, NoAttention)  # the spec requires it
+        shape = (positions.n_buckets, mixer.n_heads)
         name = "relative_bias.relative_attention_bias.weight"
         found.append(Weight(role="position", name=name, shape=shape))
     return tuple(found)
@@ -149,6 +152,17 @@ def end_params(spec: ModelSpec) -> dict[str, Dim]:
     return by_role(end_weights(spec), lambda weight: weight.params, ROLES)
 
 
+def pooler_flops(spec: ModelSpec, *, batch_size: Dim) -> dict[str, Dim]:
+    """FLOPs of the pooler, a dense layer d -> d over the first token of each sequence: 2·B·d·d.
+
+    Returns: FLOPs of the forward, exact; 0 without a pooler.
+    Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`pooled_output`).
+    Not counted: tanh and bias.
+    """
+    pooler = (weight for weight in end_weights(spec) if weight.role == "other")
+    return by_role(pooler, lambda weight: weight.flops({SEQUENCES: batch_size}), ("other",))
+
+
 def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
     """FLOPs of the embedding's projection and of the head over n tokens, without the pooler.
 
@@ -159,6 +173,6 @@ def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
     Not counted: the look-up, the transform's activation and norm, biases.
     """
     run = {TOKENS: n_tokens}
-    terms = [one for one in (*end_weights(spec), *end_products(spec))
-             if one.role in ("embedding", "head")]  # fmt: skip
-    return by_role(terms, lambda term: term.flops(run), ("embedding", "head"))
+    terms: tuple[Weight | Product, ...] = (*end_weights(spec), *end_products(spec))
+    ours = (term for term in terms if term.role in ("embedding", "head"))
+    return by_role(ours, lambda term: term.flops(run), ("embedding", "head"))

@@ -26,8 +26,10 @@ def ffn_weights(
     Returns: tensors; every token is multiplied with each matrix.
     Source: as `plain_params` and `glu_params`.
 
-    >>> [(weight.name, weight.shape) for weight in ffn_weights(1024, 4096, gated=False)]  # GPT-2 medium
-    [('mlp.up_proj.weight', (4096, 1024)), ('mlp.down_proj.weight', (1024, 4096))]
+    >>> for weight in ffn_weights(1024, 4096, gated=False):  # GPT-2 medium
+    ...     print(weight.name, weight.shape)
+    mlp.up_proj.weight (4096, 1024)
+    mlp.down_proj.weight (1024, 4096)
     """
     shapes = {"gate_proj": (d_ff, d_model)} if gated else {}
     shapes |= {"up_proj": (d_ff, d_model), "down_proj": (d_model, d_ff)}

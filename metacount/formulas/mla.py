@@ -35,8 +35,8 @@ def mla_weights(
     Returns: tensors; kv_b multiplies what is cached (expanded) or the new tokens (absorbed).
     Source: as `mla_params`, which says their shapes.
 
-    >>> for weight in mla_weights(5120, 128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
-    ...                           qk_rope_head_dim=64, v_head_dim=128):  # DeepSeek-V2
+    >>> sizes = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    >>> for weight in mla_weights(5120, 128, q_lora_rank=1536, v_head_dim=128, **sizes):
     ...     print(weight.name, weight.shape, weight.rows)
     self_attn.q_a_proj.weight (1536, 5120) tokens
     self_attn.q_b_proj.weight (24576, 1536) tokens

@@ -30,7 +30,13 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import attention, block, ends, stack
+from metacount.formulas import attention, ends, stack
+from metacount.formulas.caches import cross_kv_cache_bytes as cross_kv_cache_bytes
+from metacount.formulas.caches import kv_cache_bytes as kv_cache_bytes
+from metacount.formulas.caches import kv_cache_bytes_per_token as kv_cache_bytes_per_token
+from metacount.formulas.caches import state_bytes as state_bytes
+from metacount.formulas.caches import state_bytes_by_part as state_bytes_by_part
+from metacount.formulas.caches import window_size
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
@@ -145,8 +151,8 @@ def matmul_flops_by_role(
     Source: the functions of `block.py`, and the head.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
-    full = seq_len * seq_len
-    return _forward_flops(spec, batch_size, seq_len, source_len, full, full)
+    run = forward_run(spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len)
+    return _flops_by_role(spec, run, decode=False)
 
 
 def matmul_flops(
@@ -187,7 +193,9 @@ def causal_matmul_flops_by_role(
         )
         for window in (None, near)
     )
-    return _forward_flops(spec, batch_size, seq_len, source_len, all_seen, windowed)
+    run = forward_run(spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len,
+                      pairs=(all_seen, windowed))  # fmt: skip
+    return _flops_by_role(spec, run, decode=False)
 
 
 def causal_matmul_flops(
@@ -225,7 +233,7 @@ def decode_matmul_flops_by_role(
     if spec.kind == "encoder":
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
     source = kv_len if source_len is None else source_len
-    near = attention.attended_positions(kv_len, _window(spec))
+    near = attention.attended_positions(kv_len, window_size(spec))
     run = {
         TOKENS: batch_size,
         SOURCE: 0,
@@ -254,98 +262,12 @@ def decode_matmul_flops(
     return sum(by_role.values())
 
 
-def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
-    """Bytes that one token writes into the caches of all layers' self-attention; 0 for an encoder.
-
-    Windowed layers write too, they only forget later. Cross-attention writes nothing per token.
-
-    Source: `block.kv_cache_values`.
-    """
-    if spec.kind == "encoder":
-        return 0
-    windowed, full = stack.attention_layers(spec)
-    return (windowed + full) * block.kv_cache_values(spec) * bytes_per_value
-
-
-def kv_cache_bytes(
-    spec: ModelSpec,
-    *,
-    batch_size: Dim,
-    seq_len: Dim,
-    bytes_per_value: Dim,
-    source_len: Dim | None = None,
-) -> Dim:
-    """Bytes that must be kept after seq_len tokens, to be able to go on; 0 for an encoder.
-
-    A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
-    its source_len (None: seq_len) outputs are kept in every decoder layer too.
-
-    Source: `block.kv_cache_values`, `attention.cached_positions`, `cross_kv_cache_bytes`.
-    """
-    if spec.kind == "encoder":
-        return 0
-    windowed, full = stack.attention_layers(spec)
-    near = attention.cached_positions(seq_len, _window(spec))
-    values = block.kv_cache_values(spec) * (windowed * near + full * seq_len)
-    source = seq_len if source_len is None else source_len
-    return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
-        spec, batch_size=batch_size, source_len=source, bytes_per_value=bytes_per_value
-    )
-
-
-def cross_kv_cache_bytes(
-    spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
-) -> Dim:
-    """The part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder.
-
-    Source: `block.kv_cache_values`.
-    """
-    if not spec.has_encoder:
-        return 0
-    values = spec.last_stack.n_layers * block.kv_cache_values(spec) * source_len
-    return batch_size * values * bytes_per_value
-
-
-def state_bytes_by_part(
-    spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim
-) -> dict[str, Dim]:
-    """Bytes that mixers with a state keep between tokens, however many there were, by kind.
-
-    Returns: bytes of every state of the mixer by its name; nothing where no block has one.
-    Source: the states of the mixer's topic, see `recurrent.MIXERS`.
-    """
-    part = spec.last_stack.recurrent
-    mixer = mixer_of(part)
-    if mixer is None:
-        return {}
-    copies = batch_size * stack.recurrent_layers(spec)
-    return {
-        state.name: copies * state.size
-        * (bytes_per_value if state.bytes_per_value is None else state.bytes_per_value)
-        for state in mixer.states(part)
-    }  # fmt: skip
-
-
-def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:
-    """Bytes that mixers with a state keep between tokens, convolutions included.
-
-    Source: `state_bytes_by_part`.
-    """
-    parts = state_bytes_by_part(spec, batch_size=batch_size, bytes_per_value=bytes_per_value)
-    return sum(parts.values())
-
-
 def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """Bytes of the stored parameters; buffers not included.
 
     Source: `params`.
     """
     return params(spec) * bytes_per_value
-
-
-def _window(spec: ModelSpec) -> Dim | None:
-    window = spec.last_stack.attention.window
-    return None if window is None else window.size
 
 
 def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:
@@ -360,15 +282,22 @@ def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
                         f"choose 0 to {seq_len}")  # fmt: skip
 
 
-def _forward_flops(
+def forward_run(
     spec: ModelSpec,
+    *,
     batch_size: Dim,
     seq_len: Dim,
-    source_len: Dim | None,
-    full_pairs: Dim,
-    windowed_pairs: Dim,
+    source_len: Dim | None = None,
+    pairs: tuple[Dim, Dim] | None = None,
 ) -> dict[str, Dim]:
+    """The numbers behind the words of `terms` in a forward.
+
+    `pairs`: of one sequence, where everything is seen and where a window is; None: seq_len² each.
+
+    Returns: what `Weight.flops` and `Product.flops` take.
+    """
     source = seq_len if source_len is None else source_len
+    full, windowed = (seq_len * seq_len,) * 2 if pairs is None else pairs
     run = {
         TOKENS: batch_size * seq_len,
         SOURCE: batch_size * source,
@@ -376,17 +305,16 @@ def _forward_flops(
         SEQUENCES: batch_size,
         POSITIONS: seq_len,
         WINDOWED_POSITIONS: seq_len,
-        PAIRS: batch_size * full_pairs,
-        WINDOWED_PAIRS: batch_size * windowed_pairs,
+        PAIRS: batch_size * full,
+        WINDOWED_PAIRS: batch_size * windowed,
         CROSS_PAIRS: batch_size * seq_len * source,
         SOURCE_PAIRS: batch_size * source * source,
     }
     part = spec.last_stack.recurrent
     mixer = mixer_of(part)
-    run |= {} if mixer is None else mixer.run(part, batch_size, seq_len)
-    return _flops_by_role(spec, run, decode=False)
+    return run if mixer is None else {**run, **mixer.run(part, batch_size, seq_len)}
 
 
 def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool) -> dict[str, Dim]:
-    terms = (*weights(spec), *products(spec, decode=decode))
+    terms: tuple[Weight | Product, ...] = (*weights(spec), *products(spec, decode=decode))
     return by_role(terms, lambda term: term.flops(run), ROLES)

@@ -76,8 +76,10 @@ def transformer_xl_products(
     Returns: products of one layer.
     Source: as `transformer_xl_projection_flops` and `transformer_xl_score_flops`.
 
-    >>> [(product.width, product.per) for product in transformer_xl_products(16384, 128, 128)]  # Gopher
-    [(268435456, 'positions'), (16384, 'pairs of positions')]
+    >>> for product in transformer_xl_products(16384, 128, 128):  # Gopher 280B
+    ...     print(product.width, product.per)
+    268435456 positions
+    16384 pairs of positions
     """
     width = n_heads * head_dim
     return (

@@ -63,10 +63,12 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 def dense_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     """Blocks with a dense feed-forward in a stack of n_layers.
 
-    Source: `attention.lettered_layers`, less the MoE blocks.
+    Source: those that are not MoE; where a pattern names them, `attention.lettered_layers`.
     """
-    with_any = attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, WITH_FFN)
-    return with_any - moe_layers(spec, n_layers)
+    pattern = spec.last_stack.ffn_pattern
+    if set(pattern) == {"F"}:
+        return n_layers - moe_layers(spec, n_layers)
+    return attention.lettered_layers(n_layers, pattern, "F")
 
 
 def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
@@ -79,7 +81,9 @@ def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
     if last.attention.window is None:
         return 0, with_any
     windowed = attention.windowed_layers(last.n_layers, last.seen)
-    return windowed, with_any - windowed
+    if set(last.mixer_pattern) <= set(WITH_ATTENTION):
+        return windowed, with_any - windowed
+    return windowed, attention.lettered_layers(last.n_layers, last.seen, "G")
 
 
 def recurrent_layers(spec: ModelSpec) -> Dim:
@@ -111,22 +115,23 @@ def stack_weights(spec: ModelSpec, n_layers: Dim, *, cross: bool) -> tuple[Weigh
     each.append((n_dense, block.dense_weights(spec)))
     if last.mixture is not None:
         each.append((n_moe, block.mixture_weights(spec)))
-    # the first block has every norm but one where `first` is False (ModernBERT)
-    n_norms = _block_norms(spec, n_layers, cross) - int(not last.norms.first)
-    each.append((n_norms, block.width_norm_weights(spec)))
+    each += [(n, block.width_norm_weights(spec)) for n in _block_norms(spec, n_layers, cross)]
     rows = OF_ENCODER if beside else None
     return tuple(weight.repeated(n, rows=rows) for n, weights in each for weight in weights)
 
 
-def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> Dim:
-    """Norms of the residual stream in all blocks."""
+def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]:
+    """Norms of the residual stream in all blocks: one number, or of mixers and feed-forwards."""
     last = spec.last_stack
     if last.uniform:
-        return n_layers * norm.norms_per_block(last.norms.placement, cross=cross)
+        whole = n_layers * norm.norms_per_block(last.norms.placement, cross=cross)
+        # the first block has every norm but one where `first` is False (ModernBERT)
+        return (whole - int(not last.norms.first),)
+    # a sublayer has as many norms wherever it is
+    one = norm.norms_per_block(last.norms.placement, ffn=False)
     mixers = attention.lettered_layers(n_layers, last.mixer_pattern, "ARP")
     feeding = attention.lettered_layers(n_layers, last.ffn_pattern, WITH_FFN)
-    # a sublayer has as many norms wherever it is
-    return (mixers + feeding) * norm.norms_per_block(last.norms.placement, ffn=False)
+    return one * mixers, one * feeding
 
 
 def stack_products(

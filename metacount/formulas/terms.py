@@ -26,6 +26,7 @@ PAIRS = "pairs of positions"  # a query and a key that it attends to
 WINDOWED_PAIRS = "pairs of positions in a window"
 CROSS_PAIRS = "pairs of a position and a source position"
 SOURCE_PAIRS = "pairs of source positions"
+OF_PAIRS = (PAIRS, WINDOWED_PAIRS, CROSS_PAIRS, SOURCE_PAIRS)
 
 
 @frozen

@@ -38,8 +38,8 @@ class Field:
     """
 
     __slots__ = ("absent", "asked", "attribute", "choices", "default", "elsewhere", "example",
-                 "lacking", "least", "letter", "letters", "made", "meaning", "most", "name", "optional", "part", "takes",
-                 "unit")  # fmt: skip
+                 "lacking", "least", "letter", "letters", "made", "meaning", "most", "name",
+                 "optional", "part", "takes", "unit")  # fmt: skip
 
     def __init__(self, takes: str, name: str, meaning: str, default: object) -> None:
         self.takes, self.name, self.meaning, self.default = takes, name, meaning, default

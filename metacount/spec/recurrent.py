@@ -25,5 +25,5 @@ class Recurrent:
 
     conv_kernel: int = size(
         "conv_kernel", "k_c", "positions that the causal convolution sees, itself included",
-        "positions", "d_conv mamba_d_conv linear_conv_kernel_dim conv_L_cache short_conv_kernel_size"
-        " conv1d_width", most=2**16)  # fmt: skip
+        "positions", "d_conv mamba_d_conv linear_conv_kernel_dim conv_L_cache conv1d_width"
+        " short_conv_kernel_size", most=2**16)  # fmt: skip

@@ -87,30 +87,36 @@ def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
             raise SpecError(pattern, f"has no layer for {name}", letters,
                             f"put one of the letters {' and '.join(meant)} in, or leave {name} "
                             "out")  # fmt: skip
-    if stack.uniform:
-        return
+    if not stack.uniform:
+        _check_layers_that_differ(spec, stack)
+
+
+def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
+    mixers, ffns, norms = stack.mixer_pattern, stack.ffn_pattern, stack.norms
     if spec.kind != "decoder":
-        raise SpecError("mixer_pattern" if set(mixers) != {"A"} else "ffn_pattern",
-                        "of layers that differ needs a decoder", mixers, "choose kind decoder")  # fmt: skip
-    norms = stack.norms
+        name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
+        raise SpecError(name, "of layers that differ needs a decoder", short(letters),
+                        "choose kind decoder")  # fmt: skip
     if norms.placement not in ("pre", "sandwich", "post_branch") or not norms.first:
         raise SpecError("norm_placement", "is not defined for layers that differ in their mixers",
                         norms.placement, "choose pre")  # fmt: skip
+    window = stack.attention.window
     period = common_period(len(mixers), len(ffns))
-    seen = common_period(len(mixers), len(stack.attention.window.pattern)
-                         if stack.attention.window else 1)  # fmt: skip
-    if max(period, seen) > MAX_LAYERS:
-        raise SpecError("mixer_pattern", "and the other patterns repeat together only after "
-                        f"{max(period, seen)} layers", short(mixers), "write them equally long")  # fmt: skip
+    longest = max(period, common_period(len(mixers), len(window.pattern) if window else 1))
+    if longest > MAX_LAYERS:
+        rule = f"and the other patterns repeat together only after {longest} layers"
+        raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
     if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
         raise SpecError("ffn_pattern", "leaves a layer with neither mixer nor feed-forward",
                         short(ffns), "put F in, or a mixer")  # fmt: skip
     mixture = stack.mixture
-    if mixture is not None and "E" in ffns and (
-            mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):  # fmt: skip
+    if mixture is None:
+        return
+    if "E" in ffns and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
         raise SpecError("moe_every", "has no meaning where ffn_pattern names the layers of experts",
-                        mixture.every, "leave it out, and n_dense_layers and moe_offset")  # fmt: skip
-    if mixture is not None and "N" in ffns and "E" not in ffns:
+                        mixture.every,
+                        "leave it out, and n_dense_layers and moe_offset")  # fmt: skip
+    if "N" in ffns and "E" not in ffns:
         raise SpecError("ffn_pattern", "with N must name the layers of experts", short(ffns),
                         "write E for them")  # fmt: skip
 

@@ -8,8 +8,8 @@ import inspect
 
 import pytest
 
-TOPICS = ("dim", "terms", "norm", "ffn", "attention", "mla", "moe", "position")
-SUMS = ("block", "ends", "stack", "model")
+TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position")
+SUMS = ("sublayers", "block", "caches", "ends", "stack", "model")
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)
