@@ -16,6 +16,7 @@ from metacount.formulas.terms import (
     PAIRS,
     POSITIONS,
     Product,
+    State,
     Weight,
 )
 from metacount.spec import ModelSpec
@@ -171,17 +172,27 @@ def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
     return attention.attention_products(mixer.n_heads, mixer.head_dim, per=CROSS_PAIRS)
 
 
+def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
+    """What one token leaves in the cache of one block's self-attention, tensor by tensor.
+
+    Source: as `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
+    """
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        rotated = State(name="rotated keys", shape=(mixer.qk_rope_head_dim,))
+        return State(name="latents", shape=(mixer.kv_lora_rank,)), rotated
+    if not isinstance(mixer, Attention):
+        return ()
+    shape = (mixer.n_kv_heads, mixer.head_dim)
+    return State(name="keys", shape=shape), State(name="values", shape=shape)
+
+
 def kv_cache_values(spec: ModelSpec) -> Dim:
     """Values that one token leaves in the cache of one block's self-attention.
 
     Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
     """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        return mla.mla_kv_cache_values(mixer.kv_lora_rank, mixer.qk_rope_head_dim)
-    if not isinstance(mixer, Attention):
-        return 0
-    return attention.kv_cache_values(mixer.n_kv_heads, mixer.head_dim)
+    return sum(tensor.size for tensor in cached_tensors(spec))
 
 
 def _grouped(spec: ModelSpec) -> Attention:

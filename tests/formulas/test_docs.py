@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position")
-SUMS = ("sublayers", "block", "caches", "ends", "stack", "model")
+SUMS = ("sublayers", "block", "caches", "runs", "ends", "stack", "model")
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)
