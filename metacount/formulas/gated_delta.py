@@ -27,7 +27,7 @@ def gated_delta_weights(
     """Tensors of one gated DeltaNet mixer.
 
     With K = h_lk·d_lk and V = h_lv·d_lv:
-    q, k, v [2·K + V, d] + their convolution [2·K + V, 1, k_c] + output gate [V, d]
+    q, k [K, d] each + v [V, d] + their convolution [2·K + V, 1, k_c] + output gate [V, d]
     + rate and decay [h_lv, d] each + dt_bias and A_log h_lv each + norm d_lv + out [d, V]
     = d·(2·K + 3·V + 2·h_lv) + k_c·(2·K + V) + 2·h_lv + d_lv
 
@@ -44,15 +44,17 @@ def gated_delta_weights(
     """
     key, value = n_linear_k_heads * linear_k_head_dim, n_linear_v_heads * linear_v_head_dim
     return (
-        _weight("in_proj_qkv", 2 * key + value, d_model, rows=TOKENS),
+        _weight("q_proj", key, d_model, rows=TOKENS),
+        _weight("k_proj", key, d_model, rows=TOKENS),
+        _weight("v_proj", value, d_model, rows=TOKENS),
+        _weight("a_proj", n_linear_v_heads, d_model, rows=TOKENS),
+        _weight("b_proj", n_linear_v_heads, d_model, rows=TOKENS),
+        _weight("g_proj", value, d_model, rows=TOKENS),
         *convolution_weights(2 * key + value, conv_kernel, bias=False),
-        _weight("in_proj_z", value, d_model, rows=TOKENS),
-        _weight("in_proj_b", n_linear_v_heads, d_model, rows=TOKENS),
-        _weight("in_proj_a", n_linear_v_heads, d_model, rows=TOKENS),
         _weight("dt_bias", n_linear_v_heads),
         _weight("A_log", n_linear_v_heads),
-        Weight(role="norm", name="norm", shape=(linear_v_head_dim,)),
-        _weight("out_proj", d_model, value, rows=TOKENS),
+        Weight(role="norm", name="o_norm", shape=(linear_v_head_dim,)),
+        _weight("o_proj", d_model, value, rows=TOKENS),
     )
 
 

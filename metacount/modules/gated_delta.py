@@ -23,7 +23,7 @@ UNIT_EPS = 1e-6  # added to the squared length of a query or key before its root
 
 
 class GatedDelta(nn.Module):
-    """y = out(norm(delta(q, k, v)) · silu(z)).
+    """y = out(norm(delta(q, k, v)) · silu(g)).
 
     Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, section 3. Queries, keys and values pass one
     causal convolution; every value head keeps a state [K, V]. The decay α = exp(-exp(A_log) ·
@@ -38,29 +38,32 @@ class GatedDelta(nn.Module):
         self.chunk_size, self.negative = part.chunk_size, part.negative
         key, value = part.n_k_heads * part.k_head_dim, part.n_v_heads * part.v_head_dim
         self.convolved = (key, key, value)
-        self.in_proj_qkv = Linear(d_model, 2 * key + value, bias=False)
-        self.in_proj_z = Linear(d_model, value, bias=False)
-        self.in_proj_b = Linear(d_model, part.n_v_heads, bias=False)
-        self.in_proj_a = Linear(d_model, part.n_v_heads, bias=False)
+        self.q_proj = Linear(d_model, key, bias=False)
+        self.k_proj = Linear(d_model, key, bias=False)
+        self.v_proj = Linear(d_model, value, bias=False)
+        self.a_proj = Linear(d_model, part.n_v_heads, bias=False)
+        self.b_proj = Linear(d_model, part.n_v_heads, bias=False)
+        self.g_proj = Linear(d_model, value, bias=False)
         self.conv1d = CausalConv1d(2 * key + value, part.conv_kernel, bias=False)
         self.dt_bias = nn.Parameter(torch.ones(part.n_v_heads))
         self.A_log = nn.Parameter(torch.zeros(part.n_v_heads))
-        self.norm = RMSNorm(
+        self.o_norm = RMSNorm(
             part.v_head_dim, eps=norms.eps if part.norm_eps is None else part.norm_eps
         )
-        self.out_proj = Linear(value, d_model, bias=False)
+        self.o_proj = Linear(value, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
         state_BHKV = None if cache is None else cache.states.get("recurrent")
-        mixed = F.silu(self.conv1d(self.in_proj_qkv(x_BSD).transpose(1, 2), cache).transpose(1, 2))
+        mixed = torch.cat((self.q_proj(x_BSD), self.k_proj(x_BSD), self.v_proj(x_BSD)), dim=-1)
+        mixed = F.silu(self.conv1d(mixed.transpose(1, 2), cache).transpose(1, 2))
         q, k, v = mixed.split(self.convolved, dim=-1)
         q_BHSK, k_BHSK = (unit(self._heads(t, self.k_head_dim)) for t in (q, k))
         v_BHSV = self._heads(v, self.v_head_dim)
-        beta_BHS = at_least_float32(self.in_proj_b(x_BSD)).sigmoid().transpose(1, 2)
+        beta_BHS = at_least_float32(self.b_proj(x_BSD)).sigmoid().transpose(1, 2)
         if self.negative:
             beta_BHS = 2 * beta_BHS
-        step = F.softplus(at_least_float32(self.in_proj_a(x_BSD)) + self.dt_bias)
+        step = F.softplus(at_least_float32(self.a_proj(x_BSD)) + self.dt_bias)
         decay_BHS = (-torch.exp(at_least_float32(self.A_log)) * step).transpose(1, 2)
         q_BHSK = q_BHSK * self.k_head_dim**-0.5
         if state_BHKV is not None and x_BSD.shape[1] == 1:
@@ -74,9 +77,9 @@ class GatedDelta(nn.Module):
         if cache is not None:
             cache.states["recurrent"] = state_BHKV
             cache.length += x_BSD.shape[1]
-        z_BSHV = self.in_proj_z(x_BSD).unflatten(-1, (-1, self.v_head_dim))
-        y_BSHV = self.norm(y_BHSV.transpose(1, 2)) * F.silu(at_least_float32(z_BSHV))
-        return self.out_proj(y_BSHV.flatten(2).to(x_BSD.dtype))
+        gate_BSHV = self.g_proj(x_BSD).unflatten(-1, (-1, self.v_head_dim))
+        y_BSHV = self.o_norm(y_BHSV.transpose(1, 2)) * F.silu(at_least_float32(gate_BSHV))
+        return self.o_proj(y_BSHV.flatten(2).to(x_BSD.dtype))
 
     def _heads(self, x_BSC: Tensor, width: int) -> Tensor:
         """[B, S, heads·width] -> [B, value heads, S, width]; a group shares its key head's."""

@@ -98,22 +98,20 @@ def minimax(d: int, heads: int, width: int, chunk: int, layer: int = 1) -> Any:
 def renamed(kind: str, theirs: dict[str, Tensor], n_groups: int) -> dict[str, Tensor]:
     """Their weights under our names, in our order: a key head's rows stand together in theirs."""
     if kind == "olmo_hybrid":
-        names = {"a_proj": "in_proj_a", "b_proj": "in_proj_b", "g_proj": "in_proj_z",
-                 "o_norm": "norm", "o_proj": "out_proj"}  # fmt: skip
-        fused = torch.cat([theirs.pop(f"{x}_proj.weight") for x in "qkv"])
-        found = {names.get(n.split(".")[0], n.split(".")[0]) + n[len(n.split(".")[0]) :]: t
-                 for n, t in theirs.items()}  # fmt: skip
-        return {**found, "in_proj_qkv.weight": fused}
+        return theirs
+    found = {n.replace("norm.", "o_norm.").replace("out_proj.", "o_proj."): t
+             for n, t in theirs.items() if not n.startswith("in_proj")}  # fmt: skip
     if kind == "qwen3_next":
         fused, gates = (theirs.pop(f"in_proj_{x}.weight") for x in ("qkvz", "ba"))
         grouped = fused.unflatten(0, (n_groups, -1))
         q, k, v, z = grouped.split((5, 5, 14, 14), dim=1)
         b, a = gates.unflatten(0, (n_groups, -1)).chunk(2, dim=1)
-        theirs |= {
-            "in_proj_qkv.weight": torch.cat([t.flatten(0, 1) for t in (q, k, v)]),
-            **{f"in_proj_{n}.weight": t.flatten(0, 1) for n, t in (("z", z), ("b", b), ("a", a))},
-        }
-    return theirs
+        apart = {"q": q, "k": k, "v": v, "g": z, "b": b, "a": a}
+        return {**found, **{f"{n}_proj.weight": t.flatten(0, 1) for n, t in apart.items()}}
+    q, k, v = theirs["in_proj_qkv.weight"].split((10, 10, 28))
+    z, b, a = (theirs[f"in_proj_{n}.weight"] for n in "zba")
+    apart = {"q": q, "k": k, "v": v, "g": z, "b": b, "a": a}
+    return {**found, **{f"{n}_proj.weight": t for n, t in apart.items()}}
 
 
 def same(theirs: Any, ours: Any, d_model: int, **given: Any) -> None:

@@ -87,14 +87,15 @@ def empty(keys: int, values: int) -> Rows:
 
 
 def gated_delta_by_loop(module: Any, rows: Rows) -> Rows:
-    mixed = [linear(module.in_proj_qkv, row) for row in rows]
+    three = (module.q_proj, module.k_proj, module.v_proj)
+    mixed = [[x for layer in three for x in linear(layer, row)] for row in rows]
     n_k = (len(mixed[0]) - 28) // 10
     states, out = [empty(5, 7) for _ in range(4)], []
     for s, row in enumerate(rows):
         now = [silu(x) for x in convolved(module.conv1d, mixed, s)]
         q, k = parts(now[: 5 * n_k], 5), parts(now[5 * n_k : 10 * n_k], 5)
-        v, z = parts(now[10 * n_k :], 7), parts(linear(module.in_proj_z, row), 7)
-        a, b = linear(module.in_proj_a, row), linear(module.in_proj_b, row)
+        v, z = parts(now[10 * n_k :], 7), parts(linear(module.g_proj, row), 7)
+        a, b = linear(module.a_proj, row), linear(module.b_proj, row)
         y: Row = []
         for h, state in enumerate(states):
             group = h * n_k // 4
@@ -104,9 +105,9 @@ def gated_delta_by_loop(module: Any, rows: Rows) -> Rows:
             query = times(unit(q[group]), 5**-0.5)
             of_head = delta(state, query, unit(k[group]), v[h], [decay] * 5, beta)
             eps = 0.7 if module.negative else 0.2
-            normed = rms_norm(of_head, eps, module.norm.weight.tolist())
+            normed = rms_norm(of_head, eps, module.o_norm.weight.tolist())
             y += [x * silu(gate) for x, gate in zip(normed, z[h], strict=True)]
-        out.append(linear(module.out_proj, y))
+        out.append(linear(module.o_proj, y))
     return out
 
 
@@ -261,15 +262,17 @@ def test_which_tensors_there_are() -> None:
         return {key: tuple(p.shape) for key, p in make(name).named_parameters()}
 
     assert shapes("gated delta") == {
-        "in_proj_qkv.weight": (48, 11),  # 2·(2·5) + 4·7
-        "in_proj_z.weight": (28, 11),
-        "in_proj_b.weight": (4, 11),
-        "in_proj_a.weight": (4, 11),
+        "q_proj.weight": (10, 11),
+        "k_proj.weight": (10, 11),
+        "v_proj.weight": (28, 11),
+        "a_proj.weight": (4, 11),
+        "b_proj.weight": (4, 11),
+        "g_proj.weight": (28, 11),
         "conv1d.weight": (48, 1, 3),
         "dt_bias": (4,),
         "A_log": (4,),
-        "norm.weight": (7,),
-        "out_proj.weight": (11, 28),
+        "o_norm.weight": (7,),
+        "o_proj.weight": (11, 28),
     }
     assert shapes("kimi delta") == {
         **{f"{name}_proj.weight": (15, 11) for name in "qkv"},
