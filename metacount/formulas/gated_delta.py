@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from metacount.formulas.convolution import CONVOLVED, convolution_weights, convolved_positions
 from metacount.formulas.dim import Dim, ceil_div, exact_div
-from metacount.formulas.terms import TOKENS, Product, Weight, flops_of
+from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 
 ROLE = "recurrent"
 CHUNKS = "chunks"  # of all sequences, the last one of each filled up
@@ -130,42 +130,35 @@ def gated_delta_run(
     return {CONVOLVED: positions, CHUNKS: chunks}
 
 
-def gated_delta_state_values(
-    n_linear_v_heads: Dim, linear_k_head_dim: Dim, linear_v_head_dim: Dim
-) -> Dim:
-    """Values of the recurrent state of one sequence in one layer, however long it is.
-
-    h_lv·d_lk·d_lv, in float32 whatever the model's dtype
-
-    Returns: values, not bytes.
-    Source: Yang et al. 2024, arXiv:2412.06464, eq. 10: a state of d_k by d_v for each head.
-
-    >>> gated_delta_state_values(32, 128, 128)  # Qwen3-Next-80B-A3B
-    524288
-    """
-    return n_linear_v_heads * linear_k_head_dim * linear_v_head_dim
-
-
-def gated_delta_conv_values(
+def gated_delta_states(
+    *,
     n_linear_k_heads: Dim,
     n_linear_v_heads: Dim,
     linear_k_head_dim: Dim,
     linear_v_head_dim: Dim,
     conv_kernel: Dim,
-) -> Dim:
-    """Values of the convolution's state of one sequence in one layer.
+) -> tuple[State, ...]:
+    """What one mixer keeps of one sequence, however long it is.
 
-    k_c·(2·h_lk·d_lk + h_lv·d_lv), the inputs of the last k_c positions; the next token needs
-    k_c - 1 of them
+    recurrent  h_lv·d_lk·d_lv, in float32 whatever the model's dtype
+    conv       k_c·(2·h_lk·d_lk + h_lv·d_lv), the inputs of the last k_c positions; the next token
+               needs k_c - 1 of them
 
-    Returns: values, not bytes.
-    Source: the convolution's state in transformers' caches.
+    Returns: the states, by the names of the cache.
+    Source: Yang et al. 2024, arXiv:2412.06464, eq. 10: a state of d_k by d_v for each head; the
+    convolution's as in transformers' caches.
 
-    >>> gated_delta_conv_values(16, 32, 128, 128, 4)  # Qwen3-Next-80B-A3B
-    32768
+    >>> [state.size for state in gated_delta_states(
+    ...     n_linear_k_heads=16, n_linear_v_heads=32, linear_k_head_dim=128,
+    ...     linear_v_head_dim=128, conv_kernel=4)]  # Qwen3-Next-80B-A3B
+    [32768, 524288]
     """
     channels = 2 * n_linear_k_heads * linear_k_head_dim + n_linear_v_heads * linear_v_head_dim
-    return conv_kernel * channels
+    state = (n_linear_v_heads, linear_k_head_dim, linear_v_head_dim)
+    return (
+        State(name="conv", shape=(channels, conv_kernel)),
+        State(name="recurrent", shape=state, bytes_per_value=4),
+    )
 
 
 def gated_delta_scan_flops(
@@ -193,8 +186,7 @@ def gated_delta_scan_flops(
     [12884901888, 21441282048]
     """
     if form == "recurrent":
-        state = gated_delta_state_values(n_linear_v_heads, linear_k_head_dim, linear_v_head_dim)
-        return 6 * n_tokens * state
+        return 6 * n_tokens * n_linear_v_heads * linear_k_head_dim * linear_v_head_dim
     products = gated_delta_products(
         n_linear_v_heads=n_linear_v_heads,
         linear_k_head_dim=linear_k_head_dim,

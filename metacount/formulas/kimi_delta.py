@@ -9,7 +9,7 @@ from __future__ import annotations
 from metacount.formulas.convolution import convolution_weights
 from metacount.formulas.dim import Dim, exact_div
 from metacount.formulas.gated_delta import CHUNKS, ROLE, gated_delta_run
-from metacount.formulas.terms import TOKENS, Product, Weight, flops_of
+from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 
 
 def kimi_delta_weights(
@@ -112,32 +112,27 @@ def kimi_delta_run(
     )
 
 
-def kimi_delta_state_values(n_linear_heads: Dim, linear_head_dim: Dim) -> Dim:
-    """Values of the recurrent state of one sequence in one layer, however long it is.
+def kimi_delta_states(
+    *, n_linear_heads: Dim, linear_head_dim: Dim, conv_kernel: Dim
+) -> tuple[State, ...]:
+    """What one mixer keeps of one sequence, however long it is.
 
-    h_l·d_l², in float32 whatever the model's dtype
+    recurrent  h_l·d_l², in float32 whatever the model's dtype
+    conv       3·k_c·h_l·d_l, the inputs of the last k_c positions; the next token needs k_c - 1
 
-    Returns: values, not bytes.
-    Source: Kimi Team 2025, arXiv:2510.26692, eq. 1: a state of d_k by d_v for each head.
+    Returns: the states, by the names of the cache.
+    Source: Kimi Team 2025, arXiv:2510.26692, eq. 1: a state of d_k by d_v for each head; the
+    convolution's as in transformers' caches.
 
-    >>> kimi_delta_state_values(32, 128)  # Kimi-Linear-48B-A3B
-    524288
+    >>> [state.size for state in kimi_delta_states(
+    ...     n_linear_heads=32, linear_head_dim=128, conv_kernel=4)]  # Kimi-Linear-48B-A3B
+    [49152, 524288]
     """
-    return n_linear_heads * linear_head_dim * linear_head_dim
-
-
-def kimi_delta_conv_values(n_linear_heads: Dim, linear_head_dim: Dim, conv_kernel: Dim) -> Dim:
-    """Values of the convolution's state of one sequence in one layer.
-
-    3·k_c·h_l·d_l, the inputs of the last k_c positions; the next token needs k_c - 1 of them
-
-    Returns: values, not bytes.
-    Source: the convolution's state in transformers' caches.
-
-    >>> kimi_delta_conv_values(32, 128, 4)  # Kimi-Linear-48B-A3B
-    49152
-    """
-    return 3 * conv_kernel * n_linear_heads * linear_head_dim
+    state = (n_linear_heads, linear_head_dim, linear_head_dim)
+    return (
+        State(name="conv", shape=(3 * n_linear_heads * linear_head_dim, conv_kernel)),
+        State(name="recurrent", shape=state, bytes_per_value=4),
+    )
 
 
 def kimi_delta_scan_flops(
@@ -166,7 +161,7 @@ def kimi_delta_scan_flops(
     [12884901888, 23792975872]
     """
     if form == "recurrent":
-        return 6 * n_tokens * kimi_delta_state_values(n_linear_heads, linear_head_dim)
+        return 6 * n_tokens * n_linear_heads * linear_head_dim * linear_head_dim
     products = kimi_delta_products(
         n_linear_heads=n_linear_heads,
         linear_head_dim=linear_head_dim,

@@ -7,7 +7,7 @@ our linear_chunk_size (c_l); λ is fixed. W = h_l·d_l channels.
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim, floor_div
-from metacount.formulas.terms import TOKENS, Product, Weight, flops_of
+from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 
 ROLE = "recurrent"
 CHUNK_PAIRS = "pairs of positions in a chunk"  # of all sequences, masked or not
@@ -91,18 +91,19 @@ def lightning_run(
     return {CHUNK_PAIRS: batch_size * (whole + rest * rest)}
 
 
-def lightning_state_values(n_linear_heads: Dim, linear_head_dim: Dim) -> Dim:
-    """Values of the recurrent state of one sequence in one layer, however long it is.
+def lightning_states(*, n_linear_heads: Dim, linear_head_dim: Dim) -> tuple[State, ...]:
+    """What one mixer keeps of one sequence, however long it is.
 
-    h_l·d_l²
+    recurrent  h_l·d_l², in the model's dtype, as transformers keeps it
 
-    Returns: values, not bytes; transformers keeps them in the model's dtype.
+    Returns: the state, by the name of the cache.
     Source: MiniMax 2025, arXiv:2501.08313, sec. 2.2: KV of d by d for each head.
 
-    >>> lightning_state_values(64, 128)  # MiniMax-Text-01
-    1048576
+    >>> [state.size for state in lightning_states(
+    ...     n_linear_heads=64, linear_head_dim=128)]  # MiniMax-Text-01
+    [1048576]
     """
-    return n_linear_heads * linear_head_dim * linear_head_dim
+    return (State(name="recurrent", shape=(n_linear_heads, linear_head_dim, linear_head_dim)),)
 
 
 def lightning_scan_flops(

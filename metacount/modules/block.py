@@ -165,7 +165,9 @@ class Block(nn.Module):
             if name == "self_attn" and self.attends:
                 self.add_module(name, make_attention(spec, index))
             if name == "self_attn" and self.keeps is not None:
-                mixer = make_recurrent(stack.recurrent, spec.d_model, norms)
+                mixer = make_recurrent(
+                    stack.recurrent, spec.d_model, norms, layer=index, n_layers=stack.n_layers
+                )
                 self.add_module(self.keeps, mixer)
             if name == "cross_attn":
                 self.add_module(name, make_cross_attention(spec))

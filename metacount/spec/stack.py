@@ -15,7 +15,10 @@ from metacount.spec.field import (
     size,
     where,
 )
+from metacount.spec.gated_delta import GatedDelta
+from metacount.spec.kimi_delta import KimiDelta
 from metacount.spec.law import Law
+from metacount.spec.lightning import Lightning
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
@@ -45,7 +48,7 @@ class Stack:
     recurrent: Any = one_of(
         choice("recurrent", "mixer that keeps a state of fixed size, beside or for attention",
                default="none"),
-        NoRecurrent)  # fmt: skip
+        NoRecurrent, GatedDelta, KimiDelta, Lightning)  # fmt: skip
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",

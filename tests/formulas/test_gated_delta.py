@@ -10,26 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount.formulas.gated_delta import (
-    gated_delta_conv_values,
     gated_delta_products,
     gated_delta_run,
     gated_delta_scan_flops,
-    gated_delta_state_values,
+    gated_delta_states,
     gated_delta_weights,
 )
 from metacount.formulas.kimi_delta import (
-    kimi_delta_conv_values,
     kimi_delta_products,
     kimi_delta_run,
     kimi_delta_scan_flops,
-    kimi_delta_state_values,
+    kimi_delta_states,
     kimi_delta_weights,
 )
 from metacount.formulas.lightning import (
     lightning_products,
     lightning_run,
     lightning_scan_flops,
-    lightning_state_values,
+    lightning_states,
     lightning_weights,
 )
 from metacount.formulas.terms import TOKENS, flops_of, params_of
@@ -62,8 +60,9 @@ def test_gated_delta_by_hand() -> None:
     # 3 tokens through 2054, 5 positions of the convolution
     run = {TOKENS: 3, **gated_delta_run(1, 3, conv_kernel=3, linear_chunk_size=11)}
     assert flops_of(weights, run) == 2 * (3 * 2054 + 5 * 186)
-    assert gated_delta_state_values(6, 5, 7) == 210
-    assert gated_delta_conv_values(2, 6, 5, 7, 3) == 186
+    states = gated_delta_states(**DELTA, conv_kernel=3)
+    assert {s.name: (s.size, s.bytes_per_value) for s in states} == {
+        "conv": (186, None), "recurrent": (210, 4)}  # fmt: skip
 
 
 def test_a_chunk_of_gated_delta_by_hand() -> None:
@@ -90,8 +89,9 @@ def test_kimi_delta_by_hand() -> None:
     assert flops_of(products, kimi_delta_run(2, 12, conv_kernel=4, linear_chunk_size=11)) == (
         2 * 2 * 2 * 3 * 2640
     )
-    assert kimi_delta_state_values(3, 5) == 75
-    assert kimi_delta_conv_values(3, 5, 4) == 180
+    states = kimi_delta_states(**HEADS, conv_kernel=4)
+    assert {s.name: (s.size, s.bytes_per_value) for s in states} == {
+        "conv": (180, None), "recurrent": (75, 4)}  # fmt: skip
 
 
 def test_lightning_by_hand() -> None:
@@ -108,7 +108,8 @@ def test_lightning_by_hand() -> None:
     assert flops_of(products, {TOKENS: 50, **run}) == 2 * 3 * (502 * 10 + 50 * 50)
     step = lightning_run(2, 1, linear_chunk_size=11, continued=True)
     assert flops_of(products, {TOKENS: 2, **step}) == 2 * 3 * 2 * 50
-    assert lightning_state_values(3, 5) == 75
+    (state,) = lightning_states(**HEADS)
+    assert (state.name, state.size, state.bytes_per_value) == ("recurrent", 75, None)
 
 
 def test_a_norm_is_multiplied_with_nothing() -> None:

@@ -228,8 +228,7 @@ def test_counts_of_gated_delta(
         params_of(weights),
         flops_of(terms, {TOKENS: b * n, **prefill}),
         flops_of(terms, {TOKENS: b, **decode}),
-        b * delta_formulas.gated_delta_conv_values(**sizes),
-        b * delta_formulas.gated_delta_state_values(**rule),
+        *(b * state.size for state in delta_formulas.gated_delta_states(**sizes)),
     ]
     for make in (qwen3_next, qwen3_5, olmo_hybrid):
         with torch.device("meta"):
@@ -267,8 +266,7 @@ def test_counts_of_kimi_delta(d: int, heads: int, width: int, kernel: int, b: in
         params_of(weights),
         flops_of(terms, {TOKENS: b * n, **prefill}),
         flops_of(terms, {TOKENS: b, **decode}),
-        b * kimi_formulas.kimi_delta_conv_values(**sizes, conv_kernel=kernel),
-        b * kimi_formulas.kimi_delta_state_values(**sizes),
+        *(b * s.size for s in kimi_formulas.kimi_delta_states(**sizes, conv_kernel=kernel)),
     ]
     cache = DynamicCache(config=config)
     found = measured(theirs.eval(), ours, {"cache_params": cache}, (b, n, d))
@@ -294,7 +292,7 @@ def test_counts_of_lightning(d: int, heads: int, half: int, chunk: int, b: int, 
         params_of(weights),
         flops_of(terms, {TOKENS: b * n, **prefill}),
         flops_of(terms, {TOKENS: b, **decode}),
-        b * lightning_formulas.lightning_state_values(**sizes),
+        *(b * state.size for state in lightning_formulas.lightning_states(**sizes)),
     ]
     cache, given = MiniMaxCache(), {"position_embeddings": None, "attention_mask": None}
     found = measured(theirs.eval(), ours, {"past_key_values": cache}, (b, n, d), **given)
