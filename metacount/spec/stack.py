@@ -42,6 +42,9 @@ class Stack:
     residual_scale: float = number(
         "residual_scale", "factor on what each sublayer adds", default=1.0
     )
+    residual_weight: float = number(
+        "residual_weight", "factor on what each sublayer adds to", default=1.0
+    )
     attention: Attention | LatentAttention | NoAttention = one_of(
         choice("attention", "key/value heads, multi-head latent attention, or none", default="gqa"),
         Attention, LatentAttention, NoAttention)  # fmt: skip
