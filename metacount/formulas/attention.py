@@ -33,11 +33,13 @@ def attention_weights(
     v_bias: bool = False,
     o_bias: bool = False,
     sinks: bool = False,
+    output_gate: bool = False,
     cross: bool = False,
 ) -> tuple[Weight, ...]:
     """The tensors of one attention layer; of a cross-attention, k and v read the source.
 
-    q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks
+    q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks;
+    with an output gate q has twice the rows
 
     Returns: tensors, without those of a QK-norm, see `norm.qk_norm_weights`.
     Source: as `attention_params`.
@@ -52,7 +54,7 @@ def attention_weights(
     where = "cross_attn" if cross else "self_attn"
     q_width, kv_width = n_heads * head_dim, n_kv_heads * head_dim
     each = (
-        ("q_proj", q_width, d_model, TOKENS, q_bias),
+        ("q_proj", (2 if output_gate else 1) * q_width, d_model, TOKENS, q_bias),
         ("k_proj", kv_width, d_model, SOURCE if cross else TOKENS, k_bias),
         ("v_proj", kv_width, d_model, SOURCE if cross else TOKENS, v_bias),
         ("o_proj", d_model, q_width, TOKENS, o_bias),
@@ -76,21 +78,26 @@ def attention_params(
     v_bias: bool = False,
     o_bias: bool = False,
     sinks: bool = False,
+    output_gate: bool = False,
 ) -> Dim:
     """Parameters of one attention layer.
 
     q [h·h_d, d] + k, v [h_kv·h_d, d] + o [d, h·h_d] = 2·d·h_d·(h + h_kv)
-    (+ h·h_d, h_kv·h_d, h_kv·h_d, d with a bias on q, k, v, o;   + h with one sink per head)
+    (+ h·h_d, h_kv·h_d, h_kv·h_d, d with a bias on q, k, v, o;   + h with one sink per head;
+     with an output gate h·h_d more rows of q)
 
     Returns: parameters, exact; without the weights of a QK-norm, see `norm.qk_norm_params`.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2, their d_k = d_v is our h_d;
     Ainslie et al. 2023, arXiv:2305.13245, sec. 2.2, their G groups are our h_kv;
-    gpt-oss model card, arXiv:2508.10925, sec. 2.2 (sinks).
+    gpt-oss model card, arXiv:2508.10925, sec. 2.2 (sinks); Qiu et al. 2025, arXiv:2505.06708
+    (output gate).
 
     >>> attention_params(4096, 32, 32, 128)  # LLaMA-7B
     67108864
     >>> attention_params(5120, 64, 8, 128)  # Qwen3-32B
     94371840
+    >>> attention_params(2048, 16, 2, 256, output_gate=True)  # Qwen3-Next-80B-A3B
+    27262976
     """
     return params_of(
         attention_weights(
@@ -103,6 +110,7 @@ def attention_params(
             v_bias=v_bias,
             o_bias=o_bias,
             sinks=sinks,
+            output_gate=output_gate,
         )
     )
 

@@ -76,6 +76,17 @@ def floor_div(x: Dim, n: Dim) -> Dim:
     return x // n
 
 
+def ceil_div(x: Dim, n: Dim) -> Dim:
+    """x / n, rounded up; of symbols, `ceiling`.
+
+    >>> ceil_div(2049, 256)
+    9
+    """
+    if is_symbolic(x) or is_symbolic(n):
+        return sys.modules["sympy"].ceiling(x / n)
+    return -(-x // n)
+
+
 def smaller(a: Dim, b: Dim) -> Dim:
     """min(a, b), elementwise for arrays, `Min` for symbols.
 

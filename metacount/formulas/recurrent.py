@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metacount.formulas import gated_delta, kimi_delta, lightning
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Product, State, Weight
 from metacount.frozen import frozen
@@ -29,7 +30,61 @@ class Mixer:
     decode_run: Callable[[Any, Dim], dict[str, Dim]] = lambda part, batch_size: {}
 
 
-MIXERS: dict[str, Mixer] = {}
+def _rule(part: Any) -> dict[str, Dim]:
+    return {"n_linear_v_heads": part.n_v_heads, "linear_k_head_dim": part.k_head_dim,
+            "linear_v_head_dim": part.v_head_dim}  # fmt: skip
+
+
+def _delta(part: Any) -> dict[str, Dim]:
+    return {**_rule(part), "n_linear_k_heads": part.n_k_heads, "conv_kernel": part.conv_kernel}
+
+
+def _linear(part: Any) -> dict[str, Dim]:
+    return {"n_linear_heads": part.n_heads, "linear_head_dim": part.head_dim}
+
+
+def _chunks(part: Any) -> dict[str, Dim]:
+    return {"conv_kernel": part.conv_kernel, "linear_chunk_size": part.chunk_size}
+
+
+GATED_DELTA = Mixer(
+    weights=lambda part, d_model: gated_delta.gated_delta_weights(d_model, **_delta(part)),
+    states=lambda part: gated_delta.gated_delta_states(**_delta(part)),
+    products=lambda part: gated_delta.gated_delta_products(
+        **_rule(part), linear_chunk_size=part.chunk_size),
+    run=lambda part, batch, n: gated_delta.gated_delta_run(batch, n, **_chunks(part)),
+    decode_run=lambda part, batch: gated_delta.gated_delta_run(
+        batch, 1, **_chunks(part), continued=True),
+)  # fmt: skip
+
+KIMI_DELTA = Mixer(
+    weights=lambda part, d_model: kimi_delta.kimi_delta_weights(
+        d_model, **_linear(part), conv_kernel=part.conv_kernel),
+    states=lambda part: kimi_delta.kimi_delta_states(
+        **_linear(part), conv_kernel=part.conv_kernel),
+    products=lambda part: kimi_delta.kimi_delta_products(
+        **_linear(part), linear_chunk_size=part.chunk_size),
+    run=lambda part, batch, n: kimi_delta.kimi_delta_run(batch, n, **_chunks(part)),
+    decode_run=lambda part, batch: kimi_delta.kimi_delta_run(
+        batch, 1, **_chunks(part), continued=True),
+)  # fmt: skip
+
+LIGHTNING = Mixer(
+    weights=lambda part, d_model: lightning.lightning_weights(d_model, **_linear(part)),
+    states=lambda part: lightning.lightning_states(**_linear(part)),
+    products=lambda part: lightning.lightning_products(**_linear(part)),
+    decode_products=lambda part: lightning.lightning_products(**_linear(part)),
+    run=lambda part, batch, n: lightning.lightning_run(
+        batch, n, linear_chunk_size=part.chunk_size),
+    decode_run=lambda part, batch: lightning.lightning_run(
+        batch, 1, linear_chunk_size=part.chunk_size, continued=True),
+)  # fmt: skip
+
+MIXERS: dict[str, Mixer] = {
+    "gated_delta": GATED_DELTA,
+    "kimi_delta": KIMI_DELTA,
+    "lightning": LIGHTNING,
+}
 
 
 def mixer_of(part: Any) -> Mixer | None:

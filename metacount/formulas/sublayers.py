@@ -77,6 +77,7 @@ def _grouped_weights(spec: ModelSpec, *, cross: bool = False) -> tuple[Weight, .
         v_bias=mixer.v_bias,
         o_bias=mixer.o_bias,
         sinks=mixer.sinks and not cross,
+        output_gate=mixer.output_gate and not cross,
         cross=cross,
     )
 

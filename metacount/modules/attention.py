@@ -148,7 +148,10 @@ class Attention(nn.Module):
             self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
         self.qk_norm = part.qk_norm
         self.scale = head_dim**-0.5 if part.scale is None else part.scale
-        self.q_proj = Linear(d_model, n_heads * head_dim, bias=part.q_bias)
+        # each head's query, then its gate (Qiu et al. 2025, arXiv:2505.06708)
+        self.output_gate = part.output_gate
+        q_dim = 2 * head_dim if part.output_gate else head_dim
+        self.q_proj = Linear(d_model, n_heads * q_dim, bias=part.q_bias)
         self.k_proj = Linear(d_model, n_kv_heads * head_dim, bias=part.k_bias)
         self.v_proj = Linear(d_model, n_kv_heads * head_dim, bias=part.v_bias)
         self.o_proj = Linear(n_heads * head_dim, d_model, bias=part.o_bias)
@@ -181,7 +184,10 @@ class Attention(nn.Module):
         `source_BTD` is what keys and values are made of in cross-attention: when a cache already
         holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
         """
-        q = self._heads(self.q_proj(x_BSD if query_BSD is None else query_BSD), self.q_norm)
+        q, gate_BSW = self.q_proj(x_BSD if query_BSD is None else query_BSD), None
+        if self.output_gate:
+            q, gate_BSW = (t.flatten(-2) for t in self._by_head(q, 2 * self.head_dim).chunk(2, -1))
+        q = self._heads(q, self.q_norm)
         queries = visibility.queries(q.device)
         if source_BTD is not None and cache is not None and cache.tensors:
             k, v = cache.tensors
@@ -205,14 +211,19 @@ class Attention(nn.Module):
             bias = self.relative(q, queries, visibility.keys(q.device)) * self.scale
             q = q + self.relative.content_bias[:, None, :]
         y_BHSK = self.core(q, k, v, visibility, bias)
-        return self.o_proj(y_BHSK.transpose(1, 2).flatten(2))
+        y_BSW = y_BHSK.transpose(1, 2).flatten(2)
+        return self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
 
     def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
         """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""
         if norm is not None and self.qk_norm == "full":
             x_BSW = norm(x_BSW)
-        x = x_BSW.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        x = self._by_head(x_BSW, self.head_dim).transpose(1, 2)
         return norm(x) if norm is not None and self.qk_norm != "full" else x
+
+    def _by_head(self, x_BSW: Tensor, width: int) -> Tensor:
+        """[B, S, heads·width] -> [B, S, heads, width]."""
+        return x_BSW.unflatten(-1, (-1, width))
 
     def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:
         if self.rotary_dim is None:

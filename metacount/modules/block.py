@@ -51,6 +51,7 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
     },
 }
 NORMS["deep"] = NORMS["post"]
+NORMS["stream"] = dict(NORMS["pre"])  # another table: what is added to is normed too
 
 
 def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
@@ -67,7 +68,6 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     windowed = spec.is_windowed_layer(index)
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
-        assert rope is not None  # the spec requires it
         return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
     growth = positions.growth if isinstance(positions, Rope) else None
     if growth is not None and growth.nope_only and rope is not None:
@@ -87,10 +87,10 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
 
 
 def make_cross_attention(spec: ModelSpec) -> Attention:
-    """The same heads and biases without positions, QK-norm and sinks."""
+    """The same heads and biases without positions, QK-norm, sinks and gate."""
     part = spec.last_stack.attention
     assert isinstance(part, GroupedPart)  # the spec requires it
-    bare = altered(part, qk_norm="none", sinks=False)
+    bare = altered(part, qk_norm="none", sinks=False, output_gate=False)
     return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
 
 
@@ -130,9 +130,11 @@ class Block(nn.Module):
     sandwich     x + norm(f(norm(x)))             (Gemma 2; CogView, arXiv:2105.13290)
     deep         norm(α·x + f(x)), see `deep_alpha`
     post_branch  x + norm(f(x))                   (OLMo 2, arXiv:2501.00656)
+    stream       y + f(y) with y = norm(x)        (MiniMax, arXiv:2501.08313)
     parallel     x + attn(norm(x)) + ffn(norm(x)), one norm or two (PaLM, GPT-NeoX)
 
-    `residual_scale` multiplies what is added to x, after any norm of the branch.
+    `residual_scale` multiplies what is added to x, after any norm of the branch; `residual_weight`
+    multiplies x.
 
     `kind` says what distinguishes the block from others of its stack: blocks of equal kind have
     the same structure and cost.
@@ -145,7 +147,9 @@ class Block(nn.Module):
         letter = stack.mixer_of(index)
         self.parallel = norms.placement.startswith("parallel")
         self.residual_scale = stack.residual_scale
-        self.alpha = deep_alpha(spec, cross) if norms.placement == "deep" else 1.0
+        self.alpha = stack.residual_weight
+        if norms.placement == "deep":
+            self.alpha *= deep_alpha(spec, cross)
         self.window = window.size if window is not None and law and law.holds(index) else None
         self.attends = letter in WITH_ATTENTION
         self.keeps = name_of(stack.recurrent) if letter in WITH_STATE else None
@@ -165,7 +169,9 @@ class Block(nn.Module):
             if name == "self_attn" and self.attends:
                 self.add_module(name, make_attention(spec, index))
             if name == "self_attn" and self.keeps is not None:
-                mixer = make_recurrent(stack.recurrent, spec.d_model, norms)
+                mixer = make_recurrent(
+                    stack.recurrent, spec.d_model, norms, layer=index, n_layers=stack.n_layers
+                )
                 self.add_module(self.keeps, mixer)
             if name == "cross_attn":
                 self.add_module(name, make_cross_attention(spec))
@@ -216,8 +222,9 @@ class Block(nn.Module):
         for name in self.sublayers:
             before, after = self.norms[name]
             norm = self._modules.get(before) if before else None
-            y = run[name](x_BSD if norm is None else norm(x_BSD))
-            x_BSD = self._join(x_BSD, y, after)
+            normed = x_BSD if norm is None else norm(x_BSD)
+            y = run[name](normed)
+            x_BSD = self._join(normed if self.norms is NORMS["stream"] else x_BSD, y, after)
         return x_BSD
 
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
@@ -225,7 +232,10 @@ class Block(nn.Module):
         second = self.norms["mlp"][0]
         for_mlp = normed if second is None else self.get_submodule(second)(x_BSD)
         y = self_attn(normed) + self.get_submodule("mlp")(for_mlp)
-        return x_BSD + y * self.residual_scale
+        return self._weighted(x_BSD) + y * self.residual_scale
+
+    def _weighted(self, x: Tensor) -> Tensor:
+        return x if self.alpha == 1.0 else x * self.alpha
 
     def _join(self, x: Tensor, y: Tensor, after: str | None) -> Tensor:
         norm = None if after is None else self.get_submodule(after)
@@ -233,5 +243,5 @@ class Block(nn.Module):
             y = norm(y)  # before the scale, which it would undo
         y = y if self.residual_scale == 1.0 else y * self.residual_scale
         if norm is not None and self.norms is NORMS["post"]:
-            return norm(x * self.alpha + y)
-        return x + y
+            return norm(self._weighted(x) + y)
+        return self._weighted(x) + y

@@ -36,7 +36,7 @@ class LatentAttention(nn.Module):
         d_model: int,
         *,
         norms: Norms = NORMS,
-        rope: Rope = ROPE,
+        rope: Rope | None = ROPE,
         windowed: bool = False,
     ) -> None:
         super().__init__()
@@ -47,8 +47,10 @@ class LatentAttention(nn.Module):
             part.qk_rope_head_dim,
             kv_lora_rank,
         )
-        self.rope_style = rope.style
-        self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
+        self.rotates = rope is not None  # Kimi Linear goes without positions
+        if rope is not None:
+            self.rope_style = rope.style
+            self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
         eps = norms.eps if part.norm_eps is None else part.norm_eps
         q_head_dim = self.nope + self.rope
         if q_lora_rank is None:
@@ -113,6 +115,8 @@ class LatentAttention(nn.Module):
         return y_BHSC @ value_HUC.transpose(-1, -2)
 
     def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:
+        if not self.rotates:
+            return x
         return apply_rope(
             x,
             visibility.queries(x.device),

@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from metacount.modules.gated_delta import GatedDelta
+from metacount.modules.kimi_delta import KimiDelta
+from metacount.modules.lightning import Lightning
+from metacount.spec import gated_delta, kimi_delta, lightning
 from metacount.spec.norm import Norms
 
 
@@ -14,14 +18,23 @@ class Made(NamedTuple):
 
     name: str
     module: Any  # made of (part, d_model, norms=Norms)
+    by_depth: bool = False  # and of layer and n_layers: it is another one in each layer
 
 
-MIXERS: dict[type, Made] = {}
+MIXERS: dict[type, Made] = {
+    gated_delta.GatedDelta: Made("linear_attn", GatedDelta),
+    kimi_delta.KimiDelta: Made("linear_attn", KimiDelta),
+    lightning.Lightning: Made("linear_attn", Lightning, by_depth=True),
+}
 
 
-def make_recurrent(part: Any, d_model: int, norms: Norms) -> nn.Module:
-    """The module of a part; it runs as `module(x_BSD, cache=StateCache)`."""
-    module: nn.Module = MIXERS[type(part)].module(part, d_model, norms=norms)
+def make_recurrent(
+    part: Any, d_model: int, norms: Norms, *, layer: int = 0, n_layers: int = 1
+) -> nn.Module:
+    """The module of a part in a layer of a stack; it runs as `module(x_BSD, cache=StateCache)`."""
+    made = MIXERS[type(part)]
+    depth = {"layer": layer, "n_layers": n_layers} if made.by_depth else {}
+    module: nn.Module = made.module(part, d_model, norms=norms, **depth)
     return module
 
 

@@ -88,6 +88,9 @@ class Attention(Heads):
         "one learned logit per query head in the softmax's denominator",
         default=False,
     )
+    output_gate: bool = flag(
+        "output_gate", "queries bring a gate of their width, whose sigmoid the output is times",
+        default=False)  # fmt: skip
 
     def check(self) -> None:
         """Raise `SpecError` unless the query heads fall into groups."""

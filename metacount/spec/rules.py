@@ -23,8 +23,8 @@ MAX_TENSOR = 2**62  # torch counts the elements of one tensor in a signed 64-bit
 def check_goes_with(stack: Stack, kind: str, position: str) -> None:
     """Raise `SpecError` for an attention that no model of that kind and those positions has."""
     mla = isinstance(stack.attention, LatentAttention)
-    if mla and (kind not in ("decoder", "prefix-decoder") or position != "rope"):
-        raise SpecError("attention", "mla needs a decoder with position rope", "mla",
+    if mla and (kind not in ("decoder", "prefix-decoder") or position not in ("rope", "none")):
+        raise SpecError("attention", "mla needs a decoder with position rope or none", "mla",
                         "choose gqa, or kind decoder and position rope")  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
         name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
         raise SpecError(name, "of layers that differ needs a decoder", short(letters),
                         "choose kind decoder")  # fmt: skip
-    if norms.placement not in ("pre", "sandwich", "post_branch") or not norms.first:
+    if norms.placement not in ("pre", "sandwich", "post_branch", "stream") or not norms.first:
         raise SpecError("norm_placement", "is not defined for layers that differ in their mixers",
                         norms.placement, "choose pre")  # fmt: skip
     window = stack.attention.window

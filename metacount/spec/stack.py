@@ -15,7 +15,10 @@ from metacount.spec.field import (
     size,
     where,
 )
+from metacount.spec.gated_delta import GatedDelta
+from metacount.spec.kimi_delta import KimiDelta
 from metacount.spec.law import Law
+from metacount.spec.lightning import Lightning
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
@@ -39,13 +42,16 @@ class Stack:
     residual_scale: float = number(
         "residual_scale", "factor on what each sublayer adds", default=1.0
     )
+    residual_weight: float = number(
+        "residual_weight", "factor on what each sublayer adds to", default=1.0
+    )
     attention: Attention | LatentAttention | NoAttention = one_of(
         choice("attention", "key/value heads, multi-head latent attention, or none", default="gqa"),
         Attention, LatentAttention, NoAttention)  # fmt: skip
     recurrent: Any = one_of(
         choice("recurrent", "mixer that keeps a state of fixed size, beside or for attention",
                default="none"),
-        NoRecurrent)  # fmt: skip
+        NoRecurrent, GatedDelta, KimiDelta, Lightning)  # fmt: skip
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",

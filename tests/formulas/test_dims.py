@@ -12,7 +12,15 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metacount.formulas.dim import exact_div, floor_div, is_symbolic, is_zero, smaller, when
+from metacount.formulas.dim import (
+    ceil_div,
+    exact_div,
+    floor_div,
+    is_symbolic,
+    is_zero,
+    smaller,
+    when,
+)
 
 ROOT = Path(__file__).parents[2]
 INTS = st.integers(-50, 50)
@@ -65,6 +73,14 @@ def test_floor_div() -> None:
     assert floor_div(s, 1) is s
     assert floor_div(s, 2) == sympy.floor(s / 2)
     assert floor_div(sympy.Integer(13), 5) == 2
+
+
+def test_ceil_div() -> None:
+    s = sympy.Symbol("S")
+    assert (ceil_div(13, 5), ceil_div(10, 5), ceil_div(1, 5)) == (3, 2, 1)
+    assert ceil_div(np.array([13, 10, 1]), 5).tolist() == [3, 2, 1]
+    assert ceil_div(s, 5) == sympy.ceiling(s / 5)
+    assert ceil_div(13, s).subs(s, 5) == 3
 
 
 def test_structure_is_told_from_sizes() -> None:

@@ -15,6 +15,9 @@ from metacount.modules.ends import (
     TypeTable,
 )
 from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.gated_delta import GatedDelta
+from metacount.modules.kimi_delta import KimiDelta
+from metacount.modules.lightning import Lightning
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -30,6 +33,9 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Attention: "attention",
     ScaledDotProduct: "attention",
     LatentAttention: "attention",
+    GatedDelta: "recurrent",
+    KimiDelta: "recurrent",
+    Lightning: "recurrent",
     FeedForward: "ffn",
     GatedFeedForward: "ffn",
     MixtureOfExperts: "moe",

@@ -17,6 +17,8 @@ FILES = {
     "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe "
     "llama4_text",
     "latent": "deepseek_v2 deepseek_v3 minicpm3",
+    "linear_attention": "qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid minimax",
+    "kimi": "kimi_linear",
     "seq2seq": "t5 switch_transformers bart",
     "bert": "bert roberta electra modernbert",
 }

@@ -1,0 +1,160 @@
+"""Mamba-2: heads that decay as a whole, so that a chunk of positions is a few matrix products."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from metacount.modules.convolution import CausalConv1d
+from metacount.modules.linear import Linear
+from metacount.modules.norm import at_least_float32
+from metacount.spec import mamba2 as parts
+from metacount.spec.norm import Norms
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.modules.cache import StateCache
+
+
+class GatedNorm(nn.Module):
+    """RMSNorm of each group of channels, of x·silu(z), or of x before it meets silu(z)."""
+
+    def __init__(self, width: int, n_groups: int, *, before_gate: bool, eps: float) -> None:
+        super().__init__()
+        self.n_groups, self.before_gate, self.eps = n_groups, before_gate, eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x_BSI: Tensor, z_BSI: Tensor) -> Tensor:
+        """[B, S, I], gate [B, S, I] -> [B, S, I]."""
+        wide, gate = at_least_float32(x_BSI), F.silu(at_least_float32(z_BSI))
+        if not self.before_gate:
+            wide = wide * gate
+        groups = wide.unflatten(-1, (self.n_groups, -1))
+        groups = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + self.eps)
+        y = self.weight * groups.flatten(-2)
+        return y * gate if self.before_gate else y
+
+
+class Mamba2(nn.Module):
+    """y = out(norm(scan(x) · silu(z))), with x, z, B, C and Δ from one projection.
+
+    Dao, Gu 2024, arXiv:2405.21060, figure 6 and listing 1. Each of H heads has a state of P·N
+    values, h ← exp(Δ·A)·h + Δ·x·Bᵀ, read by C: A is one learned number a head, groups of heads
+    share B and C. The first forward runs in chunks, as several tokens at once do; one token more
+    is a step of the recurrence.
+    """
+
+    def __init__(self, part: parts.Mamba2, d_model: int, *, norms: Norms) -> None:
+        super().__init__()
+        heads, groups = part.n_heads, part.n_groups
+        inner, shared = heads * part.head_dim, groups * part.state_dim
+        self.head_dim, self.state_dim, self.chunk_size = (
+            part.head_dim, part.state_dim, part.chunk_size)  # fmt: skip
+        self.steps = (part.dt_min, part.dt_max)
+        self.convolved = (inner, shared, shared)
+        self.projected = (inner, sum(self.convolved), heads)
+        self.in_proj = Linear(d_model, sum(self.projected), bias=part.in_bias)
+        self.conv1d = CausalConv1d(sum(self.convolved), part.conv_kernel, bias=part.conv_bias)
+        self.dt_bias = nn.Parameter(torch.ones(heads))
+        self.A_log = nn.Parameter(torch.ones(heads))
+        self.D = nn.Parameter(torch.ones(heads))
+        self.norm: GatedNorm | None = None
+        if part.norm != "none":
+            eps = norms.eps if part.norm_eps is None else part.norm_eps
+            before = part.norm == "before_gate"
+            self.norm = GatedNorm(inner, groups, before_gate=before, eps=eps)
+        self.out_proj = Linear(inner, d_model, bias=part.out_bias)
+
+    def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
+        """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
+        state_BHPN = None if cache is None else cache.states.get("recurrent")
+        z_BSI, mixed, dt_BSH = self.in_proj(x_BSD).split(self.projected, dim=-1)
+        mixed = F.silu(self.conv1d(mixed.transpose(1, 2), cache).transpose(1, 2))
+        x_BSI, b, c = mixed.split(self.convolved, dim=-1)
+        x_BSHP = at_least_float32(x_BSI).unflatten(-1, (-1, self.head_dim))
+        # every head of a group has the group's B and C
+        b_BSHN, c_BSHN = (self._of_heads(t, x_BSHP.shape[2]) for t in (b, c))
+        dt_BSH = F.softplus(at_least_float32(dt_BSH + self.dt_bias))
+        if self.steps != (None, None):
+            dt_BSH = dt_BSH.clamp(*self.steps)
+        decay_BSH = -torch.exp(at_least_float32(self.A_log)) * dt_BSH
+        factors = (dt_BSH[..., None] * x_BSHP, decay_BSH, b_BSHN, c_BSHN)
+        if state_BHPN is not None and x_BSD.shape[1] == 1:
+            y_BSHP, state_BHPN = step_by_step(*factors, state_BHPN)
+        else:
+            y_BSHP, state_BHPN = in_chunks(*factors, state_BHPN, self.chunk_size)
+        if cache is not None:
+            cache.states["recurrent"] = state_BHPN.clone()
+            cache.length += x_BSD.shape[1]
+        y_BSI = (y_BSHP + self.D[:, None] * x_BSHP).flatten(2)
+        y_BSI = y_BSI * F.silu(z_BSI) if self.norm is None else self.norm(y_BSI, z_BSI)
+        return self.out_proj(y_BSI.to(x_BSD.dtype))
+
+    def _of_heads(self, x: Tensor, n_heads: int) -> Tensor:
+        """[B, S, groups·N] -> [B, S, H, N]."""
+        x = at_least_float32(x).unflatten(-1, (-1, self.state_dim))
+        return x.repeat_interleave(n_heads // x.shape[2], dim=2)
+
+
+def step_by_step(
+    x_BSHP: Tensor, decay_BSH: Tensor, b_BSHN: Tensor, c_BSHN: Tensor, state_BHPN: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h ← exp(decay)·h + x·bᵀ, y = h·c, one position after the other; -> y [B, S, H, P], h."""
+    outputs = []
+    for s in range(x_BSHP.shape[1]):
+        added = x_BSHP[:, s, :, :, None] * b_BSHN[:, s, :, None]
+        state_BHPN = torch.exp(decay_BSH[:, s, :, None, None]) * state_BHPN + added
+        # [b, h, p, n] @ [b, h, n, 1] -> [b, h, p, 1]
+        outputs.append((state_BHPN @ c_BSHN[:, s, :, :, None]).squeeze(-1))
+    return torch.stack(outputs, dim=1), state_BHPN
+
+
+def in_chunks(
+    x_BSHP: Tensor,
+    decay_BSH: Tensor,
+    b_BSHN: Tensor,
+    c_BSHN: Tensor,
+    state_BHPN: Tensor | None,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor]:
+    """The same in chunks of `chunk_size` (Q) positions, the last one filled up with zeros.
+
+    Inside a chunk a position sees the ones before it as in attention, C·Bᵀ masked by decays; what
+    came before the chunk it sees through the state that the chunk began with. The letters of the
+    products: b batch, c chunk, q and k positions in it, h head, p channel, n value of the state.
+    """
+    n = x_BSHP.shape[1]
+    rest = (chunk_size - n % chunk_size) % chunk_size
+    x, decay, b, c = (
+        F.pad(t, (0, 0) * (t.dim() - 2) + (0, rest)).unflatten(1, (-1, chunk_size))
+        for t in (x_BSHP, decay_BSH, b_BSHN, c_BSHN)
+    )
+    decay = decay.permute(0, 3, 1, 2)  # [b, h, c, q]
+    so_far = decay.cumsum(-1)
+    # among the positions of a chunk
+    scores = torch.einsum("bcqhn,bckhn->bcqkh", c, b)
+    scores = scores * torch.exp(sums_between(decay)).permute(0, 2, 3, 4, 1)
+    inside = torch.einsum("bcqkh,bckhp->bcqhp", scores, x)
+    # what each chunk adds to the state, and the state before each chunk and after the last
+    left = torch.exp(so_far[..., -1:] - so_far).permute(0, 2, 3, 1)[..., None]
+    added = torch.einsum("bckhn,bckhp->bchpn", b * left, x)
+    first = torch.zeros_like(added[:, 0]) if state_BHPN is None else state_BHPN
+    added = torch.cat((first[:, None], added), dim=1)
+    between = torch.exp(sums_between(F.pad(so_far[..., -1], (1, 0))))  # [b, h, after, before]
+    states = torch.einsum("bhac,bchpn->bahpn", between, added)
+    # what each position reads of the state that its chunk began with
+    before = torch.einsum("bcqhn,bchpn->bcqhp", c, states[:, :-1])
+    before = before * torch.exp(so_far).permute(0, 2, 3, 1)[..., None]
+    return (inside + before).flatten(1, 2)[:, :n], states[:, -1]
+
+
+def sums_between(x: Tensor) -> Tensor:
+    """[..., n] -> [..., n, n]: x[j + 1] + … + x[i] in row i and column j, -inf where j > i.
+
+    Summed as they are: the difference of two long sums would lose the small ones.
+    """
+    n = x.shape[-1]
+    ones = torch.ones(n, n, dtype=torch.bool, device=x.device)
+    terms = x[..., None].expand(*x.shape, n).masked_fill(~ones.tril(-1), 0)
+    return terms.cumsum(-2).masked_fill(~ones.tril(), -torch.inf)

@@ -1,0 +1,45 @@
+"""Mamba-2: state space duality, heads that share a decay."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.spec.attention import at_most, divides
+from metacount.spec.field import MAX_TOKENS, choice, number, part, size
+from metacount.spec.mamba import StateSpace
+
+
+@part
+class Mamba2(StateSpace):
+    """Mamba-2: heads with one decay each, run in chunks; groups of heads share B and C."""
+
+    word = "mamba2"
+
+    n_heads: int = size(
+        "n_ssm_heads", "h_s", "heads of a Mamba-2 mixer", "heads",
+        "mamba_n_heads mamba_num_heads n_mamba_heads")  # fmt: skip
+    head_dim: int = size(
+        "ssm_head_dim", "p_s", "channels of one of its heads", "channels",
+        "mamba_d_head mamba_head_dim mamba_headdim")  # fmt: skip
+    n_groups: int = size(
+        "n_ssm_groups", "g_s", "groups of its heads, each with one B and C", "groups",
+        "mamba_n_groups mamba_ngroups")  # fmt: skip
+    chunk_size: int = size(
+        "ssm_chunk_size", "c_s", "positions that its scan takes at once", "positions",
+        "mamba_chunk_size", least=2, most=MAX_TOKENS)  # fmt: skip
+    norm: str = choice(
+        "ssm_norm", "RMSNorm of each group, after the gate or before it; or the gate alone",
+        "gated", "before_gate", "none", default="gated")  # fmt: skip
+    dt_min: float | None = number("ssm_dt_min", "smallest step, after softplus", default=None)
+    dt_max: float | None = number("ssm_dt_max", "largest step, after softplus", default=None)
+
+    def check(self) -> None:
+        """Raise `SpecError` unless the heads fall into groups and a step is left."""
+        at_most("n_ssm_groups", self.n_groups, "n_ssm_heads", self.n_heads)
+        divides("n_ssm_groups", self.n_groups, "n_ssm_heads", self.n_heads)
+        if self.state_dim < 2:
+            # over one value torch's einsum multiplies element by element: no matrix product is left
+            raise SpecError("ssm_state_dim", "must be at least 2 in Mamba-2", self.state_dim,
+                            "choose 2 or more")  # fmt: skip
+        if self.dt_min is not None and self.dt_max is not None and self.dt_min > self.dt_max:
+            raise SpecError("ssm_dt_min", f"must be at most ssm_dt_max = {self.dt_max}",
+                            self.dt_min, "choose a smaller one")  # fmt: skip
