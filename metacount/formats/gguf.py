@@ -36,13 +36,15 @@ EXPERTS = {"expert_count": "num_local_experts", "expert_used_count": "num_expert
 class Architecture:
     """What transformers calls one of llama.cpp's architectures, and what it has beside the sizes.
 
-    `biased`: tensors with a bias. `more`: further keys that must be there, by transformers' names.
+    `biased`: tensors with a bias. `sizes` and `numbers`: further keys that must be there, by
+    transformers' names.
     `fixed`: what the architecture takes for granted, `said` in words where a file could differ.
     """
 
     model_type: str
     biased: frozenset[str] = frozenset()
-    more: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[tuple[str, str], ...] = ()
+    numbers: tuple[tuple[str, str], ...] = ()
     fixed: tuple[tuple[str, Any], ...] = ()
     said: str = ""
     tied: bool = False  # the head is the embedding, whatever the file stores
@@ -55,7 +57,7 @@ ARCHITECTURES = {
     "qwen3": Architecture(model_type="qwen3"),
     "qwen3moe": Architecture(
         model_type="qwen3_moe",
-        more=(("expert_feed_forward_length", "moe_intermediate_size"),),
+        sizes=(("expert_feed_forward_length", "moe_intermediate_size"),),
         fixed=(("norm_topk_prob", True),),
         said="the weights of the chosen experts are divided by their sum, as llama.cpp has it",
     ),
@@ -63,8 +65,8 @@ ARCHITECTURES = {
     "gemma": Architecture(model_type="gemma", tied=True),
     "gemma2": Architecture(
         model_type="gemma2",
-        more=(
-            *WINDOW,
+        sizes=WINDOW,
+        numbers=(
             ("attn_logit_softcapping", "attn_logit_softcapping"),
             ("final_logit_softcapping", "final_logit_softcapping"),
         ),
@@ -73,7 +75,7 @@ ARCHITECTURES = {
     ),
     "gemma3": Architecture(
         model_type="gemma3_text",
-        more=WINDOW,
+        sizes=WINDOW,
         said="five layers of six have a window, as llama.cpp has it",
         tied=True,
     ),
@@ -108,14 +110,15 @@ class _Reading:
         self.shapes = {tensor.name: tensor.shape for tensor in header.tensors}
 
     def described(self) -> Described:
-        config: dict[str, Any] = {"model_type": self.it.model_type}
+        # a class's own number of a padding token may be beyond a small vocabulary
+        config: dict[str, Any] = {"model_type": self.it.model_type, "pad_token_id": None}
         for key, theirs in SIZES.items():
             config[theirs] = self.size(key, theirs)
         config |= self.widths(config)
         config |= dict(self.it.fixed)
-        for key, theirs in self.it.more:
-            number = self.keys.number(self.named(key, theirs))
-            config[theirs] = int(number) if number.is_integer() and "window" in key else number
+        config |= {theirs: self.size(key, theirs) for key, theirs in self.it.sizes}
+        for key, theirs in self.it.numbers:
+            config[theirs] = self.keys.number(self.named(key, theirs))
         config["rms_norm_eps"] = self.keys.number(
             self.named("attention.layer_norm_rms_epsilon", "rms_norm_eps")
         )
@@ -232,7 +235,7 @@ class _Reading:
                 biased.add(parts[-1])
         if blocks != {str(n) for n in range(n_layers)}:
             rule, remedy = (
-                f"must be the blocks that have tensors, {len(blocks)}",
+                f"must be the {len(blocks)} blocks that have tensors",
                 "convert it again",
             )
             raise SpecError(f"{self.name}.block_count", rule, n_layers, remedy)
