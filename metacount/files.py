@@ -86,19 +86,7 @@ CONFIG_JSON = json.JSONDecoder(
 
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in a regular file of at most 16 MiB, or an `InputError`."""
-    content = _read_bytes(path)
-    where = shown(path)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where}: is not text in UTF-8: byte {error.start} is "
-            f"0x{content[error.start]:02x}; give a JSON file"
-        ) from None
-    if not text.strip():
-        raise InputError(f"{where}: is empty; give a JSON object")
-    if "\0" in text:
-        raise InputError(f"{where}: is not text: it has a NUL byte; give a JSON file")
+    text, where = read_text(path), shown(path)
     try:
         data = CONFIG_JSON.decode(text)
     except json.JSONDecodeError as error:
@@ -112,6 +100,25 @@ def read_json(path: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"{where}: must be a JSON object {{...}}: got {_json_kind(data)}")
     return data
+
+
+def read_text(path: str, kind: str = "a JSON file") -> str:
+    """The text of a regular file of at most 16 MiB, or an `InputError`; `kind` is what to give."""
+    content = _read_bytes(path)
+    where = shown(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: is not text in UTF-8: byte {error.start} is "
+            f"0x{content[error.start]:02x}; give {kind}"
+        ) from None
+    if not text.strip():
+        raise InputError(f"{where}: is empty; give a JSON object" if "JSON" in kind else
+                         f"{where}: is empty; give {kind}")  # fmt: skip
+    if "\0" in text:
+        raise InputError(f"{where}: is not text: it has a NUL byte; give {kind}")
+    return text
 
 
 def _read_bytes(path: str) -> bytes:

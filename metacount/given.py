@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class Source:
     """A Hugging Face config: its content, and the folder or repository it was read from.
 
-    A bare model type has neither.
+    A bare model type has neither. `gguf`: the file whose header says what the config says.
     """
 
     config: dict[str, Any]
     folder: str | None = None
     repository: str | None = None
+    gguf: str | None = None
 
 
 @frozen

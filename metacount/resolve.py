@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 
 from metacount import catalog
-from metacount.errors import InputError, SpecError, nearest, printable, shown
+from metacount.errors import InputError, nearest, shown
+from metacount.formats import ENDINGS
+from metacount.formats.model import from_data, from_hugging_face, from_path
 from metacount.given import Model as Model
 from metacount.given import Source as Source
 from metacount.given import TransformersOnly as TransformersOnly
@@ -21,7 +23,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeAlias
-
 
 LIKE = "like:"  # before the name of a model or a family that another one is made like
 
@@ -51,18 +52,18 @@ def any_of(given: Given) -> Model | TransformersOnly:
     if isinstance(given, str):
         return find_any(given)
     if isinstance(given, os.PathLike):
-        return _from_path(os.fspath(given))
+        return from_path(os.fspath(given))
     if is_module(given):
         kind, told = described(given)
         if isinstance(told, ModelSpec):
             return Model(id=kind, name=kind, spec=told, entry=None, changes={})
-        return _from_data(told, f"the config of {kind}", name=kind, stem=kind, source_of={})
+        return from_data(told, f"the config of {kind}", name=kind, stem=kind, source_of={})
     data = given.to_dict() if hasattr(given, "to_dict") else given
     if not isinstance(data, dict):
         rule = "a model is a name, a path, a config as a dict, or a ModelSpec"
         raise InputError(f"{rule}: got {shown(repr(given))}")
     said = "the config"
-    return _from_data(data, said, name=said, stem=said, source_of={})
+    return from_data(data, said, name=said, stem=said, source_of={})
 
 
 def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
@@ -116,7 +117,7 @@ def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """The model that a file describes, whatever the file is called."""
-    return _changed(_from_path(path), settings)
+    return _changed(from_path(path), settings)
 
 
 def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model | TransformersOnly:
@@ -146,7 +147,7 @@ def _find(argument: str) -> Model | TransformersOnly:
         return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
     if name.startswith("type:"):
         model_type = argument[len("type:") :]
-        return _from_hugging_face(
+        return from_hugging_face(
             {"model_type": model_type},
             argument,
             name=argument,
@@ -155,9 +156,9 @@ def _find(argument: str) -> Model | TransformersOnly:
             is_default=True,
         )
     if os.path.lexists(argument) or not _is_repository(argument):
-        looks_like_path = os.sep in argument or name.endswith(".json")
+        looks_like_path = os.sep in argument or name.endswith((".json", *ENDINGS))
         if looks_like_path or os.path.lexists(argument):
-            return _from_path(argument)
+            return from_path(argument)
     else:
         return _from_repository(argument)
     raise InputError(
@@ -171,7 +172,7 @@ def _is_repository(argument: str) -> bool:
     return (
         bool(slash)
         and "/" not in name
-        and not argument.lower().endswith(".json")
+        and not argument.lower().endswith((".json", *ENDINGS))
         and all(
             part and part[0] not in ".-~" and all(c.isalnum() or c in "._-" for c in part)
             for part in (owner, name)
@@ -184,85 +185,10 @@ def _from_repository(repository: str) -> Model | TransformersOnly:
     from metacount.huggingface.hub import config_file
 
     path = config_file(repository)
-    return _from_hugging_face(
+    return from_hugging_face(
         read_json(path),
         path,
         name=repository,
         source_of={"repository": repository},
         path=repository,
-    )
-
-
-def _from_path(argument: str) -> Model | TransformersOnly:
-    from metacount.files import CONFIG, read_json
-
-    path = os.path.join(argument, CONFIG) if os.path.isdir(argument) else argument
-    folder = os.path.dirname(os.path.abspath(path))
-    name = os.path.basename(folder) if os.path.basename(path) == CONFIG else path
-    stem = os.path.basename(os.path.abspath(path)).removesuffix(".json")
-    if path != argument:
-        stem = os.path.basename(os.path.abspath(argument))
-    return _from_data(read_json(path), path, name=name, stem=stem, source_of={"folder": folder})
-
-
-def _from_data(
-    data: dict[str, Any], where: str, *, name: str, stem: str, source_of: dict[str, str]
-) -> Model | TransformersOnly:
-    """The model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
-    if "model_type" in data or "architectures" in data:
-        return _from_hugging_face(data, where, name=name, source_of=source_of, path=where)
-    data = dict(data)
-    name = data.pop("name", stem)
-    if not isinstance(name, str) or not name:
-        said = f"name must be text: got {shown(repr(name))}; leave it out"
-        raise InputError(f"{shown(where)}: {said}")
-    try:
-        spec = ModelSpec.from_dict(data)
-    except SpecError as error:
-        from metacount.settings.missing import named, several_missing
-
-        missing = several_missing(data, error)
-        said = f"missing: {named(missing)}" if missing else printable(error)
-        raise InputError(f"{shown(where)}: {said}") from None
-    return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
-
-
-def _from_hugging_face(
-    data: dict[str, Any],
-    where: str,
-    *,
-    name: str,
-    source_of: dict[str, str],
-    path: str,
-    is_default: bool = False,
-) -> Model | TransformersOnly:
-    from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
-
-    source = Source(config=data, **source_of)
-    try:
-        mapped = spec_from_config(data)
-    except UnmappedType:
-        problem = f"the model type {shown(data['model_type'])} has no textbook spec"
-        return TransformersOnly(id=shown(path), name=shown(name), source=source, problem=problem)
-    except Unmapped as error:
-        return TransformersOnly(
-            id=shown(path), name=shown(name), source=source, problem=printable(error)
-        )
-    except SpecError as error:
-        if is_default:
-            # a type's own default is nobody's mistake: transformers may still build it
-            problem = f"its default config makes no spec: {printable(error)}"
-            return TransformersOnly(
-                id=shown(path), name=shown(name), source=source, problem=problem
-            )
-        raise InputError(f"{shown(where)}: {printable(error)}") from None
-    return Model(
-        id=shown(path),
-        name=shown(name),
-        spec=mapped.spec,
-        entry=None,
-        changes={},
-        source=source,
-        notes=mapped.notes,
-        refused=bool(mapped.refused),
     )

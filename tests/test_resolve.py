@@ -140,7 +140,8 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "odd key": (b'{"a\\nb\\u001b[31m": 1}', r"a\nb\x1b[31m"),
     "hugging face": (b'{"model_type": "llama", "hidden_size": "x"}',
                      "hidden_size must be a whole number: got 'x'"),
-    "hugging face class": (b'{"architectures": ["X"]}', "model_type must be text: got None"),
+    "hugging face class": (b'{"architectures": ["X"]}',
+                           "model_type is missing, and architectures names no class"),
 }  # fmt: skip
 
 

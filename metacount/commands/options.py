@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MODEL_HELP = (
-    "a name from `metacount models`, a config.json or its folder, a Hugging Face repository id "
+    "a name from `metacount models`, a config.json or its folder, a params.json, a GGUF file, a "
+    "script with Megatron-LM's arguments, a config of nanoGPT's, a Hugging Face repository id "
     "(org/name), or type:NAME for a model type of transformers"
 )
 

@@ -18,7 +18,6 @@ from metacount.witness import Witness as Witness
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.huggingface.checkpoint.witness import CheckpointReport
     from metacount.resolve import Model, Source
 
 
@@ -200,17 +199,17 @@ def outside_witnesses(
 
     module, choice = build_transformers(source.config, dtype=run_dtype(workload))
     theirs = module_witness(module, choice, workload)
-    report = _checkpoint(source)
-    if report is None:
+    from metacount.huggingface.checkpoint.beside import checkpoint_of
+
+    found = checkpoint_of(source, module)
+    if found is None:
         return (theirs,), ()
     from metacount.huggingface.checkpoint.compare import TIED, compare
-    from metacount.huggingface.checkpoint.conversion import transformers_conversion
     from metacount.huggingface.checkpoint.names import module_tensors
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
-    compared = compare(
-        module_tensors(module), report.tensors, convert=transformers_conversion(module)
-    )
+    report, convert = found
+    compared = compare(module_tensors(module), report.tensors, convert=convert)
     lines = tuple(f"checkpoint: {line}" for line in compared.differences())
     if source.config.get("tie_word_embeddings") is False:
         # a header cannot tell a copy from a tensor of its own; the config says which it is
@@ -220,18 +219,6 @@ def outside_witnesses(
             for extra in compared.extra_of(TIED)
         )
     return (theirs, checkpoint_witness(report, compared)), lines
-
-
-def _checkpoint(source: Source) -> CheckpointReport | None:
-    """The checkpoint of a config's folder or repository; None where there are no weights."""
-    from metacount.huggingface.checkpoint.witness import find_checkpoint, read_checkpoint
-
-    if source.repository is not None:
-        from metacount.huggingface.checkpoint.hub import read_repository
-
-        return read_repository(source.repository)
-    path = None if source.folder is None else find_checkpoint(source.folder)
-    return None if path is None else read_checkpoint(path)
 
 
 def verify(

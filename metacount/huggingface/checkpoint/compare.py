@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.formats import INTEGERS, Unpacked, Weight, unpack
+from metacount.huggingface.checkpoint.formats import APART, INTEGERS, Unpacked, Weight, unpack
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.names import ModuleTensors, Names, fold
 from metacount.units import exact
@@ -139,7 +139,7 @@ def compare(
     return Comparison(
         prefix=names.said,
         same=tuple(sides.same),
-        per_expert=tuple(w for w in sides.same.values() if len(w.sources) > 1),
+        per_expert=tuple(w for w in sides.same.values() if len(w.sources) > 1 and w.how != APART),
         packed=tuple(w for w in sides.same.values() if w.packed),
         missing=tuple(name for name in module.parameters if name not in sides.found),
         extra=tuple(extra),

@@ -45,6 +45,9 @@ IN_MODULE = ("scale", "input_scale", "activation_scale", "weight_zero_point")
 # Of the KV cache: one number each.
 CACHE_SCALES = ("k_scale", "v_scale", "q_scale", "kv_scale")
 
+# How gate and up of a stack of experts stand in a GGUF file, which a module has as one tensor.
+APART = "gate and up apart"
+
 # Values that share one scale, by the scale's type: OCP's MXFP4 and NVIDIA's NVFP4.
 FP4_GROUPS = {"F8_E8M0": ("MXFP4", 32), "F8_E4M3": ("NVFP4", 16)}
 

@@ -36,12 +36,13 @@ Shape = tuple[int, ...]
 
 
 class StoredTensor(NamedTuple):
-    """One tensor that a file holds."""
+    """One tensor that a file holds; `block`: values and bytes of one block, where it has any."""
 
     name: str
     dtype: str
     shape: Shape
     file: str
+    block: tuple[int, int] | None = None
 
     @property
     def n_values(self) -> int:
@@ -51,6 +52,8 @@ class StoredTensor(NamedTuple):
     @property
     def n_bytes(self) -> int:
         """Bytes in the file; the header was refused if they are no whole number."""
+        if self.block is not None:
+            return self.n_values // self.block[0] * self.block[1]
         return self.n_values * DTYPE_BITS[self.dtype] // 8
 
 

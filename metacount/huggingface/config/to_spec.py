@@ -14,6 +14,8 @@ from metacount.huggingface.config.keys import (
     UnmappedKey,
     UnmappedType,
 )
+from metacount.huggingface.config.named import type_of_class
+from metacount.huggingface.config.remote import remote_types
 from metacount.huggingface.config.rules import refusals
 from metacount.spec import ModelSpec
 
@@ -39,18 +41,22 @@ class Mapped:
     notes, too.
     `differs`: where a module of this spec computes something else than transformers' class, though
     every count is the same. Weights are not loaded then.
+    `model_type` is the config's, or that of the class it names. `is_remote`: its code is not
+    transformers' and is not run, so that no module speaks of it.
     """
 
     spec: ModelSpec
+    model_type: str
     class_name: str
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
     refused: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
+    is_remote: bool = False
 
 
 def mapped_types() -> tuple[str, ...]:
-    """The model types that have a mapping."""
+    """The model types of transformers that have a mapping."""
     return tuple(FAMILIES)
 
 
@@ -68,16 +74,36 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
     for key in config:
         if not isinstance(key, str):
             raise SpecError("config", "must have text for keys", key, "give a config.json")
-    name = config.get("model_type")
+    name, notes = config.get("model_type"), []
+    if name is None and config.get("architectures"):
+        name, said = type_of_class(config["architectures"])
+        config, notes = (
+            {"model_type": name, **config, "architectures": [said]},
+            [f"model_type {name}: that of {said}, which architectures names"],
+        )
     if not isinstance(name, str):
         raise SpecError("model_type", "must be text", name, "for example llama")
     family = family_of(name)
+    if family is not None:
+        return _mapped(config, name, family, notes)
+    family = remote_types().get(name)
     if family is None:
         remedy = nearest(name, FAMILIES, "transformers' own module may tell")
         raise UnmappedType("model_type", "has no spec", name, remedy)
+    notes.append(f"type {name} is read by its keys: its own code is not run, and transformers "
+                 "has none")  # fmt: skip
+    try:
+        return _mapped(config, name, family, notes, is_remote=True)
+    except Unmapped as error:  # nor can transformers tell
+        raise SpecError(error.field, error.rule, error.value, error.remedy) from None
+
+
+def _mapped(
+    config: dict[str, Any], name: str, family: Family, notes: list[str], *, is_remote: bool = False
+) -> Mapped:
     class_name, end, reason = _choose_class(config, family)
     keys = Keys(config, dict(family.defaults), dict(family.aliases), end)
-    keys.notes.append(f"{class_name} ({reason})")
+    keys.notes += [*notes, f"{class_name} ({reason})"]
     if config.get("quantization_config") is not None:
         keys.notes.append("quantization_config is ignored: values are counted unquantised")
     fields = _without_head(family.fields(keys), end)
@@ -85,19 +111,21 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
     try:
         spec = ModelSpec.from_dict(fields)
     except SpecError as error:
-        raise _in_keys(error, keys) from None
-    refused = refusals(config, spec)
+        raise in_keys(error, keys) from None
+    refused = () if is_remote else refusals(config, spec)
     return Mapped(
         spec=spec,
+        model_type=name,
         class_name=class_name,
         notes=(*keys.notes, *refused),
         ignored=passed,
         refused=refused,
         differs=tuple(keys.different),
+        is_remote=is_remote,
     )
 
 
-def _in_keys(error: SpecError, keys: Keys) -> SpecError:
+def in_keys(error: SpecError, keys: Keys) -> SpecError:
     """A broken rule of the spec in the names that the config has for its fields."""
     import re
 

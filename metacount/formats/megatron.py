@@ -1,0 +1,240 @@
+"""Megatron-LM's arguments in a script or a file of them, as its pretrain_gpt.py understands them.
+
+What sizes the model is read; what only runs or trains it is passed over; any other is an error.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import InputError, SpecError, nearest, shown
+from metacount.formats.described import Described, spec_of
+from metacount.formats.megatron_experts import with_experts
+from metacount.formats.megatron_run import runs_only
+from metacount.formats.shell import options
+from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.parts import biases, divided
+from metacount.spec.rope_scaling import RopeScaling
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+# Arguments with one value that size the model, and what Megatron takes where they are not given.
+VALUES: dict[str, Any] = {
+    "--num-layers": None, "--hidden-size": None, "--num-attention-heads": None,
+    "--max-position-embeddings": None, "--vocab-size": None, "--padded-vocab-size": None,
+    "--ffn-hidden-size": None, "--kv-channels": None, "--num-query-groups": 1,
+    "--make-vocab-size-divisible-by": 128, "--tensor-model-parallel-size": 1,
+    "--position-embedding-type": "learned_absolute", "--rotary-base": 10000,
+    "--rotary-percent": 1.0, "--rotary-seq-len-interpolation-factor": None,
+    "--rope-scaling-factor": 8.0, "--normalization": "LayerNorm",
+    "--norm-epsilon": 1e-5, "--num-experts": None, "--moe-router-topk": 2,
+    "--moe-ffn-hidden-size": None, "--moe-layer-freq": 1,
+    "--moe-shared-expert-intermediate-size": None, "--moe-router-score-function": "softmax",
+    "--moe-router-topk-scaling-factor": None, "--moe-router-num-groups": None,
+    "--moe-router-group-topk": None,
+}  # fmt: skip
+FLAGS = (
+    "--group-query-attention", "--use-rotary-position-embeddings", "--no-position-embedding",
+    "--use-rope-scaling", "--swiglu", "--squared-relu", "--quick-geglu", "--openai-gelu",
+    "--no-bias-gelu-fusion", "--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm",
+    "--untie-embeddings-and-output-weights", "--apply-layernorm-1p", "--rotary-interleaved",
+    "--moe-router-pre-softmax", "--moe-router-enable-expert-bias", "--moe-shared-expert-gate",
+)  # fmt: skip
+# Other names of the same.
+ALIASES = {"--layernorm-epsilon": "--norm-epsilon"}
+NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings")
+NAMES = {
+    "d_model": "--hidden-size", "n_layers": "--num-layers", "n_heads": "--num-attention-heads",
+    "n_kv_heads": "--num-query-groups", "head_dim": "--kv-channels", "d_ff": "--ffn-hidden-size",
+    "vocab_size": "--vocab-size", "n_positions": "--max-position-embeddings",
+    "n_experts": "--num-experts", "top_k": "--moe-router-topk",
+    "d_ff_expert": "--moe-ffn-hidden-size", "n_groups": "--moe-router-num-groups",
+    "top_groups": "--moe-router-group-topk", "rotary_dim": "--rotary-percent",
+}  # fmt: skip
+
+
+def described(path: str) -> Described:
+    """The model of a script, or a file of arguments."""
+    import re
+
+    from metacount.files import read_text
+
+    where = shown(path)
+    text = read_text(path, "a script with Megatron-LM's arguments")
+    other = re.search(r"\b(?:pre)?train_(?!gpt\b)\w+\.py\b", text)
+    if other:
+        raise InputError(f"{where}: runs {shown(other[0])}, whose model is another; those of "
+                         "pretrain_gpt.py are read")  # fmt: skip
+    given = options(text, where)
+    if not given.keys() & set(NEEDED):
+        raise InputError(f"{where}: has none of {', '.join(NEEDED)}; give a script with "
+                         "Megatron-LM's arguments")  # fmt: skip
+    data = _values(given, where)
+    for name in NEEDED:
+        if name not in data:
+            raise SpecError(name, "is missing", None, f"give {name}")
+    return _described(Keys(data, {**VALUES, **dict.fromkeys(FLAGS, False)}, {}, "head"))
+
+
+def _values(given: dict[str, list[list[str]]], where: str) -> dict[str, Any]:
+    """The arguments that size the model, typed; any that is not known is an error."""
+    data: dict[str, Any] = {}
+    for spelled, times in given.items():
+        name = ALIASES.get(spelled.replace("_", "-"), spelled.replace("_", "-"))
+        if name in FLAGS:
+            data[name] = True
+        elif name in VALUES:
+            texts = list(dict.fromkeys(words[0] if words else "" for words in times))
+            if len(texts) > 1 or not texts[0]:
+                rule = "is given with several values" if len(texts) > 1 else "needs a value"
+                raise SpecError(name, rule, ", ".join(texts), "give one")
+            value = _typed(name, texts[0])
+            if data.setdefault(name, value) != value:
+                raise SpecError(name, f"is given as {data[name]} too", value, "give one")
+        elif not runs_only(name):
+            known = (*VALUES, *FLAGS, *ALIASES)
+            raise InputError(f"{where}: {shown(name)} is not an argument that is understood here, "
+                             f"and it may change the model; "
+                             f"{nearest(name, known, 'remove it if it does not')}")  # fmt: skip
+    return data
+
+
+def _typed(name: str, text: str) -> Any:
+    """A number where it is one; what only a shell knows is none."""
+    if "$" in text or "`" in text:
+        raise SpecError(name, "must be written down: only a shell knows it here", text,
+                        "write its value")  # fmt: skip
+    for kind in (int, float):
+        try:
+            return kind(text) if len(text) < 40 else text
+        except ValueError:
+            continue
+    return text
+
+
+def _described(keys: Keys) -> Described:
+    notes = ["Megatron-LM's arguments: read, nothing is run"]
+    d_model, n_heads = keys.size("--hidden-size"), keys.size("--num-attention-heads")
+    head_dim = keys.optional_size("--kv-channels")
+    if head_dim is None:
+        head_dim = divided("--num-attention-heads", d_model, n_heads)
+    bias = not keys.flag("--disable-bias-linear")
+    fields: dict[str, Any] = {
+        "kind": "decoder",
+        "d_model": d_model,
+        "n_layers": keys.layers("--num-layers"),
+        "vocab_size": _vocabulary(keys, notes),
+        "tie_embeddings": not keys.flag("--untie-embeddings-and-output-weights"),
+        "n_heads": n_heads,
+        "n_kv_heads": _groups(keys, n_heads),
+        "head_dim": head_dim,
+        **biases(keys.flag("--add-qkv-bias") or bias, bias),
+        "ffn_bias": bias,
+        **_activation(keys, bias),
+        **_norms(keys, notes),
+        **_positions(keys, head_dim),
+    }
+    width = keys.optional_size("--ffn-hidden-size")
+    if width is None:
+        # two thirds of 4·d in 64s, where there is a gate
+        width = int((4 * d_model * 2 / 3) / 64) * 64 if keys.flag("--swiglu") else 4 * d_model
+        notes.append(f"--ffn-hidden-size {width}: what Megatron takes where it is not given")
+    fields["d_ff"] = width
+    return Described(spec=spec_of(with_experts(keys, fields, bias), NAMES), notes=tuple(notes))
+
+
+def _vocabulary(keys: Keys, notes: list[str]) -> int:
+    """Rows as stored: padded to a multiple that tensor parallelism is part of."""
+    padded = keys.optional_size("--padded-vocab-size")
+    multiple = keys.size("--make-vocab-size-divisible-by") * keys.size(
+        "--tensor-model-parallel-size"
+    )
+    if padded is not None:
+        keys.raw("--vocab-size")
+        return padded
+    if keys.raw("--vocab-size") is None:
+        raise SpecError("--vocab-size", "is missing, and a tokenizer is not opened", None,
+                        "give the number of its pieces")  # fmt: skip
+    size = keys.size("--vocab-size")
+    rows = multiple * -(-size // multiple)
+    if rows != size:
+        notes.append(f"vocab_size {rows}: {size} padded to a multiple of {multiple}, which is "
+                     "--make-vocab-size-divisible-by · --tensor-model-parallel-size")  # fmt: skip
+    return rows
+
+
+def _groups(keys: Keys, n_heads: int) -> int:
+    if keys.flag("--group-query-attention"):
+        return keys.size("--num-query-groups")
+    if keys.given("--num-query-groups") not in (None, n_heads):
+        raise SpecError("--num-query-groups", "has no effect without --group-query-attention",
+                        keys.raw("--num-query-groups"), "add it")  # fmt: skip
+    return n_heads
+
+
+def _activation(keys: Keys, bias: bool) -> dict[str, Any]:
+    """Megatron fuses bias and GELU by the tanh form, unless told otherwise."""
+    fused = bias and not keys.flag("--no-bias-gelu-fusion")
+    ways = {
+        "--swiglu": {"activation": "silu", "gated": True},
+        "--quick-geglu": {"activation": "silu", "swish_beta": 1.702, "gated": True},
+        "--squared-relu": {"activation": "relu2", "gated": False},
+        "--openai-gelu": {"activation": "gelu_tanh", "gated": False},
+    }
+    chosen = [name for name in ways if keys.flag(name)]
+    if len(chosen) > 1:
+        raise SpecError(chosen[0], f"does not go with {chosen[1]}", True, "leave one of them out")
+    return ways[chosen[0]] if chosen else {"activation": "gelu_tanh" if fused else "gelu",
+                                           "gated": False}  # fmt: skip
+
+
+def _norms(keys: Keys, notes: list[str]) -> dict[str, Any]:
+    kind = keys.only("--normalization", "LayerNorm", "RMSNorm")
+    layernorm, less_one = kind == "LayerNorm", keys.flag("--apply-layernorm-1p")
+    if less_one and layernorm:
+        notes.append("--apply-layernorm-1p stores weights less 1: no count depends on it")
+    each = ("layernorm" if layernorm else "head") if keys.flag("--qk-layernorm") else "none"
+    return {
+        "norm": "layernorm" if layernorm else "rmsnorm",
+        "norm_bias": layernorm,
+        "norm_unit_offset": less_one and not layernorm,
+        "norm_eps": keys.number("--norm-epsilon"),
+        "qk_norm": each,
+    }
+
+
+def _positions(keys: Keys, head_dim: int) -> dict[str, Any]:
+    kind = keys.only("--position-embedding-type", "learned_absolute", "rope", "none")
+    n_positions = keys.size("--max-position-embeddings")
+    if keys.flag("--use-rotary-position-embeddings"):
+        kind = "rope"
+    if keys.flag("--no-position-embedding") and kind != "rope":
+        raise SpecError("--no-position-embedding", "goes with rope alone", True,
+                        "write --position-embedding-type none")  # fmt: skip
+    base, percent = keys.number("--rotary-base"), keys.number("--rotary-percent")
+    scaled, factor = keys.flag("--use-rope-scaling"), keys.number("--rope-scaling-factor")
+    style = "interleaved" if keys.flag("--rotary-interleaved") else "half"
+    if kind != "rope":
+        learned = {"position": "learned", "n_positions": n_positions}
+        return learned if kind == "learned_absolute" else {"position": "none"}
+    turned = int(head_dim * percent)
+    if percent > 1 or turned < 2:
+        raise SpecError("--rotary-percent", f"leaves {turned} of {head_dim}", percent,
+                        "choose above 0 to 1")  # fmt: skip
+    stretch = keys.optional_number("--rotary-seq-len-interpolation-factor")
+    if scaled and stretch:
+        raise SpecError("--rotary-seq-len-interpolation-factor", "does not go with "
+                        "--use-rope-scaling here", stretch, "leave one of them out")  # fmt: skip
+    scaling = None
+    if scaled:
+        scaling = RopeScaling(kind="llama3", factor=factor, n_trained=8192, low_freq_factor=1.0,
+                              high_freq_factor=4.0)  # fmt: skip
+    elif stretch:
+        scaling = RopeScaling(kind="linear", factor=stretch)
+    return {
+        "position": "rope",
+        "rope_theta": base,
+        "rope_style": style,
+        "rotary_dim": None if turned == head_dim else turned,
+        **({} if scaling is None else {"rope_scaling": scaling.to_dict()}),
+    }

@@ -1,0 +1,170 @@
+"""From what describes a model to the model: a config, a spec, or a description of another tool.
+
+Whatever is wrong becomes one line, an `InputError`. Files are read by `json_file`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from metacount.errors import InputError, SpecError, printable, shown
+from metacount.formats import ARGUMENTS, ENDINGS, GGUF, OWN_TYPE, PARAMS, PYTHON
+from metacount.formats.described import renamed
+from metacount.given import Model, Source, TransformersOnly
+from metacount.spec import ModelSpec
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from metacount.formats.described import Described
+
+
+def from_path(argument: str) -> Model | TransformersOnly:
+    """The model that a file describes, or the one in a folder."""
+    from metacount.files import CONFIG, read_json
+
+    path = argument
+    if os.path.isdir(argument):
+        names = (CONFIG, PARAMS)  # Mistral's folders have both; transformers reads the first
+        found = [name for name in names if os.path.lexists(os.path.join(argument, name))]
+        path = os.path.join(argument, (found or names)[0])
+    folder = os.path.dirname(os.path.abspath(path))
+    name = os.path.basename(folder) if os.path.basename(path) in (CONFIG, PARAMS) else path
+    stem = os.path.basename(os.path.abspath(path)).removesuffix(".json")
+    if path != argument:
+        stem = os.path.basename(os.path.abspath(argument))
+    if path.lower().endswith(ENDINGS):
+        told = _in_one_line(lambda: _from_file(path), path)
+        assert told is not None  # its ending is one of those
+        return _from_description(told, path, name=name, source_of={"folder": folder})
+    return from_data(read_json(path), path, name=name, stem=stem, source_of={"folder": folder})
+
+
+def _in_one_line(read: Callable[[], Described | None], where: str) -> Described | None:
+    """What `read` gives; what it finds wrong is said with the place."""
+    try:
+        return read()
+    except SpecError as error:
+        raise InputError(f"{shown(where)}: {printable(error)}") from None
+
+
+def _from_file(path: str) -> Described | None:
+    """What a file says that is told by its ending; None of any other."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending == GGUF:
+        from metacount.formats import gguf
+
+        return gguf.described(path)
+    if ending == PYTHON:
+        from metacount.formats import nanogpt
+
+        return nanogpt.from_python(path)
+    if ending in ARGUMENTS:
+        from metacount.formats import megatron
+
+        return megatron.described(path)
+    return None
+
+
+def _from_keys(data: dict[str, Any]) -> Described | None:
+    """What a JSON object says that is told by its keys; None of a config.json or of a spec."""
+    if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
+        return None
+    if "dim" in data and "n_layers" in data:
+        from metacount.formats import params_json
+
+        return params_json.described(data)
+    if "n_embd" in data and "block_size" in data:
+        from metacount.formats import nanogpt
+
+        return nanogpt.from_keys(data)
+    return None
+
+
+def _from_description(
+    told: Described, where: str, *, name: str, source_of: dict[str, str]
+) -> Model | TransformersOnly:
+    """The model that a description of another tool means."""
+    if told.spec is not None:
+        return Model(id=shown(where), name=shown(name), spec=told.spec, entry=None, changes={},
+                     notes=told.notes)  # fmt: skip
+    assert told.config is not None  # it is one of the two
+    if told.gguf is not None:
+        source_of = {"gguf": told.gguf}
+    return from_hugging_face(told.config, where, name=name, source_of=source_of, path=where,
+                              told=told)  # fmt: skip
+
+
+def from_data(
+    data: dict[str, Any], where: str, *, name: str, stem: str, source_of: dict[str, str]
+) -> Model | TransformersOnly:
+    """The model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
+    if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
+        return from_hugging_face(data, where, name=name, source_of=source_of, path=where)
+    told = _in_one_line(lambda: _from_keys(data), where)
+    if told is not None:
+        return _from_description(told, where, name=name, source_of=source_of)
+    data = dict(data)
+    name = data.pop("name", stem)
+    if not isinstance(name, str) or not name:
+        said = f"name must be text: got {shown(repr(name))}; leave it out"
+        raise InputError(f"{shown(where)}: {said}")
+    try:
+        spec = ModelSpec.from_dict(data)
+    except SpecError as error:
+        from metacount.settings.missing import named, several_missing
+
+        missing = several_missing(data, error)
+        said = f"missing: {named(missing)}" if missing else printable(error)
+        raise InputError(f"{shown(where)}: {said}") from None
+    return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
+
+
+def from_hugging_face(
+    data: dict[str, Any],
+    where: str,
+    *,
+    name: str,
+    source_of: dict[str, str],
+    path: str,
+    is_default: bool = False,
+    told: Described | None = None,
+) -> Model | TransformersOnly:
+    """The model of a config; one whose type or keys have no spec is left to transformers."""
+    from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
+
+    source = Source(config=data, **source_of)
+    try:
+        mapped = spec_from_config(data)
+    except UnmappedType:
+        problem = f"the model type {shown(data['model_type'])} has no textbook spec"
+        return TransformersOnly(id=shown(path), name=shown(name), source=source, problem=problem)
+    except Unmapped as error:
+        if told is not None:  # nor is it transformers' own config, which would be left to it
+            raise InputError(f"{shown(where)}: {renamed(printable(error), told.names)}") from None
+        return TransformersOnly(
+            id=shown(path), name=shown(name), source=source, problem=printable(error)
+        )
+    except SpecError as error:
+        if is_default:
+            # a type's own default is nobody's mistake: transformers may still build it
+            problem = f"its default config makes no spec: {printable(error)}"
+            return TransformersOnly(
+                id=shown(path), name=shown(name), source=source, problem=problem
+            )
+        said = renamed(printable(error), {} if told is None else told.names)
+        raise InputError(f"{shown(where)}: {said}") from None
+    if "model_type" not in data:
+        source = Source(config={"model_type": mapped.model_type, **data}, **source_of)
+    return Model(
+        id=shown(path),
+        name=shown(name),
+        spec=mapped.spec,
+        entry=None,
+        changes={},
+        source=None if mapped.is_remote else source,
+        notes=(*(() if told is None else told.notes), *mapped.notes),
+        refused=bool(mapped.refused),
+    )

@@ -1,0 +1,160 @@
+"""Meta's and Mistral's params.json: sizes of the code that they publish beside their weights.
+
+transformers has the same models under names of its own, so that its module is a witness.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formats.described import Described
+from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.parts import divided
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+SENTENCEPIECE = 32000  # pieces of the tokenizer of LLaMA and Llama 2, where the file says -1
+
+# transformers' names -> those of the file
+NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "rms_norm_eps": "norm_eps",
+    "intermediate_size": "hidden_dim",
+    "num_local_experts": "num_experts",
+    "sliding_window": "sliding_window",
+}
+# Of how the model is run, not of what it is.
+RUN = ("max_batch_size", "max_seq_len", "max_position_embeddings", "model_parallel_size",
+       "causal", "tokenizer_path")  # fmt: skip
+META_DEFAULTS: dict[str, Any] = {
+    "n_kv_heads": None, "vocab_size": -1, "multiple_of": 256, "ffn_dim_multiplier": None,
+    "norm_eps": 1e-5, "rope_theta": None, "use_scaled_rope": False, "rope_scaling_factor": None,
+    "rope_high_freq_factor": None,
+}  # fmt: skip
+MISTRAL_DEFAULTS: dict[str, Any] = {
+    "rope_theta": None, "sliding_window": None, "moe": None, "use_biases": False,
+    "tied_embeddings": False, "model_type": "transformer",
+}  # fmt: skip
+
+
+def described(data: dict[str, Any]) -> Described:
+    """A params.json as the config of transformers that means the same model.
+
+    >>> found = described({"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256,
+    ...                    "norm_eps": 1e-6, "vocab_size": -1})
+    >>> found.config["intermediate_size"], found.config["vocab_size"]
+    (11008, 32000)
+    """
+    if "multiple_of" in data and "hidden_dim" in data:
+        raise SpecError("hidden_dim", "is Mistral's word and multiple_of Meta's: both size the "
+                        "feed-forward", data["hidden_dim"], "leave one of them out")  # fmt: skip
+    if "hidden_dim" not in data and "multiple_of" not in data:
+        raise SpecError("multiple_of", "is missing (Meta), and so is hidden_dim (Mistral): the "
+                        "width of the feed-forward is not said", None, "give one")  # fmt: skip
+    return _mistral(data) if "hidden_dim" in data else _meta(data)
+
+
+def _meta(data: dict[str, Any]) -> Described:
+    """LLaMA to Llama 3: the feed-forward's width follows from dim."""
+    keys = Keys(data, {**META_DEFAULTS}, {}, "head")
+    dim, n_heads = _needed(keys, "dim"), _needed(keys, "n_heads")
+    divided("n_heads", dim, n_heads)
+    vocab_size, notes = _vocabulary(keys)
+    config = {
+        "model_type": "llama",
+        "hidden_size": dim,
+        "num_hidden_layers": keys.layers("n_layers"),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": keys.optional_size("n_kv_heads"),
+        "intermediate_size": _width(keys, dim),
+        "vocab_size": vocab_size,
+        "rms_norm_eps": keys.number("norm_eps"),
+        "rope_theta": keys.optional_number("rope_theta") or 10000.0,
+    }
+    factor, high = (keys.optional_number(f"rope_{n}_factor") for n in ("scaling", "high_freq"))
+    if keys.flag("use_scaled_rope"):
+        # what Meta's code takes where the file does not say it
+        config["rope_scaling"] = {
+            "rope_type": "llama3", "factor": factor or 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": high or 4.0, "original_max_position_embeddings": 8192,
+        }  # fmt: skip
+    keys.finish(RUN, kind="decoder")
+    said = (f"Meta's params.json: d_ff {config['intermediate_size']} by its rule from dim, "
+            "multiple_of and ffn_dim_multiplier")  # fmt: skip
+    untied = ("params.json does not say whether the head is tied: it is counted apart, as Meta's "
+              "code has it")  # fmt: skip
+    return Described(config=config, names=NAMES, notes=(said, *notes, untied))
+
+
+def _vocabulary(keys: Keys) -> tuple[int, list[str]]:
+    """-1 stands for the number of the tokenizer's pieces, which are known for LLaMA and Llama 2."""
+    if keys.raw("vocab_size") != -1:
+        return keys.size("vocab_size"), []
+    if keys.given("rope_theta") is not None:
+        raise SpecError("vocab_size", "of -1 is the tokenizer's, and with rope_theta (Code Llama) "
+                        "there are several", -1, "write the number of its pieces")  # fmt: skip
+    return SENTENCEPIECE, [f"vocab_size -1 is the tokenizer's, {SENTENCEPIECE} pieces in LLaMA and "
+                           "Llama 2"]  # fmt: skip
+
+
+def _width(keys: Keys, dim: int) -> int:
+    """Two thirds of 4·dim, times the multiplier, each cut to a whole number, then rounded up."""
+    width = int(2 * (4 * dim) / 3)
+    factor, multiple = keys.optional_number("ffn_dim_multiplier"), keys.size("multiple_of")
+    if factor is not None:
+        width = int(factor * width)
+    return multiple * -(-width // multiple)
+
+
+def _mistral(data: dict[str, Any]) -> Described:
+    """Mistral 7B, Mixtral and their kin: every width is written down."""
+    keys = Keys(data, {**MISTRAL_DEFAULTS}, {}, "head")
+    keys.fixed("model_type", "transformer")
+    keys.only("use_biases", False)
+    window, theta = keys.optional_size("sliding_window"), keys.optional_number("rope_theta")
+    config = {
+        "model_type": "mistral",
+        "hidden_size": _needed(keys, "dim"),
+        "num_hidden_layers": keys.layers("n_layers"),
+        "num_attention_heads": _needed(keys, "n_heads"),
+        "num_key_value_heads": _needed(keys, "n_kv_heads"),
+        "head_dim": _needed(keys, "head_dim"),
+        "intermediate_size": _needed(keys, "hidden_dim"),
+        "vocab_size": _needed(keys, "vocab_size"),
+        "rms_norm_eps": keys.number("norm_eps"),
+        "sliding_window": window,
+        "rope_theta": theta or (1e6 if window is None else 1e4),  # as Mistral's code has it
+        "tie_word_embeddings": keys.flag("tied_embeddings"),
+    }
+    notes = ["Mistral's params.json"]
+    if theta is None:
+        notes.append(f"rope_theta is not given: {config['rope_theta']:.0f}, as Mistral's code has "
+                     f"it {'without' if window is None else 'with'} a window")  # fmt: skip
+    moe = keys.raw("moe")
+    if moe is not None:
+        config |= {"model_type": "mixtral", **_experts(moe)}
+    keys.finish(RUN, kind="decoder")
+    return Described(config=config, names=NAMES, notes=tuple(notes))
+
+
+def _experts(moe: object) -> dict[str, Any]:
+    if not isinstance(moe, dict):
+        raise SpecError("moe", "must be an object", moe, "remove it")
+    keys = Keys(moe, {}, {}, "head")
+    found = {
+        "num_local_experts": _needed(keys, "num_experts"),
+        "num_experts_per_tok": _needed(keys, "num_experts_per_tok"),
+    }
+    keys.finish((), kind="decoder")
+    return found
+
+
+def _needed(keys: Keys, name: str) -> int:
+    """A size that has no default."""
+    if name not in keys.data:
+        raise SpecError(name, "is missing", None, f"give {name}")
+    return keys.size(name)

@@ -1,0 +1,31 @@
+"""The checkpoint that lies beside a config, and how its tensors become those of the module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metacount.given import Source
+from metacount.huggingface.checkpoint.compare import Convert
+from metacount.huggingface.checkpoint.witness import (
+    CheckpointReport,
+    find_checkpoint,
+    read_checkpoint,
+)
+
+
+def checkpoint_of(source: Source, module: Any) -> tuple[CheckpointReport, Convert] | None:
+    """The checkpoint of a config's folder, repository or GGUF file; None without weights."""
+    if source.gguf is not None:
+        from metacount.huggingface.checkpoint.gguf import gguf_conversion, read_gguf
+
+        stored, header = read_gguf(source.gguf)
+        return stored, gguf_conversion(module, header)
+    from metacount.huggingface.checkpoint.conversion import transformers_conversion
+
+    if source.repository is not None:
+        from metacount.huggingface.checkpoint.hub import read_repository
+
+        there = read_repository(source.repository)
+        return None if there is None else (there, transformers_conversion(module))
+    path = None if source.folder is None else find_checkpoint(source.folder)
+    return None if path is None else (read_checkpoint(path), transformers_conversion(module))

@@ -1,0 +1,99 @@
+"""A GGUF file as a checkpoint: its tensors under the names and in the shapes of a module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from metacount.errors import shown
+from metacount.formats.gguf import ARCHITECTURE
+from metacount.formats.gguf_header import Header, read_header
+from metacount.huggingface.checkpoint.compare import Convert
+from metacount.huggingface.checkpoint.formats import APART, Weight
+from metacount.huggingface.checkpoint.header import StoredTensor
+from metacount.huggingface.checkpoint.witness import CheckpointReport, join
+
+# A stack of experts' matrices -> the module's tensor, and its place where it holds two.
+EXPERTS = {"ffn_gate_exps": ("gate_up_proj", 0), "ffn_up_exps": ("gate_up_proj", 1),
+           "ffn_down_exps": ("down_proj", 0)}  # fmt: skip
+# Tables of RoPE, which a module computes.
+ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+
+def read_gguf(path: str) -> tuple[CheckpointReport, Header]:
+    """What a GGUF file holds, and its header."""
+    header = read_header(path)
+    tensors = [
+        StoredTensor(
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+            file=shown(path),
+            block=(tensor.block, tensor.size),
+        )
+        for tensor in header.tensors
+    ]
+    return join(shown(path), None, [tensors]), header
+
+
+def gguf_conversion(module: Any, header: Header) -> Convert:
+    """How a file's tensors become those of a module of transformers.
+
+    Names are the library's to say; gate and up of all experts stand together in the module.
+    """
+    from gguf.constants import MODEL_ARCH_NAMES
+    from gguf.tensor_mapping import get_tensor_name_map
+
+    name = header.keys[ARCHITECTURE]
+    kind = next(kind for kind, known in MODEL_ARCH_NAMES.items() if known == name)
+    table = get_tensor_name_map(kind, header.keys[f"{name}.block_count"])
+    theirs: dict[str, str] = {}
+    experts: dict[tuple[str, str], str] = {}
+    for parameter, _ in module.named_parameters(remove_duplicate=False):
+        found = table.get_name(parameter, try_suffixes=(".weight", ".bias"))
+        if found is not None:
+            theirs[found] = parameter
+        stem, _, leaf = parameter.rpartition(".")
+        numbers = [step for step in stem.split(".") if step.isdecimal()]
+        if leaf in ("gate_up_proj", "down_proj") and len(numbers) == 1:
+            experts[numbers[0], leaf] = parameter
+
+    def convert(weights: Sequence[Weight]) -> list[Weight]:
+        done: list[Weight] = []
+        stacks: dict[str, dict[int, Weight]] = {}
+        for weight in weights:
+            parts = weight.name.split(".")
+            target, place = "", 0
+            if len(parts) == 4 and parts[2] in EXPERTS:
+                leaf, place = EXPERTS[parts[2]]
+                target = experts.get((parts[1], leaf), "")
+            if target:
+                stacks.setdefault(target, {})[place] = weight
+            elif weight.name in ROPE:
+                done.append(weight._replace(name=f"{weight.name.removesuffix('.weight')}.inv_freq"))
+            else:
+                done.append(weight._replace(name=theirs.get(weight.name, weight.name)))
+        for target, pieces in stacks.items():
+            done += _joined(target, [pieces[place] for place in sorted(pieces)])
+        return done
+
+    return convert
+
+
+def _joined(target: str, pieces: list[Weight]) -> list[Weight]:
+    """[E, m, d] over [E, m, d] -> [E, 2m, d]."""
+    shapes = [piece.shape for piece in pieces if piece.shape is not None]
+    first = shapes[0]
+    if len(first) != 3 or any(shape != first for shape in shapes):
+        return pieces
+    shape = (first[0], sum(shape[1] for shape in shapes), first[2])
+    return [
+        pieces[0]._replace(
+            name=target,
+            shape=shape,
+            n_values=math.prod(shape),
+            sources=tuple(source for piece in pieces for source in piece.sources),
+            how=APART if len(pieces) > 1 else "",
+        )
+    ]
