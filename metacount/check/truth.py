@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.check.given.vocabulary import LETTERS, NAMES, WINDOWED_LETTER
-from metacount.formulas import attention
+from metacount.check.given.vocabulary import LETTERS, NAMES
 from metacount.spec import ModelSpec, Workload
-from metacount.textbook.closed_form import QUANTITIES, WINDOWED, closed_form, readable, run_sizes
+from metacount.textbook.closed_form import (
+    QUANTITIES,
+    closed_form,
+    named_layers,
+    readable,
+    run_sizes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,22 +26,23 @@ def count_of(spec: ModelSpec, workload: Workload, quantity: str) -> int:
 
 
 class Truth:
-    """One quantity of one model in letters, its windowed layers written out in N."""
+    """One quantity of one model in letters, its kinds of layers written out in N."""
 
     def __init__(self, spec: ModelSpec, workload: Workload, quantity: str) -> None:
         self.spec, self.workload, self.quantity = spec, workload, quantity
         form = closed_form(spec, workload, quantity)
         self.value = form.total
-        self.folded: dict[Any, Any] = {}
-        if WINDOWED.letter in form.numbers:
-            floors = attention.windowed_layers(LETTERS["n_layers"], spec.last_stack.seen)
-            self.folded = {floors: WINDOWED_LETTER}
+        self.folded = {
+            floors: letter
+            for floors, letter in named_layers(spec, LETTERS["n_layers"]).items()
+            if letter.name in form.numbers
+        }
         unfolded = {letter: floors for floors, letter in self.folded.items()}
         self.parts = {part: expr.xreplace(unfolded) for part, expr in form.parts.items()}
         self.expr = sympy.Add(*self.parts.values())
 
     def shown(self, expr: Any) -> Any:
-        """`expr` as short as it goes, with a letter for the number of windowed layers."""
+        """`expr` as short as it goes, with a letter for the number of layers of a kind."""
         for floors, letter in self.folded.items():
             first, *others = sympy.Add.make_args(floors)
             folded = sympy.expand(expr.xreplace({first: letter - sympy.Add(*others)}))

@@ -19,23 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Letters for sizes that no field of a spec or workload holds.
-WINDOWED = Term(
-    name="n_windowed_layers",
-    letter="N_w",
-    meaning="blocks that see a window only",
-    unit="blocks",
-    elsewhere=(),
-)
-ATTENDING, KEEPING, FEEDING, ROUTING = (
+LAYERS = tuple(
     Term(name=name, letter=letter, meaning=meaning, unit="blocks", elsewhere=())
     for name, letter, meaning in (
+        ("n_windowed_layers", "N_w", "blocks that see a window only"),
+        ("n_global_layers", "N_g", "blocks whose attention sees everything"),
         ("n_attention_layers", "N_a", "blocks with attention"),
         ("n_recurrent_layers", "N_r", "blocks whose mixer keeps a state"),
-        ("n_ffn_layers", "N_f", "blocks with a feed-forward"),
+        ("n_mixer_layers", "N_x", "blocks with attention or a mixer that keeps a state"),
+        ("n_ffn_layers", "N_f", "blocks with a feed-forward, dense or of experts"),
+        ("n_dense_ffn_layers", "N_d", "blocks with a dense feed-forward"),
         ("n_moe_layers", "N_m", "blocks with experts"),
     )
 )
-LAYERS = (WINDOWED, ATTENDING, KEEPING, FEEDING, ROUTING)
 BYTES = Term(
     name="bytes_per_value", letter="c", meaning="bytes of one value", unit="bytes", elsewhere=()
 )
@@ -152,9 +148,9 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
         {**run, **{name: letters[name] for name in run_present}},
     )
     numbers = {letters[name].name: size for name, size in {**sizes, **run_present}.items()}
-    named = _named_layers(spec, letters["n_layers"])
+    named = named_layers(spec, letters["n_layers"])
     parts = {part: readable(sympy.sympify(in_letters[part]).subs(named)) for part in values}
-    numbers |= {letter.name: _layers_of(spec)[letter.name] for letter in named.values()}
+    numbers |= {letter.name: layers_of(spec)[letter.name] for letter in named.values()}
     used = {letter.name for part in parts.values() for letter in part.free_symbols}
     form = ClosedForm(
         quantity=quantity,
@@ -185,27 +181,36 @@ def _symbol(term: Term) -> Any:
     return sympy.Symbol(term.letter, integer=True, positive=True)
 
 
-def _layers_of(spec: ModelSpec) -> dict[str, Dim]:
-    """Letters for the numbers of blocks of a kind, where patterns say which they are."""
-    last, found = spec.last_stack, {}
-    kinds = (
-        (WINDOWED, last.seen, "L"),
-        (ATTENDING, last.mixer_pattern, WITH_ATTENTION),
-        (KEEPING, last.mixer_pattern, WITH_STATE),
-        (FEEDING, last.ffn_pattern, WITH_FFN),
-        (ROUTING, last.ffn_pattern, "E"),
-    )
-    for term, pattern, letters in kinds:
-        if set(pattern) & set(letters) and set(pattern) - set(letters):
-            found[term.letter] = attention.lettered_layers(last.n_layers, pattern, letters)
-    return found
+def layers_of(spec: ModelSpec) -> dict[str, Dim]:
+    """The numbers of blocks of each kind by letter, where patterns say which they are."""
+    last = spec.last_stack
+    kinds = {
+        "N_w": (last.seen, "L"),
+        "N_a": (last.mixer_pattern, WITH_ATTENTION),
+        "N_g": (last.seen if "L" in last.seen and "R" in last.seen else "", "G"),
+        "N_r": (last.mixer_pattern, WITH_STATE),
+        "N_x": (last.mixer_pattern, WITH_ATTENTION + WITH_STATE),
+        "N_f": (last.ffn_pattern, WITH_FFN),
+        "N_m": (last.ffn_pattern, "E"),
+        "N_d": (last.ffn_pattern if "E" in last.ffn_pattern else "", "F"),
+    }
+    return {
+        letter: attention.lettered_layers(last.n_layers, pattern, letters)
+        for letter, (pattern, letters) in kinds.items()
+        if set(pattern) & set(letters) and set(pattern) - set(letters)
+    }
 
 
-def _named_layers(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:
-    """A letter for each number of blocks whose form in N is a sum of floors."""
+def named_layers(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:
+    """A letter for each number of blocks whose form in N is a sum of floors.
+
+    Of two kinds that are the same blocks, the first has the letter.
+    """
     by_letter = {term.letter: _symbol(term) for term in LAYERS}
-    found = _layers_of(spec.substituted(n_layers=n_layers))
-    return {form: by_letter[letter] for letter, form in found.items()}
+    found: dict[Any, Any] = {}
+    for letter, form in layers_of(spec.substituted(n_layers=n_layers)).items():
+        found.setdefault(form, by_letter[letter])
+    return found
 
 
 def readable(expr: Any) -> Any:

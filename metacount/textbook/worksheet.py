@@ -9,11 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from metacount.algebra.recorded import Recorded
-from metacount.formulas import attention
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, FIELDS, ModelSpec, Workload, legend
 from metacount.spec.field import MAX_TOKENS
-from metacount.textbook.closed_form import BYTES, QUANTITIES, WINDOWED, closed_form, run_sizes
+from metacount.textbook.closed_form import (
+    BYTES,
+    LAYERS,
+    QUANTITIES,
+    closed_form,
+    layers_of,
+    run_sizes,
+)
 from metacount.textbook.count import fitted
 from metacount.textbook.proof_cases import proof_cases
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
@@ -139,12 +145,10 @@ def _form(spec: ModelSpec, run: Workload, quantity: str) -> ClosedForm | None:
 
 
 def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
-    """The number of windowed blocks, for which closed forms have a letter, as a formula."""
-    if spec.window is None:
-        return {}
+    """The numbers of blocks of a kind, for which closed forms have letters, as formulas."""
     n_layers = Recorded(spec.n_layers, "n_layers", [])
-    layers = attention.windowed_layers(n_layers, spec.last_stack.seen)
-    return {WINDOWED.name: (WINDOWED, layers.text)}
+    found = layers_of(spec.substituted(n_layers=n_layers))
+    return {term.name: (term, found[term.letter].text) for term in LAYERS if term.letter in found}
 
 
 def dtype_bytes() -> dict[str, int]:

@@ -58,6 +58,8 @@ def formula_text(model: Model, form: ClosedForm) -> str:
     label = max(len(part) for part in (*form.parts, "total"))
     for part, expr in form.parts.items():
         lines += _part(f"{part:<{label}}", in_letters(expr), form, form.values[part], width)
+    if not form.parts:
+        return "\n".join([*lines, f"{bold('total')}  0, whatever the sizes"]) + "\n"
     if len(form.parts) > 1:
         total = in_letters(readable(sum(form.parts.values())))
         lines += _part(f"{'total':<{label}}", total, form, form.total, width)

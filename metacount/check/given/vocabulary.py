@@ -11,29 +11,27 @@ import sympy
 
 from metacount.check.given.spellings import ConfigKeys
 from metacount.errors import InputError, nearest, shown
-from metacount.formulas import attention
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
-from metacount.textbook.closed_form import BYTES, WINDOWED
+from metacount.textbook.closed_form import BYTES, LAYERS, layers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LETTERS = {t.name: legend.sympy_symbols([t.name])[t.name] for t in legend.TERMS}
 BYTES_LETTER = sympy.Symbol(BYTES.letter, integer=True, positive=True)
-WINDOWED_LETTER = sympy.Symbol(WINDOWED.letter, integer=True, positive=True)
 NAMES = {
     **{t.letter: t.name for t in legend.TERMS},
     BYTES.letter: BYTES.name,
-    WINDOWED.letter: WINDOWED.name,
+    **{t.letter: t.name for t in LAYERS},
 }
-# Names of two sizes that the legend does not hold.
+# Names of sizes that the legend does not hold.
 ALSO = {
     "bytes_per_value": BYTES.name,
     "bytes_per_element": BYTES.name,
     "bytes_per_param": BYTES.name,
     "dtype_bytes": BYTES.name,
     "n_bytes": BYTES.name,
-    "n_windowed_layers": WINDOWED.name,
+    **{t.name: t.name for t in LAYERS},
 }
 # Sizes that another one stands for where the model leaves them out.
 STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_dim": "head_dim"}
@@ -117,8 +115,9 @@ class Vocabulary:
         """The letter of one of our names; 0 or 1 where the model's structure fixes it."""
         if ours == BYTES.name:
             return BYTES_LETTER
-        if ours == WINDOWED.name:
-            return self._windowed(asked)
+        layers = next((t for t in LAYERS if t.name == ours), None)
+        if layers is not None:
+            return self._layers(layers, asked)
         if ours in ("seq_len", "kv_len"):
             # a forward attends to its own positions; a decode step has one query
             ours = "kv_len" if self.quantity == "decode_matmul_flops" else "seq_len"
@@ -146,10 +145,16 @@ class Vocabulary:
             return f"it has {related[ours]}"
         return f"its sizes are {', '.join(has)}"
 
-    def _windowed(self, asked: str) -> Any:
-        if self.spec.window is None:
-            raise InputError(f"{asked}: {self.model} has no windowed layers; leave it out")
-        return attention.windowed_layers(LETTERS["n_layers"], self.spec.window_pattern)
+    def _layers(self, term: legend.Term, asked: str) -> Any:
+        """How many blocks of a kind there are, in N."""
+        found = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
+        if term.letter == "N_w" and self.spec.window is not None:
+            return found.get(term.letter, LETTERS["n_layers"])
+        if term.letter not in found:
+            raise InputError(
+                f"{asked}: in {self.model} no pattern says which are {term.meaning}; leave it out"
+            )
+        return found[term.letter]
 
     def _candidates(self, name: str) -> tuple[str, ...]:
         if name in NAMES:
