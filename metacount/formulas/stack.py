@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from metacount.formulas import attention, ends, moe, norm, sublayers
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
     PAIRS,
@@ -31,6 +31,7 @@ from metacount.formulas.terms import (
     Weight,
 )
 from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
 from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE
 
 OF_ENCODER = {TOKENS: SOURCE}  # an encoder beside a decoder multiplies its source's tokens
@@ -119,7 +120,7 @@ def in_blocks(
     n_attending = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_ATTENTION)
     n_keeping = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_STATE)
     each: list[tuple[Dim, tuple[Weight, ...]]] = []
-    if not is_zero(n_attending):
+    if not isinstance(last.attention, NoAttention):
         each.append((n_attending, sublayers.attention_weights(spec)))
     each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
@@ -157,17 +158,15 @@ def stack_products(
         own = sublayers.attention_products(spec, absorbed=decode, pairs=SOURCE_PAIRS)
         return tuple(one.repeated(n_layers) for one in own)
     each: list[tuple[Dim, tuple[Product, ...]]] = []
+    last = spec.last_stack
     windowed, full = attention_layers(spec)
-    for n, pairs, positions in (
-        (windowed, WINDOWED_PAIRS, WINDOWED_POSITIONS),
-        (full, PAIRS, POSITIONS),
-    ):
-        if not is_zero(n):
-            own = sublayers.attention_products(
-                spec, absorbed=decode, pairs=pairs, positions=positions
-            )
-            each.append((n, own))
-    part = spec.last_stack.recurrent
+    kinds = [] if isinstance(last.attention, NoAttention) else [(full, PAIRS, POSITIONS)]
+    if last.attention.window is not None:
+        kinds.insert(0, (windowed, WINDOWED_PAIRS, WINDOWED_POSITIONS))
+    for n, pairs, positions in kinds:
+        own = sublayers.attention_products(spec, absorbed=decode, pairs=pairs, positions=positions)
+        each.append((n, own))
+    part = last.recurrent
     mixer = mixer_of(part)
     if mixer is not None:
         scan = mixer.decode_products(part) if decode else mixer.products(part)
