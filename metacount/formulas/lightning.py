@@ -32,9 +32,9 @@ def lightning_weights(
     width = n_linear_heads * linear_head_dim
     return (
         _weight("qkv_proj", 3 * width, d_model),
-        Weight(role="norm", name="norm", shape=(width,)),
+        Weight(role="norm", name="o_norm", shape=(width,)),
         _weight("output_gate", width, d_model),
-        _weight("out_proj", d_model, width),
+        _weight("o_proj", d_model, width),
     )
 
 

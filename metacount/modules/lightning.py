@@ -44,9 +44,9 @@ class Lightning(nn.Module):
         self.slowed = 1 - layer / (n_layers - 1 + SMALL) + SMALL
         width = part.n_heads * part.head_dim
         self.qkv_proj = Linear(d_model, 3 * width, bias=False)
-        self.norm = RMSNorm(width, eps=norms.eps if part.norm_eps is None else part.norm_eps)
+        self.o_norm = RMSNorm(width, eps=norms.eps if part.norm_eps is None else part.norm_eps)
         self.output_gate = Linear(d_model, width, bias=False)
-        self.out_proj = Linear(width, d_model, bias=False)
+        self.o_proj = Linear(width, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
@@ -60,8 +60,8 @@ class Lightning(nn.Module):
         if cache is not None:
             cache.states["recurrent"] = state
             cache.length += x_BSD.shape[1]
-        y_BSC = self.norm(y.transpose(1, 2).flatten(2))
-        return self.out_proj(torch.sigmoid(self.output_gate(x_BSD)) * y_BSC)
+        y_BSC = self.o_norm(y.transpose(1, 2).flatten(2))
+        return self.o_proj(torch.sigmoid(self.output_gate(x_BSD)) * y_BSC)
 
     def rates(self, like: Tensor) -> Tensor:
         """The rate r of every head, [H]."""

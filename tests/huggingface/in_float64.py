@@ -102,6 +102,9 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
     stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     stored = {name: t for name, t in stored.items() if name in module.state_dict()}
     stored.pop("final_logits_bias", None)  # BART's, which is zero in every checkpoint
+    # MiniMax's decays, which follow from sizes
+    decays = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+    stored = {name: t for name, t in stored.items() if not name.endswith(decays)}
     with torch.no_grad():
         for tensor in stored.values():
             noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)

@@ -38,6 +38,8 @@ MLA = {
     **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
     "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
 }  # fmt: skip
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
+         "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3}  # fmt: skip
 T5 = {"d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2,
       "num_heads": 6, "vocab_size": 101}  # fmt: skip
 
@@ -74,6 +76,20 @@ SMALL: dict[str, dict[str, Any]] = {
     "glm4_moe": {**SIZES, **DEEPSEEK, "head_dim": 12, "use_qk_norm": True},
     "llama4_text": {**WIDE, "num_local_experts": 6, "intermediate_size_mlp": 71,
                     "interleave_moe_layer_step": 2, "attention_chunk_size": 9},
+    "qwen3_next": {**WIDE, **DELTA, **QWEN, "shared_expert_intermediate_size": 40},
+    "qwen3_5_text": {**WIDE, **DELTA},
+    "qwen3_5_moe_text": {
+        **{k: v for k, v in WIDE.items() if k != "intermediate_size"}, **DELTA, **QWEN,
+        "shared_expert_intermediate_size": 40,
+    },
+    "olmo_hybrid": {**SIZES, **DELTA},
+    "minimax": {**WIDE, **LOCAL, "block_size": 16},
+    "kimi_linear": {
+        **{k: v for k, v in MLA.items() if k != "num_key_value_heads"}, "num_experts": 8,
+        "num_key_value_heads": 6,
+        "num_experts_per_token": 2, "moe_intermediate_size": 24, "num_shared_experts": 2,
+        "linear_num_heads": 3, "linear_head_dim": 5, "linear_conv_kernel_dim": 3,
+    },
     "deepseek_v2": {**MLA, **DEEPSEEK},
     "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
     "minicpm3": {**MLA, "dim_model_base": 24},

@@ -24,7 +24,8 @@ ASKED = words(
     "granite glm glm4 starcoder2 stablelm smollm3 seed_oss internlm3 helium gpt2 gpt_neo gpt_neox "
     "gptj codegen opt bloom falcon mpt phi xglm biogpt persimmon mixtral qwen2_moe qwen3_moe olmoe "
     "phimoe granitemoe gpt_oss minimax_m2 glm4_moe deepseek_v2 deepseek_v3 minicpm3 llama4_text t5 "
-    "switch_transformers bart bert roberta electra modernbert"
+    "switch_transformers bart bert roberta electra modernbert qwen3_next qwen3_5_text "
+    "qwen3_5_moe_text olmo_hybrid minimax kimi_linear"
 )
 
 
@@ -34,7 +35,7 @@ def mapped(model_type: str, **keys: Any) -> Mapped:
 
 def test_every_type_asked_for_is_mapped() -> None:
     assert set(ASKED) == set(mapped_types())
-    assert len(ASKED) == 55
+    assert len(ASKED) == 61
 
 
 def test_mapping_imports_neither_torch_nor_transformers() -> None:

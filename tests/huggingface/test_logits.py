@@ -31,6 +31,13 @@ DEEPSEEK = {**BASE, **EXPERTS, "num_key_value_heads": 6, "q_lora_rank": 19, "kv_
             "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 10,
             "n_shared_experts": 2, "first_k_dense_replace": 1,
             "routed_scaling_factor": 2.5}  # fmt: skip
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
+         "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3,
+         "layer_types": ["linear_attention", "full_attention", "linear_attention"]}  # fmt: skip
+KIMI = {**{k: v for k, v in DEEPSEEK.items() if k not in (
+            "n_routed_experts", "num_experts_per_tok", "n_shared_experts", "q_lora_rank")},
+        "num_experts": 7, "num_experts_per_token": 3, "num_shared_experts": 2,
+        "linear_num_heads": 3, "linear_head_dim": 5, "linear_conv_kernel_dim": 3}  # fmt: skip
 # Heads and latents of even width above: view_as_complex in DeepSeek-V2 takes no other.
 OPT = {**{k: v for k, v in BASE.items() if k != "intermediate_size"}, "ffn_dim": 71,
        "word_embed_proj_dim": 42, "max_position_embeddings": 29}  # fmt: skip
@@ -74,6 +81,17 @@ DECODERS: dict[str, dict[str, Any]] = {
                     "topk_group": 2},
     "deepseek_v2, queries not compressed": {**DEEPSEEK, "q_lora_rank": None},
     "deepseek_v3": {**DEEPSEEK, "n_group": 5, "topk_group": 2},
+    "qwen3_next": {**GQA, **DELTA, **EXPERTS, "num_experts": 7,
+                   "shared_expert_intermediate_size": 19},
+    "qwen3_5_text": {**GQA, **DELTA, "num_hidden_layers": 4,
+                     "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
+    "qwen3_5_moe_text": {**{k: v for k, v in GQA.items() if k != "intermediate_size"}, **DELTA,
+                         **EXPERTS, "num_experts": 7, "shared_expert_intermediate_size": 19},
+    "minimax": {**GQA, "num_local_experts": 7, "num_experts_per_tok": 3, "block_size": 4},
+    "minimax, weighted": {**GQA, "num_local_experts": 7, "num_experts_per_tok": 3, "block_size": 16,
+                          **{f"{kind}_alpha_factor": 1.7
+                             for kind in ("full_attn", "linear_attn", "mlp")}},
+    "kimi_linear": {**KIMI, "num_hidden_layers": 5},
     "deepseek_v3, halves rotated": {**DEEPSEEK, "n_group": 1, "topk_group": 1,
                                     "rope_interleave": False},
 }  # fmt: skip
@@ -93,7 +111,7 @@ DRAWN: dict[str, list[Any]] = {
     "topk_group": [2, 3, 4], "first_k_dense_replace": [0, 1, 2],
 }  # fmt: skip
 TIES = ("llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "falcon", "opt", "olmo2", "mixtral")
-LATENT = [name for name in DECODERS if name.startswith("deepseek")]
+LATENT = [name for name in DECODERS if name.startswith(("deepseek", "kimi"))]
 
 
 def config_of(name: str, configs: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -110,6 +128,8 @@ def drawn(name: str, seed: int) -> dict[str, Any]:
     for key, values in DRAWN.items():
         if key in config and key not in fixed:
             config[key] = chance.choice(values)
+    if "linear_num_key_heads" in config:
+        config["head_dim"] = chance.choice([8, 16, 24])  # a quarter of it is rotated, in pairs
     if config["model_type"] in TIES:
         config["tie_word_embeddings"] = chance.choice([False, True])
     return config

@@ -143,9 +143,9 @@ def lightning_by_loop(module: Any, rows: Rows, layer: int) -> Rows:
             for i, key in enumerate(k):
                 state[i] = add(times(state[i], math.exp(-rate)), times(v, key))
             y += [dot(q, [of[j] for of in state]) for j in range(5)]
-        normed = rms_norm(y, 0.7 if layer == 4 else 0.2, module.norm.weight.tolist())
+        normed = rms_norm(y, 0.7 if layer == 4 else 0.2, module.o_norm.weight.tolist())
         gates = [sigmoid(x) for x in linear(module.output_gate, row)]
-        out.append(linear(module.out_proj, [x * g for x, g in zip(normed, gates, strict=True)]))
+        out.append(linear(module.o_proj, [x * g for x, g in zip(normed, gates, strict=True)]))
     return out
 
 
@@ -289,9 +289,9 @@ def test_which_tensors_there_are() -> None:
     }
     assert shapes("lightning") == {
         "qkv_proj.weight": (45, 11),
-        "norm.weight": (15,),
+        "o_norm.weight": (15,),
         "output_gate.weight": (15, 11),
-        "out_proj.weight": (11, 15),
+        "o_proj.weight": (11, 15),
     }
 
 

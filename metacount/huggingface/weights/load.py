@@ -16,6 +16,7 @@ from metacount.huggingface.weights.names import Dialect, Place
 from metacount.huggingface.weights.tables import DIALECTS
 from metacount.modules.model import Model
 from metacount.spec import ModelSpec
+from metacount.spec.recurrent import NoRecurrent
 
 # Where tables say pre-norm names and the block is post-norm (OPT has both).
 POST_NORMS = {
@@ -81,6 +82,8 @@ def _matched(
 
 def _is_no_weight(name: str, bare: str, value: Tensor, dialect: Dialect) -> bool:
     """Whether a tensor only numbers positions, or holds the zeros that it must hold."""
+    if bare.rpartition(".")[2] in dialect.fixed:
+        return True
     if bare in dialect.positions:
         _check_positions(name, value)
     elif bare in dialect.zeros and value.count_nonzero():
@@ -113,13 +116,13 @@ def _parts(
     module, _, leaf = bare.rpartition(".")
     if leaf not in ("weight", "bias"):
         module, leaf = bare, ""
-    stem, place = _place(module, dialect)
+    stem, place = _place(module, dialect, spec)
     if spec.norm_placement == "post" and isinstance(place, str):
         place = POST_NORMS.get(place, place)
     if place is None:
         raise WeightsError(f"{name} is left over: no place in a reference is known for it")
     place = Place((place,)) if isinstance(place, str) else place
-    if value.dim() not in (1, 2, 3):
+    if value.dim() not in (1, 2, 3, 4):
         raise _other_shape(name, value, [])
     parts = place.apart(value, spec)
     if len(parts) != len(place.modules):
@@ -128,15 +131,23 @@ def _parts(
     return zip(targets, parts, strict=True)
 
 
-def _place(module: str, dialect: Dialect) -> tuple[str, str | Place | None]:
+def _place(module: str, dialect: Dialect, spec: ModelSpec) -> tuple[str, str | Place | None]:
     """What stands before our names, and the entry of the table."""
     if module in dialect.ends:
         return "", dialect.ends[module]
     for before, (stack, block) in dialect.stacks.items():
         number, _, rest = module.removeprefix(before).partition(".")
         if module.startswith(before) and number.isdecimal():
+            if rest.startswith("self_attn.") and _is_linear(spec, int(number)):
+                rest = "linear_attn" + rest.removeprefix("self_attn")
             return f"{stack}.{number}.", block.get(rest)
     return "", None
+
+
+def _is_linear(spec: ModelSpec, index: int) -> bool:
+    """Whether a layer's attention is linear (Kimi Linear and MiniMax call both alike)."""
+    stack = spec.last_stack
+    return stack.recurrent != NoRecurrent() and stack.mixer_of(index) == "R"
 
 
 def _other_shape(name: str, value: Tensor, wanted: list[torch.Size]) -> WeightsError:

@@ -98,3 +98,4 @@ class Dialect:
     stacks: Mapping[str, tuple[str, Table]]
     positions: frozenset[str] = frozenset()  # buffers that hold 0, 1, 2, ...
     zeros: frozenset[str] = frozenset()  # buffers that hold zeros, which the reference lacks
+    fixed: frozenset[str] = frozenset()  # last names of buffers that follow from the sizes

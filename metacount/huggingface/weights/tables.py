@@ -24,6 +24,7 @@ from metacount.huggingface.weights.blocks import (
     same,
     t5_block,
 )
+from metacount.huggingface.weights.linear_attention import DECAYS, LINEAR_ATTENTION
 from metacount.huggingface.weights.names import Dialect
 
 DIALECTS = {
@@ -79,7 +80,8 @@ DIALECTS = {
         mark="embed_tokens.weight",
         prefix="model.",
         ends=LLAMA_ENDS,
-        stacks={"layers.": ("decoder.layers", LLAMA_BLOCK)},
+        stacks={"layers.": ("decoder.layers", {**LLAMA_BLOCK, **LINEAR_ATTENTION})},
+        fixed=DECAYS,
     ),
     "gpt_neo": Dialect(
         mark="h.0.attn.attention.q_proj.weight",

@@ -155,19 +155,27 @@ class Roles:
             return "moe"
         if _is_model(module):
             return None
-        if RECURRENT_WORDS.intersection(words):
-            return "recurrent"
-        for word in reversed(words):
-            role = CLASS_WORDS.get(word)
-            if role == "norm" and _holds_linear(module):
-                continue  # a sublayer with its norm, not a norm
-            if role == "embedding" and POSITION_CLASSES.intersection(words):
-                return "position"
-            if role is not None:
-                return role
+        role = _by_class(module, words)
+        if role is not None:
+            return role
         if words == ["Output"]:
             return "ffn"  # BERT's second matrix of the feed-forward
         return by_attribute
+
+
+def _by_class(module: nn.Module, words: list[str]) -> str | None:
+    """The role that the words of a class's name give."""
+    if RECURRENT_WORDS.intersection(words):
+        return "recurrent"
+    for word in reversed(words):
+        role = CLASS_WORDS.get(word)
+        if role == "norm" and _holds_linear(module):
+            continue  # a sublayer with its norm, not a norm
+        if role == "embedding" and POSITION_CLASSES.intersection(words):
+            return "position"
+        if role is not None:
+            return role
+    return None
 
 
 def role_name(role: str | None) -> str:
