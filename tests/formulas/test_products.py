@@ -61,6 +61,8 @@ def products_of_attention(
         return
     q, kv = h * spec.head_dim, spec.n_kv_heads * spec.head_dim
     yield "attention", new * d * q
+    if spec.output_gate and not cross:
+        yield "attention", new * d * q
     yield "attention", projected * d * kv
     yield "attention", projected * d * kv
     yield "attention", pairs * q

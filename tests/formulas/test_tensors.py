@@ -50,7 +50,8 @@ def attention_tensors(spec: ModelSpec, cross: bool) -> Iterator[Tensor]:
         yield from linear("attention", h * spec.v_head_dim, d, spec.mla_bias)
         return
     q, kv = h * spec.head_dim, spec.n_kv_heads * spec.head_dim
-    yield from linear("attention", d, q, spec.q_bias)
+    gated = spec.output_gate and not cross
+    yield from linear("attention", d, 2 * q if gated else q, spec.q_bias)
     yield from linear("attention", d, kv, spec.k_bias)
     yield from linear("attention", d, kv, spec.v_bias)
     yield from linear("attention", q, d, spec.o_bias)
