@@ -137,7 +137,7 @@ def _assigned(text: str, where: str) -> dict[str, Any]:
         if not (isinstance(step, ast.Assign) and len(step.targets) == 1
                 and isinstance(step.targets[0], ast.Name)):  # fmt: skip
             raise InputError(f"{here}: is no assignment to a name, and nothing is run; give a "
-                             "config of nanoGPT's train.py")  # fmt: skip
+                             "config of nanoGPT's train.py (tree takes FILE.py:NAME)")  # fmt: skip
         name = step.targets[0].id
         if name not in (*TRAIN, *RUN, "init_from"):
             close = nearest(name, [*TRAIN, *RUN, "init_from"], "remove it")

@@ -220,6 +220,8 @@ def test_a_key_that_is_not_understood_is_named(name: str) -> None:
     ("config", "changes", "message"),
     [
         (QWEN_7B, {"intermediate_size": 22017}, "intermediate_size must be even"),
+        (QWEN_7B, {"kv_channels": 64}, "kv_channels has a value that no spec expresses: got 64; "
+         "heads share the width"),
         (QWEN_7B, {"n_embd": 4000}, "n_embd is the same as hidden_size, which has another value"),
         (CHATGLM3_6B, {"vocab_size": 7}, "is the same as padded_vocab_size, which has another"),
         (CHATGLM3_6B, {"position_encoding_2d": True}, "position_encoding_2d is not a key"),
@@ -239,6 +241,21 @@ def test_a_contradiction_is_one_line(
 ) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         spec_from_config({**config, **changes})
+
+
+SIZES = ("hidden_size", "n_embd", "num_hidden_layers", "num_layers", "n_layer", "n_head",
+         "num_attention_heads", "intermediate_size", "ffn_hidden_size", "kv_channels", "vocab_size",
+         "padded_vocab_size", "rotary_dim", "moe_intermediate_size", "scale_depth")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_size_that_is_not_written_down_is_an_error(name: str) -> None:
+    given = [key for key in SIZES if key in EVERY[name]]
+    assert len(given) >= 5
+    for left_out in given:
+        config = {key: value for key, value in EVERY[name].items() if key != left_out}
+        with pytest.raises(SpecError, match=r"must be a (whole|positive) number: got None|has a v"):
+            spec_from_config(config)
 
 
 def without_type(config: dict[str, Any]) -> dict[str, Any]:

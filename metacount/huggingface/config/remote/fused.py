@@ -6,6 +6,7 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import Family
 from metacount.huggingface.config.families.gpt import layer_norm, named, plain_ffn
 from metacount.huggingface.config.parts import biases, rope
+from metacount.huggingface.config.remote.like_llama import SIZES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def qwen(keys: Keys) -> dict[str, Any]:
     keys.only("scale_attn_weights", True)
     keys.fixed("n_inner")
     keys.fixed("apply_residual_connection_post_layernorm", False)
+    keys.only("kv_channels", fields["head_dim"], why="heads share the width")
     return {
         **fields,
-        "head_dim": keys.size("kv_channels"),
         **biases(True, bias),
         "d_ff": both // 2,
         "activation": "silu",
@@ -92,8 +93,7 @@ FAMILIES = {
         fields=qwen,
         classes={"QWenLMHeadModel": "head", "QWenModel": "body"},
         defaults={
-            "vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 32,
-            "num_attention_heads": 32, "intermediate_size": 22016, "kv_channels": 128,
+            **dict.fromkeys(SIZES), "kv_channels": None,
             "layer_norm_epsilon": 1e-6, "no_bias": True, "scale_attn_weights": True,
             "rotary_emb_base": 10000, "rotary_pct": 1.0, "tie_word_embeddings": False,
         },
@@ -111,8 +111,8 @@ FAMILIES = {
         classes={"ChatGLMForConditionalGeneration": "head", "ChatGLMModel": "head",
                  "ChatGLMForSequenceClassification": None},
         defaults={
-            "vocab_size": 65024, "num_layers": 28, "hidden_size": 4096, "ffn_hidden_size": 13696,
-            "kv_channels": 128, "num_attention_heads": 32, "layernorm_epsilon": 1e-5,
+            "vocab_size": None, "num_layers": None, "hidden_size": None, "ffn_hidden_size": None,
+            "kv_channels": None, "num_attention_heads": None, "layernorm_epsilon": 1e-5,
             "rmsnorm": True, "apply_residual_connection_post_layernorm": False,
             "post_layer_norm": True, "add_bias_linear": False, "add_qkv_bias": False,
             "multi_query_attention": False, "multi_query_group_num": 1, "rope_ratio": 1,
@@ -127,8 +127,8 @@ FAMILIES = {
         fields=phi_msft,
         classes={"PhiForCausalLM": "head", "PhiModel": "body"},
         defaults={
-            "vocab_size": 50304, "n_positions": 2048, "n_embd": 1024, "n_layer": 20,
-            "n_inner": None, "n_head": 16, "n_head_kv": None, "rotary_dim": 32,
+            "vocab_size": None, "n_positions": None, "n_embd": None, "n_layer": None,
+            "n_inner": None, "n_head": None, "n_head_kv": None, "rotary_dim": None,
             "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
             "tie_word_embeddings": False,
         },

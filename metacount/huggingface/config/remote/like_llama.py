@@ -98,27 +98,30 @@ def _remote(
     )
 
 
-HEADS = {k: v for k, v in LLAMA.items() if k not in ("head_dim", "num_key_value_heads")}
+# Their own code's defaults are not at hand: a size that is not written down is an error.
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+         "num_attention_heads")  # fmt: skip
+HEADS: dict[str, Any] = {
+    **{k: v for k, v in LLAMA.items() if k not in ("head_dim", "num_key_value_heads")},
+    **dict.fromkeys(SIZES),
+}
 GROUPED = {**HEADS, "num_key_value_heads": None}
 
 FAMILIES = {
-    "baichuan": _remote("Baichuan", baichuan, {**HEADS, "vocab_size": 64000}, also="BaiChuan",
+    "baichuan": _remote("Baichuan", baichuan, HEADS, also="BaiChuan",
                         ignored="z_loss_weight"),
     "internlm2": _remote("InternLM2", internlm2, {
-        **GROUPED, "vocab_size": 103168, "bias": True,
+        **GROUPED, "bias": True,
     }, ignored="fp16 bf16"),
-    "xverse": _remote("Xverse", xverse, {
-        **GROUPED, "vocab_size": 100278, "hidden_size": 5120, "intermediate_size": 13824,
-        "num_hidden_layers": 40, "num_attention_heads": 40,
-    }, ignored="max_tokenizer_truncation"),
+    "xverse": _remote("Xverse", xverse, GROUPED, ignored="max_tokenizer_truncation"),
     "minicpm": _remote("MiniCPM", minicpm, {
-        **GROUPED, "tie_word_embeddings": True, "attention_bias": False, "scale_emb": 1,
-        "dim_model_base": 1, "scale_depth": 1,
+        **GROUPED, "tie_word_embeddings": True, "attention_bias": False, "scale_emb": None,
+        "dim_model_base": None, "scale_depth": None,
     }),
     "deepseek": _remote("Deepseek", deepseek, {
-        **GROUPED, "vocab_size": 102400, "num_hidden_layers": 30, "attention_bias": False,
+        **GROUPED, "attention_bias": False,
         "n_routed_experts": None, "n_shared_experts": None, "num_experts_per_tok": None,
-        "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "scoring_func": "softmax",
+        "moe_intermediate_size": None, "first_k_dense_replace": 0, "scoring_func": "softmax",
         "norm_topk_prob": False,
     }),
 }  # fmt: skip
