@@ -195,7 +195,8 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
     """Layers that have one of `letters`, the letters of `pattern` repeated over the layers.
 
     Letter i of a pattern of length p falls on the layers i, i + p, … below N: ⌈(N - i) / p⌉ =
-    (N + p - 1 - i) // p of them. Sum over the letters asked for; N where it is all of them.
+    (N + p - 1 - i) // p of them. Sum over the letters asked for, or N less the sum over the others
+    where these are fewer.
 
     Returns: a count.
     Source: Jamba, arXiv:2403.19887, sec. 3.1 (one attention layer in eight).
@@ -203,14 +204,12 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
     >>> lettered_layers(32, "RRRRARRR", "A")  # Jamba
     4
     """
-    if set(pattern) <= set(letters):
-        return n_layers
     period = len(pattern)
-    return sum(
-        floor_div(n_layers + reach, period)
-        for reach, letter in enumerate(reversed(pattern))
-        if letter in letters
-    )
+    reaches = [reach for reach, letter in enumerate(reversed(pattern)) if letter in letters]
+    others = [reach for reach in range(period) if reach not in reaches]
+    if len(others) < len(reaches):
+        return n_layers - sum(floor_div(n_layers + reach, period) for reach in others)
+    return sum(floor_div(n_layers + reach, period) for reach in reaches)
 
 
 def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
@@ -222,4 +221,11 @@ def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
     >>> windowed_layers(62, "LLLLLG")  # Gemma 3 27B
     52
     """
-    return lettered_layers(n_layers, pattern, "L")
+    if set(pattern) == {"L"}:
+        return n_layers
+    period = len(pattern)
+    return sum(
+        floor_div(n_layers + reach, period)
+        for reach, letter in enumerate(reversed(pattern))
+        if letter == "L"
+    )

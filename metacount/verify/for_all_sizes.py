@@ -14,7 +14,7 @@ import sympy
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tracing.code_form import CodeForm
-from metacount.tracing.domain import is_below
+from metacount.tracing.domain import is_at_most, is_below
 from metacount.tracing.forms import IDLE, NotTraced, Tracer
 from metacount.tracing.parts import counting
 from metacount.tracing.run.build import LAYER_PATTERNS
@@ -195,6 +195,10 @@ def differences(
         floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
         none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
         left = left.xreplace(none).xreplace(whole)
+        # and one chunk holds a sequence that is no longer than it
+        above = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.ceiling)]
+        one = {part: sympy.Integer(1) for part, (x, y) in above if is_at_most(x, y, form.domain)}
+        left = left.xreplace(one)
         if any(_reduced(case) != 0 for case in _cases(left)):
             found[role] = sympy.factor(_reduced(left))
     return found
