@@ -15,6 +15,7 @@ from metacount.huggingface.config.parts import (
     layer_types,
     rope,
     shortest_period,
+    sizes,
 )
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -112,9 +113,14 @@ def qwen3_5(keys: Keys) -> dict[str, Any]:
 
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
     """Qwen3.5's text model with experts in every layer."""
-    keys.data["intermediate_size"] = keys.data.get("moe_intermediate_size", 512)
-    fields = qwen(keys, block(keys))
-    keys.size("moe_intermediate_size")
+    fields = {
+        **sizes(keys),
+        "d_ff": keys.size("moe_intermediate_size"),
+        **keys.activation("hidden_act", gated=True),
+        "norm": "rmsnorm",
+        "norm_eps": keys.number("rms_norm_eps"),
+    }
+    fields = qwen(keys, fields)
     experts = {**routed(keys, "num_experts", "softmax_renorm"), **shared_expert(keys)}
     return all_experts(fields, experts)
 
@@ -211,7 +217,8 @@ FAMILIES = {
         "num_attention_heads": 16, "num_key_value_heads": 4,
     }, body="Qwen3_5TextModel"),
     "qwen3_5_moe_text": decoder("Qwen3_5Moe", qwen3_5_moe, {
-        **QWEN, **QWEN_EXPERTS, "vocab_size": 248320, "num_hidden_layers": 40,
+        **{k: v for k, v in QWEN.items() if k != "intermediate_size"}, **QWEN_EXPERTS,
+        "vocab_size": 248320, "num_hidden_layers": 40,
         "num_experts_per_tok": 8, "num_experts": 256,
     }, body="Qwen3_5MoeTextModel"),
     "olmo_hybrid": decoder("OlmoHybrid", olmo_hybrid, {
