@@ -144,15 +144,13 @@ def olmo_hybrid(keys: Keys) -> dict[str, Any]:
     for kind in "AR":
         if kind not in letters:
             keys.unmapped("layer_types", letters, "transformers wants layers of both kinds")
-    keys.differs("OLMo Hybrid's attention layers have their norms after the branches, its linear "
-                 "layers before; here all stand before")  # fmt: skip
     attention = {**biases(bias, bias), "qk_norm": "full", **rope_or_none(keys, fields["head_dim"])}
     recurrent = {
         **gated_delta(keys),
         "linear_negative_eigenvalues": keys.flag("linear_allow_neg_eigval"),
         "linear_norm_eps": None if fields["norm_eps"] == 1e-5 else 1e-5,
     }
-    return hybrid(fields, letters, attention, recurrent)
+    return hybrid({**fields, "norm_placement": "hybrid"}, letters, attention, recurrent)
 
 
 def rope_or_none(keys: Keys, head_dim: int) -> dict[str, Any]:
