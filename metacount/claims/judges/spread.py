@@ -33,6 +33,8 @@ def catalog_shares(claim: Claim) -> Finding:
         total = sum(roles.values())
         if spec.kind != "decoder" or spec.is_moe or not low <= total <= high:
             continue
+        if spec.recurrent != "none":  # the statement is about attention
+            continue
         ffn, attention = Fraction(roles["ffn"], total), Fraction(roles["attention"], total)
         shares[entry.id] = {"ffn": ffn, "attention": attention, "rest": 1 - ffn - attention}
         sizes[entry.id] = total
@@ -56,7 +58,7 @@ def catalog_shares(claim: Claim) -> Finding:
     return Finding(
         verdict=RIGHT if len(holds) == n else CONDITIONAL if holds else WRONG,
         says=say(
-            "In {n} dense decoders of the catalog from {smallest} to {largest}: {told}. "
+            "In {n} dense decoders of the catalog without recurrent layers from {smallest} to {largest}: {told}. "
             "The stated shares are met, within {about} each, by {models}.",
             n=n,
             smallest=options["smallest"],
