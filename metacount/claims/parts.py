@@ -138,8 +138,6 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
     "active_params": model.active_params,
     "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
     "cache_values": lambda spec: sum(stack.attention_layers(spec)) * block.kv_cache_values(spec),
-    "cache_saved": lambda spec: stack.recurrent_layers(spec) * block.kv_cache_values(spec),
-    "cache_of_all_layers": lambda spec: spec.n_layers * block.kv_cache_values(spec),
 }
 
 

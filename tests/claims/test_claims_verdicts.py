@@ -39,8 +39,6 @@ NUMBERS: dict[str, tuple[str, int]] = {
         WRONG,
         2 * 32000 * 4096 + 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 4096,
     ),
-    # 12 of 48 layers attend, a key and a value of 256 in each of 2 heads
-    "qwen3-next-no-cache": (WRONG, 12 * 2 * 2 * 256),
     "swiglu-eight-thirds": (RIGHT, 43 * 256),  # 32768/3 = 10922.67; 42·256 = 10752 is less
     "mixtral-expert": (RIGHT, 3 * 4096 * 14336),
     "mixtral-expert-is-llama-ffn": (WRONG, 3 * 4096 * 14336),
@@ -88,8 +86,6 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "mixtral-token-cost": (RIGHT, ("12,879,925,248", "12,748,849,152")),
     "deepseek-moe-16-experts": (WRONG, ("n_experts 64", "top_k 6")),
     "all-moe-k2": (WRONG, ("Mixtral 8x7B 2", "DeepSeekMoE 16B 6", "V2 236B 6", "V3 671B 8")),
-    # 20 of 27 layers keep no latent and shared key: 20/27
-    "kimi-linear-cache-75": (WRONG, ("74.07 %", "11,520 / 15,552")),
     "v2-162-experts": (CONDITIONAL, ("160", "162")),
     "v3-257-experts": (CONDITIONAL, ("256", "257")),
     "gemma-gelu": (WRONG, ("gated", "8,537,680,896")),

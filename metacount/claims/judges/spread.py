@@ -58,7 +58,7 @@ def catalog_shares(claim: Claim) -> Finding:
     return Finding(
         verdict=RIGHT if len(holds) == n else CONDITIONAL if holds else WRONG,
         says=say(
-            "In {n} dense decoders of the catalog without recurrent layers from {smallest} to {largest}: {told}. "
+            "In {n} dense decoders of the catalog from {smallest} to {largest}: {told}. "
             "The stated shares are met, within {about} each, by {models}.",
             n=n,
             smallest=options["smallest"],
