@@ -24,13 +24,16 @@ baichuan2-13b bert-base bloom-176b chinchilla-70b deepseek-67b deepseek-moe-16b 
 deepseek-v3 falcon-180b galactica-120b gemma-2b gemma-7b gemma2-2b gemma2-9b gemma3-1b gemma3-270m
 gemma3-27b-text gemma3-4b-text glm-130b glm-4.5 gopher-280b gpt-oss-20b gpt2 gpt2-large
 gpt2-medium gpt2-xl gpt3-175b granite-4.0-h-micro granite-4.0-h-tiny granite-4.0-micro gshard-600b
-internlm2-20b jamba-1.5-large jurassic1-178b lamda-137b llama-13b llama-33b llama-65b llama-7b
+internlm2-20b jamba-1.5-large jurassic1-178b kimi-linear-48b-a3b lamda-137b llama-13b
+llama-33b llama-65b llama-7b
 llama2-70b llama3-70b llama3-8b llama3.1-405b llama4-maverick llama4-scout llama4-scout-text
 mamba-codestral-7b mamba2-130m mamba2-2.7b mamba2-370m mamba2-780m minimax-text-01 mistral-7b
-mixtral-8x7b mpt-30b mt-nlg-530b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b pangu-alpha-207b
+mixtral-8x7b mpt-30b mt-nlg-530b olmo-hybrid-7b olmo2-13b olmo2-1b olmo2-7b opt-175b
+palm-540b pangu-alpha-207b
 phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b qwen2.5-32b qwen2.5-3b
 qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b qwen3-4b qwen3-8b
-qwen3-next-80b-a3b smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256
+qwen3-next-80b-a3b qwen3.5-35b-a3b-text smollm2-1.7b smollm2-135m smollm3-3b
+switch-base-16 switch-base-256
 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
 textbook-block transformer-base transformer-big yi-34b yulan-12b
@@ -69,6 +72,11 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "qwen3-235b-a22b": (235_093_634_560, 22_190_763_520, 21_568_433_664),
     "qwen3-30b-a3b": (30_532_122_624, 3_353_032_704, 3_041_867_776),
     "qwen3-32b": 32_762_123_264, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360,
+    "qwen3-next-80b-a3b": (79_674_391_296, 3_874_929_408, 3_563_764_480),
+    "qwen3.5-35b-a3b-text": (34_660_610_688, 3_454_988_928, 2_946_429_568),
+    "minimax-text-01": (456_089_655_296, 48_403_306_496, 47_174_113_280),
+    "kimi-linear-48b-a3b": (49_122_675_072, 3_484_453_248, 3_106_965_888),
+    "olmo-hybrid-7b": 7_430_870_688,
     "smollm2-1.7b": 1_711_376_384, "smollm2-135m": 134_515_008, "smollm3-3b": 3_075_098_624,
     "switch-base-16": 1_072_397_568, "switch-base-256": 14_664_154_368,
     "switch-base-32": 1_978_514_688, "switch-base-64": 3_790_748_928, "switch-base-8": 619_339_008,
@@ -88,7 +96,8 @@ LEFT_OUT = {
 
 ROUNDS = words("""
 chinchilla-70b deepseek-67b deepseek-v3 gemma3-4b-text gopher-280b jurassic1-178b llama-13b
-llama-33b mt-nlg-530b opt-175b phi3-small phi3.5-moe qwen1.5-72b qwen3-30b-a3b
+llama-33b mt-nlg-530b olmo-hybrid-7b opt-175b phi3-small qwen3.5-35b-a3b-text phi3.5-moe
+qwen1.5-72b qwen3-30b-a3b
 switch-base-256 switch-c-2048 switch-large-128 switch-xxl yulan-12b
 """)  # fmt: skip
 
@@ -104,6 +113,7 @@ DIFFERS = {
     "glm-4.5": (-2_202_185_216, "multi-token-prediction"),
     "gpt3-175b": (4_259_328, "four digits"),
     "gshard-600b": (19_268_202_496, "round figure"),
+    "kimi-linear-48b-a3b": (1_122_675_072, "below the count"),
     "lamda-137b": (702_158_336, "leaves out the embedding"),
     "llama-65b": (85_660_672, "cut off"),
     "llama2-70b": (-1_023_351_808, "name"),
@@ -146,7 +156,7 @@ BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]
 def test_the_catalog_holds_exactly_these_models() -> None:
     assert list(catalog.ids()) == IDS
     assert [entry.id for entry in catalog.entries()] == IDS
-    assert len(IDS) == 100 and len(BUILT) == 88
+    assert len(IDS) == 103 and len(BUILT) == 93
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -259,7 +269,8 @@ def test_structure_beyond_the_count() -> None:
         assert spec.embedding_scale == (math.sqrt(spec.d_model) if scaled else own), id
         t5 = family in ("T5", "Switch Transformer")
         assert (spec.attention_scale == 1.0) == t5, id
-        assert spec.norm_unit_offset == family.startswith("Gemma"), id
+        zero_centred = family.startswith("Gemma") or family in ("Qwen3-Next", "Qwen3.5")
+        assert spec.norm_unit_offset == zero_centred, id
     assert specs["gemma3-27b-text"].attention_scale == pytest.approx(1 / math.sqrt(168))
     assert specs["pythia-12b"].rotary_dim == 32 and specs["smollm3-3b"].nope_every == 4
 

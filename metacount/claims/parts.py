@@ -137,7 +137,7 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
     "params": model.params,
     "active_params": model.active_params,
     "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
-    "cache_values": lambda spec: spec.n_layers * block.kv_cache_values(spec),
+    "cache_values": lambda spec: sum(stack.attention_layers(spec)) * block.kv_cache_values(spec),
 }
 
 

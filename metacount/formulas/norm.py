@@ -6,7 +6,7 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Weight, params_of
 
 # norms of a block by placement: (per sublayer, so that cross-attention brings its own; or in all)
-_PER_SUBLAYER = {"pre": 1, "post": 1, "deep": 1, "post_branch": 1, "stream": 1,
+_PER_SUBLAYER = {"pre": 1, "post": 1, "deep": 1, "post_branch": 1, "stream": 1, "hybrid": 1,
                  "sandwich": 2}  # fmt: skip
 _PER_PARALLEL_BLOCK = {"parallel": 1, "parallel_two": 2}
 
@@ -49,9 +49,9 @@ def norms_per_block(
     """Norms of width d in one block.
 
     A block has two sublayers (`mixer`, which is attention in most models, and feed-forward), three
-    with cross-attention, one where it has only one of them. Pre-, post-, deep, post_branch and
-    stream norm put one norm on each sublayer, sandwich one before and one after it. A parallel
-    block feeds both branches from one norm, parallel_two from one norm each.
+    with cross-attention, one where it has only one of them. Pre-, post-, deep, post_branch,
+    stream and hybrid norm put one norm on each sublayer, sandwich one before and one after it. A
+    parallel block feeds both branches from one norm, parallel_two from one norm each.
 
     Returns: a count.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.1 (post); Xiong et al. 2020,

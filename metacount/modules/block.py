@@ -132,6 +132,7 @@ class Block(nn.Module):
     post_branch  x + norm(f(x))                   (OLMo 2, arXiv:2501.00656)
     stream       y + f(y) with y = norm(x)        (MiniMax, arXiv:2501.08313)
     parallel     x + attn(norm(x)) + ffn(norm(x)), one norm or two (PaLM, GPT-NeoX)
+    hybrid       post_branch in layers of attention, pre in those with a state (OLMo Hybrid)
 
     `residual_scale` multiplies what is added to x, after any norm of the branch; `residual_weight`
     multiplies x.
@@ -159,7 +160,10 @@ class Block(nn.Module):
         )
         if not stack.uniform:
             self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"
-        self.norms = NORMS[norms.placement]
+        placement = norms.placement
+        if placement == "hybrid":
+            placement = "pre" if letter == "R" else "post_branch"
+        self.norms = NORMS[placement]
         has = {"self_attn": letter != "N", "cross_attn": cross, "mlp": stack.ffn_of(index) != "N"}
         self.sublayers = [name for name, there in has.items() if there]
         for name in self.sublayers:

@@ -22,7 +22,7 @@ class Norms:
     )
     placement: str = choice(
         "norm_placement", "where in a block the norms stand", "pre", "post", "sandwich", "deep",
-        "parallel", "parallel_two", "post_branch", "stream", default="pre")  # fmt: skip
+        "parallel", "parallel_two", "post_branch", "stream", "hybrid", default="pre")  # fmt: skip
     eps: float = number("norm_eps", "added below the root", default=1e-5)
     final: bool = flag("final_norm", "a norm after the last block", default=True)
     first: bool = flag(

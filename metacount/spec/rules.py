@@ -97,7 +97,7 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
         name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
         raise SpecError(name, "of layers that differ needs a decoder", short(letters),
                         "choose kind decoder")  # fmt: skip
-    if norms.placement not in ("pre", "sandwich", "post_branch", "stream") or not norms.first:
+    if norms.placement in ("post", "deep", "parallel", "parallel_two") or not norms.first:
         raise SpecError("norm_placement", "is not defined for layers that differ in their mixers",
                         norms.placement, "choose pre")  # fmt: skip
     window = stack.attention.window

@@ -85,8 +85,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {**SIZES, **DELTA},
     "minimax": {**WIDE, **LOCAL, "block_size": 16},
     "kimi_linear": {
-        **{k: v for k, v in MLA.items() if k != "num_key_value_heads"}, "num_experts": 8,
-        "num_key_value_heads": 6,
+        **MLA, "num_hidden_layers": 5, "num_experts": 8,
         "num_experts_per_token": 2, "moe_intermediate_size": 24, "num_shared_experts": 2,
         "linear_num_heads": 3, "linear_head_dim": 5, "linear_conv_kernel_dim": 3,
     },
@@ -149,6 +148,13 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "falcon": {"parallel_attn": [True]},
     # a spec has no partly rotated head whose rotated width is odd
     "glm4_moe": {"head_dim": [8, 12]},
+    # with linear layers alone transformers' cache does not know its length
+    **{key: {"num_hidden_layers": [4, 5], "head_dim": [8, 16, 24], "partial_rotary_factor": []}
+       for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
+    "kimi_linear": {"num_hidden_layers": [5, 6], "num_key_value_heads": [],
+                    "first_k_dense_replace": [], "n_shared_experts": []},
+    "olmo_hybrid": {"num_hidden_layers": [2, 3, 5], "partial_rotary_factor": []},
+    "minimax": {"head_dim": [8, 14], "sliding_window": [None]},
     "minimax_m2": {"head_dim": [8, 12], "partial_rotary_factor": [], "max_position_embeddings": []},
 }
 

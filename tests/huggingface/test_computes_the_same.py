@@ -54,6 +54,8 @@ def odd(name: str) -> dict[str, Any]:
         config["max_position_embeddings"] = 37
     if name in ("glm", "glm4"):
         config["head_dim"] = 12  # half of it rotates, in pairs
+    if name.startswith(("qwen3_next", "qwen3_5")):
+        config["head_dim"] = 16  # a quarter of it, more than one pair
     if name in ("phi", "persimmon"):
         config["hidden_size"] = 72  # likewise, of heads that share the width
     if name in ("stablelm", "gpt_neox"):

@@ -87,6 +87,8 @@ DECODERS: dict[str, dict[str, Any]] = {
                      "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
     "qwen3_5_moe_text": {**{k: v for k, v in GQA.items() if k != "intermediate_size"}, **DELTA,
                          **EXPERTS, "num_experts": 7, "shared_expert_intermediate_size": 19},
+    "olmo_hybrid": {**{k: v for k, v in GQA.items() if k != "head_dim"}, **DELTA,
+                    "hidden_size": 48},
     "minimax": {**GQA, "num_local_experts": 7, "num_experts_per_tok": 3, "block_size": 4},
     "minimax, weighted": {**GQA, "num_local_experts": 7, "num_experts_per_tok": 3, "block_size": 16,
                           **{f"{kind}_alpha_factor": 1.7
@@ -128,7 +130,7 @@ def drawn(name: str, seed: int) -> dict[str, Any]:
     for key, values in DRAWN.items():
         if key in config and key not in fixed:
             config[key] = chance.choice(values)
-    if "linear_num_key_heads" in config:
+    if "linear_num_key_heads" in config and "head_dim" in config:
         config["head_dim"] = chance.choice([8, 16, 24])  # a quarter of it is rotated, in pairs
     if config["model_type"] in TIES:
         config["tie_word_embeddings"] = chance.choice([False, True])

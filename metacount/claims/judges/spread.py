@@ -33,6 +33,8 @@ def catalog_shares(claim: Claim) -> Finding:
         total = sum(roles.values())
         if spec.kind != "decoder" or spec.is_moe or not low <= total <= high:
             continue
+        if spec.recurrent != "none":  # the statement is about attention
+            continue
         ffn, attention = Fraction(roles["ffn"], total), Fraction(roles["attention"], total)
         shares[entry.id] = {"ffn": ffn, "attention": attention, "rest": 1 - ffn - attention}
         sizes[entry.id] = total

@@ -11,12 +11,7 @@ from metacount.huggingface.config.families.linear_attention import (
     mixed,
     plain_silu,
 )
-from metacount.huggingface.config.families.routing import (
-    grouped,
-    routed,
-    sigmoid_or_softmax,
-    with_experts,
-)
+from metacount.huggingface.config.families.routing import with_experts
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import moe_layout
 
@@ -43,13 +38,17 @@ def kimi_linear(keys: Keys) -> dict[str, Any]:
     }
     fields = hybrid(fields, letters, mla, recurrent)
     experts = {
-        **routed(keys, "num_local_experts", sigmoid_or_softmax(keys, "sigmoid")),
+        "n_experts": keys.size("num_experts"),
+        "top_k": keys.size("num_experts_per_token"),
+        "router": "sigmoid_renorm" if keys.flag("moe_renormalize") else "sigmoid",
         "d_ff_expert": keys.size("moe_intermediate_size"),
-        "n_shared_experts": keys.size("n_shared_experts"),
+        "n_shared_experts": keys.size("num_shared_experts"),
         "selection_bias": True,
         "routed_scale": keys.number("routed_scaling_factor"),
-        **grouped(keys, "top2_sum"),
     }
+    n_groups, top_groups = keys.size("num_expert_group"), keys.size("topk_group")
+    if n_groups > 1:
+        experts |= {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
     return with_experts(fields, sparse_layers(keys, n_layers), experts)
 
 
@@ -129,16 +128,16 @@ FAMILIES = {
     "kimi_linear": decoder("KimiLinear", kimi_linear, {
         "vocab_size": 163840, "hidden_size": 2304, "intermediate_size": 9216,
         "moe_intermediate_size": 1024, "num_hidden_layers": 27, "num_attention_heads": 32,
-        "num_key_value_heads": 32, "n_shared_experts": 1, "routed_scaling_factor": 2.446,
+        "num_key_value_heads": 32, "num_shared_experts": 1, "routed_scaling_factor": 2.446,
         "kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "v_head_dim": 128,
-        "qk_nope_head_dim": 128, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 8,
-        "norm_topk_prob": True, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False, "attention_bias": False, "num_local_experts": 256,
+        "qk_nope_head_dim": 128, "num_expert_group": 1, "topk_group": 1, "num_experts_per_token": 8,
+        "moe_renormalize": True, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False, "attention_bias": False, "num_experts": 256,
         "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4,
         "first_k_dense_replace": 1,
     }, aliases={
-        "num_expert_group": "n_group", "num_experts": "num_local_experts",
-        "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
-        "moe_renormalize": "norm_topk_prob", "model_max_length": "max_position_embeddings",
-    }, ignored="head_dim qk_head_dim rope_theta rope_scaling rope_parameters"),
+        "n_group": "num_expert_group", "num_local_experts": "num_experts",
+        "num_experts_per_tok": "num_experts_per_token", "n_shared_experts": "num_shared_experts",
+        "norm_topk_prob": "moe_renormalize", "max_position_embeddings": "model_max_length",
+    }, ignored="model_max_length head_dim qk_head_dim rope_theta rope_scaling rope_parameters"),
 }  # fmt: skip

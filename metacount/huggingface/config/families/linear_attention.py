@@ -15,6 +15,7 @@ from metacount.huggingface.config.parts import (
     layer_types,
     rope,
     shortest_period,
+    sizes,
 )
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -112,9 +113,14 @@ def qwen3_5(keys: Keys) -> dict[str, Any]:
 
 def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
     """Qwen3.5's text model with experts in every layer."""
-    keys.data["intermediate_size"] = keys.data.get("moe_intermediate_size", 512)
-    fields = qwen(keys, block(keys))
-    keys.size("moe_intermediate_size")
+    fields = {
+        **sizes(keys),
+        "d_ff": keys.size("moe_intermediate_size"),
+        **keys.activation("hidden_act", gated=True),
+        "norm": "rmsnorm",
+        "norm_eps": keys.number("rms_norm_eps"),
+    }
+    fields = qwen(keys, fields)
     experts = {**routed(keys, "num_experts", "softmax_renorm"), **shared_expert(keys)}
     return all_experts(fields, experts)
 
@@ -138,15 +144,13 @@ def olmo_hybrid(keys: Keys) -> dict[str, Any]:
     for kind in "AR":
         if kind not in letters:
             keys.unmapped("layer_types", letters, "transformers wants layers of both kinds")
-    keys.differs("OLMo Hybrid's attention layers have their norms after the branches, its linear "
-                 "layers before; here all stand before")  # fmt: skip
     attention = {**biases(bias, bias), "qk_norm": "full", **rope_or_none(keys, fields["head_dim"])}
     recurrent = {
         **gated_delta(keys),
         "linear_negative_eigenvalues": keys.flag("linear_allow_neg_eigval"),
         "linear_norm_eps": None if fields["norm_eps"] == 1e-5 else 1e-5,
     }
-    return hybrid(fields, letters, attention, recurrent)
+    return hybrid({**fields, "norm_placement": "hybrid"}, letters, attention, recurrent)
 
 
 def rope_or_none(keys: Keys, head_dim: int) -> dict[str, Any]:
@@ -211,7 +215,8 @@ FAMILIES = {
         "num_attention_heads": 16, "num_key_value_heads": 4,
     }, body="Qwen3_5TextModel"),
     "qwen3_5_moe_text": decoder("Qwen3_5Moe", qwen3_5_moe, {
-        **QWEN, **QWEN_EXPERTS, "vocab_size": 248320, "num_hidden_layers": 40,
+        **{k: v for k, v in QWEN.items() if k != "intermediate_size"}, **QWEN_EXPERTS,
+        "vocab_size": 248320, "num_hidden_layers": 40,
         "num_experts_per_tok": 8, "num_experts": 256,
     }, body="Qwen3_5MoeTextModel"),
     "olmo_hybrid": decoder("OlmoHybrid", olmo_hybrid, {
