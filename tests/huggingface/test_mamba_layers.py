@@ -87,7 +87,7 @@ JAMBA = {"hidden_size": 3, "mamba_d_state": 5, "mamba_dt_rank": 3, "mamba_d_conv
     ],
 )  # fmt: skip
 def test_mamba(kind: str, name: str, keys: dict[str, Any], options: dict[str, Any]) -> None:
-    part = MambaPart(conv_kernel=4, state_dim=5, d_inner=6, dt_rank=3, **options)
+    part = MambaPart(conv_kernel=4, state_dim=5, d_ssm=6, dt_rank=3, **options)
     compared(mixer(kind, name, keys), Mamba(part, keys["hidden_size"], norms=RMS),
              keys["hidden_size"])  # fmt: skip
 
@@ -177,10 +177,10 @@ def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int,
 
     config = MambaConfig(hidden_size=width, state_size=state, time_step_rank=rank, expand=2,
                          conv_kernel=kernel, num_hidden_layers=1)  # fmt: skip
-    part = MambaPart(conv_kernel=kernel, state_dim=state, d_inner=2 * width, dt_rank=rank)
+    part = MambaPart(conv_kernel=kernel, state_dim=state, d_ssm=2 * width, dt_rank=rank)
     with torch.device("meta"):
         theirs, ours = MambaMixer(config, 0).eval(), Mamba(part, width, norms=RMS)
-    inner = {"d_inner": 2 * width, "ssm_state_dim": state}
+    inner = {"d_ssm": 2 * width, "ssm_state_dim": state}
     weights = mamba_formulas.mamba_weights(width, **inner, dt_rank=rank, conv_kernel=kernel)
     terms = (*weights, *mamba_formulas.mamba_products(**inner))
     prefill = mamba_formulas.mamba_run(b, n, conv_kernel=kernel)
