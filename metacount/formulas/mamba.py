@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metacount.formulas.convolution import CONVOLVED, convolution_weights, convolved_positions
 from metacount.formulas.dim import Dim
-from metacount.formulas.terms import TOKENS, Product, Weight
+from metacount.formulas.terms import TOKENS, Product, State, Weight
 
 ROLE = "recurrent"
 
@@ -99,32 +99,23 @@ def mamba_run(
     return {CONVOLVED: convolved_positions(batch_size, seq_len, conv_kernel, continued=continued)}
 
 
-def mamba_state_values(d_ssm: Dim, ssm_state_dim: Dim) -> Dim:
-    """Values of the recurrent state of one sequence in one layer, however long it is.
+def mamba_states(*, d_ssm: Dim, ssm_state_dim: Dim, conv_kernel: Dim) -> tuple[State, ...]:
+    """What one mixer keeps of one sequence, however long it is.
 
-    d_i·d_s, in float32 whatever the model's dtype
+    recurrent  d_i·d_s, in float32 whatever the model's dtype
+    conv       k_c·d_i, the inputs of the last k_c positions; the next token needs k_c - 1 of them
 
-    Returns: values, not bytes.
-    Source: Gu, Dao 2023, arXiv:2312.00752, sec. 2: the hidden state has D·N values for each input.
+    Returns: the states, by the names of the cache.
+    Source: Gu, Dao 2023, arXiv:2312.00752, sec. 2: the hidden state has D·N values for each input;
+    `conv_state` of state-spaces/mamba's `mamba_simple.py` and of transformers' caches.
 
-    >>> mamba_state_values(5120, 16)  # Mamba 2.8B
-    81920
+    >>> [state.size for state in mamba_states(d_ssm=5120, ssm_state_dim=16, conv_kernel=4)]
+    [20480, 81920]
     """
-    return d_ssm * ssm_state_dim
-
-
-def mamba_conv_values(d_ssm: Dim, conv_kernel: Dim) -> Dim:
-    """Values of the convolution's state of one sequence in one layer.
-
-    k_c·d_i, the inputs of the last k_c positions; the next token needs k_c - 1 of them
-
-    Returns: values, not bytes.
-    Source: `conv_state` of state-spaces/mamba's `mamba_simple.py` and of transformers' caches.
-
-    >>> mamba_conv_values(5120, 4)  # Mamba 2.8B
-    20480
-    """
-    return d_ssm * conv_kernel
+    return (
+        State(name="conv", shape=(d_ssm, conv_kernel)),
+        State(name="recurrent", shape=(d_ssm, ssm_state_dim), bytes_per_value=4),
+    )
 
 
 def mamba_scan_flops(n_tokens: Dim, d_ssm: Dim, ssm_state_dim: Dim) -> Dim:

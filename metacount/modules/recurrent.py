@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from metacount.modules.mamba import Mamba
+from metacount.modules.mamba2 import Mamba2
+from metacount.spec import mamba, mamba2
 from metacount.spec.norm import Norms
 
 
@@ -16,7 +19,10 @@ class Made(NamedTuple):
     module: Any  # made of (part, d_model, norms=Norms)
 
 
-MIXERS: dict[type, Made] = {}
+MIXERS: dict[type, Made] = {
+    mamba.Mamba: Made("mamba", Mamba),
+    mamba2.Mamba2: Made("mamba", Mamba2),
+}
 
 
 def make_recurrent(part: Any, d_model: int, norms: Norms) -> nn.Module:

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from metacount.formulas.convolution import CONVOLVED, convolved_positions
 from metacount.formulas.mamba import (
-    mamba_conv_values,
     mamba_products,
     mamba_run,
     mamba_scan_flops,
-    mamba_state_values,
+    mamba_states,
     mamba_weights,
 )
 from metacount.formulas.terms import TOKENS, flops_of, params_of
@@ -74,8 +73,9 @@ def test_flops_by_hand() -> None:
 
 
 def test_states_by_hand() -> None:
-    assert mamba_state_values(17, 5) == 85
-    assert mamba_conv_values(17, 4) == 68
+    conv, recurrent = mamba_states(d_ssm=17, ssm_state_dim=5, conv_kernel=4)
+    assert (conv.name, conv.size, conv.bytes_per_value) == ("conv", 68, None)
+    assert (recurrent.name, recurrent.size, recurrent.bytes_per_value) == ("recurrent", 85, 4)
 
 
 @given(SMALL, SMALL, SMALL)

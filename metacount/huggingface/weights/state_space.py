@@ -13,9 +13,9 @@ from metacount.huggingface.weights.blocks import (
 )
 from metacount.huggingface.weights.names import Dialect, Place, Table, halves
 
-OURS = "recurrent"  # what a block calls its mixer
-PARTS = ("in_proj conv1d out_proj A_log D x_proj dt_proj dt_layernorm b_layernorm c_layernorm "
-         "dt_bias norm").split()  # fmt: skip
+OURS = "mamba"  # what a block calls its mixer
+PARTS = ("in_proj", "conv1d", "out_proj", "A_log", "D", "x_proj", "dt_proj", "dt_layernorm",
+         "b_layernorm", "c_layernorm", "dt_bias", "norm")  # fmt: skip
 SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
 
 

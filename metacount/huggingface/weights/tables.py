@@ -25,8 +25,10 @@ from metacount.huggingface.weights.blocks import (
     t5_block,
 )
 from metacount.huggingface.weights.names import Dialect
+from metacount.huggingface.weights.state_space import STATE_SPACE
 
 DIALECTS = {
+    **STATE_SPACE,
     "t5": Dialect(
         mark="shared.weight",
         prefix="",

@@ -28,8 +28,8 @@ CLASS_WORDS = {
         "head": "Head Predictions LMHead Decoder_Head",
         "embedding": "Embeddings Embedding",
         "position": "Rotary Rope Positional Position Relative",
-        "other": "Mixer Mamba Mamba2 SSM Conv Pooler Vision Audio Projector Delta GatedDeltaNet "
-        "Recurrent TimeMix LSTM Tower Adapter Adapters Hyper Mhc",
+        "recurrent": "Mixer Mamba Mamba2 SSM Delta GatedDeltaNet Recurrent TimeMix LSTM",
+        "other": "Conv Pooler Vision Audio Projector Tower Adapter Adapters Hyper Mhc",
     }.items()
     for word in words.split()
 }
@@ -50,8 +50,8 @@ ATTRIBUTES = {
         "embedding_hidden_mapping_in token_type_embeddings project_in",
         "head": "lm_head cls lm_predictions vocab_transform vocab_projector vocab_layer_norm "
         "predictions generator_predictions generator_lm_head output_projection pred_layer",
-        "other": "pooler vision_tower vision_model audio_tower multi_modal_projector mixer mamba "
-        "conv visual linear_attn temporal_block",
+        "recurrent": "mixer mamba linear_attn temporal_block",
+        "other": "pooler vision_tower vision_model audio_tower multi_modal_projector conv visual",
     }.items()
     for name in names.split()
 }

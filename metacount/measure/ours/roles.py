@@ -15,6 +15,8 @@ from metacount.modules.ends import (
     TypeTable,
 )
 from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.mamba import Mamba
+from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -30,11 +32,14 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Attention: "attention",
     ScaledDotProduct: "attention",
     LatentAttention: "attention",
+    Mamba: "recurrent",
+    Mamba2: "recurrent",
     FeedForward: "ffn",
     GatedFeedForward: "ffn",
     MixtureOfExperts: "moe",
     LayerNorm: "norm",
     RMSNorm: "norm",
+    GatedNorm: "norm",
     HeadTransform: "head",
     OutputHead: "head",
     Pooler: "other",

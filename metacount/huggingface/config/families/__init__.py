@@ -17,6 +17,8 @@ FILES = {
     "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe "
     "llama4_text",
     "latent": "deepseek_v2 deepseek_v3 minicpm3",
+    "state_space": "mamba falcon_mamba mamba2 jamba",
+    "mamba_hybrids": "bamba granitemoehybrid falcon_h1 nemotron_h",
     "seq2seq": "t5 switch_transformers bart",
     "bert": "bert roberta electra modernbert",
 }

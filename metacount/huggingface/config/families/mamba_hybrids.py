@@ -13,7 +13,7 @@ from metacount.huggingface.config.families.routing import (
 )
 from metacount.huggingface.config.families.state_space import STEPS, expanded, heads, step_limits
 from metacount.huggingface.config.keys import Keys, is_number
-from metacount.huggingface.config.parts import biases, moe_layout, rope, shortest_period, sizes
+from metacount.huggingface.config.parts import biases, rope, shortest_period, sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         "ssm_out_bias": bias,
         "ssm_dt_min": keys.number("time_step_min"),
         "mixer_pattern": shortest_period("".join("RANN"["M*-E".index(x)] for x in letters)),
-        "ffn_pattern": shortest_period("".join("NNFF"["M*-E".index(x)] for x in letters)),
+        "ffn_pattern": shortest_period("".join("NNFE"["M*-E".index(x)] for x in letters)),
         "position": "none",
     }  # fmt: skip
     if "-" not in letters:
@@ -207,10 +207,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         "routed_scale": keys.number("routed_scaling_factor"),
         **grouped(keys, "top2_sum"),
     }  # fmt: skip
-    if "-" not in letters:
-        return {**fields, "n_dense_layers": 0, "moe_every": 1, **experts}
-    layout = moe_layout(keys, "layers_block_type", [[x == "E" for x in letters]])
-    return with_experts(fields, layout, experts)
+    return {**fields, **experts}
 
 
 NEMOTRON = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*",
@@ -234,7 +231,7 @@ def nemotron_letters(keys: Keys) -> str:
 
 
 IBM: dict[str, Any] = {
-    **{k: v for k, v in LLAMA.items() if k != "head_dim"}, "attention_bias": False,
+    **LLAMA, "attention_bias": False,
     "mamba_n_heads": 128, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 256,
     "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True,
     "mamba_proj_bias": False, "time_step_limit": (0.0, float("inf")),

@@ -185,7 +185,7 @@ FAMILIES = {
         "chunk_size": 256, "time_step_limit": (0.0, float("inf")), "tie_word_embeddings": False,
     }, ignored=f"{STEPS} {OLD}"),
     "jamba": decoder("Jamba", jamba, {
-        **{k: v for k, v in LLAMA.items() if k not in ("head_dim", "rope_theta")},
+        **{k: v for k, v in LLAMA.items() if k != "rope_theta"},
         "vocab_size": 65536, "intermediate_size": 14336, "num_key_value_heads": 8,
         "num_experts_per_tok": 2, "num_experts": 16, "expert_layer_period": 2,
         "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
