@@ -11,7 +11,13 @@ from metacount.huggingface.config.families.routing import (
     sigmoid_or_softmax,
     with_experts,
 )
-from metacount.huggingface.config.families.state_space import STEPS, expanded, heads, step_limits
+from metacount.huggingface.config.families.state_space import (
+    STEPS,
+    expanded,
+    heads,
+    step_limits,
+    without_idle,
+)
 from metacount.huggingface.config.keys import Keys, is_number
 from metacount.huggingface.config.parts import biases, rope, shortest_period, sizes
 
@@ -47,8 +53,7 @@ def bamba(keys: Keys) -> dict[str, Any]:
                         "remove it")  # fmt: skip
     letters = "".join("RA"[i in chosen] for i in range(fields["n_layers"]))
     mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
-    return {
-        **fields,
+    fields |= {
         **biases(bias, bias),
         **mixer,
         "ssm_out_bias": mixer["ssm_in_bias"],
@@ -56,6 +61,7 @@ def bamba(keys: Keys) -> dict[str, Any]:
         "mixer_pattern": shortest_period(letters),
         **rope(keys, fields["head_dim"]),
     }
+    return without_idle(fields)
 
 
 def granite_hybrid(keys: Keys) -> dict[str, Any]:
@@ -75,14 +81,14 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     shared, expert = keys.size("shared_intermediate_size"), fields["d_ff"]
     if keys.size("num_local_experts", lowest=0) == 0:
         keys.given("num_experts_per_tok")
-        return {**fields, "d_ff": shared}
+        return without_idle({**fields, "d_ff": shared})
     experts = {
         **routed(keys, "num_local_experts", "topk_softmax"),
         "d_ff_expert": expert,
         "n_shared_experts": 1,
         "d_ff_shared": shared,
     }
-    return with_experts(fields, {"n_dense_layers": 0, "moe_every": 1}, experts)
+    return without_idle(with_experts(fields, {"n_dense_layers": 0, "moe_every": 1}, experts))
 
 
 def positions(keys: Keys, head_dim: int) -> dict[str, Any]:
@@ -196,7 +202,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     if "-" not in letters:
         del fields["d_ff"]
     if "E" not in letters:
-        return fields
+        return without_idle(fields)
     keys.only("moe_latent_size", None)
     experts = {
         **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, "sigmoid")),
@@ -207,7 +213,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         "routed_scale": keys.number("routed_scaling_factor"),
         **grouped(keys, "top2_sum"),
     }  # fmt: skip
-    return {**fields, **experts}
+    return without_idle({**fields, **experts})
 
 
 NEMOTRON = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*",

@@ -37,6 +37,29 @@ def pure(keys: Keys) -> dict[str, Any]:
     }
 
 
+# Fields of a part, which go with it where no layer has it.
+OF_ATTENTION = ("n_heads", "n_kv_heads", "head_dim", "q_bias", "k_bias", "v_bias", "o_bias",
+                "attention_scale", "attention_out_scale", "rope_style", "rope_theta",
+                "rope_scaling", "rotary_dim")  # fmt: skip
+OF_MIXER = ("recurrent", "conv_kernel", "d_ssm", "dt_rank")
+OF_FFN = ("d_ff", "activation", "gated", "ffn_bias", "swish_beta")
+
+
+def without_idle(fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields` without attention, mixer or feed-forward where no layer has one."""
+    mixers, ffns = set(fields["mixer_pattern"]), set(fields.get("ffn_pattern", "F"))
+    idle: set[str] = set()
+    bare: dict[str, Any] = {}
+    if not mixers & set("AP"):
+        idle |= set(OF_ATTENTION)
+        bare = {"attention": "none", "position": "none"}
+    if not mixers & set("RP"):
+        idle |= {*OF_MIXER, *(name for name in fields if "ssm" in name)}
+    if ffns == {"N"}:
+        idle |= set(OF_FFN)
+    return {**{name: value for name, value in fields.items() if name not in idle}, **bare}
+
+
 def expanded(keys: Keys, name: str, d_model: int) -> int:
     """Channels of a mixer, as a multiple of the model's width."""
     return int(keys.number(name) * d_model)
@@ -152,7 +175,8 @@ def jamba(keys: Keys) -> dict[str, Any]:
     stack = [on and some for on in every(keys, "expert_layer", n_layers)]
     layout = moe_layout(keys, "expert_layer_offset", [stack])
     experts = routed(keys, "num_experts", "softmax")
-    return with_experts(fields, layout, {**experts, "d_ff_expert": fields["d_ff"]})
+    experts = {**experts, "d_ff_expert": fields["d_ff"]}
+    return without_idle(with_experts(fields, layout, experts))
 
 
 def every(keys: Keys, name: str, n_layers: int) -> list[bool]:
