@@ -145,8 +145,11 @@ def decode_apart(ours: Model, theirs: Any) -> float:
     options: dict[str, Any] = {}
     if ours.spec.has_encoder:
         options["memory_BTD"] = ours.encode(tokens(3, SOURCE))
+    counted: dict[str, Any] = {"use_cache": True}
     for part in [ids[:, :PREFILL], *ids[:, PREFILL:].split(1, dim=1)]:
-        output = forward(theirs, part, past, use_cache=True)
+        if theirs.config.model_type == "bamba":  # alone it begins at position 0 again
+            counted["position_ids"] = torch.arange(cache.length, cache.length + part.shape[1])[None]
+        output = forward(theirs, part, past, **counted)
         past = getattr(output, cache_name(theirs))
         expected.append(output.logits)
         logits = ours(part, cache=cache, **options).logits_BSV

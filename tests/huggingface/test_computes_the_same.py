@@ -54,7 +54,9 @@ def odd(name: str) -> dict[str, Any]:
         config["max_position_embeddings"] = 37
     if name in ("glm", "glm4"):
         config["head_dim"] = 12  # half of it rotates, in pairs
-    if name in ("phi", "persimmon"):
+    if name == "mamba2":
+        config["head_dim"] = 14  # 6 heads of it are twice the width
+    if name in ("phi", "persimmon", "bamba"):
         config["hidden_size"] = 72  # likewise, of heads that share the width
     if name in ("stablelm", "gpt_neox"):
         config["hidden_size"] = 96  # a quarter of it rotates

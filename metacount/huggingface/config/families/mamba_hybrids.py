@@ -46,6 +46,7 @@ def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
 def bamba(keys: Keys) -> dict[str, Any]:
     """Bamba: Mamba-2 with a few layers of attention, RoPE on half a head."""
     keys.only("hidden_act", "silu")
+    keys.fixed("partial_rotary_factor", 0.5)  # transformers sets it, whatever is written
     fields, bias = block(keys), keys.flag("attention_bias")
     chosen = keys.raw("attn_layer_indices") or []
     if not isinstance(chosen, list) or any(type(i) is not int for i in chosen):
