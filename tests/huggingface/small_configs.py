@@ -165,6 +165,7 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "granitemoehybrid": {"num_hidden_layers": []},
     "bamba": {"num_hidden_layers": [], "head_dim": [], "partial_rotary_factor": []},
     "nemotron_h": {"num_hidden_layers": []},
+    "mamba2": {"head_dim": []},
     "jamba": {"num_hidden_layers": []},
     "minimax_m2": {"head_dim": [8, 12], "partial_rotary_factor": [], "max_position_embeddings": []},
 }

@@ -150,12 +150,13 @@ def multipliers(keys: Keys, head_dim: int, bias: bool) -> dict[str, Any]:
     scale_in = factor["attention_in_multiplier"]
     if bias and scale_in != 1.0:
         keys.differs("attention_in_multiplier does not reach the biases of q, k and v")
+    scores = factor["key_multiplier"] * scale_in * scale_in
     names = ("gate", "x", "b", "c", "step")
     scales = dict(zip(names, ssm, strict=True)) | {"out": factor["ssm_out_multiplier"]}
     return {
         "embedding_scale": factor["embedding_multiplier"],
         "logit_scale": factor["lm_head_multiplier"],
-        "attention_scale": head_dim**-0.5 * factor["key_multiplier"] * scale_in * scale_in,
+        "attention_scale": None if scores == 1.0 else head_dim**-0.5 * scores,
         "attention_out_scale": scale_in * factor["attention_out_multiplier"],
         "gate_scale": gate,
         "ffn_scale": down,
@@ -179,9 +180,8 @@ def numbers(keys: Keys, name: str, count: int) -> list[float]:
 def nemotron_h(keys: Keys) -> dict[str, Any]:
     """Nemotron-H (arXiv:2504.03624): each layer is one of mixer, attention, feed-forward."""
     letters = nemotron_letters(keys)
-    keys.data["num_hidden_layers"] = len(letters)
+    keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
     keys.only("mamba_hidden_act", "silu")
-    keys.given("layers_block_type"), keys.given("hybrid_override_pattern")
     n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
     bias = keys.flag("use_bias")
     keys.only("sliding_window", None)
@@ -264,7 +264,7 @@ FAMILIES = {
         "ssm_multipliers": None, "ssm_in_multiplier": 1.0, "ssm_out_multiplier": 1.0,
     }, ignored=f"{STEPS} num_logits_to_keep"),
     "nemotron_h": decoder("NemotronH", nemotron_h, {
-        "vocab_size": 131072, "hidden_size": 4096, "num_hidden_layers": 4,
+        "vocab_size": 131072, "hidden_size": 4096,
         "tie_word_embeddings": False, "num_attention_heads": 32, "num_key_value_heads": 8,
         "head_dim": 128, "sliding_window": None, "intermediate_size": 21504,
         "mlp_hidden_act": "relu2", "mlp_bias": False, "ssm_state_size": 128,
@@ -274,7 +274,8 @@ FAMILIES = {
         "moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None,
         "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
         "norm_topk_prob": True, "use_bias": False, "layer_norm_epsilon": 1e-5,
-    }, aliases={"layer_types": "layers_block_type", "mamba_n_groups": "n_groups",
+    }, aliases={"layer_types": "layers_block_type", "num_local_experts": "n_routed_experts",
+                "mamba_n_groups": "n_groups",
                 "mamba_d_conv": "conv_kernel", "mamba_dt_min": "time_step_min",
                 "mamba_conv_bias": "use_conv_bias", "mamba_chunk_size": "chunk_size"},
         ignored=f"{STEPS} num_logits_to_keep expand mamba_proj_bias mamba_ssm_cache_dtype "

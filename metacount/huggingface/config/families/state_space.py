@@ -5,9 +5,9 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.llama import LLAMA, block
-from metacount.huggingface.config.families.routing import routed, with_experts
+from metacount.huggingface.config.families.routing import routed
 from metacount.huggingface.config.keys import Keys, is_number
-from metacount.huggingface.config.parts import moe_layout, shortest_period
+from metacount.huggingface.config.parts import shortest_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -172,11 +172,17 @@ def jamba(keys: Keys) -> dict[str, Any]:
         "position": "none",
     }
     some = keys.size("num_experts") > 1
-    stack = [on and some for on in every(keys, "expert_layer", n_layers)]
-    layout = moe_layout(keys, "expert_layer_offset", [stack])
-    experts = routed(keys, "num_experts", "softmax")
-    experts = {**experts, "d_ff_expert": fields["d_ff"]}
-    return without_idle(with_experts(fields, layout, experts))
+    feeds = "".join("FE"[on and some] for on in every(keys, "expert_layer", n_layers))
+    experts = {**routed(keys, "num_experts", "softmax"), "d_ff_expert": fields["d_ff"]}
+    return without_idle(with_letters(fields, feeds, experts))
+
+
+def with_letters(fields: dict[str, Any], letters: str, experts: dict[str, Any]) -> dict[str, Any]:
+    """`fields` with experts in the layers of letter E; a dense width stays where a layer has F."""
+    if "E" not in letters:
+        return {**fields, "ffn_pattern": shortest_period(letters)}
+    kept = {k: v for k, v in fields.items() if k != "d_ff" or "F" in letters}
+    return {**kept, "ffn_pattern": shortest_period(letters), **experts}
 
 
 def every(keys: Keys, name: str, n_layers: int) -> list[bool]:
