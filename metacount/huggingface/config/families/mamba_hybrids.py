@@ -184,7 +184,6 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     keys.only("mamba_hidden_act", "silu")
     n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
     bias = keys.flag("use_bias")
-    keys.only("sliding_window", None)
     fields = {
         **sizes(keys),
         "d_ff": keys.size("intermediate_size"),
@@ -266,7 +265,7 @@ FAMILIES = {
     "nemotron_h": decoder("NemotronH", nemotron_h, {
         "vocab_size": 131072, "hidden_size": 4096,
         "tie_word_embeddings": False, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128, "sliding_window": None, "intermediate_size": 21504,
+        "head_dim": 128, "intermediate_size": 21504,
         "mlp_hidden_act": "relu2", "mlp_bias": False, "ssm_state_size": 128,
         "mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8,
         "conv_kernel": 4, "time_step_min": 0.001, "use_conv_bias": True, "chunk_size": 128,
@@ -280,5 +279,5 @@ FAMILIES = {
                 "mamba_conv_bias": "use_conv_bias", "mamba_chunk_size": "chunk_size"},
         ignored=f"{STEPS} num_logits_to_keep expand mamba_proj_bias mamba_ssm_cache_dtype "
         "n_shared_experts moe_shared_expert_overlap num_nextn_predict_layers "
-        "mtp_layers_block_type time_step_limit attention_bias"),
+        "mtp_layers_block_type time_step_limit attention_bias sliding_window"),
 }  # fmt: skip
