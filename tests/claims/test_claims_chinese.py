@@ -33,7 +33,8 @@ NAME = re.compile(r"\{(\w+)\}")
 NAMES = {
     "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "LLaMA",
     "LayerNorm", "MLA", "Mistral", "Mixtral", "MoE", "QK", "Qwen", "ReLU", "RMSNorm", "RoPE",
-    "Bamba", "Codestral", "Jamba", "Mamba", "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish", "Transformer", "Norm", "PE",
+    "Bamba", "Codestral", "Jamba", "Mamba", "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish",
+    "Transformer", "Norm", "PE",
 }  # fmt: skip
 TERMS = {
     "softmax", "sigmoid", "logit", "logits", "top", "norm", "pre", "sandwich",

@@ -221,5 +221,6 @@ FAMILIES = {
         "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
         "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": "auto",
         "mamba_conv_bias": True, "mamba_proj_bias": False,
-    }, aliases={"num_local_experts": "num_experts"}, ignored=f"{STEPS} num_logits_to_keep sliding_window"),
+    }, aliases={"num_local_experts": "num_experts"},
+        ignored=f"{STEPS} num_logits_to_keep sliding_window"),
 }  # fmt: skip
