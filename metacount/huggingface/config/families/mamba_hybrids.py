@@ -184,8 +184,13 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     keys.only("mamba_hidden_act", "silu")
     n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
     bias = keys.flag("use_bias")
+    if keys.flag("tie_word_embeddings"):
+        keys.notes.append(
+            "tie_word_embeddings: transformers' class stores both tables all the same"
+        )
     fields = {
         **sizes(keys),
+        "tie_embeddings": False,
         "d_ff": keys.size("intermediate_size"),
         **keys.activation("mlp_hidden_act", gated=False),
         "ffn_bias": keys.flag("mlp_bias"),
