@@ -186,7 +186,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     bias = keys.flag("use_bias")
     if keys.flag("tie_word_embeddings"):
         keys.notes.append(
-            "tie_word_embeddings: transformers' class stores both tables all the same"
+            "tie_word_embeddings: transformers' class stores both tables"
         )
     fields = {
         **sizes(keys),
