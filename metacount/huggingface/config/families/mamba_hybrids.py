@@ -185,9 +185,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
     bias = keys.flag("use_bias")
     if keys.flag("tie_word_embeddings"):
-        keys.notes.append(
-            "tie_word_embeddings: transformers' class stores both tables"
-        )
+        keys.notes.append("tie_word_embeddings: transformers' class stores both tables")
     fields = {
         **sizes(keys),
         "tie_embeddings": False,
