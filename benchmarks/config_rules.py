@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parent.parent
-FILE = ROOT / "metacount" / "huggingface" / "config_rules.json"
+FILE = ROOT / "metacount" / "huggingface" / "config" / "config_rules.json"
 sys.path.insert(0, str(ROOT / "tests" / "huggingface"))  # for the small configs
 
 PLAIN = {int: "int", float: "float", bool: "bool", str: "str", type(None): "null", list: "list",

@@ -7,13 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-class StateCache:
-    """What a recurrent layer keeps."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self.states: dict[str, Tensor] = {}
+from metacount.modules.cache import StateCache
 
 
 def in_pieces(module: Any, x_BSD: Tensor, *lengths: int) -> tuple[Tensor, StateCache]:

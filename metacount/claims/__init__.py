@@ -29,7 +29,9 @@ from metacount.claims.finding import Claim, Finding, Sentence, Verdict
 from metacount.claims.text import in_language, translated
 from metacount.languages import LANGUAGES
 
-TOPICS = ("block", "attention", "ffn", "norm", "embedding", "position", "moe", "model")
+TOPICS = (
+    "block", "attention", "recurrent", "ffn", "norm", "embedding", "position", "moe", "model"
+)  # fmt: skip
 DATA = Path(__file__).parent / "data"
 
 # judge -> the file of this package that holds it

@@ -11,6 +11,7 @@ from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
 from metacount.formulas.dim import Dim
+from metacount.formulas.recurrent import mixer_of
 from metacount.spec import legend
 from metacount.units import exact
 
@@ -89,6 +90,15 @@ def _width_norms(spec: ModelSpec) -> Dim:
     return (spec.n_layers * norm.norms_per_block(spec.norm_placement) + last) * each
 
 
+def _state_values(spec: ModelSpec) -> Dim:
+    """Values of the states of all layers, of one sequence of any length; 0 where none has one."""
+    mixer = mixer_of(spec.last_stack.recurrent)
+    if mixer is None:
+        return 0
+    one = sum(state.size for state in mixer.states(spec.last_stack.recurrent))
+    return stack.recurrent_layers(spec) * one
+
+
 def _of_experts(count: Callable[[ModelSpec], Any]) -> Callable[[ModelSpec], Any]:
     """The same count, refused for a model that has no experts."""
 
@@ -137,7 +147,8 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
     "params": model.params,
     "active_params": model.active_params,
     "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
-    "cache_values": lambda spec: sum(stack.attention_layers(spec)) * block.kv_cache_values(spec),
+    "cache_values": lambda spec: model.kv_cache_bytes_per_token(spec, bytes_per_value=1),
+    "state_values": _state_values,
 }
 
 

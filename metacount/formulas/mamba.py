@@ -1,6 +1,6 @@
 """Mamba: a state of d_s values for each of d_i channels, updated by a selective scan.
 
-The paper's letters: D is our d_inner (d_i), N our ssm_state_dim (d_s); dt_rank is r_t here. B and C
+The paper's letters: D is our d_ssm (d_i), N our ssm_state_dim (d_s); dt_rank is r_t here. B and C
 in the code are the paper's input and output matrices, Δ its step.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metacount.formulas.convolution import CONVOLVED, convolution_weights, convolved_positions
 from metacount.formulas.dim import Dim
-from metacount.formulas.terms import TOKENS, Product, Weight
+from metacount.formulas.terms import TOKENS, Product, State, Weight
 
 ROLE = "recurrent"
 
@@ -16,7 +16,7 @@ ROLE = "recurrent"
 def mamba_weights(
     d_model: Dim,
     *,
-    d_inner: Dim,
+    d_ssm: Dim,
     ssm_state_dim: Dim,
     dt_rank: Dim,
     conv_kernel: Dim,
@@ -39,23 +39,23 @@ def mamba_weights(
     Not counted: nothing.
 
     >>> from metacount.formulas.terms import params_of
-    >>> params_of(mamba_weights(2560, d_inner=5120, ssm_state_dim=16, dt_rank=160,
+    >>> params_of(mamba_weights(2560, d_ssm=5120, ssm_state_dim=16, dt_rank=160,
     ...                         conv_kernel=4))  # Mamba 2.8B
     41241600
     """
     read = dt_rank + 2 * ssm_state_dim
     weights = [
-        _weight("in_proj", 2 * d_inner, d_model, rows=TOKENS),
-        *convolution_weights(d_inner, conv_kernel, bias=conv_bias),
-        _weight("x_proj", read, d_inner, rows=TOKENS),
-        _weight("dt_proj", d_inner, dt_rank, rows=TOKENS),
-        _weight("dt_proj.bias", d_inner),
-        _weight("A_log", d_inner, ssm_state_dim),
-        _weight("D", d_inner),
-        _weight("out_proj", d_model, d_inner, rows=TOKENS),
+        _weight("in_proj", 2 * d_ssm, d_model, rows=TOKENS),
+        *convolution_weights(d_ssm, conv_kernel, bias=conv_bias),
+        _weight("x_proj", read, d_ssm, rows=TOKENS),
+        _weight("dt_proj", d_ssm, dt_rank, rows=TOKENS),
+        _weight("dt_proj.bias", d_ssm),
+        _weight("A_log", d_ssm, ssm_state_dim),
+        _weight("D", d_ssm),
+        _weight("out_proj", d_model, d_ssm, rows=TOKENS),
     ]
     if in_bias:
-        weights.append(_weight("in_proj.bias", 2 * d_inner))
+        weights.append(_weight("in_proj.bias", 2 * d_ssm))
     if out_bias:
         weights.append(_weight("out_proj.bias", d_model))
     if norms:
@@ -69,7 +69,7 @@ def _weight(name: str, *shape: Dim, rows: str = "") -> Weight:
     return Weight(role=ROLE, name=name, shape=shape, rows=rows)
 
 
-def mamba_products(*, d_inner: Dim, ssm_state_dim: Dim) -> tuple[Product, ...]:
+def mamba_products(*, d_ssm: Dim, ssm_state_dim: Dim) -> tuple[Product, ...]:
     """Products of activations that the code runs as matrix products: reading the state with C.
 
     [d_i, d_s] @ [d_s, 1] for each token, in prefill as in decode
@@ -79,10 +79,10 @@ def mamba_products(*, d_inner: Dim, ssm_state_dim: Dim) -> tuple[Product, ...]:
     Not counted: the update of the state, which is element by element, and what makes its factors.
 
     >>> from metacount.formulas.terms import flops_of
-    >>> flops_of(mamba_products(d_inner=5120, ssm_state_dim=16), {TOKENS: 128})  # Mamba 2.8B
+    >>> flops_of(mamba_products(d_ssm=5120, ssm_state_dim=16), {TOKENS: 128})  # Mamba 2.8B
     20971520
     """
-    return (Product(role=ROLE, name="state @ C", width=d_inner * ssm_state_dim, per=TOKENS),)
+    return (Product(role=ROLE, name="state @ C", width=d_ssm * ssm_state_dim, per=TOKENS),)
 
 
 def mamba_run(
@@ -99,35 +99,26 @@ def mamba_run(
     return {CONVOLVED: convolved_positions(batch_size, seq_len, conv_kernel, continued=continued)}
 
 
-def mamba_state_values(d_inner: Dim, ssm_state_dim: Dim) -> Dim:
-    """Values of the recurrent state of one sequence in one layer, however long it is.
+def mamba_states(*, d_ssm: Dim, ssm_state_dim: Dim, conv_kernel: Dim) -> tuple[State, ...]:
+    """What one mixer keeps of one sequence, however long it is.
 
-    d_i·d_s, in float32 whatever the model's dtype
+    recurrent  d_i·d_s, in float32 whatever the model's dtype
+    conv       k_c·d_i, the inputs of the last k_c positions; the next token needs k_c - 1 of them
 
-    Returns: values, not bytes.
-    Source: Gu, Dao 2023, arXiv:2312.00752, sec. 2: the hidden state has D·N values for each input.
+    Returns: the states, by the names of the cache.
+    Source: Gu, Dao 2023, arXiv:2312.00752, sec. 2: the hidden state has D·N values for each input;
+    `conv_state` of state-spaces/mamba's `mamba_simple.py` and of transformers' caches.
 
-    >>> mamba_state_values(5120, 16)  # Mamba 2.8B
-    81920
+    >>> [state.size for state in mamba_states(d_ssm=5120, ssm_state_dim=16, conv_kernel=4)]
+    [20480, 81920]
     """
-    return d_inner * ssm_state_dim
+    return (
+        State(name="conv", shape=(d_ssm, conv_kernel)),
+        State(name="recurrent", shape=(d_ssm, ssm_state_dim), bytes_per_value=4),
+    )
 
 
-def mamba_conv_values(d_inner: Dim, conv_kernel: Dim) -> Dim:
-    """Values of the convolution's state of one sequence in one layer.
-
-    k_c·d_i, the inputs of the last k_c positions; the next token needs k_c - 1 of them
-
-    Returns: values, not bytes.
-    Source: `conv_state` of state-spaces/mamba's `mamba_simple.py` and of transformers' caches.
-
-    >>> mamba_conv_values(5120, 4)  # Mamba 2.8B
-    20480
-    """
-    return d_inner * conv_kernel
-
-
-def mamba_scan_flops(n_tokens: Dim, d_inner: Dim, ssm_state_dim: Dim) -> Dim:
+def mamba_scan_flops(n_tokens: Dim, d_ssm: Dim, ssm_state_dim: Dim) -> Dim:
     """FLOPs of the selective scan, whether run as a recurrence or by a fused kernel.
 
     per token, channel and value of its state, 2 FLOPs per multiply-add × 3: the state decays, the
@@ -142,4 +133,4 @@ def mamba_scan_flops(n_tokens: Dim, d_inner: Dim, ssm_state_dim: Dim) -> Dim:
     >>> mamba_scan_flops(128, 5120, 16)  # Mamba 2.8B, 128 tokens
     62914560
     """
-    return 6 * n_tokens * d_inner * ssm_state_dim
+    return 6 * n_tokens * d_ssm * ssm_state_dim

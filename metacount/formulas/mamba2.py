@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from metacount.formulas.convolution import CONVOLVED, convolution_weights, convolved_positions
 from metacount.formulas.dim import Dim, ceil_div
-from metacount.formulas.terms import TOKENS, Product, Weight, flops_of
+from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 
 ROLE = "recurrent"
 # What a product of activations is computed for, over all sequences.
 CHUNKS = "chunks"  # each chunk, the last one filled up
 CHUNK_PAIRS = "pairs of chunk states"  # each pair of the states before and after chunks
-STEPS = "recurrent steps"  # each token of a decode
 
 
 def mamba2_weights(
@@ -72,20 +71,19 @@ def _weight(name: str, *shape: Dim, rows: str = "") -> Weight:
 def mamba2_products(
     *, n_ssm_heads: Dim, ssm_head_dim: Dim, ssm_state_dim: Dim, ssm_chunk_size: Dim
 ) -> tuple[Product, ...]:
-    """Products of activations of the scan: in chunks, and for a decoded token.
+    """Products of activations of the scan in chunks.
 
     per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
                         scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
                         Bᵀ @ x              [d_s, c_s] @ [c_s, p_s]   c_s·d_s·p_s, its state
                         C @ state           [c_s, d_s] @ [d_s, p_s]   c_s·d_s·p_s
     per pair of chunk states and head, the state handed on            d_s·p_s
-    per decoded token and head, the state read with C                 d_s·p_s
 
     B and C are repeated for every head first: the groups save nothing here.
 
     Returns: the products.
-    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1 and eq. 2 (decode).
-    Not counted: decays and masks, and the update of the state in decode, element by element.
+    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1.
+    Not counted: decays and masks.
 
     >>> run = mamba2_run(1, 2048, conv_kernel=4, ssm_chunk_size=256)
     >>> flops_of(mamba2_products(n_ssm_heads=80, ssm_head_dim=64, ssm_state_dim=128,
@@ -100,70 +98,90 @@ def mamba2_products(
         Product(role=ROLE, name="B @ x", width=ssm_chunk_size * state, per=CHUNKS),
         Product(role=ROLE, name="C @ chunk state", width=ssm_chunk_size * state, per=CHUNKS),
         Product(role=ROLE, name="chunk states", width=state, per=CHUNK_PAIRS),
-        Product(role=ROLE, name="state @ C", width=state, per=STEPS),
     )
 
 
+def mamba2_decode_products(
+    *, n_ssm_heads: Dim, ssm_head_dim: Dim, ssm_state_dim: Dim
+) -> tuple[Product, ...]:
+    """Products of activations of one step of the recurrence: the state read with C.
+
+    per token and head [p_s, d_s] @ [d_s, 1]
+
+    Returns: the products.
+    Source: Dao, Gu 2024, arXiv:2405.21060, eq. 2.
+    Not counted: the update of the state, which is element by element, and what makes its factors.
+
+    >>> flops_of(mamba2_decode_products(n_ssm_heads=80, ssm_head_dim=64, ssm_state_dim=128),
+    ...          {TOKENS: 1})  # Mamba-2 2.7B
+    1310720
+    """
+    width = n_ssm_heads * ssm_head_dim * ssm_state_dim
+    return (Product(role=ROLE, name="state @ C", width=width, per=TOKENS),)
+
+
 def mamba2_run(
-    batch_size: Dim,
-    seq_len: Dim,
-    *,
-    conv_kernel: Dim,
-    ssm_chunk_size: Dim,
-    continued: bool = False,
+    batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim, ssm_chunk_size: Dim
 ) -> dict[str, Dim]:
-    """The numbers behind the tags of Mamba-2's terms, in one forward.
+    """The numbers behind the words of Mamba-2's terms in a forward that begins from nothing.
 
-    from nothing:  B·⌈S/c_s⌉ chunks; each chunk's state reaches those after it by one product over
-                   all states before and after chunks, B·(⌈S/c_s⌉ + 1)² pairs, masked or not
-    continued:     one token a sequence, B recurrent steps
+    B·⌈S/c_s⌉ chunks; each chunk's state reaches those after it by one product over all states
+    before and after chunks, B·(⌈S/c_s⌉ + 1)² pairs, masked or not
 
-    Returns: convolved positions, chunks, pairs of chunk states, recurrent steps.
+    Returns: convolved positions, chunks, pairs of chunk states.
     Source: Dao, Gu 2024, arXiv:2405.21060, listing 1; `convolution.convolved_positions`.
 
     >>> mamba2_run(1, 2049, conv_kernel=4, ssm_chunk_size=256)
-    {'convolved positions': 2052, 'chunks': 9, 'pairs of chunk states': 100, 'recurrent steps': 0}
+    {'convolved positions': 2052, 'chunks': 9, 'pairs of chunk states': 100}
     """
-    positions = convolved_positions(batch_size, seq_len, conv_kernel, continued=continued)
-    if continued:
-        return {CONVOLVED: positions, CHUNKS: 0, CHUNK_PAIRS: 0, STEPS: batch_size * seq_len}
     chunks = ceil_div(seq_len, ssm_chunk_size)
-    pairs = batch_size * (chunks + 1) * (chunks + 1)
-    return {CONVOLVED: positions, CHUNKS: batch_size * chunks, CHUNK_PAIRS: pairs, STEPS: 0}
+    return {
+        CONVOLVED: convolved_positions(batch_size, seq_len, conv_kernel),
+        CHUNKS: batch_size * chunks,
+        CHUNK_PAIRS: batch_size * (chunks + 1) * (chunks + 1),
+    }
 
 
-def mamba2_state_values(n_ssm_heads: Dim, ssm_head_dim: Dim, ssm_state_dim: Dim) -> Dim:
-    """Values of the recurrent state of one sequence in one layer, however long it is.
+def mamba2_decode_run(batch_size: Dim) -> dict[str, Dim]:
+    """The numbers behind the words of Mamba-2's terms where one token a sequence is decoded.
 
-    h_s·p_s·d_s, in float32 whatever the model's dtype
+    Returns: convolved positions.
+    Source: `convolution.convolved_positions`.
 
-    Returns: values, not bytes.
-    Source: Dao, Gu 2024, arXiv:2405.21060, sec. 7.2: a state (N, P) for each head.
-
-    >>> mamba2_state_values(80, 64, 128)  # Mamba-2 2.7B
-    655360
+    >>> mamba2_decode_run(1)
+    {'convolved positions': 2}
     """
-    return n_ssm_heads * ssm_head_dim * ssm_state_dim
+    return {CONVOLVED: convolved_positions(batch_size, 1, 1, continued=True)}
 
 
-def mamba2_conv_values(
+def mamba2_states(
+    *,
     n_ssm_heads: Dim,
     ssm_head_dim: Dim,
     n_ssm_groups: Dim,
     ssm_state_dim: Dim,
     conv_kernel: Dim,
-) -> Dim:
-    """Values of the convolution's state of one sequence in one layer.
+) -> tuple[State, ...]:
+    """What one mixer keeps of one sequence, however long it is.
 
-    k_c·(h_s·p_s + 2·g_s·d_s), the inputs of the last k_c positions; the next token needs k_c - 1
+    recurrent  h_s·p_s·d_s, in float32 whatever the model's dtype
+    conv       k_c·(h_s·p_s + 2·g_s·d_s), the inputs of the last k_c positions; the next token
+               needs k_c - 1 of them
 
-    Returns: values, not bytes.
-    Source: `conv_state` of state-spaces/mamba's `mamba2.py` and of transformers' caches.
+    Returns: the states, by the names of the cache.
+    Source: Dao, Gu 2024, arXiv:2405.21060, sec. 7.2: a state (N, P) for each head; `conv_state` of
+    state-spaces/mamba's `mamba2.py` and of transformers' caches.
 
-    >>> mamba2_conv_values(80, 64, 1, 128, 4)  # Mamba-2 2.7B
-    21504
+    >>> [state.size for state in mamba2_states(n_ssm_heads=80, ssm_head_dim=64, n_ssm_groups=1,
+    ...                                        ssm_state_dim=128, conv_kernel=4)]  # 2.7B
+    [21504, 655360]
     """
-    return conv_kernel * (n_ssm_heads * ssm_head_dim + 2 * n_ssm_groups * ssm_state_dim)
+    convolved = n_ssm_heads * ssm_head_dim + 2 * n_ssm_groups * ssm_state_dim
+    shape = (n_ssm_heads, ssm_head_dim, ssm_state_dim)
+    return (
+        State(name="conv", shape=(convolved, conv_kernel)),
+        State(name="recurrent", shape=shape, bytes_per_value=4),
+    )
 
 
 def mamba2_scan_flops(
@@ -191,7 +209,7 @@ def mamba2_scan_flops(
     [8053063680, 21581004800]
     """
     if form == "recurrent":
-        return 6 * n_tokens * mamba2_state_values(n_ssm_heads, ssm_head_dim, ssm_state_dim)
+        return 6 * n_tokens * n_ssm_heads * ssm_head_dim * ssm_state_dim
     products = mamba2_products(
         n_ssm_heads=n_ssm_heads,
         ssm_head_dim=ssm_head_dim,

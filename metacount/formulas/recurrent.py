@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import gated_delta, kimi_delta, lightning
+from metacount.formulas import gated_delta, kimi_delta, lightning, mamba, mamba2
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Product, State, Weight
 from metacount.frozen import frozen
@@ -80,7 +80,51 @@ LIGHTNING = Mixer(
         batch, 1, linear_chunk_size=part.chunk_size, continued=True),
 )  # fmt: skip
 
+
+def _mamba(part: Any) -> dict[str, Dim]:
+    return {"d_ssm": part.d_ssm, "ssm_state_dim": part.state_dim}
+
+
+def _biases(part: Any) -> dict[str, bool]:
+    return {"conv_bias": part.conv_bias, "in_bias": part.in_bias, "out_bias": part.out_bias}
+
+
+MAMBA = Mixer(
+    weights=lambda part, d_model: mamba.mamba_weights(
+        d_model, **_mamba(part), **_biases(part), dt_rank=part.dt_rank,
+        conv_kernel=part.conv_kernel, norms=part.norms == "affine"),
+    states=lambda part: mamba.mamba_states(**_mamba(part), conv_kernel=part.conv_kernel),
+    products=lambda part: mamba.mamba_products(**_mamba(part)),
+    decode_products=lambda part: mamba.mamba_products(**_mamba(part)),
+    run=lambda part, batch, n: mamba.mamba_run(batch, n, conv_kernel=part.conv_kernel),
+    decode_run=lambda part, batch: mamba.mamba_run(
+        batch, 1, conv_kernel=part.conv_kernel, continued=True),
+)  # fmt: skip
+
+
+def _heads(part: Any) -> dict[str, Dim]:
+    return {"n_ssm_heads": part.n_heads, "ssm_head_dim": part.head_dim,
+            "ssm_state_dim": part.state_dim}  # fmt: skip
+
+
+def _convolved(part: Any) -> dict[str, Dim]:
+    return {"n_ssm_groups": part.n_groups, "conv_kernel": part.conv_kernel}
+
+
+MAMBA2 = Mixer(
+    weights=lambda part, d_model: mamba2.mamba2_weights(
+        d_model, **_heads(part), **_convolved(part), **_biases(part), norm=part.norm != "none"),
+    states=lambda part: mamba2.mamba2_states(**_heads(part), **_convolved(part)),
+    products=lambda part: mamba2.mamba2_products(**_heads(part), ssm_chunk_size=part.chunk_size),
+    decode_products=lambda part: mamba2.mamba2_decode_products(**_heads(part)),
+    run=lambda part, batch, n: mamba2.mamba2_run(
+        batch, n, conv_kernel=part.conv_kernel, ssm_chunk_size=part.chunk_size),
+    decode_run=lambda part, batch: mamba2.mamba2_decode_run(batch),
+)  # fmt: skip
+
 MIXERS: dict[str, Mixer] = {
+    "mamba": MAMBA,
+    "mamba2": MAMBA2,
     "gated_delta": GATED_DELTA,
     "kimi_delta": KIMI_DELTA,
     "lightning": LIGHTNING,

@@ -140,7 +140,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         n_heads, n_kv_heads, head_dim = part.n_heads, part.n_kv_heads, part.head_dim
-        self.head_dim, self.norm_eps = head_dim, norms.eps
+        self.head_dim, self.norm_eps, self.out_scale = head_dim, norms.eps, part.out_scale
         self.query_growth, self.rotary_dim = growth, None
         if rope is not None:
             self.rotary_dim = head_dim if rope.rotary_dim is None else rope.rotary_dim
@@ -212,7 +212,8 @@ class Attention(nn.Module):
             q = q + self.relative.content_bias[:, None, :]
         y_BHSK = self.core(q, k, v, visibility, bias)
         y_BSW = y_BHSK.transpose(1, 2).flatten(2)
-        return self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
+        y_BSD = self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
+        return y_BSD if self.out_scale == 1.0 else y_BSD * self.out_scale
 
     def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
         """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""

@@ -41,6 +41,11 @@ def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
     return activate(gate_, name, swish_beta) * up
 
 
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """x times a factor; by 1 it is x itself, and costs nothing."""
+    return x if factor == 1.0 else x * factor
+
+
 class FeedForward(nn.Module):
     """down(act(up(x))): Vaswani et al. 2017, arXiv:1706.03762, eq. 2; their d_ff is our M."""
 
@@ -49,13 +54,14 @@ class FeedForward(nn.Module):
         d_ff, bias = part.d_ff if width is None else width, part.bias
         assert d_ff is not None  # every layer is a mixture: then nobody asks for this
         self.activation, self.swish_beta = part.activation, part.swish_beta
+        self.scale = part.scale
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
         hidden_BSM = activate(self.up_proj(x_BSD), self.activation, self.swish_beta)
-        return self.down_proj(hidden_BSM)
+        return scaled(self.down_proj(hidden_BSM), self.scale)
 
 
 class GatedFeedForward(nn.Module):
@@ -69,15 +75,16 @@ class GatedFeedForward(nn.Module):
         d_ff, bias = part.d_ff if width is None else width, part.bias
         assert d_ff is not None  # every layer is a mixture: then nobody asks for this
         self.activation, self.swish_beta = part.activation, part.swish_beta
+        self.gate_scale, self.scale = part.gate_scale, part.scale
         self.gate_proj = Linear(d_model, d_ff, bias=bias)
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
-        gate_BSM, up_BSM = self.gate_proj(x_BSD), self.up_proj(x_BSD)
+        gate_BSM, up_BSM = scaled(self.gate_proj(x_BSD), self.gate_scale), self.up_proj(x_BSD)
         hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
-        return self.down_proj(hidden_BSM)
+        return scaled(self.down_proj(hidden_BSM), self.scale)
 
 
 def feed_forward(

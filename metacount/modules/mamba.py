@@ -27,7 +27,7 @@ class Mamba(nn.Module):
 
     def __init__(self, part: parts.Mamba, d_model: int, *, norms: Norms) -> None:
         super().__init__()
-        inner, rank, state = part.d_inner, part.dt_rank, part.state_dim
+        inner, rank, state = part.d_ssm, part.dt_rank, part.state_dim
         self.read = (rank, state, state)
         self.in_proj = Linear(d_model, 2 * inner, bias=part.in_bias)
         self.conv1d = CausalConv1d(inner, part.conv_kernel, bias=part.conv_bias)

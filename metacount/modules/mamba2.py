@@ -51,7 +51,7 @@ class Mamba2(nn.Module):
         inner, shared = heads * part.head_dim, groups * part.state_dim
         self.head_dim, self.state_dim, self.chunk_size = (
             part.head_dim, part.state_dim, part.chunk_size)  # fmt: skip
-        self.steps = (part.dt_min, part.dt_max)
+        self.steps, self.scales = (part.dt_min, part.dt_max), part.scales
         self.convolved = (inner, shared, shared)
         self.projected = (inner, sum(self.convolved), heads)
         self.in_proj = Linear(d_model, sum(self.projected), bias=part.in_bias)
@@ -69,7 +69,7 @@ class Mamba2(nn.Module):
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
         """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
         state_BHPN = None if cache is None else cache.states.get("recurrent")
-        z_BSI, mixed, dt_BSH = self.in_proj(x_BSD).split(self.projected, dim=-1)
+        z_BSI, mixed, dt_BSH = self._projected(x_BSD)
         mixed = F.silu(self.conv1d(mixed.transpose(1, 2), cache).transpose(1, 2))
         x_BSI, b, c = mixed.split(self.convolved, dim=-1)
         x_BSHP = at_least_float32(x_BSI).unflatten(-1, (-1, self.head_dim))
@@ -89,7 +89,19 @@ class Mamba2(nn.Module):
             cache.length += x_BSD.shape[1]
         y_BSI = (y_BSHP + self.D[:, None] * x_BSHP).flatten(2)
         y_BSI = y_BSI * F.silu(z_BSI) if self.norm is None else self.norm(y_BSI, z_BSI)
-        return self.out_proj(y_BSI.to(x_BSD.dtype))
+        y_BSD = self.out_proj(y_BSI.to(x_BSD.dtype))
+        return y_BSD if self.scales is None else y_BSD * self.scales.out
+
+    def _projected(self, x_BSD: Tensor) -> tuple[Tensor, ...]:
+        """The gate, what is convolved (x, B and C side by side), and the steps."""
+        projected = self.in_proj(x_BSD).split(self.projected, dim=-1)
+        if self.scales is None:
+            return projected
+        z_BSI, mixed, dt_BSH = projected
+        parts = zip(mixed.split(self.convolved, dim=-1),
+                    (self.scales.x, self.scales.b, self.scales.c), strict=True)  # fmt: skip
+        mixed = torch.cat([part * scale for part, scale in parts], dim=-1)
+        return z_BSI * self.scales.gate, mixed, dt_BSH * self.scales.step
 
     def _of_heads(self, x: Tensor, n_heads: int) -> Tensor:
         """[B, S, groups·N] -> [B, S, H, N]."""

@@ -9,7 +9,9 @@ from torch import nn
 from metacount.modules.gated_delta import GatedDelta
 from metacount.modules.kimi_delta import KimiDelta
 from metacount.modules.lightning import Lightning
-from metacount.spec import gated_delta, kimi_delta, lightning
+from metacount.modules.mamba import Mamba
+from metacount.modules.mamba2 import Mamba2
+from metacount.spec import gated_delta, kimi_delta, lightning, mamba, mamba2
 from metacount.spec.norm import Norms
 
 
@@ -25,6 +27,8 @@ MIXERS: dict[type, Made] = {
     gated_delta.GatedDelta: Made("linear_attn", GatedDelta),
     kimi_delta.KimiDelta: Made("linear_attn", KimiDelta),
     lightning.Lightning: Made("linear_attn", Lightning, by_depth=True),
+    mamba.Mamba: Made("mamba", Mamba),
+    mamba2.Mamba2: Made("mamba", Mamba2),
 }
 
 

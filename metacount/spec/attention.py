@@ -83,6 +83,7 @@ class Attention(Heads):
     qk_norm: str = choice(
         "qk_norm", "RMSNorm of queries and keys: each head, all heads, or without weights (l2)",
         "none", "head", "full", "l2", "layernorm", default="none")  # fmt: skip
+    out_scale: float = number("attention_out_scale", "factor on what attention adds", default=1.0)
     sinks: bool = flag(
         "attention_sinks",
         "one learned logit per query head in the softmax's denominator",

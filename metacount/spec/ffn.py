@@ -33,6 +33,9 @@ class FeedForward:
     )
     bias: bool = flag("ffn_bias", "a bias on each matrix of the feed-forward", default=False)
     swish_beta: float = number("swish_beta", "beta of silu", default=1.0)
+    gate_scale: float = number("gate_scale", "factor on the gate, before its activation",
+                               default=1.0)  # fmt: skip
+    scale: float = number("ffn_scale", "factor on the output of the feed-forward", default=1.0)
 
     def check(self) -> None:
         """Raise `SpecError` for an activation that does not go with the rest."""
@@ -42,6 +45,9 @@ class FeedForward:
         if self.activation == "identity" and not self.gated:
             raise SpecError("activation", "identity without a gate is one linear map", "identity",
                             "set gated (bilinear)")  # fmt: skip
+        if self.gate_scale != 1.0 and not self.gated:
+            raise SpecError("gate_scale", "belongs to a gated feed-forward", self.gate_scale,
+                            "set gated, or leave gate_scale out")  # fmt: skip
         if self.swish_beta != 1.0 and self.activation != "silu":
             raise SpecError("swish_beta", "belongs to activation silu", self.swish_beta,
                             "leave swish_beta out")  # fmt: skip

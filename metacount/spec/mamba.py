@@ -27,8 +27,8 @@ class Mamba(StateSpace):
 
     word = "mamba"
 
-    d_inner: int = size(
-        "d_inner", "d_i", "channels of a Mamba mixer, each with a state", "channels")  # fmt: skip
+    d_ssm: int = size(
+        "d_ssm", "d_i", "channels of a Mamba mixer, each with a state", "channels")  # fmt: skip
     dt_rank: int = size(
         "dt_rank", "r_t", "rank of the projection that gives each channel its step", "values",
         "time_step_rank mamba_dt_rank")  # fmt: skip

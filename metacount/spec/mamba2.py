@@ -3,9 +3,37 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.frozen import fields, frozen
 from metacount.spec.attention import at_most, divides
-from metacount.spec.field import MAX_TOKENS, choice, number, part, size
+from metacount.spec.field import MAX_TOKENS, choice, number, part, record, size
 from metacount.spec.mamba import StateSpace
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+@frozen
+class Scales:
+    """Factors on what the projection into a Mamba-2 mixer gives, and on what leaves the mixer."""
+
+    gate: float = 1.0
+    x: float = 1.0
+    b: float = 1.0
+    c: float = 1.0
+    step: float = 1.0
+    out: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in self.to_dict().items():
+            real = isinstance(value, int | float) and not isinstance(value, bool)
+            if not real or not 0 < value < 1e12:
+                raise SpecError(f"ssm_scales.{name}", "must be a positive number", value,
+                                "choose one below 1e12")  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, in order."""
+        return {name: getattr(self, name) for name in fields(Scales)}
 
 
 @part
@@ -31,6 +59,10 @@ class Mamba2(StateSpace):
         "gated", "before_gate", "none", default="gated")  # fmt: skip
     dt_min: float | None = number("ssm_dt_min", "smallest step, after softplus", default=None)
     dt_max: float | None = number("ssm_dt_max", "largest step, after softplus", default=None)
+
+    scales: Scales | None = record(
+        "ssm_scales", "factors on gate, x, b, c and step where they are made, and on its output",
+        Scales, default=None)  # fmt: skip
 
     def check(self) -> None:
         """Raise `SpecError` unless the heads fall into groups and a step is left."""

@@ -19,6 +19,8 @@ from metacount.spec.gated_delta import GatedDelta
 from metacount.spec.kimi_delta import KimiDelta
 from metacount.spec.law import Law
 from metacount.spec.lightning import Lightning
+from metacount.spec.mamba import Mamba
+from metacount.spec.mamba2 import Mamba2
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
@@ -51,7 +53,7 @@ class Stack:
     recurrent: Any = one_of(
         choice("recurrent", "mixer that keeps a state of fixed size, beside or for attention",
                default="none"),
-        NoRecurrent, GatedDelta, KimiDelta, Lightning)  # fmt: skip
+        NoRecurrent, GatedDelta, KimiDelta, Lightning, Mamba, Mamba2)  # fmt: skip
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",

@@ -153,13 +153,17 @@ def test_the_routers_of_transformers_take_the_orders_that_ours_were_found_to_tak
     from types import SimpleNamespace
 
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssTopKRouter
+    from transformers.models.granitemoehybrid.modeling_granitemoehybrid import (
+        GraniteMoeHybridTopKRouter,
+    )
     from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
     sizes = {"hidden_size": D, "num_experts_per_tok": 2, "num_local_experts": 8, "num_experts": 8}
     config = SimpleNamespace(**sizes, norm_topk_prob=True)
     x_ND = values(30, D, seed=21).float()
-    for kind in (GptOssTopKRouter, MixtralTopKRouter, Qwen3MoeTopKRouter):
+    kinds = (GptOssTopKRouter, GraniteMoeHybridTopKRouter, MixtralTopKRouter, Qwen3MoeTopKRouter)
+    for kind in kinds:
         router = kind(config)
         with torch.no_grad():
             router.weight.copy_(values(8, D, seed=22))
@@ -169,8 +173,9 @@ def test_the_routers_of_transformers_take_the_orders_that_ours_were_found_to_tak
         # softmax over the two chosen: order b
         torch.testing.assert_close(weights, largest.values.softmax(-1), rtol=1e-5, atol=1e-6)
     told = judge_claim("gate-softmax-order-b").correct.partition("; not")[0]
+    granite = "granite-4.0-h-small, granite-4.0-h-tiny"
     same = "mixtral-8x7b, qwen3-235b-a22b, qwen3-30b-a3b, qwen3-next-80b-a3b, qwen3.5-35b-a3b-text"
-    assert told == f"gpt-oss-20b, minimax-text-01, {same}"
+    assert told == f"gpt-oss-20b, {granite}, minimax-text-01, {same}"
 
 
 def test_the_balancing_loss_of_transformers_is_the_stated_one_for_every_k() -> None:

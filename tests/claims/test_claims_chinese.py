@@ -33,12 +33,13 @@ NAME = re.compile(r"\{(\w+)\}")
 NAMES = {
     "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "LLaMA",
     "LayerNorm", "MLA", "Mistral", "Mixtral", "MoE", "QK", "Qwen", "ReLU", "RMSNorm", "RoPE",
-    "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish", "Transformer", "Norm", "PE",
+    "Bamba", "Codestral", "Jamba", "Mamba", "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish",
+    "Transformer", "Norm", "PE",
 }  # fmt: skip
 TERMS = {
     "softmax", "sigmoid", "logit", "logits", "top", "norm", "pre", "sandwich",
     "base", "torch", "sin", "cos", "tanh", "erf", "sqrt", "max", "silu", "gelu", "relu", "conj",
-    "pos", "eps", "weight", "bias", "float", "bf", "meta",
+    "pos", "eps", "weight", "bias", "float", "bf", "meta", "floor", "recurrent",
 }  # fmt: skip
 CODE = {
     *(name for name in FIELDS if "_" in name),

@@ -39,6 +39,12 @@ NUMBERS: dict[str, tuple[str, int]] = {
         WRONG,
         2 * 32000 * 4096 + 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 4096,
     ),
+    # 80 heads of 64·128, four inputs of 80·64 + 2·128 channels
+    "mamba2-state": (RIGHT, 64 * (80 * 64 * 128 + 4 * (80 * 64 + 2 * 128))),
+    # 128 heads, 8 groups; Mistral 7B: 2·8·128 values a layer in 32 layers, a thousand tokens
+    "codestral-mamba-state": (RIGHT, 64 * (128 * 64 * 128 + 4 * (128 * 64 + 2 * 8 * 128))),
+    "jamba-cache": (RIGHT, 4 * 2 * 8 * 128),
+    "bamba-attention-layers": (RIGHT, 3 * 2 * 8 * 128),
     "swiglu-eight-thirds": (RIGHT, 43 * 256),  # 32768/3 = 10922.67; 42·256 = 10752 is less
     "mixtral-expert": (RIGHT, 3 * 4096 * 14336),
     "mixtral-expert-is-llama-ffn": (WRONG, 3 * 4096 * 14336),
@@ -159,7 +165,7 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def test_no_claim_is_without_a_test() -> None:
     assert sorted(ALL) == sorted([*NUMBERS, *SAID])
-    assert len(ALL) == len(claims()) == 81
+    assert len(ALL) == len(claims()) == 85
     assert not NUMBERS.keys() & SAID.keys()
 
 

@@ -14,22 +14,22 @@ from tests.command_line import refused
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("formula", "type:mamba2"),
-        ("formula", "type:mamba2", "--quantity", "matmul_flops", "--latex"),
-        ("check", "12*n_layers*d_model**2", "type:mamba2"),
-        ("count", "type:mamba2", "--conventions"),
+        ("formula", "type:zamba2"),
+        ("formula", "type:zamba2", "--quantity", "matmul_flops", "--latex"),
+        ("check", "12*n_layers*d_model**2", "type:zamba2"),
+        ("count", "type:zamba2", "--conventions"),
     ],
 )
 def test_a_model_without_a_formula_names_what_works(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     error = refused(capsys, *arguments)
-    assert "`metacount formula type:mamba2 --from-code`" in error
-    assert "`metacount count type:mamba2`" in error
+    assert "`metacount formula type:zamba2 --from-code`" in error
+    assert "`metacount count type:zamba2`" in error
 
 
 def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "formula", "type:mamba")
+    error = refused(capsys, "formula", "type:zamba")
     commands = re.findall(r"`metacount ([^`]*)`", error)
     assert len(commands) == 2
     for command in commands:
@@ -40,7 +40,7 @@ def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_of_all_sizes_names_what_works(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "verify", "type:mamba2", "--all-sizes")
+    error = refused(capsys, "verify", "type:zamba2", "--all-sizes")
     assert "type:NAME of a mapped type" in error
-    error = refused(capsys, "count", "type:mamba2", "--set", "n_layers=2")
+    error = refused(capsys, "count", "type:zamba2", "--set", "n_layers=2")
     assert "change its config.json instead" in error

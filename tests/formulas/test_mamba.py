@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from metacount.formulas.convolution import CONVOLVED, convolved_positions
 from metacount.formulas.mamba import (
-    mamba_conv_values,
     mamba_products,
     mamba_run,
     mamba_scan_flops,
-    mamba_state_values,
+    mamba_states,
     mamba_weights,
 )
 from metacount.formulas.terms import TOKENS, flops_of, params_of
 
 # d=13, d_i=17, d_s=5, r_t=3, k_c=4
-SIZES: dict[str, Any] = {"d_inner": 17, "ssm_state_dim": 5, "dt_rank": 3, "conv_kernel": 4}
+SIZES: dict[str, Any] = {"d_ssm": 17, "ssm_state_dim": 5, "dt_rank": 3, "conv_kernel": 4}
 SMALL = st.integers(1, 30)
 
 # in 2·17·13 = 442, conv 17·4 = 68, x (3 + 2·5)·17 = 221, dt 17·3 = 51 and 17, A 17·5 = 85,
@@ -65,7 +64,7 @@ def test_convolved_positions_by_hand(
 
 
 def test_flops_by_hand() -> None:
-    terms = (*mamba_weights(13, **SIZES), *mamba_products(d_inner=17, ssm_state_dim=5))
+    terms = (*mamba_weights(13, **SIZES), *mamba_products(d_ssm=17, ssm_state_dim=5))
     # 7 tokens × (442 + 221 + 51 + 221 + 17·5) = 7140, 10 positions × 68 = 680: 7820 multiply-adds
     assert flops_of(terms, {TOKENS: 7, **mamba_run(1, 7, conv_kernel=4)}) == 15640
     # 1 token × 1020 + 2 positions × 68 = 1156
@@ -74,13 +73,14 @@ def test_flops_by_hand() -> None:
 
 
 def test_states_by_hand() -> None:
-    assert mamba_state_values(17, 5) == 85
-    assert mamba_conv_values(17, 4) == 68
+    conv, recurrent = mamba_states(d_ssm=17, ssm_state_dim=5, conv_kernel=4)
+    assert (conv.name, conv.size, conv.bytes_per_value) == ("conv", 68, None)
+    assert (recurrent.name, recurrent.size, recurrent.bytes_per_value) == ("recurrent", 85, 4)
 
 
 @given(SMALL, SMALL, SMALL)
 def test_the_scan_is_three_multiply_adds_of_which_reading_is_one(n: int, i: int, s: int) -> None:
-    read = flops_of(mamba_products(d_inner=i, ssm_state_dim=s), {TOKENS: n})
+    read = flops_of(mamba_products(d_ssm=i, ssm_state_dim=s), {TOKENS: n})
     assert mamba_scan_flops(n, i, s) == 3 * read
 
 
@@ -90,6 +90,6 @@ def test_twice_the_channels_twice_the_params(d: int, i: int, s: int, r: int, k: 
 
     def params(inner: int) -> int:
         sizes = {"ssm_state_dim": s, "dt_rank": r, "conv_kernel": k}
-        return params_of(mamba_weights(d, d_inner=inner, **sizes))  # type: ignore[no-any-return]
+        return params_of(mamba_weights(d, d_ssm=inner, **sizes))  # type: ignore[no-any-return]
 
     assert params(2 * i) == 2 * params(i)

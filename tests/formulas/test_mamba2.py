@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount.formulas.mamba2 import (
-    mamba2_conv_values,
+    mamba2_decode_products,
+    mamba2_decode_run,
     mamba2_products,
     mamba2_run,
     mamba2_scan_flops,
-    mamba2_state_values,
+    mamba2_states,
     mamba2_weights,
 )
 from metacount.formulas.terms import TOKENS, flops_of, params_of
@@ -45,7 +46,6 @@ def test_the_last_chunk_is_filled_up(length: int, chunks: int) -> None:
     assert found["convolved positions"] == 2 * (max(length, 4) + 3)
     assert found["chunks"] == 2 * chunks
     assert found["pairs of chunk states"] == 2 * (chunks + 1) ** 2
-    assert found["recurrent steps"] == 0
 
 
 def test_flops_by_hand() -> None:
@@ -54,8 +54,8 @@ def test_flops_by_hand() -> None:
     # 3 chunks × 6 heads × (9·7 + 9·5 + 2·3·5·7) = 18·318 = 5724; 16 pairs × 6·35 = 3360
     assert flops_of(terms, {TOKENS: 7, **mamba2_run(1, 7, **CHUNK)}) == 2 * 22688
     # 1 token × 1612 + 2 positions × 232 + 6·35
-    run = {TOKENS: 1, **mamba2_run(1, 1, **CHUNK, continued=True)}
-    assert flops_of(terms, run) == 2 * 2286
+    terms = (*mamba2_weights(13, **SIZES), *mamba2_decode_products(**SCAN))
+    assert flops_of(terms, {TOKENS: 1, **mamba2_decode_run(1)}) == 2 * 2286
 
 
 def test_scan_by_hand() -> None:
@@ -66,8 +66,9 @@ def test_scan_by_hand() -> None:
 
 
 def test_states_by_hand() -> None:
-    assert mamba2_state_values(6, 5, 7) == 210
-    assert mamba2_conv_values(6, 5, 2, 7, 4) == 232
+    conv, recurrent = mamba2_states(**SIZES)
+    assert (conv.name, conv.size, conv.bytes_per_value) == ("conv", 232, None)
+    assert (recurrent.name, recurrent.size, recurrent.bytes_per_value) == ("recurrent", 210, 4)
 
 
 @given(st.integers(1, 40), st.integers(2, 9))

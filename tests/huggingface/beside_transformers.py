@@ -7,6 +7,7 @@ the other through each side's own cache, and the gradients of a loss for every p
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -72,9 +73,15 @@ def forward(theirs: Any, ids: Tensor, past: Any, **options: Any) -> Any:
     else:
         options["input_ids"] = ids
     if past is not None:
-        options["past_key_values"] = past
+        options[cache_name(theirs)] = past
     with in_float64():
         return theirs(**options)
+
+
+def cache_name(theirs: Any) -> str:
+    """Mamba's cache has a name of its own."""
+    takes = inspect.signature(theirs.forward).parameters
+    return "cache_params" if "cache_params" in takes else "past_key_values"
 
 
 def our_logits(ours: Model, ids: Tensor, **options: Any) -> Tensor:
@@ -138,9 +145,12 @@ def decode_apart(ours: Model, theirs: Any) -> float:
     options: dict[str, Any] = {}
     if ours.spec.has_encoder:
         options["memory_BTD"] = ours.encode(tokens(3, SOURCE))
+    counted: dict[str, Any] = {"use_cache": True}
     for part in [ids[:, :PREFILL], *ids[:, PREFILL:].split(1, dim=1)]:
-        output = forward(theirs, part, past, use_cache=True)
-        past = output.past_key_values
+        if theirs.config.model_type == "bamba":  # alone it begins at position 0 again
+            counted["position_ids"] = torch.arange(cache.length, cache.length + part.shape[1])[None]
+        output = forward(theirs, part, past, **counted)
+        past = getattr(output, cache_name(theirs))
         expected.append(output.logits)
         logits = ours(part, cache=cache, **options).logits_BSV
         assert logits is not None

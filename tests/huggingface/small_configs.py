@@ -43,6 +43,11 @@ DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_hea
 T5 = {"d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2,
       "num_heads": 6, "vocab_size": 101}  # fmt: skip
 
+STATE = {**{k: SIZES[k] for k in ("hidden_size", "vocab_size", "pad_token_id")},
+         "num_hidden_layers": 3, "conv_kernel": 3}  # fmt: skip
+HEADS = {"mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 7,
+         "mamba_chunk_size": 5, "mamba_d_conv": 3}  # fmt: skip
+
 SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "ministral3", "internlm3", "granite", "olmo", "olmo2", "cohere",
                      "stablelm", "phi"), SIZES),
@@ -98,6 +103,21 @@ SMALL: dict[str, dict[str, Any]] = {
     "bart": {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
              "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
              "vocab_size": 101, "max_position_embeddings": 64, **NEEDED["bart"]},
+    **{key: {**STATE, "state_size": 5, "time_step_rank": 4} for key in ("mamba", "falcon_mamba")},
+    "mamba2": {**STATE, "state_size": 7, "num_heads": 6, "head_dim": 16, "n_groups": 2,
+               "chunk_size": 5},
+    "jamba": {**SIZES, "attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 6,
+              "num_experts_per_tok": 2, "mamba_d_state": 5, "mamba_dt_rank": 4, "mamba_d_conv": 3},
+    "bamba": {**SIZES, **HEADS, "attn_layer_indices": [1]},
+    "granitemoehybrid": {**SIZES, **HEADS, **LOCAL, "shared_intermediate_size": 40,
+                         "layer_types": ["mamba", "attention", "mamba", "mamba"]},
+    "falcon_h1": {**SIZES, **HEADS, "mamba_d_ssm": 96, "mamba_rms_norm": True,
+                  "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9], "mlp_multipliers": [0.8, 0.7]},
+    "nemotron_h": {**{k: v for k, v in WIDE.items() if k != "num_hidden_layers"},
+                   "hybrid_override_pattern": "ME*-ME", "mamba_num_heads": 6, "mamba_head_dim": 16,
+                   "n_groups": 2, "ssm_state_size": 7, "chunk_size": 5, "conv_kernel": 3,
+                   "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                   "moe_shared_expert_intermediate_size": 40},
     "electra": {**POSITIONS, "embedding_size": 20},
     "modernbert": {**NO_KV, "local_attention": 9, "bos_token_id": 1, "eos_token_id": 2,
                    "sep_token_id": 2, "cls_token_id": 1},
@@ -129,6 +149,14 @@ DRAWN: dict[str, list[Any]] = {
     "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"], "num_decoder_layers": [1, 3, None],
     "encoder_layers": [1, 2], "decoder_layers": [1, 3], "scale_embedding": [True, False],
     "router_bias": [True, False], "max_position_embeddings": [48, 80],
+    "state_size": [2, 5], "mamba_d_state": [2, 5], "ssm_state_size": [2, 5],
+    "conv_kernel": [1, 4], "mamba_d_conv": [1, 4], "chunk_size": [2, 64],
+    "mamba_chunk_size": [2, 64], "use_conv_bias": [True, False], "mamba_conv_bias": [True, False],
+    "mamba_proj_bias": [True, False], "projectors_bias": [True, False],
+    "mamba_rms_norm": [True, False], "mamba_norm_before_gate": [True, False],
+    "time_step_rank": [3, "auto"], "mamba_dt_rank": [3, "auto"], "attn_layer_period": [2, 4],
+    "expert_layer_period": [2, 3], "attn_layer_indices": [[0], [1, 2], [3]],
+    "position_embedding_type": ["rope", None], "mamba_n_groups": [1, 3, 6],
 }  # fmt: skip
 
 # Where a value of DRAWN is none that transformers, or a spec, can have.
@@ -149,12 +177,24 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     # a spec has no partly rotated head whose rotated width is odd
     "glm4_moe": {"head_dim": [8, 12]},
     # with linear layers alone transformers' cache does not know its length
-    **{key: {"num_hidden_layers": [4, 5], "head_dim": [8, 16, 24], "partial_rotary_factor": []}
-       for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
-    "kimi_linear": {"num_hidden_layers": [5, 6], "num_key_value_heads": [],
-                    "first_k_dense_replace": [], "n_shared_experts": []},
+    **{
+        key: {"num_hidden_layers": [4, 5], "head_dim": [8, 16, 24], "partial_rotary_factor": []}
+        for key in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+    },
+    "kimi_linear": {
+        "num_hidden_layers": [5, 6],
+        "num_key_value_heads": [],
+        "first_k_dense_replace": [],
+        "n_shared_experts": [],
+    },
     "olmo_hybrid": {"num_hidden_layers": [2, 3, 5], "partial_rotary_factor": []},
     "minimax": {"head_dim": [8, 14], "sliding_window": [None]},
+    # their layers are named one by one, and heads and groups must go together
+    "granitemoehybrid": {"num_hidden_layers": []},
+    "bamba": {"num_hidden_layers": [], "head_dim": [], "partial_rotary_factor": []},
+    "nemotron_h": {"num_hidden_layers": []},
+    "mamba2": {"head_dim": []},
+    "jamba": {"num_hidden_layers": []},
     "minimax_m2": {"head_dim": [8, 12], "partial_rotary_factor": [], "max_position_embeddings": []},
 }
 

@@ -56,7 +56,9 @@ def odd(name: str) -> dict[str, Any]:
         config["head_dim"] = 12  # half of it rotates, in pairs
     if name.startswith(("qwen3_next", "qwen3_5")):
         config["head_dim"] = 16  # a quarter of it, more than one pair
-    if name in ("phi", "persimmon"):
+    if name == "mamba2":
+        config["head_dim"] = 14  # 6 heads of it are twice the width
+    if name in ("phi", "persimmon", "bamba"):
         config["hidden_size"] = 72  # likewise, of heads that share the width
     if name in ("stablelm", "gpt_neox"):
         config["hidden_size"] = 96  # a quarter of it rotates

@@ -87,7 +87,7 @@ JAMBA = {"hidden_size": 3, "mamba_d_state": 5, "mamba_dt_rank": 3, "mamba_d_conv
     ],
 )  # fmt: skip
 def test_mamba(kind: str, name: str, keys: dict[str, Any], options: dict[str, Any]) -> None:
-    part = MambaPart(conv_kernel=4, state_dim=5, d_inner=6, dt_rank=3, **options)
+    part = MambaPart(conv_kernel=4, state_dim=5, d_ssm=6, dt_rank=3, **options)
     compared(mixer(kind, name, keys), Mamba(part, keys["hidden_size"], norms=RMS),
              keys["hidden_size"])  # fmt: skip
 
@@ -160,8 +160,8 @@ def measured(theirs: Any, ours: Any, config: Any, sizes: tuple[int, int, int]) -
             for n in (length, 1):
                 found[-1].append(flops(module, torch.empty(batch, n, width), **given))
     layer = cache.layers[0]
-    found[0] += [layer.recurrent_states[0].numel(), layer.conv_states[0].numel()]
-    found[1] += [own.states["recurrent"].numel(), own.states["conv"].numel()]
+    found[0] += [layer.conv_states[0].numel(), layer.recurrent_states[0].numel()]
+    found[1] += [own.states["conv"].numel(), own.states["recurrent"].numel()]
     assert own.states["recurrent"].dtype == layer.recurrent_states[0].dtype == torch.float32
     return found
 
@@ -177,10 +177,10 @@ def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int,
 
     config = MambaConfig(hidden_size=width, state_size=state, time_step_rank=rank, expand=2,
                          conv_kernel=kernel, num_hidden_layers=1)  # fmt: skip
-    part = MambaPart(conv_kernel=kernel, state_dim=state, d_inner=2 * width, dt_rank=rank)
+    part = MambaPart(conv_kernel=kernel, state_dim=state, d_ssm=2 * width, dt_rank=rank)
     with torch.device("meta"):
         theirs, ours = MambaMixer(config, 0).eval(), Mamba(part, width, norms=RMS)
-    inner = {"d_inner": 2 * width, "ssm_state_dim": state}
+    inner = {"d_ssm": 2 * width, "ssm_state_dim": state}
     weights = mamba_formulas.mamba_weights(width, **inner, dt_rank=rank, conv_kernel=kernel)
     terms = (*weights, *mamba_formulas.mamba_products(**inner))
     prefill = mamba_formulas.mamba_run(b, n, conv_kernel=kernel)
@@ -189,8 +189,7 @@ def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int,
         params_of(weights),
         flops_of(terms, {TOKENS: b * n, **prefill}),
         flops_of(terms, {TOKENS: b, **decode}),
-        b * mamba_formulas.mamba_state_values(**inner),
-        b * mamba_formulas.mamba_conv_values(2 * width, kernel),
+        *(b * one.size for one in mamba_formulas.mamba_states(**inner, conv_kernel=kernel)),
     ]
     assert measured(theirs, ours, config, (b, n, width)) == [expected, expected]
 
@@ -216,15 +215,13 @@ def test_counts_of_mamba2(
     scan = {"n_ssm_heads": heads, "ssm_head_dim": p, "ssm_state_dim": state}
     sizes = {**scan, "n_ssm_groups": groups, "conv_kernel": kernel}
     weights = mamba2_formulas.mamba2_weights(width, **sizes)
-    terms = (*weights, *mamba2_formulas.mamba2_products(**scan, ssm_chunk_size=chunk))
-    run = {"conv_kernel": kernel, "ssm_chunk_size": chunk}
-    prefill = mamba2_formulas.mamba2_run(b, n, **run)
-    decode = mamba2_formulas.mamba2_run(b, 1, **run, continued=True)
+    chunks = (*weights, *mamba2_formulas.mamba2_products(**scan, ssm_chunk_size=chunk))
+    step = (*weights, *mamba2_formulas.mamba2_decode_products(**scan))
+    prefill = mamba2_formulas.mamba2_run(b, n, conv_kernel=kernel, ssm_chunk_size=chunk)
     expected = [
         params_of(weights),
-        flops_of(terms, {TOKENS: b * n, **prefill}),
-        flops_of(terms, {TOKENS: b, **decode}),
-        b * mamba2_formulas.mamba2_state_values(**scan),
-        b * mamba2_formulas.mamba2_conv_values(**sizes),
+        flops_of(chunks, {TOKENS: b * n, **prefill}),
+        flops_of(step, {TOKENS: b, **mamba2_formulas.mamba2_decode_run(b)}),
+        *(b * one.size for one in mamba2_formulas.mamba2_states(**sizes)),
     ]
     assert measured(theirs, ours, config, (b, n, width)) == [expected, expected]

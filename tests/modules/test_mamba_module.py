@@ -25,7 +25,7 @@ from metacount.spec import mamba as parts
 from metacount.spec.norm import Norms
 
 # d=11, d_i=6, d_s=5, r_t=3
-SIZES: dict[str, Any] = {"conv_kernel": 4, "state_dim": 5, "d_inner": 6, "dt_rank": 3}
+SIZES: dict[str, Any] = {"conv_kernel": 4, "state_dim": 5, "d_ssm": 6, "dt_rank": 3}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "biases": {"in_bias": True, "out_bias": True},

@@ -170,8 +170,8 @@ def test_the_page_of_the_api_is_that_of_the_command(
         (("gpt2", "--html", "p.html", "--quantity", "matmul_flops"), "--quantity belongs to"),
         (("gpt2", "--html", "p.html", "--lang", "zh"), "a page has no --over and no --lang"),
         # transformers alone knows it: there is no closed form
-        (("type:mamba", "--html", "p.html"), "has no spec, so there is no formula"),
-        (("gpt2", "type:mamba", "--html", "p.html"), "has no spec, so there is no formula"),
+        (("type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),
+        (("gpt2", "type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),
     ],
 )
 def test_what_makes_no_page(

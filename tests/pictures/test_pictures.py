@@ -244,7 +244,7 @@ def test_names_in_any_letters(
         (("bert-base", "--quantity", "kv_cache_bytes"), "kv_cache_bytes is 0 for all"),
         (("bert-base", "--quantity", "decode_matmul_flops"), "has no decode step"),
         (("--caches", "bert-base"), "keeps no cache"),
-        (("--caches", "type:mamba"), "type:mamba has no spec, so there is no formula"),
+        (("--caches", "type:zamba"), "type:zamba has no spec, so there is no formula"),
         (("--caches", "gpt2", "--over", "n_layers=2"), "--over belongs to MODEL; leave it out"),
         (("--caches", "gpt2", "--quantity", "matmul_flops"), "--quantity belongs to a picture of"),
         (("--activations", "rleu"), "there is no activation 'rleu'; did you mean relu"),

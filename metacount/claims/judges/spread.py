@@ -31,7 +31,8 @@ def catalog_shares(claim: Claim) -> Finding:
     for entry, spec in models():
         roles = params_by_role(spec)
         total = sum(roles.values())
-        if spec.kind != "decoder" or spec.is_moe or not low <= total <= high:
+        hybrid = spec.is_moe or not spec.last_stack.uniform
+        if spec.kind != "decoder" or hybrid or not low <= total <= high:
             continue
         if spec.recurrent != "none":  # the statement is about attention
             continue
@@ -58,7 +59,8 @@ def catalog_shares(claim: Claim) -> Finding:
     return Finding(
         verdict=RIGHT if len(holds) == n else CONDITIONAL if holds else WRONG,
         says=say(
-            "In {n} dense decoders of the catalog from {smallest} to {largest}: {told}. "
+            "In {n} dense decoders of the catalog with attention in every layer, from {smallest} "
+            "to {largest}: {told}. "
             "The stated shares are met, within {about} each, by {models}.",
             n=n,
             smallest=options["smallest"],

@@ -119,6 +119,8 @@ def _parts(
     stem, place = _place(module, dialect, spec)
     if spec.norm_placement == "post" and isinstance(place, str):
         place = POST_NORMS.get(place, place)
+    if place == "input_layernorm" and _feeds_forward_alone(stem, spec):
+        place = "post_attention_layernorm"
     if place is None:
         raise WeightsError(f"{name} is left over: no place in a reference is known for it")
     place = Place((place,)) if isinstance(place, str) else place
@@ -129,6 +131,12 @@ def _parts(
         raise _other_shape(name, value, [])
     targets = (f"{stem}{target}" + (f".{leaf}" if leaf else "") for target in place.modules)
     return zip(targets, parts, strict=True)
+
+
+def _feeds_forward_alone(stem: str, spec: ModelSpec) -> bool:
+    """Whether a block has no mixer: its one norm is then the feed-forward's (Nemotron-H)."""
+    index = stem.removesuffix(".").rpartition(".")[2]
+    return index.isdecimal() and spec.last_stack.mixer_of(int(index)) == "N"
 
 
 def _place(module: str, dialect: Dialect, spec: ModelSpec) -> tuple[str, str | Place | None]:

@@ -18,6 +18,8 @@ from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
 from metacount.modules.kimi_delta import KimiDelta
 from metacount.modules.lightning import Lightning
+from metacount.modules.mamba import Mamba
+from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -36,11 +38,14 @@ ROLE_OF: dict[type[nn.Module], str] = {
     GatedDelta: "recurrent",
     KimiDelta: "recurrent",
     Lightning: "recurrent",
+    Mamba: "recurrent",
+    Mamba2: "recurrent",
     FeedForward: "ffn",
     GatedFeedForward: "ffn",
     MixtureOfExperts: "moe",
     LayerNorm: "norm",
     RMSNorm: "norm",
+    GatedNorm: "norm",
     HeadTransform: "head",
     OutputHead: "head",
     Pooler: "other",

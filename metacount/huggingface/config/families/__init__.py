@@ -19,6 +19,8 @@ FILES = {
     "latent": "deepseek_v2 deepseek_v3 minicpm3",
     "linear_attention": "qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid minimax",
     "kimi": "kimi_linear",
+    "state_space": "mamba falcon_mamba mamba2 jamba",
+    "mamba_hybrids": "bamba granitemoehybrid falcon_h1 nemotron_h",
     "seq2seq": "t5 switch_transformers bart",
     "bert": "bert roberta electra modernbert",
 }

@@ -1,0 +1,286 @@
+"""Mamba-2 beside attention: Bamba, Granite 4, Falcon-H1, Nemotron-H."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.huggingface.config.families.family import decoder
+from metacount.huggingface.config.families.llama import LLAMA, block, granite_scales
+from metacount.huggingface.config.families.routing import (
+    grouped,
+    routed,
+    sigmoid_or_softmax,
+    with_experts,
+)
+from metacount.huggingface.config.families.state_space import (
+    STEPS,
+    expanded,
+    heads,
+    step_limits,
+    without_idle,
+)
+from metacount.huggingface.config.keys import Keys, is_number
+from metacount.huggingface.config.parts import biases, rope, shortest_period, sizes
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+# What a layer is called, today and in older configs -> the letter of its mixer.
+MIXERS = {"linear_attention": "R", "mamba": "R", "full_attention": "A", "attention": "A"}
+# The names of a Mamba-2 mixer's keys, in the order of `heads`.
+IBM_NAMES = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv",
+             "mamba_chunk_size", "mamba_conv_bias")  # fmt: skip
+NEMOTRON_NAMES = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel",
+                  "chunk_size", "use_conv_bias")  # fmt: skip
+
+
+def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
+    """Mamba-2 under the names that Bamba, Granite and Falcon-H1 share."""
+    return {
+        **heads(keys, d_inner, IBM_NAMES),
+        **step_limits(keys),
+        "ssm_in_bias": keys.flag("mamba_proj_bias"),
+    }
+
+
+def bamba(keys: Keys) -> dict[str, Any]:
+    """Bamba: Mamba-2 with a few layers of attention, RoPE on half a head."""
+    keys.only("hidden_act", "silu")
+    keys.fixed("partial_rotary_factor", 0.5)  # transformers sets it, whatever is written
+    fields, bias = block(keys), keys.flag("attention_bias")
+    chosen = keys.raw("attn_layer_indices") or []
+    if not isinstance(chosen, list) or any(type(i) is not int for i in chosen):
+        raise SpecError("attn_layer_indices", "must be a list of whole numbers", chosen,
+                        "remove it")  # fmt: skip
+    letters = "".join("RA"[i in chosen] for i in range(fields["n_layers"]))
+    mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
+    fields |= {
+        **biases(bias, bias),
+        **mixer,
+        "ssm_out_bias": mixer["ssm_in_bias"],
+        "ffn_bias": keys.flag("mlp_bias"),
+        "mixer_pattern": shortest_period(letters),
+        **rope(keys, fields["head_dim"]),
+    }
+    return without_idle(fields)
+
+
+def granite_hybrid(keys: Keys) -> dict[str, Any]:
+    """Granite 4: Mamba-2 beside attention without RoPE, experts beside a shared feed-forward."""
+    keys.only("hidden_act", "silu")
+    fields, bias = block(keys), keys.flag("attention_bias")
+    letters = mixer_letters(keys, fields["n_layers"])
+    mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
+    fields |= {
+        **granite_scales(keys),
+        **biases(bias, bias),
+        **mixer,
+        "ssm_out_bias": mixer["ssm_in_bias"],
+        "mixer_pattern": shortest_period(letters),
+        **positions(keys, fields["head_dim"]),
+    }
+    shared, expert = keys.size("shared_intermediate_size"), fields["d_ff"]
+    if keys.size("num_local_experts", lowest=0) == 0:
+        keys.given("num_experts_per_tok")
+        return without_idle({**fields, "d_ff": shared})
+    experts = {
+        **routed(keys, "num_local_experts", "topk_softmax"),
+        "d_ff_expert": expert,
+        "n_shared_experts": 1,
+        "d_ff_shared": shared,
+    }
+    return without_idle(with_experts(fields, {"n_dense_layers": 0, "moe_every": 1}, experts))
+
+
+def positions(keys: Keys, head_dim: int) -> dict[str, Any]:
+    """RoPE where `position_embedding_type` asks for it, else none."""
+    rotated = rope(keys, head_dim)
+    if keys.raw("position_embedding_type") == "rope":
+        return rotated
+    keys.only("position_embedding_type", None, "nope")
+    return {"position": "none"}
+
+
+def mixer_letters(keys: Keys, n_layers: int) -> str:
+    """One letter a layer of `layer_types`; recurrent where there is no list."""
+    names = keys.raw("layer_types")
+    names = ["linear_attention"] * n_layers if names is None else names
+    if not isinstance(names, list) or len(names) != n_layers:
+        raise SpecError("layer_types", f"must be a list of {n_layers} names", names,
+                        "give one name a layer")  # fmt: skip
+    for name in names:
+        if name not in MIXERS:
+            keys.unmapped("layer_types", name, f"choose one of {', '.join(MIXERS)}")
+    return "".join(MIXERS[name] for name in names)
+
+
+def falcon_h1(keys: Keys) -> dict[str, Any]:
+    """Falcon-H1 (arXiv:2507.22448): attention and Mamba-2 side by side in every layer."""
+    keys.only("hidden_act", "silu")
+    fields, bias = block(keys), keys.flag("attention_bias")
+    d_inner = keys.optional_size("mamba_d_ssm")
+    if d_inner is None:
+        d_inner = expanded(keys, "mamba_expand", fields["d_model"])
+    before = keys.flag("mamba_norm_before_gate")
+    return {
+        **fields,
+        **biases(bias, bias),
+        **ibm_heads(keys, d_inner),
+        "ssm_out_bias": keys.flag("projectors_bias"),
+        "ssm_norm": ("before_gate" if before else "gated") if keys.flag("mamba_rms_norm")
+        else "none",
+        "ffn_bias": keys.flag("mlp_bias"),
+        "mixer_pattern": "P",
+        **multipliers(keys, fields["head_dim"], bias),
+        **rope(keys, fields["head_dim"]),
+    }  # fmt: skip
+
+
+def multipliers(keys: Keys, head_dim: int, bias: bool) -> dict[str, Any]:
+    """Falcon-H1's thirteen multipliers.
+
+    What scales the input of attention scales its scores twice and its values once; what scales the
+    input of the mixer scales all that its projection gives.
+    """
+    factor = {name: keys.number(name) for name in (
+        "embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier",
+        "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")}  # fmt: skip
+    gate, down = numbers(keys, "mlp_multipliers", 2)
+    ssm = [value * factor["ssm_in_multiplier"] for value in numbers(keys, "ssm_multipliers", 5)]
+    scale_in = factor["attention_in_multiplier"]
+    if bias and scale_in != 1.0:
+        keys.differs("attention_in_multiplier does not reach the biases of q, k and v")
+    scores = factor["key_multiplier"] * scale_in * scale_in
+    names = ("gate", "x", "b", "c", "step")
+    scales = dict(zip(names, ssm, strict=True)) | {"out": factor["ssm_out_multiplier"]}
+    return {
+        "embedding_scale": factor["embedding_multiplier"],
+        "logit_scale": factor["lm_head_multiplier"],
+        "attention_scale": None if scores == 1.0 else head_dim**-0.5 * scores,
+        "attention_out_scale": scale_in * factor["attention_out_multiplier"],
+        "gate_scale": gate,
+        "ffn_scale": down,
+        **({} if set(scales.values()) == {1.0} else {"ssm_scales": scales}),
+    }
+
+
+def numbers(keys: Keys, name: str, count: int) -> list[float]:
+    """So many positive numbers; 1 each where there is no list."""
+    given = keys.raw(name)
+    if given is None:
+        return [1.0] * count
+    if not isinstance(given, list) or len(given) != count:
+        raise SpecError(name, f"must be a list of {count} numbers", given, "remove it")
+    for value in given:
+        if not is_number(value) or not 0 < value < 1e12:
+            raise SpecError(name, "must hold positive numbers", value, "choose one below 1e12")
+    return [float(value) for value in given]
+
+
+def nemotron_h(keys: Keys) -> dict[str, Any]:
+    """Nemotron-H (arXiv:2504.03624): each layer is one of mixer, attention, feed-forward."""
+    letters = nemotron_letters(keys)
+    keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
+    keys.only("mamba_hidden_act", "silu")
+    n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
+    bias = keys.flag("use_bias")
+    if keys.flag("tie_word_embeddings"):
+        keys.notes.append("tie_word_embeddings: transformers' class stores both tables")
+    fields = {
+        **sizes(keys),
+        "tie_embeddings": False,
+        "d_ff": keys.size("intermediate_size"),
+        **keys.activation("mlp_hidden_act", gated=False),
+        "ffn_bias": keys.flag("mlp_bias"),
+        "norm": "rmsnorm",
+        "norm_eps": keys.number("layer_norm_epsilon"),
+        **heads(keys, n_heads * width, NEMOTRON_NAMES),
+        "ssm_in_bias": bias,
+        "ssm_out_bias": bias,
+        "ssm_dt_min": keys.number("time_step_min"),
+        "mixer_pattern": shortest_period("".join("RANN"["M*-E".index(x)] for x in letters)),
+        "ffn_pattern": shortest_period("".join("NNFE"["M*-E".index(x)] for x in letters)),
+        "position": "none",
+    }  # fmt: skip
+    if "-" not in letters:
+        del fields["d_ff"]
+    if "E" not in letters:
+        return without_idle(fields)
+    keys.only("moe_latent_size", None)
+    experts = {
+        **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, "sigmoid")),
+        "d_ff_expert": keys.size("moe_intermediate_size"),
+        "n_shared_experts": 1,
+        "d_ff_shared": keys.size("moe_shared_expert_intermediate_size"),
+        "selection_bias": True,
+        "routed_scale": keys.number("routed_scaling_factor"),
+        **grouped(keys, "top2_sum"),
+    }  # fmt: skip
+    return without_idle({**fields, **experts})
+
+
+NEMOTRON = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*",
+            "mlp": "-", "moe": "E"}  # fmt: skip
+
+
+def nemotron_letters(keys: Keys) -> str:
+    """M, *, - or E for each layer, from the list or from the older text."""
+    names, text = keys.given("layers_block_type"), keys.given("hybrid_override_pattern")
+    if names is None and isinstance(text, str) and text and set(text) <= set("M*-E"):
+        return text
+    if names is None and text is not None:
+        keys.unmapped("hybrid_override_pattern", text, "give letters of M, *, - and E")
+    names = ["linear_attention", "moe", "full_attention", "mlp"] if names is None else names
+    if not isinstance(names, list) or not names:
+        raise SpecError("layers_block_type", "must be a list of names", names, "remove it")
+    for name in names:
+        if name not in NEMOTRON:
+            keys.unmapped("layers_block_type", name, f"choose one of {', '.join(NEMOTRON)}")
+    return "".join(NEMOTRON[name] for name in names)
+
+
+IBM: dict[str, Any] = {
+    **LLAMA, "attention_bias": False,
+    "mamba_n_heads": 128, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 256,
+    "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True,
+    "mamba_proj_bias": False, "time_step_limit": (0.0, float("inf")),
+}  # fmt: skip
+
+FAMILIES = {
+    "bamba": decoder("Bamba", bamba, {
+        **IBM, "vocab_size": 128000, "intermediate_size": 14336, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5, "mlp_bias": False, "attn_layer_indices": None,
+        "partial_rotary_factor": 0.5,
+    }, ignored=f"{STEPS} num_logits_to_keep z_loss_coefficient"),
+    "granitemoehybrid": decoder("GraniteMoeHybrid", granite_hybrid, {
+        **IBM, "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
+        "attention_multiplier": 1.0, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 1024, "position_embedding_type": None, "layer_types": None,
+    }, aliases={"layers_block_type": "layer_types"}, ignored=STEPS),
+    "falcon_h1": decoder("FalconH1", falcon_h1, {
+        **IBM, "vocab_size": 128000, "intermediate_size": 14336, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5, "mlp_bias": False, "mamba_d_ssm": 1024,
+        "mamba_norm_before_gate": True, "mamba_rms_norm": False, "projectors_bias": False,
+        "lm_head_multiplier": 1.0, "embedding_multiplier": 1.0, "mlp_multipliers": None,
+        "key_multiplier": 1.0, "attention_out_multiplier": 1.0, "attention_in_multiplier": 1.0,
+        "ssm_multipliers": None, "ssm_in_multiplier": 1.0, "ssm_out_multiplier": 1.0,
+    }, ignored=f"{STEPS} num_logits_to_keep"),
+    "nemotron_h": decoder("NemotronH", nemotron_h, {
+        "vocab_size": 131072, "hidden_size": 4096,
+        "tie_word_embeddings": False, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "intermediate_size": 21504,
+        "mlp_hidden_act": "relu2", "mlp_bias": False, "ssm_state_size": 128,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8,
+        "conv_kernel": 4, "time_step_min": 0.001, "use_conv_bias": True, "chunk_size": 128,
+        "n_routed_experts": 8, "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None,
+        "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": True, "use_bias": False, "layer_norm_epsilon": 1e-5,
+    }, aliases={"layer_types": "layers_block_type", "num_local_experts": "n_routed_experts",
+                "mamba_n_groups": "n_groups",
+                "mamba_d_conv": "conv_kernel", "mamba_dt_min": "time_step_min",
+                "mamba_conv_bias": "use_conv_bias", "mamba_chunk_size": "chunk_size"},
+        ignored=f"{STEPS} num_logits_to_keep expand mamba_proj_bias mamba_ssm_cache_dtype "
+        "n_shared_experts moe_shared_expert_overlap num_nextn_predict_layers "
+        "mtp_layers_block_type time_step_limit attention_bias sliding_window"),
+}  # fmt: skip
