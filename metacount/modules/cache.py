@@ -53,3 +53,11 @@ class Cache:
         """Every tensor that is kept."""
         for layer in (*self.layers, *self.cross):
             yield from layer.tensors
+
+
+class StateCache:
+    """What a recurrent layer keeps: tensors of constant size, whatever the sequence's length."""
+
+    def __init__(self) -> None:
+        self.length = 0  # positions seen so far
+        self.states: dict[str, Tensor] = {}
