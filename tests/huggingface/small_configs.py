@@ -17,6 +17,10 @@ from metacount.huggingface.module.classes import config_class
 NEEDED: dict[str, dict[str, Any]] = {
     "bart": {"architectures": ["BartForConditionalGeneration"]},  # else the causal half
     "deepseek_v2": {"num_experts_per_tok": 6},  # null by default
+    "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 128, "n_shared_experts": 2},  # likewise
+    # null by default, and transformers makes no module of it
+    **dict.fromkeys(("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe"), {"head_dim": 128}),
+    "nemotron": {"num_key_value_heads": 8},
     # by default every fourth layer from the second on has experts, which a spec cannot say
     "switch_transformers": {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6},
 }
@@ -34,6 +38,7 @@ LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
 QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
             "n_shared_experts": 2, "first_k_dense_replace": 1}  # fmt: skip
+BUT_FIRST = {k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"}
 MLA = {
     **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
     "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
@@ -84,6 +89,25 @@ SMALL: dict[str, dict[str, Any]] = {
              "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
              "vocab_size": 101, "max_position_embeddings": 64, **NEEDED["bart"]},
     "electra": {**POSITIONS, "embedding_size": 20},
+    **dict.fromkeys(("arcee", "ernie4_5", "iquestcoder", "jais2", "hyperclovax", "nanochat"),
+                    SIZES),
+    "hunyuan_v1_dense": WIDE,
+    "nemotron": {**SIZES, "head_dim": 12},
+    **{key: {**SIZES, "sliding_window": 9} for key in ("cwm", "olmo3", "exaone4",
+                                                       "granite_swa")},
+    "ministral": {**WIDE, "sliding_window": 9},
+    "vaultgemma": {**WIDE, "sliding_window": 9},
+    "dots1": {**SIZES, **DEEPSEEK, "sliding_window": 9, "max_window_layers": 2},
+    "solar_open": {**WIDE, **BUT_FIRST, "n_group": 4, "topk_group": 2},
+    "exaone_moe": {**SIZES, **QWEN, "sliding_window": 9},
+    "hy_v3": {**WIDE, **QWEN},
+    "flex_olmo": {**SIZES, "num_experts": 6, "num_experts_per_tok": 2},
+    "granitemoeshared": {**SIZES, **LOCAL, "shared_intermediate_size": 40},
+    "granitemoe_swa": {**SIZES, **LOCAL, "sliding_window": 9},
+    "hunyuan_v1_moe": {**WIDE, "num_experts": 6, "moe_topk": 2},
+    "ernie4_5_moe": {**SIZES, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
+    "glm4_moe_lite": {**MLA, **BUT_FIRST},
+    "youtu": MLA,
     "modernbert": {**NO_KV, "local_attention": 9, "bos_token_id": 1, "eos_token_id": 2,
                    "sep_token_id": 2, "cls_token_id": 1},
 }  # fmt: skip

@@ -123,8 +123,11 @@ class Roles:
         else:
             role = claim or above
         self.role[id(module)] = role
+        mixes = any(_experts_of(child) is not None for child in module.children())
         for child_name, child in module.named_children():
-            self._walk(child, child_name, role)
+            # Granite's shared expert stands beside the mixture, not in it
+            shared = mixes and child_name == "shared_mlp"
+            self._walk(child, child_name, "moe" if shared else role)
 
     def _words(self, module: nn.Module) -> list[str]:
         name = type(module).__name__
