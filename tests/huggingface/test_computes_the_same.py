@@ -29,7 +29,14 @@ torch.set_num_threads(1)
 BOUND = 1e-11  # relative; what was seen is 1e-13 at most
 
 # Loaded nowhere, with the reason.
-REFUSED = {"switch_transformers": "tokens over expert_capacity are not dropped"}
+LATE = "Hunyuan norms queries and keys after RoPE, not before"
+REFUSED = {
+    "switch_transformers": "tokens over expert_capacity are not dropped",
+    "nemotron": "Nemotron's LayerNorm adds 1 to its stored weights",
+    "nanochat": "nanochat turns queries and keys by the negative angles",
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), LATE),
+    "ernie4_5_moe": "ERNIE adds its router's bias to the probabilities, for the choice only",
+}
 TYPES = [name for name in mapped_types() if name not in REFUSED]
 
 # Other sizes than those of SMALL: primes, as far as heads, pairs and groups allow.
@@ -126,7 +133,7 @@ SCALED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 THETAS = {"rope_theta", "rotary_emb_base", "global_rope_theta"}
 ROPE = [name for name in TYPES if THETAS & family_of(name).defaults.keys()]  # type: ignore[union-attr]
-NESTED = ("gemma3_text", "modernbert")  # an object for each kind of layer
+NESTED = ("gemma3_text", "modernbert", "olmo3")  # an object for each kind of layer
 NOT_THEIRS = {
     # transformers' Phi-3 takes longrope only, and any yarn for it
     **{("phi3", kind): "impossible" for kind in SCALED if kind != "longrope"},

@@ -22,6 +22,7 @@ def same(names: str) -> dict[str, str | Place]:
 
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+SHARED_GATE_UP = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
 FFN, EXPERTS = ("gate", "up", "down"), ("gate_up_proj", "down_proj")
 NORMS = same("input_layernorm post_attention_layernorm")
 
@@ -54,6 +55,10 @@ LLAMA_BLOCK: Table = {
     # GraniteMoE
     "block_sparse_moe.router": "mlp.gate.proj",
     **{f"block_sparse_moe.experts.{p}": f"mlp.experts.{p}" for p in EXPERTS},
+    # Granite's sinks and its shared expert beside the mixture
+    "self_attn.sinks": "self_attn.core.sinks",
+    "shared_mlp.input_linear": Place(SHARED_GATE_UP, halves),
+    "shared_mlp.output_linear": "mlp.shared_experts.down_proj",
     # Llama 4
     **{f"feed_forward.{p}_proj": f"mlp.{p}_proj" for p in FFN},
     "feed_forward.router": "mlp.gate.proj",
@@ -70,6 +75,13 @@ GLM4_BLOCK: Table = {
     "post_self_attn_layernorm": "post_attention_layernorm",
     "post_attention_layernorm": "pre_feedforward_layernorm",
     "post_mlp_layernorm": "post_feedforward_layernorm",
+}
+
+HYPERCLOVAX_BLOCK: Table = {
+    **LLAMA_BLOCK,
+    "post_norm1": "post_attention_layernorm",
+    "post_attention_layernorm": "pre_feedforward_layernorm",
+    "post_norm2": "post_feedforward_layernorm",
 }
 
 GPT_OSS_BLOCK: Table = {

@@ -17,10 +17,14 @@ from metacount.huggingface.weights.tables import DIALECTS
 from metacount.modules.model import Model
 from metacount.spec import ModelSpec
 
-# Where tables say pre-norm names and the block is post-norm (OPT has both).
-POST_NORMS = {
-    "input_layernorm": "self_attention_layernorm",
-    "post_attention_layernorm": "feedforward_layernorm",
+# Where tables say the names of another placement: OPT has blocks of both kinds, VaultGemma the
+# names of a sandwich.
+PLACED = {
+    "post": {
+        "input_layernorm": "self_attention_layernorm",
+        "post_attention_layernorm": "feedforward_layernorm",
+    },
+    "pre": {"pre_feedforward_layernorm": "post_attention_layernorm"},
 }
 
 
@@ -114,8 +118,8 @@ def _parts(
     if leaf not in ("weight", "bias"):
         module, leaf = bare, ""
     stem, place = _place(module, dialect)
-    if spec.norm_placement == "post" and isinstance(place, str):
-        place = POST_NORMS.get(place, place)
+    if isinstance(place, str):
+        place = PLACED.get(spec.norm_placement, {}).get(place, place)
     if place is None:
         raise WeightsError(f"{name} is left over: no place in a reference is known for it")
     place = Place((place,)) if isinstance(place, str) else place

@@ -14,6 +14,7 @@ from metacount.huggingface.weights.blocks import (
     GPT_NEO_BLOCK,
     GPT_OSS_BLOCK,
     GPTJ_BLOCK,
+    HYPERCLOVAX_BLOCK,
     LLAMA_BLOCK,
     LLAMA_ENDS,
     MODERNBERT_BLOCK,
@@ -47,7 +48,7 @@ DIALECTS = {
         },
     ),
     "gpt_oss": Dialect(
-        mark="layers.0.self_attn.sinks",
+        mark="layers.0.mlp.router.bias",
         prefix="model.",
         ends=LLAMA_ENDS,
         stacks={"layers.": ("decoder.layers", GPT_OSS_BLOCK)},
@@ -57,6 +58,12 @@ DIALECTS = {
         prefix="model.",
         ends=LLAMA_ENDS,
         stacks={"layers.": ("decoder.layers", GLM4_BLOCK)},
+    ),
+    "hyperclovax": Dialect(
+        mark="layers.0.post_norm1.weight",
+        prefix="model.",
+        ends=LLAMA_ENDS,
+        stacks={"layers.": ("decoder.layers", HYPERCLOVAX_BLOCK)},
     ),
     "xglm": Dialect(
         mark="layers.0.self_attn_layer_norm.weight",

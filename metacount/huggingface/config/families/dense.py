@@ -98,6 +98,7 @@ def nanochat(keys: Keys) -> dict[str, Any]:
     """nanochat: norms without weights, one of them after the embedding; QK-norm after RoPE."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
+    keys.differs("nanochat turns queries and keys by the negative angles")
     return {
         **fields,
         **keys.activation("hidden_act", gated=False),
@@ -106,7 +107,6 @@ def nanochat(keys: Keys) -> dict[str, Any]:
         "norm_affine": False,
         "embedding_norm": True,
         "logit_softcap": keys.optional_number("final_logit_softcapping"),
-        # it turns by the negative angle, which leaves every score as it is
         **rope(keys, fields["head_dim"]),
     }
 
