@@ -123,7 +123,13 @@ def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> N
 
 # Where transformers does other work than the textbook, and so has another count of FLOPs.
 ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero for most
-EXPANDED = {"deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu"}  # decoding expands all cached latents
+EXPANDED = {
+    "deepseek_v2",
+    "deepseek_v3",
+    "minicpm3",
+    "glm4_moe_lite",
+    "youtu",
+}  # decoding expands all cached latents
 KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask
 
 

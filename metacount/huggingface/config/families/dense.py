@@ -12,9 +12,7 @@ from metacount.huggingface.config.families.llama import (
     checked_windows,
     granite,
     llama,
-    mistral,
 )
-from metacount.huggingface.config.families.layouts import gated
 from metacount.huggingface.config.keys import Keys, is_number
 from metacount.huggingface.config.parts import (
     biases,
@@ -123,7 +121,9 @@ def cwm(keys: Keys) -> dict[str, Any]:
         keys.data["rope_parameters"] = dict(CWM_ROPE)
     fields = block(keys)
     fields |= {"ffn_bias": keys.flag("mlp_bias"), **rope(keys, fields["head_dim"])}
-    return with_windows(keys, fields, [FULL_OR_SLIDING[i % 4 > 0] for i in range(fields["n_layers"])])
+    return with_windows(
+        keys, fields, [FULL_OR_SLIDING[i % 4 > 0] for i in range(fields["n_layers"])]
+    )
 
 
 def ministral(keys: Keys) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from metacount.huggingface.config.families.latent import DEEPSEEK, latent
 from metacount.huggingface.config.families.llama import FULL_OR_SLIDING, LLAMA, block
 from metacount.huggingface.config.families.routing import (
     all_experts,
-    deepseek_experts,
     dense_first,
     grouped,
     routed,
