@@ -2,7 +2,7 @@
 
 python benchmarks/config_rules.py [--check]
 
-Writes metacount/huggingface/config_rules.json: for each mapped model type the kind of value that
+Writes metacount/huggingface/config/config_rules.json: for each mapped model type the kind of value that
 its config class takes for each key (its annotations), the keys that must be a share from 0 to 1
 and whether heads must divide the width (both tried). --check writes nothing and exits with 1 when
 the file is not what the installed transformers says.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parent.parent
-FILE = ROOT / "metacount" / "huggingface" / "config_rules.json"
+FILE = ROOT / "metacount" / "huggingface" / "config" / "config_rules.json"
 sys.path.insert(0, str(ROOT / "tests" / "huggingface"))  # for the small configs
 
 PLAIN = {int: "int", float: "float", bool: "bool", str: "str", type(None): "null", list: "list",

@@ -117,7 +117,7 @@ def gradients_apart(ours: Model, theirs: Any, mapped: Mapped) -> float:
     gradients = {
         name: t.clone() for name, t in theirs.named_buffers() if name in theirs.state_dict()
     }
-    for name, parameter in theirs.named_parameters():
+    for name, parameter in theirs.named_parameters(remove_duplicate=False):
         none = torch.zeros_like(parameter)  # an expert that no token chose
         gradients[name] = none if parameter.grad is None else parameter.grad
     beside = build(mapped.spec, device="cpu", dtype="fp64", seed=1)

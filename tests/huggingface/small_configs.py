@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.classes import config_class
 
+CLASSES = {"bart": "BartForConditionalGeneration", "mbart": "MBartForConditionalGeneration",
+           "plbart": "PLBartForConditionalGeneration"}  # fmt: skip
+
 # What a bare model type lacks to be a model that has a spec.
 NEEDED: dict[str, dict[str, Any]] = {
-    "bart": {"architectures": ["BartForConditionalGeneration"]},  # else the causal half
+    # else the causal half
+    **{key: {"architectures": [name]} for key, name in CLASSES.items()},
     "deepseek_v2": {"num_experts_per_tok": 6},  # null by default
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 128, "n_shared_experts": 2},  # likewise
     # null by default, and transformers makes no module of it
-    **dict.fromkeys(("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe"), {"head_dim": 128}),
+    **{key: {"head_dim": 128} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
     "nemotron": {"num_key_value_heads": 8},
     # by default every fourth layer from the second on has experts, which a spec cannot say
     "switch_transformers": {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6},
@@ -45,6 +49,10 @@ MLA = {
 }  # fmt: skip
 T5 = {"d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2,
       "num_heads": 6, "vocab_size": 101}  # fmt: skip
+
+BART = {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
+        "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
+        "vocab_size": 101, "max_position_embeddings": 64}  # fmt: skip
 
 SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "ministral3", "internlm3", "granite", "olmo", "olmo2", "cohere",
@@ -85,9 +93,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "t5": T5,
     "switch_transformers": {**T5, "num_experts": 6, "num_sparse_encoder_layers": 2,
                             "num_sparse_decoder_layers": 1},
-    "bart": {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
-             "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
-             "vocab_size": 101, "max_position_embeddings": 64, **NEEDED["bart"]},
     "electra": {**POSITIONS, "embedding_size": 20},
     **dict.fromkeys(("arcee", "ernie4_5", "iquestcoder", "jais2", "hyperclovax", "nanochat"),
                     SIZES),
@@ -108,6 +113,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {**SIZES, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
     "glm4_moe_lite": {**MLA, **BUT_FIRST},
     "youtu": MLA,
+    "mellum": {**WIDE, **QWEN, "sliding_window": 9,
+               "layer_types": [*["sliding_attention"] * 3, "full_attention"]},
+    "kolibri1": {**{k: v for k, v in WIDE.items() if k != "intermediate_size"}, **QWEN,
+                 "sliding_window": 9, "shared_expert_intermediate_size": 40},
+    "gpt_bigcode": GPT,
+    **dict.fromkeys(("camembert", "xlm-roberta"), POSITIONS),
+    "mt5": T5,
+    **{key: {**BART, "architectures": [name]} for key, name in CLASSES.items()},
     "modernbert": {**NO_KV, "local_attention": 9, "bos_token_id": 1, "eos_token_id": 2,
                    "sep_token_id": 2, "cls_token_id": 1},
 }  # fmt: skip
@@ -145,8 +158,12 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "helium": {"head_dim": [8]},
     "internlm3": {"attention_bias": [False], "mlp_bias": [False]},
     "phi": {"head_dim": [8, 12]},
-    **{key: {"tie_word_embeddings": [True]} for key in ("bert", "roberta", "bart", "t5")},
-    **{key: {"num_key_value_heads": [6]} for key in ("deepseek_v2", "deepseek_v3", "minicpm3")},
+    **{key: {"head_dim": [8, 14]} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
+    "nemotron": {"head_dim": [8, 12], "num_key_value_heads": [1, 2, 3, 6]},
+    **{key: {"tie_word_embeddings": [True]} for key in (
+        "bert", "roberta", "camembert", "xlm-roberta", "bart", "mbart", "plbart", "t5", "mt5")},
+    **{key: {"num_key_value_heads": [6]} for key in (
+        "deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")},
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
     "cohere": {"use_qk_norm": [False]},
     "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
@@ -154,6 +171,7 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "qwen3_moe": {"mlp_only_layers": [[], [0]], "decoder_sparse_step": [1]},
     "switch_transformers": {"num_decoder_layers": [2], "tie_word_embeddings": [True]},
     "cohere2": {"head_dim": []},
+    "mellum": {"num_hidden_layers": []},  # SMALL lists its layers
     "falcon": {"parallel_attn": [True]},
     # a spec has no partly rotated head whose rotated width is odd
     "glm4_moe": {"head_dim": [8, 12]},

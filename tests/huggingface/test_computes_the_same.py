@@ -35,6 +35,7 @@ REFUSED = {
     "nemotron": "Nemotron's LayerNorm adds 1 to its stored weights",
     "nanochat": "nanochat turns queries and keys by the negative angles",
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), LATE),
+    "kolibri1": "Kolibri adds its bias for the choice to the logits, not to the probabilities",
     "ernie4_5_moe": "ERNIE adds its router's bias to the probabilities, for the choice only",
 }
 TYPES = [name for name in mapped_types() if name not in REFUSED]
@@ -133,12 +134,14 @@ SCALED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 THETAS = {"rope_theta", "rotary_emb_base", "global_rope_theta"}
 ROPE = [name for name in TYPES if THETAS & family_of(name).defaults.keys()]  # type: ignore[union-attr]
-NESTED = ("gemma3_text", "modernbert", "olmo3")  # an object for each kind of layer
+NESTED = ("gemma3_text", "modernbert", "olmo3", "mellum")  # an object for each kind of layer
 NOT_THEIRS = {
     # transformers' Phi-3 takes longrope only, and any yarn for it
     **{("phi3", kind): "impossible" for kind in SCALED if kind != "longrope"},
     # its Phi-MoE wants two keys more, and then takes the short factors at any length
     **{("phimoe", kind): "impossible" for kind in SCALED},
+    # Mellum's rope_parameters need a base in each object
+    **{("mellum", kind): "impossible" for kind in SCALED},
     # ministral3's queries need llama_4_scaling_beta beside it
     **{("ministral3", kind): "impossible" for kind in ("linear", "dynamic")},
 }  # fmt: skip

@@ -101,12 +101,12 @@ def numels(config: dict[str, Any]) -> tuple[int, int, int]:
 
 # The defaults with few layers: names of the key that says how many.
 LAYERS = {
-    **dict.fromkeys(("gpt2", "gptj", "codegen", "bloom"), "n_layer"),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "codegen", "bloom"), "n_layer"),
     "mpt": "n_layers", "xglm": "num_layers",
 }  # fmt: skip
 FEW: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-    **{key: {} for key in ("t5", "switch_transformers", "bart")},
+    **{key: {} for key in ("t5", "mt5", "switch_transformers", "bart", "mbart", "plbart")},
 }
 
 

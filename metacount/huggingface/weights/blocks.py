@@ -7,11 +7,12 @@ from metacount.huggingface.weights.names import (
     Table,
     alternating,
     codegen_qkv,
+    conv1d,
+    conv1d_qkv,
     grouped_qkv,
     halves,
     joined_qkv,
     transposed,
-    transposed_thirds,
 )
 
 
@@ -97,11 +98,11 @@ GPT_OSS_BLOCK: Table = {
 
 GPT2_BLOCK: Table = {
     "ln_1": "input_layernorm",
-    "attn.c_attn": Place(QKV, transposed_thirds),
-    "attn.c_proj": Place(("self_attn.o_proj",), transposed),
+    "attn.c_attn": Place(QKV, conv1d_qkv),
+    "attn.c_proj": Place(("self_attn.o_proj",), conv1d),
     "ln_2": "post_attention_layernorm",
-    "mlp.c_fc": Place(("mlp.up_proj",), transposed),
-    "mlp.c_proj": Place(("mlp.down_proj",), transposed),
+    "mlp.c_fc": Place(("mlp.up_proj",), conv1d),
+    "mlp.c_proj": Place(("mlp.down_proj",), conv1d),
 }
 
 GPT_NEO_BLOCK: Table = {

@@ -17,14 +17,18 @@ from metacount.huggingface.weights.tables import DIALECTS
 from metacount.modules.model import Model
 from metacount.spec import ModelSpec
 
-# Where tables say the names of another placement: OPT has blocks of both kinds, VaultGemma the
-# names of a sandwich.
+# Where tables say the names of another placement: OPT has blocks of both kinds, mBART the names
+# of BART, VaultGemma those of a sandwich.
 PLACED = {
     "post": {
         "input_layernorm": "self_attention_layernorm",
         "post_attention_layernorm": "feedforward_layernorm",
     },
-    "pre": {"pre_feedforward_layernorm": "post_attention_layernorm"},
+    "pre": {
+        "self_attention_layernorm": "input_layernorm",
+        "feedforward_layernorm": "post_attention_layernorm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+    },
 }
 
 

@@ -138,6 +138,7 @@ DIALECTS = {
             ),
             **same("encoder.embed_positions decoder.embed_positions lm_head"),
             **{f"{s}.layernorm_embedding": f"{s}.embed_norm" for s in ("encoder", "decoder")},
+            **{f"{s}.layer_norm": f"{s}.norm" for s in ("encoder", "decoder")},
         },
         stacks={f"{s}.layers.": (f"{s}.layers", BART_BLOCK) for s in ("encoder", "decoder")},
         zeros=frozenset(["final_logits_bias"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.llama import (
     BIASES,
@@ -10,14 +9,12 @@ from metacount.huggingface.config.families.llama import (
     LLAMA,
     block,
     checked_windows,
-    granite,
     llama,
 )
-from metacount.huggingface.config.keys import Keys, is_number
+from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
     biases,
     layer_types,
-    nope_every,
     rope,
     rope_by_layer_type,
     sizes,
@@ -147,105 +144,6 @@ def olmo3(keys: Keys) -> dict[str, Any]:
         scaled=FULL_OR_SLIDING[:1])}  # fmt: skip
 
 
-def exaone4_layers(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
-    """Windows in all layers but every n-th, and RoPE in windowed layers only, where there are."""
-    n_layers, every = fields["n_layers"], keys.raw("sliding_window_pattern")
-    if keys.given("layer_types") is None:
-        every = keys.layers("sliding_window_pattern")
-        default = [FULL_OR_SLIDING[(i + 1) % every != 0] for i in range(n_layers)]
-    else:
-        default = []
-    letters = layer_types(keys, n_layers, default, FULL_OR_SLIDING)
-    window = keys.optional_size("sliding_window")
-    rotates = [letter == "L" or window is None for letter in letters]
-    return {**checked_windows(keys, letters, window), **nope_every(keys, "layer_types", rotates)}
-
-
-def exaone4(keys: Keys) -> dict[str, Any]:
-    """EXAONE 4 (arXiv:2507.11407): norms at the end of each branch, QK-norm, hybrid attention."""
-    fields = block(keys)
-    return {
-        **fields,
-        "norm_placement": "post_branch",
-        "qk_norm": "head",
-        **exaone4_layers(keys, fields),
-        **rope(keys, fields["head_dim"]),
-    }
-
-
-def hyperclovax(keys: Keys) -> dict[str, Any]:
-    """HyperCLOVA X SEED: Granite with norms after the branches; logits are multiplied."""
-    fields = llama(keys)
-    scale = keys.optional_number("attention_multiplier")
-    return {
-        **fields,
-        "attention_scale": fields["head_dim"] ** -0.5 if scale is None else scale,
-        "embedding_scale": keys.number("embedding_multiplier"),
-        "residual_scale": keys.number("residual_multiplier"),
-        "logit_scale": keys.number("logits_scaling"),
-        "norm_placement": "sandwich" if keys.flag("use_post_norm") else "pre",
-    }
-
-
-def granite_windows(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
-    """Sinks, windows in three layers of four, and a base of RoPE for each layer (0: none)."""
-    n_layers = fields["n_layers"]
-    default = [FULL_OR_SLIDING[i % 4 > 0] for i in range(n_layers)]
-    fields = {**with_windows(keys, fields, default), "attention_sinks": True}
-    thetas = keys.given("layer_rope_theta")
-    if thetas is None:
-        return fields
-    if not isinstance(thetas, list) or len(thetas) != n_layers:
-        raise SpecError("layer_rope_theta", f"must be a list of {n_layers} numbers", thetas,
-                        "remove it")  # fmt: skip
-    if not all(is_number(theta) and 0 <= theta < 1e12 for theta in thetas):
-        raise SpecError("layer_rope_theta", "must hold numbers from 0 to 1e12", thetas, "remove it")
-    turned = {theta for theta in thetas if theta}
-    if len(turned) != 1:
-        keys.unmapped("layer_rope_theta", sorted(turned), "one base for all layers that rotate")
-    return {**fields, "rope_theta": float(turned.pop()),
-            **nope_every(keys, "layer_rope_theta", [bool(theta) for theta in thetas])}  # fmt: skip
-
-
-def granite_swa(keys: Keys) -> dict[str, Any]:
-    """Granite with attention sinks and windows."""
-    return granite_windows(keys, granite(keys))
-
-
-def hunyuan_rope(keys: Keys, head_dim: int) -> dict[str, Any]:
-    """RoPE whose base `alpha` raises once and for all, whatever its type says."""
-    for name in ("rope_scaling", "rope_parameters"):
-        found = keys.data.get(name)
-        if isinstance(found, dict) and found.get("alpha") and found.get("type") != "yarn":
-            alpha, theta = found["alpha"], found.get("rope_theta", keys.number("rope_theta"))
-            if not is_number(alpha) or not is_number(theta) or not 0 < alpha < 1e12:
-                raise SpecError(name, "must have a positive alpha", alpha, "remove it")
-            raised = float(theta * alpha ** (head_dim / (head_dim - 2)))
-            keys.data[name] = {"rope_type": "default", "rope_theta": raised}
-    return rope(keys, head_dim)
-
-
-def hunyuan(keys: Keys) -> dict[str, Any]:
-    """Hunyuan's dense models: QK-norm after RoPE."""
-    fields = block(keys)
-    bias = keys.flag("attention_bias")
-    keys.differs("Hunyuan norms queries and keys after RoPE, not before")
-    return {
-        **fields,
-        **biases(bias, bias),
-        "qk_norm": "head",
-        **hunyuan_rope(keys, fields["head_dim"]),
-    }
-
-
-EXAONE = {
-    **LLAMA, "vocab_size": 102400, "intermediate_size": 16384, "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4,
-}  # fmt: skip
-GRANITE = {
-    **LLAMA, **BIASES, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,
-    "residual_multiplier": 1.0, "logits_scaling": 1.0,
-}  # fmt: skip
 NO_RMS = {name: value for name, value in LLAMA.items() if name != "rms_norm_eps"}
 
 FAMILIES = {
@@ -293,16 +191,4 @@ FAMILIES = {
         **LLAMA, "vocab_size": 50304, "attention_bias": False, "rms_norm_eps": 1e-5,
         "sliding_window": 4096, "rope_theta": OLMO3_THETA,
     }),
-    "exaone4": decoder("Exaone4", exaone4, EXAONE),
-    "hyperclovax": decoder("HyperCLOVAX", hyperclovax, {
-        **GRANITE, "attention_multiplier": None, "use_post_norm": True,
-    }),
-    "granite_swa": decoder("GraniteSWA", granite_swa, {
-        **GRANITE, "vocab_size": 100352, "hidden_size": 2560, "intermediate_size": 8192,
-        "num_hidden_layers": 24, "num_attention_heads": 20, "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 128,
-    }),
-    "hunyuan_v1_dense": decoder("HunYuanDenseV1", hunyuan, {
-        **LLAMA, "vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False,
-    }, ignored="eod_token_id"),
 }  # fmt: skip

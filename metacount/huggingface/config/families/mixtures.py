@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.families.dense import (
-    EXAONE,
-    GRANITE,
-    exaone4_layers,
-    granite_windows,
-    hunyuan_rope,
     with_windows,
 )
-from metacount.huggingface.config.families.experts import granitemoe
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.latent import DEEPSEEK, latent
 from metacount.huggingface.config.families.llama import FULL_OR_SLIDING, LLAMA, block
@@ -24,7 +18,7 @@ from metacount.huggingface.config.families.routing import (
     with_experts,
 )
 from metacount.huggingface.config.keys import Keys
-from metacount.huggingface.config.parts import biases, moe_layout, rope, sizes
+from metacount.huggingface.config.parts import biases, moe_layout, rope, rope_by_layer_type, sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -87,39 +81,6 @@ def solar_open(keys: Keys) -> dict[str, Any]:
     return {**fields, **rope(keys, fields["head_dim"]), **experts}
 
 
-def exaone_moe(keys: Keys) -> dict[str, Any]:
-    """K-EXAONE: EXAONE 4's hybrid attention with norms before, DeepSeek-V3's experts."""
-    fields = block(keys)
-    fields |= {
-        "qk_norm": "head",
-        **exaone4_layers(keys, fields),
-        **rope(keys, fields["head_dim"]),
-    }
-    layout = sparse_layers(keys, fields["n_layers"], keys.size("first_k_dense_replace", lowest=0))
-    return with_experts(fields, layout, noaux(keys, "num_experts", "num_shared_experts"))
-
-
-def hy_v3(keys: Keys) -> dict[str, Any]:
-    """Hunyuan 3: QK-norm, one dense layer, sigmoid routing with a bias for the choice."""
-    fields = block(keys)
-    bias = keys.flag("attention_bias")
-    fields |= {
-        **biases(bias, bias),
-        "ffn_bias": keys.flag("mlp_bias"),
-        "qk_norm": "head",
-        **rope(keys, fields["head_dim"]),
-    }
-    layout = sparse_layers(keys, fields["n_layers"], 1)
-    experts = {
-        **routed(keys, "num_experts", "sigmoid_renorm"),
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "n_shared_experts": keys.size("num_shared_experts"),
-        "selection_bias": True,
-        "routed_scale": keys.number("router_scaling_factor"),
-    }
-    return with_experts(fields, layout, experts)
-
-
 def flex_olmo(keys: Keys) -> dict[str, Any]:
     """FlexOlmo (arXiv:2507.07024): OLMo 2's block with experts in every layer."""
     fields = block(keys)
@@ -133,43 +94,6 @@ def flex_olmo(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, routed(keys, "num_experts", sigmoid_or_softmax(keys, "softmax")))
 
 
-def granitemoeshared(keys: Keys) -> dict[str, Any]:
-    """Granite MoE with one shared expert of a width of its own."""
-    fields = granitemoe(keys)
-    shared = keys.size("shared_intermediate_size", lowest=0)
-    return {**fields, "n_shared_experts": 1, "d_ff_shared": shared} if shared else fields
-
-
-def granitemoe_swa(keys: Keys) -> dict[str, Any]:
-    """The same with attention sinks and windows."""
-    return granite_windows(keys, granitemoeshared(keys))
-
-
-def hunyuan_v1_moe(keys: Keys) -> dict[str, Any]:
-    """Hunyuan-A13B: a shared expert as wide as the others; QK-norm after RoPE."""
-    fields = block(keys)
-    bias = keys.flag("attention_bias")
-    keys.differs("Hunyuan norms queries and keys after RoPE, not before")
-    fields |= {
-        **biases(bias, bias),
-        "qk_norm": "head",
-        **hunyuan_rope(keys, fields["head_dim"]),
-    }
-    for name in ("num_experts", "moe_topk"):
-        if isinstance(keys.data.get(name), list):
-            several = set(map(str, keys.data[name]))
-            if len(several) != 1 or len(keys.data[name]) != fields["n_layers"]:
-                keys.unmapped(name, keys.data[name], "every layer must have the same")
-            keys.data[name] = keys.data[name][0]
-    experts = {
-        "n_experts": keys.size("num_experts"),
-        "top_k": keys.size("moe_topk"),
-        "router": "softmax_renorm",
-        "n_shared_experts": 1,
-    }
-    return all_experts(fields, experts)
-
-
 def ernie4_5_moe(keys: Keys) -> dict[str, Any]:
     """ERNIE 4.5 with experts: softmax, a bias for the choice, dense layers first and last."""
     fields = block(keys)
@@ -177,6 +101,7 @@ def ernie4_5_moe(keys: Keys) -> dict[str, Any]:
     fields |= {
         **biases(bias, bias),
         "ffn_bias": bias,
+        "head_bias": bias,
         **rope(keys, fields["head_dim"], style="interleaved"),
     }
     first, step = keys.size("moe_layer_start_index", lowest=0), keys.layers("moe_layer_interval")
@@ -212,15 +137,30 @@ def youtu(keys: Keys) -> dict[str, Any]:
     return {**fields, "v_head_dim": keys.size("v_head_dim")}
 
 
+def mellum(keys: Keys) -> dict[str, Any]:
+    """Mellum: Qwen3's attention and experts, another RoPE in its windowed layers."""
+    fields = block(keys)
+    bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
+    fields |= {**biases(bias, bias), "qk_norm": "head"}
+    fields = with_windows(keys, fields, [FULL_OR_SLIDING[0]] * n_layers)
+    fields |= rope_by_layer_type(
+        keys, "window" in fields, old_global="rope_theta", old_local="rope_local_base_freq",
+        scaled=())  # fmt: skip
+    for name in ("rope_theta", "rope_local_base_freq"):
+        keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
+    keys.given("num_nextn_predict_layers")
+    experts = {
+        **routed(keys, "num_local_experts", sigmoid_or_softmax(keys, "softmax")),
+        "d_ff_expert": keys.size("moe_intermediate_size"),
+    }
+    return with_experts(fields, sparse_layers(keys, n_layers, 0), experts)
+
+
 EXPERTS = {"num_local_experts": "n_routed_experts"}
 NOAUX: dict[str, Any] = {
     "moe_intermediate_size": 1408, "n_shared_experts": 1, "n_routed_experts": 128, "n_group": 1,
     "topk_group": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 1.0,
     "norm_topk_prob": True,
-}  # fmt: skip
-GRANITE_MOE = {
-    **{k: v for k, v in GRANITE.items() if k != "mlp_bias"}, "num_local_experts": 8,
-    "num_experts_per_tok": 2, "shared_intermediate_size": 0,
 }  # fmt: skip
 
 FAMILIES = {
@@ -237,33 +177,11 @@ FAMILIES = {
         "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
         "rms_norm_eps": 1e-5, "attention_bias": False, "rope_theta": 1000000.0,
     }, aliases=EXPERTS, ignored="intermediate_size num_nextn_predict_layers"),
-    "exaone_moe": decoder("ExaoneMoe", exaone_moe, {
-        **EXAONE, **{k: v for k, v in NOAUX.items() if k not in ("n_shared_experts",
-                                                                 "n_routed_experts")},
-        "moe_intermediate_size": 1024, "num_experts": 64, "num_shared_experts": 1,
-        "routed_scaling_factor": 2.5, "first_k_dense_replace": 1,
-    }),
-    "hy_v3": decoder("HYV3", hy_v3, {
-        **LLAMA, "vocab_size": 120832, "intermediate_size": 13312, "num_hidden_layers": 80,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
-        "rms_norm_eps": 1e-5, "rope_theta": 11158840.0, "attention_bias": False,
-        "mlp_bias": False, "num_experts": 192, "num_experts_per_tok": 8,
-        "num_shared_experts": 1, "moe_intermediate_size": 1536, "router_scaling_factor": 2.826,
-    }, aliases={"num_local_experts": "num_experts"}, ignored="enable_moe_fp32_combine"),
     "flex_olmo": decoder("FlexOlmo", flex_olmo, {
         **{k: v for k, v in LLAMA.items() if k != "head_dim"}, "vocab_size": 100352,
         "attention_bias": False, "rope_theta": 500000.0, "num_experts": 7,
         "num_experts_per_tok": 5, "norm_topk_prob": False,
     }, aliases={"num_local_experts": "num_experts"}),
-    "granitemoeshared": decoder("GraniteMoeShared", granitemoeshared, GRANITE_MOE),
-    "granitemoe_swa": decoder("GraniteMoeSWA", granitemoe_swa, {
-        **GRANITE_MOE, "sliding_window": 128,
-    }),
-    "hunyuan_v1_moe": decoder("HunYuanMoEV1", hunyuan_v1_moe, {
-        **LLAMA, "vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False,
-        "num_experts": 1, "moe_topk": 1,
-    }, aliases={"num_local_experts": "num_experts", "num_experts_per_tok": "moe_topk"},
-        ignored="eod_token_id"),
     "ernie4_5_moe": decoder("Ernie4_5_Moe", ernie4_5_moe, {
         **{k: v for k, v in LLAMA.items() if k != "head_dim"}, "vocab_size": 103424,
         "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28,
@@ -287,4 +205,13 @@ FAMILIES = {
         "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 16,
         "tie_word_embeddings": True, "rope_interleave": True,
     }, ignored="head_dim qk_head_dim embedding_initializer_range"),
+    "mellum": decoder("Mellum", mellum, {
+        **LLAMA, "vocab_size": 98304, "hidden_size": 2304, "intermediate_size": 7168,
+        "num_hidden_layers": 28, "num_key_value_heads": 4, "head_dim": 128,
+        "attention_bias": False, "sliding_window": 1024, "moe_intermediate_size": 896,
+        "num_experts_per_tok": 8, "num_local_experts": 64, "norm_topk_prob": True,
+        "rope_theta": 500000.0, "rope_local_base_freq": 10000.0,
+    }, aliases={"num_experts": "num_local_experts",
+                "num_mtp_layers": "num_nextn_predict_layers"},
+        ignored="mtp_layer_types mtp_mlp_layer_types"),
 }  # fmt: skip
