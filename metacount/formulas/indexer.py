@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from metacount.formulas.attention import causal_pairs
 from metacount.formulas.dim import Dim, smaller
-from metacount.formulas.terms import TOKENS, Product, Weight
+from metacount.formulas.terms import PAIRS, TOKENS, Product, Weight, flops_of, matrix
 
-PAIRS = "scored pairs"  # of a new token and a position that the index scores for it
+BLOCK = "self_attn.indexer"
 
 
 def indexer_weights(
@@ -31,16 +31,23 @@ def indexer_weights(
     13959424
     """
     q_width = n_index_heads * index_head_dim
-    return (
-        Weight(role="attention", name="indexer.wq_b", shape=(q_width, q_lora_rank), rows=TOKENS),
-        Weight(role="attention", name="indexer.wk", shape=(index_head_dim, d_model), rows=TOKENS),
-        Weight(role="attention", name="indexer.weights_proj", shape=(n_index_heads, d_model),
-               rows=TOKENS),
-        Weight(role="norm", name="indexer.k_norm", shape=(index_head_dim,), times=2),
-    )  # fmt: skip
+    shapes = {
+        "wq_b": (q_width, q_lora_rank),
+        "wk": (index_head_dim, d_model),
+        "weights_proj": (n_index_heads, d_model),
+    }
+    found: list[Weight] = []
+    for name, shape in shapes.items():
+        found += matrix(f"{BLOCK}.{name}", "attention", shape, TOKENS)
+    for leaf in ("weight", "bias"):
+        name = f"{BLOCK}.k_norm.{leaf}"
+        found.append(Weight(role="norm", name=name, shape=(index_head_dim,)))
+    return tuple(found)
 
 
-def indexer_products(n_index_heads: Dim, index_head_dim: Dim) -> tuple[Product, ...]:
+def indexer_products(
+    n_index_heads: Dim, index_head_dim: Dim, *, per: str = PAIRS
+) -> tuple[Product, ...]:
     """What the index multiplies for each pair that it scores.
 
     h_i·d_i for the heads' products with the key, h_i for their weighted sum
@@ -51,11 +58,10 @@ def indexer_products(n_index_heads: Dim, index_head_dim: Dim) -> tuple[Product, 
     >>> sum(product.width for product in indexer_products(64, 128))  # DeepSeek-V3.2
     8256
     """
-    return (
-        Product(role="attention", name="index scores", width=n_index_heads * index_head_dim,
-                per=PAIRS),
-        Product(role="attention", name="index weights", width=n_index_heads, per=PAIRS),
-    )  # fmt: skip
+    widths = {"index scores": n_index_heads * index_head_dim, "index weights": n_index_heads}
+    return tuple(
+        Product(role="attention", name=name, width=width, per=per) for name, width in widths.items()
+    )
 
 
 def index_flops(
@@ -81,10 +87,10 @@ def index_flops(
     ...             index_head_dim=128)  # DeepSeek-V3.2, 128 tokens
     3844079616
     """
-    projections = q_lora_rank * n_index_heads * index_head_dim
-    projections = projections + d_model * (index_head_dim + n_index_heads)
-    per_pair = n_index_heads * (index_head_dim + 1)
-    return 2 * (n_tokens * projections + n_pairs * per_pair)
+    weights = indexer_weights(d_model, q_lora_rank=q_lora_rank, n_index_heads=n_index_heads,
+                              index_head_dim=index_head_dim)  # fmt: skip
+    terms = (*weights, *indexer_products(n_index_heads, index_head_dim))
+    return flops_of(terms, {TOKENS: n_tokens, PAIRS: n_pairs})
 
 
 def selected_pairs(seq_len: Dim, index_top_k: Dim) -> Dim:

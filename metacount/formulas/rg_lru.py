@@ -7,12 +7,12 @@ each a block-diagonal matrix of h_l blocks.
 
 from __future__ import annotations
 
+from metacount.formulas.convolution import CONVOLVED
 from metacount.formulas.dim import Dim, exact_div
-from metacount.formulas.terms import TOKENS, Weight
+from metacount.formulas.terms import TOKENS, State, Weight, matrix
 
 ROLE = "recurrent"
-# Positions that the convolution of one forward computes, those before the first token included.
-CONVOLVED = "convolved positions"
+BLOCK = "temporal_block"
 
 
 def rg_lru_weights(
@@ -33,21 +33,22 @@ def rg_lru_weights(
     """
     block = exact_div(lru_width, n_lru_blocks)
     gate = (n_lru_blocks, block, block)
-    return (
-        Weight(role=ROLE, name="linear_y", shape=(lru_width, d_model), rows=TOKENS),
-        Weight(role=ROLE, name="linear_x", shape=(lru_width, d_model), rows=TOKENS),
-        Weight(role=ROLE, name="linear_out", shape=(d_model, lru_width), rows=TOKENS),
-        Weight(role=ROLE, name="conv_1d", shape=(lru_width, 1, conv_kernel), rows=CONVOLVED),
-        Weight(role=ROLE, name="input_gate_weight", shape=gate, rows=TOKENS),
-        Weight(role=ROLE, name="recurrent_gate_weight", shape=gate, rows=TOKENS),
-        Weight(role=ROLE, name="recurrent_param", shape=(lru_width,)),
-        Weight(role=ROLE, name="linear_y.bias", shape=(lru_width,)),
-        Weight(role=ROLE, name="linear_x.bias", shape=(lru_width,)),
-        Weight(role=ROLE, name="linear_out.bias", shape=(d_model,)),
-        Weight(role=ROLE, name="conv_1d.bias", shape=(lru_width,)),
-        Weight(role=ROLE, name="input_gate_bias", shape=(n_lru_blocks, block)),
-        Weight(role=ROLE, name="recurrent_gate_bias", shape=(n_lru_blocks, block)),
+    each: tuple[tuple[str, tuple[Dim, ...], str], ...] = (
+        ("conv_1d.weight", (lru_width, 1, conv_kernel), CONVOLVED),
+        ("conv_1d.bias", (lru_width,), ""),
+        ("rg_lru.recurrent_param", (lru_width,), ""),
+        ("rg_lru.input_gate_weight", gate, TOKENS),
+        ("rg_lru.input_gate_bias", gate[:2], ""),
+        ("rg_lru.recurrent_gate_weight", gate, TOKENS),
+        ("rg_lru.recurrent_gate_bias", gate[:2], ""),
     )
+    return (
+        *matrix(f"{BLOCK}.linear_y", ROLE, (lru_width, d_model), TOKENS, bias=True),
+        *matrix(f"{BLOCK}.linear_x", ROLE, (lru_width, d_model), TOKENS, bias=True),
+        *matrix(f"{BLOCK}.linear_out", ROLE, (d_model, lru_width), TOKENS, bias=True),
+        *(Weight(role=ROLE, name=f"{BLOCK}.{name}", shape=shape, rows=rows)
+          for name, shape, rows in each),
+    )  # fmt: skip
 
 
 def rg_lru_run(
@@ -57,6 +58,8 @@ def rg_lru_run(
 
     from nothing:  B·(S + k_c - 1), padded at both ends; only S of a sequence's are used
     continued:     none: the one new token's filter is a sum of elementwise products
+
+    transformers takes a first forward over one token for a continued one; here it is from nothing.
 
     Returns: the number of what the tag `CONVOLVED` names.
     Source: transformers, `models/recurrent_gemma/modeling_recurrent_gemma.py`.
@@ -69,28 +72,22 @@ def rg_lru_run(
     return {CONVOLVED: batch_size * (seq_len + conv_kernel - 1)}
 
 
-def rg_lru_state_values(lru_width: Dim) -> Dim:
-    """Values of the recurrent state of one sequence in one layer: one a channel.
+def rg_lru_states(lru_width: Dim, conv_kernel: Dim) -> tuple[State, ...]:
+    """What one sequence keeps in one layer, however long it is.
 
-    Returns: values, not bytes.
-    Source: Griffin, arXiv:2402.19427, eq. 4.
+    conv [w, k_c - 1], the inputs before the next token; recurrent [w], one value a channel, in
+    float32 whatever the model's dtype
 
-    >>> rg_lru_state_values(2560)  # RecurrentGemma-2B
-    2560
+    Returns: the states.
+    Source: Griffin, arXiv:2402.19427, sec. 2.3 and eq. 4.
+
+    >>> [state.size for state in rg_lru_states(2560, 4)]  # RecurrentGemma-2B
+    [7680, 2560]
     """
-    return lru_width
-
-
-def rg_lru_conv_values(lru_width: Dim, conv_kernel: Dim) -> Dim:
-    """Values of the convolution's state: the k_c - 1 inputs before the next token.
-
-    Returns: values, not bytes.
-    Source: Griffin, arXiv:2402.19427, sec. 2.3.
-
-    >>> rg_lru_conv_values(2560, 4)  # RecurrentGemma-2B
-    7680
-    """
-    return (conv_kernel - 1) * lru_width
+    return (
+        State(name="conv", shape=(lru_width, conv_kernel - 1)),
+        State(name="recurrent", shape=(lru_width,), bytes_per_value=4),
+    )
 
 
 def rg_lru_scan_flops(n_tokens: Dim, lru_width: Dim) -> Dim:

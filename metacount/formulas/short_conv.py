@@ -5,12 +5,11 @@ B, C, x = split(W_in·h);  y = C · conv(B · x);  out = W_out·y, with d channe
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, smaller
-from metacount.formulas.terms import TOKENS, Weight
+from metacount.formulas.convolution import CONVOLVED, convolved_positions
+from metacount.formulas.dim import Dim
+from metacount.formulas.terms import TOKENS, State, Weight, matrix
 
 ROLE = "recurrent"
-# Positions that the convolution of one forward computes, those before the first token included.
-CONVOLVED = "convolved positions"
 
 
 def short_conv_weights(
@@ -28,54 +27,43 @@ def short_conv_weights(
     >>> params_of(short_conv_weights(2048, conv_kernel=3))  # LFM2-1.2B
     16783360
     """
-    weights = [
-        Weight(role=ROLE, name="in_proj", shape=(3 * d_model, d_model), rows=TOKENS),
-        Weight(role=ROLE, name="conv", shape=(d_model, 1, conv_kernel), rows=CONVOLVED),
-        Weight(role=ROLE, name="out_proj", shape=(d_model, d_model), rows=TOKENS),
-    ]
+    filters = [Weight(role=ROLE, name="conv.conv.weight", shape=(d_model, 1, conv_kernel),
+                      rows=CONVOLVED)]  # fmt: skip
     if conv_bias:
-        widths = (("in_proj", 3 * d_model), ("conv", d_model), ("out_proj", d_model))
-        weights += [Weight(role=ROLE, name=f"{name}.bias", shape=(width,))
-                    for name, width in widths]  # fmt: skip
-    return tuple(weights)
+        filters.append(Weight(role=ROLE, name="conv.conv.bias", shape=(d_model,)))
+    return (
+        *matrix("conv.in_proj", ROLE, (3 * d_model, d_model), TOKENS, bias=conv_bias),
+        *filters,
+        *matrix("conv.out_proj", ROLE, (d_model, d_model), TOKENS, bias=conv_bias),
+    )
 
 
 def short_conv_run(
     batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim, continued: bool = False
 ) -> dict[str, Dim]:
-    """Positions that the convolution of one forward computes, as transformers' own code runs it.
+    """The numbers behind the tags of its terms, in one forward over `seq_len` new tokens.
 
-    from nothing:  B·(max(S, k_c) + k_c - 1), padded to a kernel's width, then at both ends
-    continued:     B·(S + 1), the k_c cached positions before the S new ones, nothing padded
-
-    Only S of a sequence's positions are used.
-
-    Returns: the number of what the tag `CONVOLVED` names.
-    Source: transformers, `models/lfm2/modeling_lfm2.py`.
+    Returns: convolved positions.
+    Source: `convolution.convolved_positions`.
 
     >>> short_conv_run(1, 2048, conv_kernel=3)  # LFM2-1.2B
     {'convolved positions': 2050}
-    >>> short_conv_run(1, 1, conv_kernel=3, continued=True)
-    {'convolved positions': 2}
     """
-    if continued:
-        return {CONVOLVED: batch_size * (seq_len + 1)}
-    widest = seq_len + conv_kernel - smaller(seq_len, conv_kernel)
-    return {CONVOLVED: batch_size * (widest + conv_kernel - 1)}
+    return {CONVOLVED: convolved_positions(batch_size, seq_len, conv_kernel, continued=continued)}
 
 
-def short_conv_values(d_model: Dim, conv_kernel: Dim) -> Dim:
-    """Values that one sequence keeps in one layer, however long it is.
+def short_conv_states(d_model: Dim, conv_kernel: Dim) -> tuple[State, ...]:
+    """What one sequence keeps in one layer, however long it is.
 
-    k_c·d, the inputs of the last k_c positions; the next token needs only k_c - 1 of them
+    conv [d, k_c], the inputs of the last k_c positions, of which the next token needs k_c - 1
 
-    Returns: values, not bytes. There is no other state.
+    Returns: the states; there is no recurrent one.
     Source: LFM2 technical report, arXiv:2511.23404, sec. 2; transformers' cache keeps k_c.
 
-    >>> short_conv_values(2048, 3)  # LFM2-1.2B
-    6144
+    >>> [state.size for state in short_conv_states(2048, 3)]  # LFM2-1.2B
+    [6144]
     """
-    return conv_kernel * d_model
+    return (State(name="conv", shape=(d_model, conv_kernel)),)
 
 
 def short_conv_scan_flops(n_tokens: Dim, d_model: Dim, *, conv_kernel: Dim) -> Dim:

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from metacount.modules.rg_lru import RecurrentBlock
+from metacount.modules.short_conv import ShortConvolution
+from metacount.spec import rg_lru, short_conv
 from metacount.spec.norm import Norms
 
 
@@ -16,7 +19,10 @@ class Made(NamedTuple):
     module: Any  # made of (part, d_model, norms=Norms)
 
 
-MIXERS: dict[type, Made] = {}
+MIXERS: dict[type, Made] = {
+    short_conv.ShortConv: Made("conv", ShortConvolution),
+    rg_lru.RgLru: Made("temporal_block", RecurrentBlock),
+}
 
 
 def make_recurrent(part: Any, d_model: int, norms: Norms) -> nn.Module:

@@ -6,7 +6,6 @@ import pytest
 import sympy
 
 from metacount.formulas.indexer import (
-    PAIRS,
     index_flops,
     indexer_cache_values,
     indexer_products,
@@ -14,7 +13,7 @@ from metacount.formulas.indexer import (
     selected_pairs,
     selected_positions,
 )
-from metacount.formulas.terms import TOKENS, flops_of, params_of
+from metacount.formulas.terms import PAIRS, TOKENS, flops_of, params_of
 
 # d=13, r_q=11, h_i=3, d_i=6
 SIZES = {"q_lora_rank": 11, "n_index_heads": 3, "index_head_dim": 6}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sympy
 
+from metacount.formulas.convolution import CONVOLVED
 from metacount.formulas.rg_lru import (
-    CONVOLVED,
-    rg_lru_conv_values,
     rg_lru_run,
     rg_lru_scan_flops,
-    rg_lru_state_values,
+    rg_lru_states,
     rg_lru_weights,
 )
 from metacount.formulas.short_conv import (
     short_conv_run,
     short_conv_scan_flops,
-    short_conv_values,
+    short_conv_states,
     short_conv_weights,
 )
 from metacount.formulas.terms import TOKENS, flops_of, params_of
@@ -30,7 +29,7 @@ def test_short_convolution_by_hand() -> None:
     # 2 sequences of 7 tokens: 14 tokens × 676, and 2·(7 + 4) = 22 positions × 65
     run = {TOKENS: 14, **short_conv_run(2, 7, conv_kernel=5)}
     assert flops_of(plain, run) == 2 * (14 * 676 + 22 * 65)
-    assert short_conv_values(13, 5) == 65
+    assert [state.size for state in short_conv_states(13, 5)] == [65]
     # 14 tokens × 13 channels × (5 multiply-adds + 2 gates)
     assert short_conv_scan_flops(14, 13, conv_kernel=5) == 14 * 13 * 12
 
@@ -53,8 +52,7 @@ def test_recurrent_block_by_hand() -> None:
     assert flops_of(weights, run) == 2 * (14 * 645 + 20 * 60)
     decode = {TOKENS: 2, **rg_lru_run(2, 1, conv_kernel=4, continued=True)}
     assert flops_of(weights, decode) == 2 * 2 * 645
-    assert rg_lru_state_values(15) == 15
-    assert rg_lru_conv_values(15, 4) == 45
+    assert [state.size for state in rg_lru_states(15, 4)] == [45, 15]
     assert rg_lru_scan_flops(14, 15) == 420
 
 

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from in_float64 import build_in_float64, in_float64
 from torch import Tensor
+from transformers import DynamicCache
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
 from metacount.huggingface.weights.load import WeightsError, load_weights
+from metacount.measure.others.forward import KEEPS_GIVEN
 from metacount.modules import Model
 from metacount.modules.build import build
 
@@ -134,13 +136,15 @@ def gradients_apart(ours: Model, theirs: Any, mapped: Mapped) -> float:
 def decode_apart(ours: Model, theirs: Any) -> float:
     """Prefill, then token by token, each side with its own cache."""
     ids, cache, past = tokens(6), ours.new_cache(), None
+    if type(theirs).__name__ in KEEPS_GIVEN:  # it fills the cache that it is given
+        past = DynamicCache(config=theirs.config)
     expected, given = [], []
     options: dict[str, Any] = {}
     if ours.spec.has_encoder:
         options["memory_BTD"] = ours.encode(tokens(3, SOURCE))
     for part in [ids[:, :PREFILL], *ids[:, PREFILL:].split(1, dim=1)]:
         output = forward(theirs, part, past, use_cache=True)
-        past = output.past_key_values
+        past = getattr(output, "past_key_values", past)
         expected.append(output.logits)
         logits = ours(part, cache=cache, **options).logits_BSV
         assert logits is not None

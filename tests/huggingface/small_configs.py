@@ -21,6 +21,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     # else the causal half
     **{key: {"architectures": [name]} for key, name in CLASSES.items()},
     "deepseek_v2": {"num_experts_per_tok": 6},  # null by default
+    # null by default
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
     "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 128, "n_shared_experts": 2},  # likewise
     # null by default, and transformers makes no module of it
     **{key: {"head_dim": 128} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
@@ -53,6 +55,8 @@ T5 = {"d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers
 BART = {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
         "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
         "vocab_size": 101, "max_position_embeddings": 64}  # fmt: skip
+
+HYBRID = ["conv", "full_attention", "conv", "full_attention"]
 
 SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "ministral3", "internlm3", "granite", "olmo", "olmo2", "cohere",
@@ -89,6 +93,8 @@ SMALL: dict[str, dict[str, Any]] = {
                     "interleave_moe_layer_step": 2, "attention_chunk_size": 9},
     "deepseek_v2": {**MLA, **DEEPSEEK},
     "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
+    "deepseek_v32": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
+                     "index_n_heads": 9, "index_head_dim": 8},
     "minicpm3": {**MLA, "dim_model_base": 24},
     "t5": T5,
     "switch_transformers": {**T5, "num_experts": 6, "num_sparse_encoder_layers": 2,
@@ -113,6 +119,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {**SIZES, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
     "glm4_moe_lite": {**MLA, **BUT_FIRST},
     "youtu": MLA,
+    "lfm2": {**SIZES, "layer_types": HYBRID, "conv_L_cache": 4, "block_multiple_of": 8},
+    "lfm2_moe": {**SIZES, "layer_types": HYBRID, "num_experts": 6, "num_experts_per_tok": 2,
+                 "moe_intermediate_size": 24, "num_dense_layers": 1},
+    "recurrent_gemma": {**SIZES, "hidden_size": 72, "attention_window_size": 9,
+                        "conv1d_width": 4},
     "mellum": {**WIDE, **QWEN, "sliding_window": 9,
                "layer_types": [*["sliding_attention"] * 3, "full_attention"]},
     "kolibri1": {**{k: v for k, v in WIDE.items() if k != "intermediate_size"}, **QWEN,
@@ -160,10 +171,24 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "phi": {"head_dim": [8, 12]},
     **{key: {"head_dim": [8, 14]} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
     "nemotron": {"head_dim": [8, 12], "num_key_value_heads": [1, 2, 3, 6]},
-    **{key: {"tie_word_embeddings": [True]} for key in (
-        "bert", "roberta", "camembert", "xlm-roberta", "bart", "mbart", "plbart", "t5", "mt5")},
-    **{key: {"num_key_value_heads": [6]} for key in (
-        "deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")},
+    **{
+        key: {"tie_word_embeddings": [True]}
+        for key in (
+            "bert",
+            "roberta",
+            "camembert",
+            "xlm-roberta",
+            "bart",
+            "mbart",
+            "plbart",
+            "t5",
+            "mt5",
+        )
+    },
+    **{
+        key: {"num_key_value_heads": [6]}
+        for key in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")
+    },
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
     "cohere": {"use_qk_norm": [False]},
     "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
@@ -171,7 +196,10 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "qwen3_moe": {"mlp_only_layers": [[], [0]], "decoder_sparse_step": [1]},
     "switch_transformers": {"num_decoder_layers": [2], "tie_word_embeddings": [True]},
     "cohere2": {"head_dim": []},
-    "mellum": {"num_hidden_layers": []},  # SMALL lists its layers
+    # SMALL lists their layers
+    **{key: {"num_hidden_layers": []} for key in ("mellum", "lfm2", "lfm2_moe")},
+    # both kinds of layer must be among them
+    "recurrent_gemma": {"num_hidden_layers": [3, 5]},
     "falcon": {"parallel_attn": [True]},
     # a spec has no partly rotated head whose rotated width is odd
     "glm4_moe": {"head_dim": [8, 12]},

@@ -36,6 +36,7 @@ REFUSED = {
     "nanochat": "nanochat turns queries and keys by the negative angles",
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), LATE),
     "kolibri1": "Kolibri adds its bias for the choice to the logits, not to the probabilities",
+    "lfm2_moe": "LFM2 adds 1e-6 to the sum that its routed weights are divided by",
     "ernie4_5_moe": "ERNIE adds its router's bias to the probabilities, for the choice only",
 }
 TYPES = [name for name in mapped_types() if name not in REFUSED]
@@ -62,7 +63,7 @@ def odd(name: str) -> dict[str, Any]:
         config["max_position_embeddings"] = 37
     if name in ("glm", "glm4"):
         config["head_dim"] = 12  # half of it rotates, in pairs
-    if name in ("phi", "persimmon"):
+    if name in ("phi", "persimmon", "recurrent_gemma"):
         config["hidden_size"] = 72  # likewise, of heads that share the width
     if name in ("stablelm", "gpt_neox"):
         config["hidden_size"] = 96  # a quarter of it rotates
@@ -140,6 +141,8 @@ NOT_THEIRS = {
     **{("phi3", kind): "impossible" for kind in SCALED if kind != "longrope"},
     # its Phi-MoE wants two keys more, and then takes the short factors at any length
     **{("phimoe", kind): "impossible" for kind in SCALED},
+    # RecurrentGemma has no scaled RoPE
+    **{("recurrent_gemma", kind): "impossible" for kind in SCALED},
     # Mellum's rope_parameters need a base in each object
     **{("mellum", kind): "impossible" for kind in SCALED},
     # ministral3's queries need llama_4_scaling_beta beside it

@@ -34,6 +34,7 @@ LLAMA_BLOCK: Table = {
     **same("self_attn.o_proj self_attn.q_norm self_attn.k_norm"),
     **same("self_attn.q_a_proj self_attn.q_a_layernorm self_attn.q_b_proj"),
     **same("self_attn.kv_a_proj_with_mqa self_attn.kv_a_layernorm self_attn.kv_b_proj"),
+    **same(" ".join(f"self_attn.indexer.{p}" for p in ("wq_b", "wk", "k_norm", "weights_proj"))),
     **same("mlp.gate_proj mlp.up_proj mlp.down_proj"),
     "mlp.gate": "mlp.gate.proj",
     **same("mlp.gate.e_score_correction_bias mlp.experts.gate_up_proj mlp.experts.down_proj"),
@@ -76,6 +77,33 @@ GLM4_BLOCK: Table = {
     "post_self_attn_layernorm": "post_attention_layernorm",
     "post_attention_layernorm": "pre_feedforward_layernorm",
     "post_mlp_layernorm": "post_feedforward_layernorm",
+}
+
+LFM2_BLOCK: Table = {
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    **same(" ".join(QKV)),
+    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn.q_layernorm": "self_attn.q_norm",
+    "self_attn.k_layernorm": "self_attn.k_norm",
+    **same("conv.in_proj conv.conv conv.out_proj"),
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.gate": "mlp.gate.proj",
+    "feed_forward.expert_bias": "mlp.gate.e_score_correction_bias",
+    **{f"feed_forward.experts.{p}": f"mlp.experts.{p}" for p in EXPERTS},
+}
+
+GRIFFIN = "temporal_block"
+LRU = "recurrent_param input_gate_weight input_gate_bias recurrent_gate_weight recurrent_gate_bias"
+GRIFFIN_BLOCK: Table = {
+    "temporal_pre_norm": "input_layernorm",
+    "channel_pre_norm": "post_attention_layernorm",
+    **{f"{GRIFFIN}.{p}_proj": f"self_attn.{p}_proj" for p in "qkvo"},
+    **same(" ".join(f"{GRIFFIN}.{p}" for p in ("linear_y", "linear_x", "linear_out", "conv_1d"))),
+    **same(" ".join(f"{GRIFFIN}.rg_lru.{p}" for p in LRU.split())),
+    **{f"mlp_block.{p}_proj": f"mlp.{p}_proj" for p in FFN},
 }
 
 HYPERCLOVAX_BLOCK: Table = {

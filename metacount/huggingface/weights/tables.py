@@ -14,7 +14,9 @@ from metacount.huggingface.weights.blocks import (
     GPT_NEO_BLOCK,
     GPT_OSS_BLOCK,
     GPTJ_BLOCK,
+    GRIFFIN_BLOCK,
     HYPERCLOVAX_BLOCK,
+    LFM2_BLOCK,
     LLAMA_BLOCK,
     LLAMA_ENDS,
     MODERNBERT_BLOCK,
@@ -64,6 +66,18 @@ DIALECTS = {
         prefix="model.",
         ends=LLAMA_ENDS,
         stacks={"layers.": ("decoder.layers", HYPERCLOVAX_BLOCK)},
+    ),
+    "lfm2": Dialect(
+        mark="layers.0.operator_norm.weight",
+        prefix="model.",
+        ends={**same("embed_tokens lm_head"), "embedding_norm": "decoder.norm"},
+        stacks={"layers.": ("decoder.layers", LFM2_BLOCK)},
+    ),
+    "griffin": Dialect(
+        mark="layers.0.temporal_pre_norm.weight",
+        prefix="model.",
+        ends={**same("embed_tokens lm_head"), "final_norm": "decoder.norm"},
+        stacks={"layers.": ("decoder.layers", GRIFFIN_BLOCK)},
     ),
     "xglm": Dialect(
         mark="layers.0.self_attn_layer_norm.weight",

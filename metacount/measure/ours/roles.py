@@ -19,6 +19,8 @@ from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection
+from metacount.modules.rg_lru import RecurrentBlock
+from metacount.modules.short_conv import ShortConvolution
 
 ROLE_OF: dict[type[nn.Module], str] = {
     TokenEmbedding: "embedding",
@@ -30,6 +32,8 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Attention: "attention",
     ScaledDotProduct: "attention",
     LatentAttention: "attention",
+    ShortConvolution: "recurrent",
+    RecurrentBlock: "recurrent",
     FeedForward: "ffn",
     GatedFeedForward: "ffn",
     MixtureOfExperts: "moe",
