@@ -89,8 +89,8 @@ def index_flops(
     """
     weights = indexer_weights(d_model, q_lora_rank=q_lora_rank, n_index_heads=n_index_heads,
                               index_head_dim=index_head_dim)  # fmt: skip
-    terms = (*weights, *indexer_products(n_index_heads, index_head_dim))
-    return flops_of(terms, {TOKENS: n_tokens, PAIRS: n_pairs})
+    products = indexer_products(n_index_heads, index_head_dim)
+    return flops_of((*weights, *products), {TOKENS: n_tokens, PAIRS: n_pairs})
 
 
 def selected_pairs(seq_len: Dim, index_top_k: Dim) -> Dim:

@@ -126,6 +126,17 @@ ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero fo
 EXPANDED = {
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "minicpm3", "glm4_moe_lite", "youtu",
 }  # fmt: skip
+STATES_IN_MODULES = {"recurrent_gemma"}  # it keeps its states in its modules, not in the cache
+KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask
+
+
+def check_counts(config: dict[str, Any]) -> Mapped:
+    """Parameters, active parameters and roles: formula == our module == transformers'."""
+    mapped = spec_from_config(config)
+    spec = mapped.spec
+    theirs, _ = build_transformers(config)
+    found, ours = measure_any_params(theirs), measure_params(build(spec))
+    expected = {role: n for role, n in formulas.params_by_role(spec).items() if n}
     assert {role: n for role, n in found.by_role.items() if n} == expected
     assert {role: n for role, n in ours.by_role.items() if n} == expected
     assert found.params == ours.params == formulas.params(spec)
