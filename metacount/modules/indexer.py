@@ -17,6 +17,20 @@ from metacount.spec.position import Rope
 EPS = 1e-6  # of the LayerNorm over keys, whatever the model's norms have
 
 
+class IndexScores(nn.Module):
+    """Σ_j w_j·relu(q_j·k): the two products between positions."""
+
+    def forward(
+        self, q_BSHK: Tensor, keys_BTK: Tensor, weights_BSH: Tensor, _sees: Visibility
+    ) -> Tensor:
+        """-> [B, S, T], of every position for every query, visible or not."""
+        # [b, s, h, k] @ [b, 1, k, t] -> [b, s, h, t]
+        products = at_least_float32(q_BSHK) @ at_least_float32(keys_BTK).mT.unsqueeze(1)
+        positive_BSHT = (products * q_BSHK.shape[-1] ** -0.5).relu()
+        # [b, s, 1, h] @ [b, s, h, t] -> [b, s, 1, t]
+        return (at_least_float32(weights_BSH).unsqueeze(-2) @ positive_BSHT).squeeze(-2)
+
+
 class Indexer(nn.Module):
     """score of query t and position s = Σ_j w_tj·relu(q_tj·k_s), over few and narrow heads.
 
@@ -33,12 +47,13 @@ class Indexer(nn.Module):
         self, part: parts.Indexer, d_model: int, *, q_lora_rank: int, rope_dim: int, rope: Rope
     ) -> None:
         super().__init__()
-        self.n_heads, self.head_dim, self.top_k = part.n_heads, part.head_dim, part.top_k
+        self.n_heads, self.top_k = part.n_heads, part.top_k
         self.rope_dim, self.rope = rope_dim, rope
         self.wq_b = Linear(q_lora_rank, part.n_heads * part.head_dim, bias=False)
         self.wk = Linear(d_model, part.head_dim, bias=False)
         self.k_norm = LayerNorm(part.head_dim, bias=True, eps=EPS)
         self.weights_proj = Linear(d_model, part.n_heads, bias=False)
+        self.core = IndexScores()
 
     def keys(self, x_BSD: Tensor, visibility: Visibility) -> Tensor:
         """What the cache keeps of each new position, [B, S, K]."""
@@ -50,12 +65,9 @@ class Indexer(nn.Module):
         """The score of every position for every query, [B, S, T]."""
         q_BHSK = self.wq_b(latent_BSR).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         q_BSHK = self._rotated(q_BHSK, visibility).transpose(1, 2)
-        # [b, s, h, k] @ [b, 1, k, t] -> [b, s, h, t]
-        products = at_least_float32(q_BSHK) @ at_least_float32(keys_BTK).mT.unsqueeze(1)
-        positive_BSHT = (products * self.head_dim**-0.5).relu()
-        weights_BSH = at_least_float32(self.weights_proj(x_BSD)) * self.n_heads**-0.5
-        # [b, s, 1, h] @ [b, s, h, t] -> [b, s, 1, t]
-        return (weights_BSH.unsqueeze(-2) @ positive_BSHT).squeeze(-2)
+        weights_BSH = self.weights_proj(x_BSD) * self.n_heads**-0.5
+        found: Tensor = self.core(q_BSHK, keys_BTK, weights_BSH, visibility)
+        return found
 
     @torch.no_grad()
     def forward(

@@ -15,6 +15,7 @@ from metacount.modules.ends import (
     TypeTable,
 )
 from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.indexer import Indexer, IndexScores
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -32,6 +33,8 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Attention: "attention",
     ScaledDotProduct: "attention",
     LatentAttention: "attention",
+    Indexer: "attention",
+    IndexScores: "attention",
     ShortConvolution: "recurrent",
     RecurrentBlock: "recurrent",
     FeedForward: "ffn",
