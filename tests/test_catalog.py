@@ -21,8 +21,9 @@ def words(text: str) -> list[str]:
 
 IDS = words("""
 baichuan2-13b bert-base bloom-176b chinchilla-70b deepseek-67b deepseek-moe-16b deepseek-v2
-deepseek-v3 deepseek-v3.2 falcon-180b galactica-120b gemma-2b gemma-7b gemma2-2b gemma2-9b gemma3-1b gemma3-270m
-gemma3-27b-text gemma3-4b-text glm-130b glm-4.5 gopher-280b gpt-oss-20b gpt2 gpt2-large
+deepseek-v3 deepseek-v3.2 falcon-180b galactica-120b gemma-2b gemma-7b gemma2-2b gemma2-9b
+gemma3-1b gemma3-270m gemma3-27b-text gemma3-4b-text glm-130b glm-4.5 gopher-280b gpt-oss-20b gpt2
+gpt2-large
 gpt2-medium gpt2-xl gpt3-175b granite-4.0-h-micro granite-4.0-h-tiny granite-4.0-micro gshard-600b
 internlm2-20b jamba-1.5-large jurassic1-178b lamda-137b lfm2-1.2b lfm2-350m lfm2-700m lfm2-8b-a1b
 llama-13b llama-33b llama-65b llama-7b
@@ -31,8 +32,8 @@ mamba-codestral-7b mamba2-130m mamba2-2.7b mamba2-370m mamba2-780m minimax-text-
 mixtral-8x7b mpt-30b mt-nlg-530b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b pangu-alpha-207b
 phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b qwen2.5-32b qwen2.5-3b
 qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b qwen3-4b qwen3-8b
-qwen3-next-80b-a3b recurrentgemma-2b recurrentgemma-9b smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256
-switch-base-32 switch-base-64
+qwen3-next-80b-a3b recurrentgemma-2b recurrentgemma-9b smollm2-1.7b smollm2-135m smollm3-3b
+switch-base-16 switch-base-256 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
 textbook-block transformer-base transformer-big yi-34b yulan-12b
 """)  # fmt: skip
