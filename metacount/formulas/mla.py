@@ -60,10 +60,25 @@ def mla_weights(
         ("kv_b_proj", kv_b_width, kv_lora_rank, CACHED, False),
         ("o_proj", d_model, n_heads * v_head_dim, TOKENS, bias),
     )
+    queries_in = d_model if q_lora_rank is None else q_lora_rank
+    plain, rotated = (
+        queries_in * n_heads * width for width in (qk_nope_head_dim, qk_rope_head_dim)
+    )
+    keys, values = (kv_lora_rank * n_heads * width for width in (qk_nope_head_dim, v_head_dim))
+    of_queries = (("not rotated", plain), ("rotated", rotated))
+    splits = {
+        "q_proj": of_queries,
+        "q_b_proj": of_queries,
+        "kv_a_proj_with_mqa": (
+            ("latent", d_model * kv_lora_rank),
+            ("rotated key", d_model * qk_rope_head_dim),
+        ),
+        "kv_b_proj": (("keys", keys), ("values", values)),
+    }
     found: list[Weight] = []
     for name, n_rows, n_columns, rows, has_bias in each:
-        shape = (n_rows, n_columns)
-        found += matrix(f"self_attn.{name}", "attention", shape, rows, bias=has_bias)
+        shape, path = (n_rows, n_columns), f"self_attn.{name}"
+        found += matrix(path, "attention", shape, rows, bias=has_bias, split=splits.get(name, ()))
     return tuple(found)
 
 

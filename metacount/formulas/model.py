@@ -30,30 +30,17 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import attention, ends, stack
+from metacount.formulas import ends, stack
 from metacount.formulas.caches import cross_kv_cache_bytes as cross_kv_cache_bytes
 from metacount.formulas.caches import kv_cache_bytes as kv_cache_bytes
 from metacount.formulas.caches import kv_cache_bytes_per_token as kv_cache_bytes_per_token
 from metacount.formulas.caches import state_bytes as state_bytes
 from metacount.formulas.caches import state_bytes_by_part as state_bytes_by_part
-from metacount.formulas.caches import window_size
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.recurrent import mixer_of
-from metacount.formulas.terms import (
-    CACHED,
-    CROSS_PAIRS,
-    PAIRS,
-    POSITIONS,
-    SEQUENCES,
-    SOURCE,
-    SOURCE_PAIRS,
-    TOKENS,
-    WINDOWED_PAIRS,
-    WINDOWED_POSITIONS,
-    Product,
-    Weight,
-    by_role,
-)
+from metacount.formulas.runs import decode_run as decode_run
+from metacount.formulas.runs import forward_run as forward_run
+from metacount.formulas.runs import kept_pairs as kept_pairs
+from metacount.formulas.terms import Product, Weight, by_role
 from metacount.spec import ModelSpec
 
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
@@ -182,19 +169,10 @@ def causal_matmul_flops_by_role(
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     _check_prefix(spec, prefix_len, seq_len)
-    near = spec.last_stack.attention.window
-    all_seen, windowed = (
-        attention.self_attention_pairs(
-            spec.kind,
-            seq_len,
-            window=window and window.size,
-            chunked=window is not None and window.kind == "chunked",
-            prefix_len=prefix_len,
-        )
-        for window in (None, near)
+    pairs = kept_pairs(spec, seq_len, prefix_len)
+    run = forward_run(
+        spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len, pairs=pairs
     )
-    run = forward_run(spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len,
-                      pairs=(all_seen, windowed))  # fmt: skip
     return _flops_by_role(spec, run, decode=False)
 
 
@@ -233,22 +211,7 @@ def decode_matmul_flops_by_role(
     if spec.kind == "encoder":
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
     source = kv_len if source_len is None else source_len
-    near = attention.attended_positions(kv_len, window_size(spec))
-    run = {
-        TOKENS: batch_size,
-        SOURCE: 0,
-        CACHED: batch_size,
-        SEQUENCES: 0,
-        POSITIONS: kv_len,
-        WINDOWED_POSITIONS: near,
-        PAIRS: batch_size * kv_len,
-        WINDOWED_PAIRS: batch_size * near,
-        CROSS_PAIRS: batch_size * source,
-        SOURCE_PAIRS: 0,
-    }
-    part = spec.last_stack.recurrent
-    mixer = mixer_of(part)
-    run |= {} if mixer is None else mixer.decode_run(part, batch_size)
+    run = decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=source)
     return _flops_by_role(spec, run, decode=True)
 
 
@@ -280,39 +243,6 @@ def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
     if isinstance(prefix_len, int) and isinstance(seq_len, int) and prefix_len > seq_len:
         raise SpecError("prefix_len", "must be at most seq_len", prefix_len,
                         f"choose 0 to {seq_len}")  # fmt: skip
-
-
-def forward_run(
-    spec: ModelSpec,
-    *,
-    batch_size: Dim,
-    seq_len: Dim,
-    source_len: Dim | None = None,
-    pairs: tuple[Dim, Dim] | None = None,
-) -> dict[str, Dim]:
-    """The numbers behind the words of `terms` in a forward.
-
-    `pairs`: of one sequence, where everything is seen and where a window is; None: seq_len² each.
-
-    Returns: what `Weight.flops` and `Product.flops` take.
-    """
-    source = seq_len if source_len is None else source_len
-    full, windowed = (seq_len * seq_len,) * 2 if pairs is None else pairs
-    run = {
-        TOKENS: batch_size * seq_len,
-        SOURCE: batch_size * source,
-        CACHED: batch_size * seq_len,
-        SEQUENCES: batch_size,
-        POSITIONS: seq_len,
-        WINDOWED_POSITIONS: seq_len,
-        PAIRS: batch_size * full,
-        WINDOWED_PAIRS: batch_size * windowed,
-        CROSS_PAIRS: batch_size * seq_len * source,
-        SOURCE_PAIRS: batch_size * source * source,
-    }
-    part = spec.last_stack.recurrent
-    mixer = mixer_of(part)
-    return run if mixer is None else {**run, **mixer.run(part, batch_size, seq_len)}
 
 
 def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool) -> dict[str, Dim]:

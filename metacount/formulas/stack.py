@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import attention, block, ends, moe, norm
+from metacount.formulas import attention, ends, moe, norm, sublayers
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
@@ -99,25 +99,37 @@ def stack_weights(spec: ModelSpec, n_layers: Dim, *, cross: bool) -> tuple[Weigh
     """The tensors of one stack, with the norms and position tables that belong to it.
 
     `cross`: its blocks have cross-attention.
-    Source: `block.block_weights`, `ends.stack_end_weights`.
+    Source: `sublayers`, `ends.stack_end_weights`.
+    """
+    beside = spec.has_encoder and not cross
+    rows = OF_ENCODER if beside else None
+    blocks = in_blocks(spec, n_layers, cross=cross)
+    whole = [(1, ends.stack_end_weights(spec)), *blocks]
+    return tuple(weight.repeated(n, rows=rows) for n, weights in whole for weight in weights)
+
+
+def in_blocks(
+    spec: ModelSpec, n_layers: Dim, *, cross: bool
+) -> list[tuple[Dim, tuple[Weight, ...]]]:
+    """What blocks of one stack are made of: how many blocks have it, and the tensors of one.
+
+    Source: as `stack_weights`.
     """
     last = spec.last_stack
-    beside = spec.has_encoder and not cross
-    n_moe, n_dense = moe_layers(spec, n_layers), dense_layers(spec, n_layers)
     n_attending = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_ATTENTION)
     n_keeping = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_STATE)
-    each: list[tuple[Dim, tuple[Weight, ...]]] = [(1, ends.stack_end_weights(spec))]
+    each: list[tuple[Dim, tuple[Weight, ...]]] = []
     if not is_zero(n_attending):
-        each.append((n_attending, block.attention_weights(spec)))
-    each.append((n_keeping, block.recurrent_weights(spec)))
+        each.append((n_attending, sublayers.attention_weights(spec)))
+    each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
-        each.append((n_layers, block.cross_attention_weights(spec)))
-    each.append((n_dense, block.dense_weights(spec)))
+        each.append((n_layers, sublayers.cross_attention_weights(spec)))
+    each.append((dense_layers(spec, n_layers), sublayers.dense_weights(spec)))
     if last.mixture is not None:
-        each.append((n_moe, block.mixture_weights(spec)))
-    each += [(n, block.width_norm_weights(spec)) for n in _block_norms(spec, n_layers, cross)]
-    rows = OF_ENCODER if beside else None
-    return tuple(weight.repeated(n, rows=rows) for n, weights in each for weight in weights)
+        each.append((moe_layers(spec, n_layers), sublayers.mixture_weights(spec)))
+    one = sublayers.width_norm_weights(spec)
+    each += [(n, one) for n in _block_norms(spec, n_layers, cross)]
+    return each
 
 
 def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]:
@@ -139,10 +151,10 @@ def stack_products(
 ) -> tuple[Product, ...]:
     """The products of activations of one stack; `decode` absorbs MLA and scans step by step.
 
-    Source: `block.attention_products`, `block.cross_attention_products`, the mixer's own.
+    Source: `sublayers.attention_products`, `sublayers.cross_attention_products`, the mixer's own.
     """
     if spec.has_encoder and not cross:
-        own = block.attention_products(spec, absorbed=decode, pairs=SOURCE_PAIRS)
+        own = sublayers.attention_products(spec, absorbed=decode, pairs=SOURCE_PAIRS)
         return tuple(one.repeated(n_layers) for one in own)
     each: list[tuple[Dim, tuple[Product, ...]]] = []
     windowed, full = attention_layers(spec)
@@ -151,7 +163,9 @@ def stack_products(
         (full, PAIRS, POSITIONS),
     ):
         if not is_zero(n):
-            own = block.attention_products(spec, absorbed=decode, pairs=pairs, positions=positions)
+            own = sublayers.attention_products(
+                spec, absorbed=decode, pairs=pairs, positions=positions
+            )
             each.append((n, own))
     part = spec.last_stack.recurrent
     mixer = mixer_of(part)
@@ -159,5 +173,5 @@ def stack_products(
         scan = mixer.decode_products(part) if decode else mixer.products(part)
         each.append((recurrent_layers(spec), scan))
     if cross:
-        each.append((n_layers, block.cross_attention_products(spec)))
+        each.append((n_layers, sublayers.cross_attention_products(spec)))
     return tuple(one.repeated(n) for n, products in each for one in products)

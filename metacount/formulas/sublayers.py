@@ -16,6 +16,7 @@ from metacount.formulas.terms import (
     PAIRS,
     POSITIONS,
     Product,
+    State,
     Weight,
 )
 from metacount.spec import ModelSpec
@@ -187,19 +188,30 @@ def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
     return attention.attention_products(mixer.n_heads, mixer.head_dim, per=CROSS_PAIRS)
 
 
+def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
+    """What one token leaves in the cache of one block's self-attention, tensor by tensor.
+
+    Source: as `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
+    """
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        rotated = State(name="rotated keys", shape=(mixer.qk_rope_head_dim,))
+        kept = (State(name="latents", shape=(mixer.kv_lora_rank,)), rotated)
+        if mixer.indexer is None:
+            return kept
+        return (*kept, State(name="keys of the index", shape=(mixer.indexer.head_dim,)))
+    if not isinstance(mixer, Attention):
+        return ()
+    shape = (mixer.n_kv_heads, mixer.head_dim)
+    return State(name="keys", shape=shape), State(name="values", shape=shape)
+
+
 def kv_cache_values(spec: ModelSpec) -> Dim:
     """Values that one token leaves in the cache of one block's self-attention.
 
     Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`, `indexer_cache_values`.
     """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        latent = mla.mla_kv_cache_values(mixer.kv_lora_rank, mixer.qk_rope_head_dim)
-        index = mixer.indexer
-        return latent + (0 if index is None else indexer.indexer_cache_values(index.head_dim))
-    if not isinstance(mixer, Attention):
-        return 0
-    return attention.kv_cache_values(mixer.n_kv_heads, mixer.head_dim)
+    return sum(tensor.size for tensor in cached_tensors(spec))
 
 
 def _grouped(spec: ModelSpec) -> Attention:

@@ -34,7 +34,8 @@ class Weight:
     """A stored tensor: its role, its name, its shape, and how many of its kind there are.
 
     `times` of them are stored, of which one token uses `used` (None: all). `rows` says what it is
-    multiplied with: "" where it is added, looked up or multiplied element by element.
+    multiplied with: "" where it is added, looked up or multiplied element by element. `split` says
+    what its values are for, where a matrix is several in one: they sum to its size.
     """
 
     role: str
@@ -43,6 +44,7 @@ class Weight:
     times: Dim = 1
     used: Dim | None = None
     rows: str = ""
+    split: tuple[tuple[str, Dim], ...] = ()
 
     @property
     def size(self) -> Dim:
@@ -58,6 +60,7 @@ class Weight:
             times=times * self.times,
             used=None if self.used is None else times * self.used,
             rows=(rows or {}).get(self.rows, self.rows),
+            split=self.split,
         )
 
     @property
@@ -99,14 +102,20 @@ class Product:
 
 
 def matrix(
-    name: str, role: str, shape: tuple[Dim, Dim], rows: str, *, bias: bool = False
+    name: str,
+    role: str,
+    shape: tuple[Dim, Dim],
+    rows: str,
+    *,
+    bias: bool = False,
+    split: tuple[tuple[str, Dim], ...] = (),
 ) -> tuple[Weight, ...]:
     """The weight of one linear layer, [outputs, inputs], and its bias of as many outputs.
 
     >>> [weight.name for weight in matrix("up_proj", "ffn", (11008, 4096), TOKENS, bias=True)]
     ['up_proj.weight', 'up_proj.bias']
     """
-    weight = Weight(role=role, name=f"{name}.weight", shape=shape, rows=rows)
+    weight = Weight(role=role, name=f"{name}.weight", shape=shape, rows=rows, split=split)
     if not bias:
         return (weight,)
     return weight, Weight(role=role, name=f"{name}.bias", shape=shape[:1])

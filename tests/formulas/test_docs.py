@@ -10,7 +10,7 @@ import pytest
 
 TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position",
           "convolution", "short_conv", "rg_lru", "indexer")  # fmt: skip
-SUMS = ("selection", "sublayers", "block", "caches", "ends", "stack", "model")
+SUMS = ("selection", "sublayers", "block", "caches", "runs", "ends", "stack", "model")
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)
