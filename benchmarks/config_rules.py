@@ -2,10 +2,10 @@
 
 python benchmarks/config_rules.py [--check]
 
-Writes metacount/huggingface/config_rules.json: for each mapped model type the kind of value that
-its config class takes for each key (its annotations), the keys that must be a share from 0 to 1
-and whether heads must divide the width (both tried). --check writes nothing and exits with 1 when
-the file is not what the installed transformers says.
+Writes metacount/huggingface/config/config_rules.json: for each mapped model type the kind of value
+that its config class takes for each key (its annotations), the keys that must be a share from 0 to
+1 and whether heads must divide the width (both tried). --check writes nothing and exits with 1
+when the file is not what the installed transformers says.
 """
 
 from __future__ import annotations

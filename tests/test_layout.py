@@ -12,10 +12,8 @@ import metacount
 PACKAGE = Path(metacount.__file__).parent
 MAX_FILES, MAX_LINES = 12, 300
 
-# Folders with a file for each topic or command.
-BY_TOPIC = {
-    "spec", "formulas", "modules", "views", "commands", "huggingface/config/families"
-}  # fmt: skip
+# Folders with a file for each topic, command or group of model types.
+BY_TOPIC = {"spec", "formulas", "modules", "views", "commands", "huggingface/config/families"}
 # The names by which the package is entered: __init__, __main__, api, cli.
 ENTRANCES = {"": 4}
 # Files that are too long, how long at most, and why they are not split.

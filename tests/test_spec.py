@@ -45,6 +45,9 @@ BOTH = {**DENSE, "kind": "encoder-decoder", "n_encoder_layers": 2, "position": "
         "n_buckets": 8, "max_distance": 23}  # fmt: skip
 BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
 
+INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
+GRIFFIN = {"recurrent": "rg_lru", "mixer_pattern": "RA", "conv_kernel": 4, "lru_width": 6,
+           "n_lru_blocks": 3}  # fmt: skip
 GROUPS = {"n_groups": 4, "top_groups": 2}
 WIDE = 2**24
 
@@ -109,6 +112,10 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MLA, {"kind": "encoder"}, "attention mla needs a decoder with position rope: got 'mla'; "),
     (MLA, {"rotary_dim": 2}, "rotary_dim has no meaning with attention mla: got 2; leave rotary_d"),
     (MLA, {"qk_rope_head_dim": 3}, "qk_rope_head_dim must be even: got 3; choose 4"),
+    ({**MLA, **INDEX}, {"q_lora_rank": None}, "q_lora_rank is needed by an indexer"),
+    ({**MLA, **INDEX}, {"index_head_dim": 3}, "index_head_dim must be at least qk_rope_head_dim"),
+    (MLA, {"index_head_dim": 8}, "index_head_dim has no meaning without index_top_k"),
+    ({**DENSE, **GRIFFIN}, {"n_lru_blocks": 4}, "n_lru_blocks must divide lru_width: 6 % 4 = 2"),
     # windows
     (DENSE, {"window_pattern": "LG"}, "window_pattern has no meaning without a window: got 'LG'; "),
     (DENSE, {"window": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),

@@ -50,6 +50,8 @@ JUDGES = {
     "tied_head": "published",
     "plain_ffn": "published",
     "two_stacks": "sizes",
+    "selected_work": "sizes",
+    "selected_cache": "sizes",
     "token_cost": "compared",
     "expert_shares": "spread",
     "part_formula": "algebra",

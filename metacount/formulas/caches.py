@@ -81,7 +81,7 @@ def state_bytes_by_part(
     return {
         state.name: copies * state.size
         * (bytes_per_value if state.bytes_per_value is None else state.bytes_per_value)
-        for state in mixer.states(part)
+        for state in (*mixer.states(part), *mixer.wide_states(part, spec.d_model))
     }  # fmt: skip
 
 

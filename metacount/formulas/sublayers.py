@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import attention, ffn, mla, norm, position
+from metacount.formulas import attention, ffn, indexer, mla, norm, position
 from metacount.formulas import moe as experts
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
@@ -47,7 +47,8 @@ def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
             v_head_dim=mixer.v_head_dim,
             bias=mixer.bias,
         )
-        return (*weights, *norm.latent_norm_weights(mixer.q_lora_rank, mixer.kv_lora_rank))
+        norms = norm.latent_norm_weights(mixer.q_lora_rank, mixer.kv_lora_rank)
+        return (*weights, *norms, *_index_weights(spec, mixer))
     mixer = _grouped(spec)
     heads = (mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
     found = (*_grouped_weights(spec), *norm.qk_norm_weights(mixer.qk_norm, *heads))
@@ -55,6 +56,17 @@ def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
         relative = position.transformer_xl_weights(spec.d_model, mixer.n_heads, mixer.head_dim)
         return (*found, *relative)
     return found
+
+
+def _index_weights(spec: ModelSpec, mixer: LatentAttention) -> tuple[Weight, ...]:
+    if mixer.indexer is None:
+        return ()
+    return indexer.indexer_weights(
+        spec.d_model,
+        q_lora_rank=mixer.q_lora_rank,
+        n_index_heads=mixer.indexer.n_heads,
+        index_head_dim=mixer.indexer.head_dim,
+    )
 
 
 def cross_attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
@@ -91,7 +103,7 @@ def attention_products(
     """
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
-        return mla.mla_products(
+        products = mla.mla_products(
             mixer.n_heads,
             kv_lora_rank=mixer.kv_lora_rank,
             qk_nope_head_dim=mixer.qk_nope_head_dim,
@@ -100,6 +112,10 @@ def attention_products(
             absorbed=absorbed,
             per=pairs,
         )
+        index = mixer.indexer
+        if index is None:
+            return products
+        return (*products, *indexer.indexer_products(index.n_heads, index.head_dim, per=pairs))
     mixer = _grouped(spec)
     heads = (mixer.n_heads, mixer.head_dim)
     found = attention.attention_products(*heads, per=pairs)
@@ -181,7 +197,10 @@ def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
         rotated = State(name="rotated keys", shape=(mixer.qk_rope_head_dim,))
-        return State(name="latents", shape=(mixer.kv_lora_rank,)), rotated
+        kept = (State(name="latents", shape=(mixer.kv_lora_rank,)), rotated)
+        if mixer.indexer is None:
+            return kept
+        return (*kept, State(name="keys of the index", shape=(mixer.indexer.head_dim,)))
     if not isinstance(mixer, Attention):
         return ()
     shape = (mixer.n_kv_heads, mixer.head_dim)
@@ -191,7 +210,7 @@ def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
 def kv_cache_values(spec: ModelSpec) -> Dim:
     """Values that one token leaves in the cache of one block's self-attention.
 
-    Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
+    Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`, `indexer_cache_values`.
     """
     return sum(tensor.size for tensor in cached_tensors(spec))
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.cache import LayerCache
+from metacount.modules.indexer import Indexer
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm
 from metacount.modules.position import apply_rope
@@ -28,6 +29,10 @@ class LatentAttention(nn.Module):
     * expanded: keys and values of every head are made for every token attended to;
     * absorbed: the key expansion is applied to the query and the value expansion to the result,
       so that attention runs over the latent itself as if it were one shared key/value head.
+
+    With an indexer (DeepSeek-V3.2) a query reads the positions that it chooses only; the products
+    are computed over all of them, and what was not chosen is masked. The cache then holds the
+    indexer's keys, too.
     """
 
     def __init__(
@@ -65,6 +70,12 @@ class LatentAttention(nn.Module):
         expanded = n_heads * (self.nope + self.v_head_dim)
         self.kv_b_proj = Linear(kv_lora_rank, expanded, bias=False)
         self.o_proj = Linear(n_heads * self.v_head_dim, d_model, bias=part.bias)
+        self.indexer = None
+        if part.indexer is not None:
+            assert q_lora_rank is not None and rope is not None  # the spec requires them
+            self.indexer = Indexer(
+                part.indexer, d_model, q_lora_rank=q_lora_rank, rope_dim=self.rope, rope=rope
+            )
         self.core = ScaledDotProduct(
             scale=q_head_dim**-0.5 if part.scale is None else part.scale, softcap=part.softcap
         )
@@ -78,39 +89,53 @@ class LatentAttention(nn.Module):
         absorbed: bool = False,
     ) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
-        q_BHSn, q_BHSP = self._query(x_BSD).split((self.nope, self.rope), dim=-1)
+        latent_BSR = self._query_latent(x_BSD)
+        q_BHSn, q_BHSP = self._query(x_BSD, latent_BSR).split((self.nope, self.rope), dim=-1)
         q_BHSP = self._rope(q_BHSP, visibility)
         latent_BSC, k_BSP = self.kv_a_proj_with_mqa(x_BSD).split((self.rank, self.rope), dim=-1)
         rotated_BSP = self._rope(k_BSP.unsqueeze(1), visibility).squeeze(1)
         kept_BTc = torch.cat((self.kv_a_layernorm(latent_BSC), rotated_BSP), dim=-1)
+        kept = [kept_BTc]
+        if self.indexer is not None:
+            kept.append(self.indexer.keys(x_BSD, visibility))
         if cache is not None:
-            (kept_BTc,) = cache.update(kept_BTc)
+            kept = list(cache.update(*kept))
+        chosen = None
+        if self.indexer is not None:
+            chosen = self.indexer(x_BSD, latent_BSR, kept[1], visibility)
         attend = self._absorbed if absorbed else self._expanded
-        y_BHSU = attend(q_BHSn, q_BHSP, kept_BTc, visibility)
+        y_BHSU = attend(q_BHSn, q_BHSP, kept[0], visibility, chosen)
         return self.o_proj(y_BHSU.transpose(1, 2).flatten(2))
 
-    def _query(self, x_BSD: Tensor) -> Tensor:
+    def _query_latent(self, x_BSD: Tensor) -> Tensor | None:
         if self.q_lora_rank is None:
-            q = self.q_proj(x_BSD)
-        else:
-            q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_BSD)))
+            return None
+        latent_BSR: Tensor = self.q_a_layernorm(self.q_a_proj(x_BSD))
+        return latent_BSR
+
+    def _query(self, x_BSD: Tensor, latent_BSR: Tensor | None) -> Tensor:
+        q = self.q_proj(x_BSD) if latent_BSR is None else self.q_b_proj(latent_BSR)
         return q.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
-    def _expanded(self, q_n: Tensor, q_p: Tensor, kept_BTc: Tensor, sees: Visibility) -> Tensor:
+    def _expanded(
+        self, q_n: Tensor, q_p: Tensor, kept_BTc: Tensor, sees: Visibility, chosen: Tensor | None
+    ) -> Tensor:
         latent_BTC, rotated_BTP = kept_BTc.split((self.rank, self.rope), dim=-1)
         kv_BHT = self.kv_b_proj(latent_BTC).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         k_n, v_BHTU = kv_BHT.split((self.nope, self.v_head_dim), dim=-1)
         k_p = rotated_BTP.unsqueeze(1).expand(-1, self.n_heads, -1, -1)
         q, k = torch.cat((q_n, q_p), dim=-1), torch.cat((k_n, k_p), dim=-1)
-        return self.core(q, k, v_BHTU, sees)
+        return self.core(q, k, v_BHTU, sees, chosen)
 
-    def _absorbed(self, q_n: Tensor, q_p: Tensor, kept_BTc: Tensor, sees: Visibility) -> Tensor:
+    def _absorbed(
+        self, q_n: Tensor, q_p: Tensor, kept_BTc: Tensor, sees: Visibility, chosen: Tensor | None
+    ) -> Tensor:
         weight = self.kv_b_proj.weight.unflatten(0, (self.n_heads, -1))
         key_HnC, value_HUC = weight.split((self.nope, self.v_head_dim), dim=1)
         # [b, h, s, n] @ [h, n, c] -> the query in the latent's own coordinates
         q = torch.cat((q_n @ key_HnC, q_p), dim=-1)
         shared = kept_BTc.unsqueeze(1)
-        y_BHSC = self.core(q, shared, shared[..., : self.rank], sees)
+        y_BHSC = self.core(q, shared, shared[..., : self.rank], sees, chosen)
         # [b, h, s, c] @ [h, c, u] -> [b, h, s, u]
         return y_BHSC @ value_HUC.transpose(-1, -2)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.attention import Heads
-from metacount.spec.field import flag, number, part, size
+from metacount.spec.field import flag, number, part, size, where
+from metacount.spec.indexer import Indexer
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -31,12 +32,22 @@ class LatentAttention(Heads):
         "v_head_dim", "d_v", "MLA: width of a value head", "values", "value_length"
     )
     bias: bool = flag("mla_bias", "a bias on MLA's q_a, kv_a and output projections", default=False)
+    indexer: Indexer | None = where("index_top_k", Indexer, "without index_top_k", default=None)
     norm_eps: float | None = number(
         "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same",
         default=None)  # fmt: skip
 
     def check(self) -> None:
-        """Raise `SpecError` unless the rotated part is made of pairs."""
+        """Raise `SpecError` unless the rotated part is made of pairs, and an indexer has room."""
         if self.qk_rope_head_dim % 2:
             raise SpecError("qk_rope_head_dim", "must be even", self.qk_rope_head_dim,
                             f"choose {self.qk_rope_head_dim + 1}")  # fmt: skip
+        if self.indexer is None:
+            return
+        if self.q_lora_rank is None:
+            raise SpecError("q_lora_rank", "is needed by an indexer, which reads the query latent",
+                            None, "set q_lora_rank, or leave index_top_k out")  # fmt: skip
+        if self.indexer.head_dim < self.qk_rope_head_dim:
+            rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
+            raise SpecError("index_head_dim", rule, self.indexer.head_dim,
+                            f"choose {self.qk_rope_head_dim} or more")  # fmt: skip

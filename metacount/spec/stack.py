@@ -25,6 +25,8 @@ from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
 from metacount.spec.recurrent import NoRecurrent
+from metacount.spec.rg_lru import RgLru
+from metacount.spec.short_conv import ShortConv
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ class Stack:
     recurrent: Any = one_of(
         choice("recurrent", "mixer that keeps a state of fixed size, beside or for attention",
                default="none"),
-        NoRecurrent, GatedDelta, KimiDelta, Lightning, Mamba, Mamba2)  # fmt: skip
+        NoRecurrent, GatedDelta, KimiDelta, Lightning, Mamba, Mamba2, ShortConv,
+        RgLru)  # fmt: skip
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",

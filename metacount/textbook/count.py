@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model
+from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 
@@ -47,6 +48,7 @@ class Count:
     cross_kv_cache_bytes: int
     state_bytes: int
     warnings: tuple[str, ...]
+    selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
 
     @property
     def macs(self) -> int:
@@ -72,6 +74,7 @@ class Count:
             "kv_cache_bytes": self.kv_cache_bytes,
             "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
             "state_bytes": self.state_bytes,
+            **self.selection,
             "source": "formula",
             "warnings": list(self.warnings),
         }
@@ -180,6 +183,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
             bytes_per_value=bytes_per_value,
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
+        selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
         warnings=_warnings(spec, run),
     )
 

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from metacount.textbook.count import Count
 
 DASH = "-"
+SELECTION = {
+    "dense_attention_flops": "its products over all it may see",
+    "selected_attention_flops": "over what the index leaves",
+    "index_flops": "the index itself",
+}
 
 
 def count_text(model: Model, result: Count) -> str:
@@ -164,6 +169,7 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
         )
     if result.state_bytes:
         rows.append(("state_bytes", result.state_bytes, units.gib, "states, however many tokens"))
+    rows += [(name, n, units.flops, SELECTION[name]) for name, n in result.selection.items()]
     return [
         (name, DASH, "an encoder has no decode step")
         if value is None

@@ -8,8 +8,9 @@ import inspect
 
 import pytest
 
-TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position")
-SUMS = ("sublayers", "block", "caches", "runs", "ends", "stack", "model")
+TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position",
+          "convolution", "short_conv", "rg_lru", "indexer")  # fmt: skip
+SUMS = ("selection", "sublayers", "block", "caches", "runs", "ends", "stack", "model")
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)

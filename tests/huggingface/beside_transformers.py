@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from in_float64 import build_in_float64, in_float64
 from torch import Tensor
+from transformers import DynamicCache
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
 from metacount.huggingface.weights.load import WeightsError, load_weights
+from metacount.measure.others.forward import KEEPS_GIVEN
 from metacount.modules import Model
 from metacount.modules.build import build
 
@@ -124,7 +126,7 @@ def gradients_apart(ours: Model, theirs: Any, mapped: Mapped) -> float:
     gradients = {
         name: t.clone() for name, t in theirs.named_buffers() if name in theirs.state_dict()
     }
-    for name, parameter in theirs.named_parameters():
+    for name, parameter in theirs.named_parameters(remove_duplicate=False):
         none = torch.zeros_like(parameter)  # an expert that no token chose
         gradients[name] = none if parameter.grad is None else parameter.grad
     beside = build(mapped.spec, device="cpu", dtype="fp64", seed=1)
@@ -141,6 +143,8 @@ def gradients_apart(ours: Model, theirs: Any, mapped: Mapped) -> float:
 def decode_apart(ours: Model, theirs: Any) -> float:
     """Prefill, then token by token, each side with its own cache."""
     ids, cache, past = tokens(6), ours.new_cache(), None
+    if type(theirs).__name__ in KEEPS_GIVEN:  # it fills the cache that it is given
+        past = DynamicCache(config=theirs.config)
     expected, given = [], []
     options: dict[str, Any] = {}
     if ours.spec.has_encoder:
@@ -150,7 +154,7 @@ def decode_apart(ours: Model, theirs: Any) -> float:
         if theirs.config.model_type == "bamba":  # alone it begins at position 0 again
             counted["position_ids"] = torch.arange(cache.length, cache.length + part.shape[1])[None]
         output = forward(theirs, part, past, **counted)
-        past = getattr(output, cache_name(theirs))
+        past = getattr(output, cache_name(theirs), past)
         expected.append(output.logits)
         logits = ours(part, cache=cache, **options).logits_BSV
         assert logits is not None

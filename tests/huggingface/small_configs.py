@@ -13,10 +13,20 @@ from hypothesis import strategies as st
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.classes import config_class
 
+CLASSES = {"bart": "BartForConditionalGeneration", "mbart": "MBartForConditionalGeneration",
+           "plbart": "PLBartForConditionalGeneration"}  # fmt: skip
+
 # What a bare model type lacks to be a model that has a spec.
 NEEDED: dict[str, dict[str, Any]] = {
-    "bart": {"architectures": ["BartForConditionalGeneration"]},  # else the causal half
+    # else the causal half
+    **{key: {"architectures": [name]} for key, name in CLASSES.items()},
     "deepseek_v2": {"num_experts_per_tok": 6},  # null by default
+    # null by default
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"], "num_hidden_layers": 4},
+    "dots1": {"num_experts_per_tok": 6, "n_routed_experts": 128, "n_shared_experts": 2},  # likewise
+    # null by default, and transformers makes no module of it
+    **{key: {"head_dim": 128} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
+    "nemotron": {"num_key_value_heads": 8},
     # by default every fourth layer from the second on has experts, which a spec cannot say
     "switch_transformers": {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6},
 }
@@ -34,6 +44,7 @@ LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
 QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
             "n_shared_experts": 2, "first_k_dense_replace": 1}  # fmt: skip
+BUT_FIRST = {k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"}
 MLA = {
     **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
     "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
@@ -47,6 +58,12 @@ STATE = {**{k: SIZES[k] for k in ("hidden_size", "vocab_size", "pad_token_id")},
          "num_hidden_layers": 3, "conv_kernel": 3}  # fmt: skip
 HEADS = {"mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 7,
          "mamba_chunk_size": 5, "mamba_d_conv": 3}  # fmt: skip
+
+BART = {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
+        "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
+        "vocab_size": 101, "max_position_embeddings": 64}  # fmt: skip
+
+HYBRID = ["conv", "full_attention", "conv", "full_attention"]
 
 SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "ministral3", "internlm3", "granite", "olmo", "olmo2", "cohere",
@@ -96,13 +113,12 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {**MLA, **DEEPSEEK},
     "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
+    "deepseek_v32": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
+                     "index_n_heads": 9, "index_head_dim": 8},
     "minicpm3": {**MLA, "dim_model_base": 24},
     "t5": T5,
     "switch_transformers": {**T5, "num_experts": 6, "num_sparse_encoder_layers": 2,
                             "num_sparse_decoder_layers": 1},
-    "bart": {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
-             "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
-             "vocab_size": 101, "max_position_embeddings": 64, **NEEDED["bart"]},
     **{key: {**STATE, "state_size": 5, "time_step_rank": 4} for key in ("mamba", "falcon_mamba")},
     "mamba2": {**STATE, "state_size": 7, "num_heads": 6, "head_dim": 16, "n_groups": 2,
                "chunk_size": 5},
@@ -119,6 +135,38 @@ SMALL: dict[str, dict[str, Any]] = {
                    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
                    "moe_shared_expert_intermediate_size": 40},
     "electra": {**POSITIONS, "embedding_size": 20},
+    **dict.fromkeys(("arcee", "ernie4_5", "iquestcoder", "jais2", "hyperclovax", "nanochat"),
+                    SIZES),
+    "hunyuan_v1_dense": WIDE,
+    "nemotron": {**SIZES, "head_dim": 12},
+    **{key: {**SIZES, "sliding_window": 9} for key in ("cwm", "olmo3", "exaone4",
+                                                       "granite_swa")},
+    "ministral": {**WIDE, "sliding_window": 9},
+    "vaultgemma": {**WIDE, "sliding_window": 9},
+    "dots1": {**SIZES, **DEEPSEEK, "sliding_window": 9, "max_window_layers": 2},
+    "solar_open": {**WIDE, **BUT_FIRST, "n_group": 4, "topk_group": 2},
+    "exaone_moe": {**SIZES, **QWEN, "sliding_window": 9},
+    "hy_v3": {**WIDE, **QWEN},
+    "flex_olmo": {**SIZES, "num_experts": 6, "num_experts_per_tok": 2},
+    "granitemoeshared": {**SIZES, **LOCAL, "shared_intermediate_size": 40},
+    "granitemoe_swa": {**SIZES, **LOCAL, "sliding_window": 9},
+    "hunyuan_v1_moe": {**WIDE, "num_experts": 6, "moe_topk": 2},
+    "ernie4_5_moe": {**SIZES, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
+    "glm4_moe_lite": {**MLA, **BUT_FIRST},
+    "youtu": MLA,
+    "lfm2": {**SIZES, "layer_types": HYBRID, "conv_L_cache": 4, "block_multiple_of": 8},
+    "lfm2_moe": {**SIZES, "layer_types": HYBRID, "num_experts": 6, "num_experts_per_tok": 2,
+                 "moe_intermediate_size": 24, "num_dense_layers": 1},
+    "recurrent_gemma": {**SIZES, "hidden_size": 72, "attention_window_size": 9,
+                        "conv1d_width": 4},
+    "mellum": {**WIDE, **QWEN, "sliding_window": 9,
+               "layer_types": [*["sliding_attention"] * 3, "full_attention"]},
+    "kolibri1": {**{k: v for k, v in WIDE.items() if k != "intermediate_size"}, **QWEN,
+                 "sliding_window": 9, "shared_expert_intermediate_size": 40},
+    "gpt_bigcode": GPT,
+    **dict.fromkeys(("camembert", "xlm-roberta"), POSITIONS),
+    "mt5": T5,
+    **{key: {**BART, "architectures": [name]} for key, name in CLASSES.items()},
     "modernbert": {**NO_KV, "local_attention": 9, "bos_token_id": 1, "eos_token_id": 2,
                    "sep_token_id": 2, "cls_token_id": 1},
 }  # fmt: skip
@@ -164,8 +212,26 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "helium": {"head_dim": [8]},
     "internlm3": {"attention_bias": [False], "mlp_bias": [False]},
     "phi": {"head_dim": [8, 12]},
-    **{key: {"tie_word_embeddings": [True]} for key in ("bert", "roberta", "bart", "t5")},
-    **{key: {"num_key_value_heads": [6]} for key in ("deepseek_v2", "deepseek_v3", "minicpm3")},
+    **{key: {"head_dim": [8, 14]} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},
+    "nemotron": {"head_dim": [8, 12], "num_key_value_heads": [1, 2, 3, 6]},
+    **{
+        key: {"tie_word_embeddings": [True]}
+        for key in (
+            "bert",
+            "roberta",
+            "camembert",
+            "xlm-roberta",
+            "bart",
+            "mbart",
+            "plbart",
+            "t5",
+            "mt5",
+        )
+    },
+    **{
+        key: {"num_key_value_heads": [6]}
+        for key in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")
+    },
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
     "cohere": {"use_qk_norm": [False]},
     "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
@@ -173,6 +239,10 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "qwen3_moe": {"mlp_only_layers": [[], [0]], "decoder_sparse_step": [1]},
     "switch_transformers": {"num_decoder_layers": [2], "tie_word_embeddings": [True]},
     "cohere2": {"head_dim": []},
+    # SMALL lists their layers
+    **{key: {"num_hidden_layers": []} for key in ("mellum", "lfm2", "lfm2_moe")},
+    # both kinds of layer must be among them
+    "recurrent_gemma": {"num_hidden_layers": [3, 5]},
     "falcon": {"parallel_attn": [True]},
     # a spec has no partly rotated head whose rotated width is odd
     "glm4_moe": {"head_dim": [8, 12]},

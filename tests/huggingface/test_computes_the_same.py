@@ -29,7 +29,16 @@ torch.set_num_threads(1)
 BOUND = 1e-11  # relative; what was seen is 1e-13 at most
 
 # Loaded nowhere, with the reason.
-REFUSED = {"switch_transformers": "tokens over expert_capacity are not dropped"}
+LATE = "Hunyuan norms queries and keys after RoPE, not before"
+REFUSED = {
+    "switch_transformers": "tokens over expert_capacity are not dropped",
+    "nemotron": "Nemotron's LayerNorm adds 1 to its stored weights",
+    "nanochat": "nanochat turns queries and keys by the negative angles",
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe"), LATE),
+    "kolibri1": "Kolibri adds its bias for the choice to the logits, not to the probabilities",
+    "lfm2_moe": "LFM2 adds 1e-6 to the sum that its routed weights are divided by",
+    "ernie4_5_moe": "ERNIE adds its router's bias to the probabilities, for the choice only",
+}
 TYPES = [name for name in mapped_types() if name not in REFUSED]
 
 # Other sizes than those of SMALL: primes, as far as heads, pairs and groups allow.
@@ -58,7 +67,7 @@ def odd(name: str) -> dict[str, Any]:
         config["head_dim"] = 16  # a quarter of it, more than one pair
     if name == "mamba2":
         config["head_dim"] = 14  # 6 heads of it are twice the width
-    if name in ("phi", "persimmon", "bamba"):
+    if name in ("phi", "persimmon", "bamba", "recurrent_gemma"):
         config["hidden_size"] = 72  # likewise, of heads that share the width
     if name in ("stablelm", "gpt_neox"):
         config["hidden_size"] = 96  # a quarter of it rotates
@@ -130,12 +139,16 @@ SCALED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 THETAS = {"rope_theta", "rotary_emb_base", "global_rope_theta"}
 ROPE = [name for name in TYPES if THETAS & family_of(name).defaults.keys()]  # type: ignore[union-attr]
-NESTED = ("gemma3_text", "modernbert")  # an object for each kind of layer
+NESTED = ("gemma3_text", "modernbert", "olmo3", "mellum")  # an object for each kind of layer
 NOT_THEIRS = {
     # transformers' Phi-3 takes longrope only, and any yarn for it
     **{("phi3", kind): "impossible" for kind in SCALED if kind != "longrope"},
     # its Phi-MoE wants two keys more, and then takes the short factors at any length
     **{("phimoe", kind): "impossible" for kind in SCALED},
+    # RecurrentGemma has no scaled RoPE
+    **{("recurrent_gemma", kind): "impossible" for kind in SCALED},
+    # Mellum's rope_parameters need a base in each object
+    **{("mellum", kind): "impossible" for kind in SCALED},
     # ministral3's queries need llama_4_scaling_beta beside it
     **{("ministral3", kind): "impossible" for kind in ("linear", "dynamic")},
 }  # fmt: skip

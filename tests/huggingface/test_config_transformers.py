@@ -102,12 +102,12 @@ def numels(config: dict[str, Any]) -> tuple[int, int, int]:
 
 # The defaults with few layers: names of the key that says how many.
 LAYERS = {
-    **dict.fromkeys(("gpt2", "gptj", "codegen", "bloom"), "n_layer"),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "codegen", "bloom"), "n_layer"),
     "mpt": "n_layers", "xglm": "num_layers",
 }  # fmt: skip
 FEW: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-    **{key: {} for key in ("t5", "switch_transformers", "bart")},
+    **{key: {} for key in ("t5", "mt5", "switch_transformers", "bart", "mbart", "plbart")},
 }
 
 
@@ -124,8 +124,11 @@ def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> N
 
 # Where transformers does other work than the textbook, and so has another count of FLOPs.
 ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero for most
-# decoding expands all cached latents
-EXPANDED = {"deepseek_v2", "deepseek_v3", "minicpm3", "kimi_linear"}
+EXPANDED = {
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "minicpm3", "glm4_moe_lite", "youtu",
+    "kimi_linear",
+}  # fmt: skip
+STATES_IN_MODULES = {"recurrent_gemma"}  # it keeps its states in its modules, not in the cache
 KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask
 
 
@@ -171,6 +174,9 @@ def check_runs(config: dict[str, Any], workload: Workload) -> None:
     if model_type not in EXPANDED | KEEPS_ALL:
         decode = formulas.decode_matmul_flops_by_role(spec, **sizes, kv_len=workload.seq_len)
         assert kept(run.decode.by_role) == kept(decode)
+    if model_type not in STATES_IN_MODULES:
+        states = {"batch_size": workload.batch_size, "bytes_per_value": 2}
+        assert run.cache.state_bytes == formulas.state_bytes(spec, **states)
     if config.get("new_decoder_architecture"):
         return  # Falcon repeats keys and values for every query head before it keeps them
     per_token = formulas.kv_cache_bytes_per_token(spec, bytes_per_value=2)

@@ -1,13 +1,19 @@
-"""Claims about sizes of a model: the catalog has them from its source; the formulas count."""
+"""Claims about sizes of a model, and about what an indexer leaves of its attention.
+
+The catalog has the sizes from their source; the formulas count.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.judges.counted import TO_CATALOG
+from metacount.claims.judges.counted import TO_CATALOG, WITNESS
 from metacount.claims.parts import model_of, spec_of, value
 from metacount.claims.text import Listed, Said, Words, listed, say
+from metacount.formulas.selection import attention_by_selection
+from metacount.formulas.sublayers import kv_cache_values
+from metacount.spec import ModelSpec
 from metacount.units import exact
 
 
@@ -78,3 +84,55 @@ def fields(claim: Claim) -> Finding:
         values={},
         witness=say("catalog"),
     )
+
+
+def selected_work(claim: Claim) -> Finding:
+    """Attention over what an indexer leaves, the index included, is linear in the context.
+
+    Options: `seq_len`, more than the indexer leaves. Linear means that equal steps of the context
+    add equally much.
+    """
+    spec, n = spec_of(claim), claim.options["seq_len"]
+    runs = [attention_by_selection(spec, batch_size=1, seq_len=k * n) for k in (1, 2, 3)]
+    grows = {name: runs[2][name] - 2 * runs[1][name] + runs[0][name] for name in runs[0]}
+    here = {name: exact(count) for name, count in runs[0].items()}
+    straight = grows["selected_attention_flops"] == grows["index_flops"] == 0
+    return Finding(
+        verdict=RIGHT if straight else WRONG,
+        says=say("At {n} tokens attention over what is chosen takes {selected} FLOPs, the index "
+                 "itself {index}, attention over everything {dense}.", n=exact(n),
+                 selected=here["selected_attention_flops"], index=here["index_flops"],
+                 dense=here["dense_attention_flops"]),
+        correct=say("chosen {selected}, index {index}", selected=here["selected_attention_flops"],
+                    index=here["index_flops"]),
+        computation=(
+            say("over what is chosen: {n}", n=here["selected_attention_flops"]),
+            say("the index itself: {n}", n=here["index_flops"]),
+            say("over everything: {n}", n=here["dense_attention_flops"]),
+        ),
+        values={"selected_is_linear": grows["selected_attention_flops"] == 0,
+                "index_is_linear": grows["index_flops"] == 0},
+        witness=WITNESS,
+    )  # fmt: skip
+
+
+def selected_cache(claim: Claim) -> Finding:
+    """A model with an indexer keeps less of a token than the same model without."""
+    spec = spec_of(claim)
+    with_index, without = kv_cache_values(spec), kv_cache_values(unindexed(spec))
+    return Finding(
+        verdict=RIGHT if with_index < without else WRONG,
+        says=say("A token leaves {kept} values in each layer's cache, and {without} without the "
+                 "indexer.", kept=exact(with_index), without=exact(without)),
+        correct=say("{kept} against {without}", kept=exact(with_index), without=exact(without)),
+        computation=(f"d_c + d_r + d_i = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
+                     f"{spec.index_head_dim} = {with_index}",
+                     f"d_c + d_r = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} = {without}"),
+        values={"more": with_index - without},
+        witness=WITNESS,
+    )  # fmt: skip
+
+
+def unindexed(spec: ModelSpec) -> ModelSpec:
+    """The same model whose attention reads every position."""
+    return spec.replace(index_top_k=None, n_index_heads=None, index_head_dim=None)

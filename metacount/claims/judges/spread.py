@@ -31,10 +31,8 @@ def catalog_shares(claim: Claim) -> Finding:
     for entry, spec in models():
         roles = params_by_role(spec)
         total = sum(roles.values())
-        hybrid = spec.is_moe or not spec.last_stack.uniform
-        if spec.kind != "decoder" or hybrid or not low <= total <= high:
-            continue
-        if spec.recurrent != "none":  # the statement is about attention
+        plain = spec.kind == "decoder" and spec.last_stack.uniform and not spec.is_moe
+        if not plain or not low <= total <= high:
             continue
         ffn, attention = Fraction(roles["ffn"], total), Fraction(roles["attention"], total)
         shares[entry.id] = {"ffn": ffn, "attention": attention, "rest": 1 - ffn - attention}

@@ -14,7 +14,7 @@ from torch import nn
 from metacount.huggingface.module.classes import ClassChoice, version
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.operators import UncountedOp
-from metacount.measure.others.forward import MeasuredRun, measure_any_forward
+from metacount.measure.others.forward import KEEPS_GIVEN, MeasuredRun, measure_any_forward
 from metacount.measure.others.params import MeasuredParams, measure_any_params
 from metacount.measure.others.roles import Roles, text_config
 from metacount.measure.questions import NeedsData
@@ -138,7 +138,9 @@ def _run_figures(
         figures["kv_cache_bytes_per_token"] = run.kv_bytes_per_token // unit * scale
         figures["kv_cache_bytes"] = run.cache.kv_bytes // unit * scale
         figures["cross_kv_cache_bytes"] = run.cache.cross_kv_bytes // unit * scale
-    if workload.dtype in DTYPES:  # a state may be of another dtype, which is not priced anew
+    if type(module).__name__ in KEEPS_GIVEN:
+        said.append("no opinion on the recurrent state: its code keeps it in its modules")
+    elif workload.dtype in DTYPES:  # a state may be of another dtype, which is not priced anew
         figures["state_bytes"] = run.cache.state_bytes
     if run.cache.state_bytes:
         said.append(f"recurrent state {exact(run.cache.state_bytes)} bytes, not in the KV cache")

@@ -7,11 +7,12 @@ from metacount.huggingface.weights.names import (
     Table,
     alternating,
     codegen_qkv,
+    conv1d,
+    conv1d_qkv,
     grouped_qkv,
     halves,
     joined_qkv,
     transposed,
-    transposed_thirds,
 )
 
 
@@ -22,6 +23,7 @@ def same(names: str) -> dict[str, str | Place]:
 
 QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+SHARED_GATE_UP = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
 FFN, EXPERTS = ("gate", "up", "down"), ("gate_up_proj", "down_proj")
 NORMS = same("input_layernorm post_attention_layernorm")
 
@@ -32,6 +34,7 @@ LLAMA_BLOCK: Table = {
     **same("self_attn.o_proj self_attn.q_norm self_attn.k_norm"),
     **same("self_attn.q_a_proj self_attn.q_a_layernorm self_attn.q_b_proj"),
     **same("self_attn.kv_a_proj_with_mqa self_attn.kv_a_layernorm self_attn.kv_b_proj"),
+    **same(" ".join(f"self_attn.indexer.{p}" for p in ("wq_b", "wk", "k_norm", "weights_proj"))),
     **same("mlp.gate_proj mlp.up_proj mlp.down_proj"),
     "mlp.gate": "mlp.gate.proj",
     **same("mlp.gate.e_score_correction_bias mlp.experts.gate_up_proj mlp.experts.down_proj"),
@@ -54,6 +57,10 @@ LLAMA_BLOCK: Table = {
     # GraniteMoE
     "block_sparse_moe.router": "mlp.gate.proj",
     **{f"block_sparse_moe.experts.{p}": f"mlp.experts.{p}" for p in EXPERTS},
+    # Granite's sinks and its shared expert beside the mixture
+    "self_attn.sinks": "self_attn.core.sinks",
+    "shared_mlp.input_linear": Place(SHARED_GATE_UP, halves),
+    "shared_mlp.output_linear": "mlp.shared_experts.down_proj",
     # Llama 4
     **{f"feed_forward.{p}_proj": f"mlp.{p}_proj" for p in FFN},
     "feed_forward.router": "mlp.gate.proj",
@@ -72,6 +79,40 @@ GLM4_BLOCK: Table = {
     "post_mlp_layernorm": "post_feedforward_layernorm",
 }
 
+LFM2_BLOCK: Table = {
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    **same(" ".join(QKV)),
+    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn.q_layernorm": "self_attn.q_norm",
+    "self_attn.k_layernorm": "self_attn.k_norm",
+    **same("conv.in_proj conv.conv conv.out_proj"),
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w3": "mlp.up_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.gate": "mlp.gate.proj",
+    "feed_forward.expert_bias": "mlp.gate.e_score_correction_bias",
+    **{f"feed_forward.experts.{p}": f"mlp.experts.{p}" for p in EXPERTS},
+}
+
+GRIFFIN = "temporal_block"
+LRU = "recurrent_param input_gate_weight input_gate_bias recurrent_gate_weight recurrent_gate_bias"
+GRIFFIN_BLOCK: Table = {
+    "temporal_pre_norm": "input_layernorm",
+    "channel_pre_norm": "post_attention_layernorm",
+    **{f"{GRIFFIN}.{p}_proj": f"self_attn.{p}_proj" for p in "qkvo"},
+    **same(" ".join(f"{GRIFFIN}.{p}" for p in ("linear_y", "linear_x", "linear_out", "conv_1d"))),
+    **same(" ".join(f"{GRIFFIN}.rg_lru.{p}" for p in LRU.split())),
+    **{f"mlp_block.{p}_proj": f"mlp.{p}_proj" for p in FFN},
+}
+
+HYPERCLOVAX_BLOCK: Table = {
+    **LLAMA_BLOCK,
+    "post_norm1": "post_attention_layernorm",
+    "post_attention_layernorm": "pre_feedforward_layernorm",
+    "post_norm2": "post_feedforward_layernorm",
+}
+
 GPT_OSS_BLOCK: Table = {
     **NORMS,
     **same(" ".join(QKV)),
@@ -85,11 +126,11 @@ GPT_OSS_BLOCK: Table = {
 
 GPT2_BLOCK: Table = {
     "ln_1": "input_layernorm",
-    "attn.c_attn": Place(QKV, transposed_thirds),
-    "attn.c_proj": Place(("self_attn.o_proj",), transposed),
+    "attn.c_attn": Place(QKV, conv1d_qkv),
+    "attn.c_proj": Place(("self_attn.o_proj",), conv1d),
     "ln_2": "post_attention_layernorm",
-    "mlp.c_fc": Place(("mlp.up_proj",), transposed),
-    "mlp.c_proj": Place(("mlp.down_proj",), transposed),
+    "mlp.c_fc": Place(("mlp.up_proj",), conv1d),
+    "mlp.c_proj": Place(("mlp.down_proj",), conv1d),
 }
 
 GPT_NEO_BLOCK: Table = {

@@ -18,10 +18,18 @@ from metacount.modules.model import Model
 from metacount.spec import ModelSpec
 from metacount.spec.recurrent import NoRecurrent
 
-# Where tables say pre-norm names and the block is post-norm (OPT has both).
-POST_NORMS = {
-    "input_layernorm": "self_attention_layernorm",
-    "post_attention_layernorm": "feedforward_layernorm",
+# Where tables say the names of another placement: OPT has blocks of both kinds, mBART the names
+# of BART, VaultGemma those of a sandwich.
+PLACED = {
+    "post": {
+        "input_layernorm": "self_attention_layernorm",
+        "post_attention_layernorm": "feedforward_layernorm",
+    },
+    "pre": {
+        "self_attention_layernorm": "input_layernorm",
+        "feedforward_layernorm": "post_attention_layernorm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+    },
 }
 
 
@@ -117,8 +125,8 @@ def _parts(
     if leaf not in ("weight", "bias"):
         module, leaf = bare, ""
     stem, place = _place(module, dialect, spec)
-    if spec.norm_placement == "post" and isinstance(place, str):
-        place = POST_NORMS.get(place, place)
+    if isinstance(place, str):
+        place = PLACED.get(spec.norm_placement, {}).get(place, place)
     if place == "input_layernorm" and _feeds_forward_alone(stem, spec):
         place = "post_attention_layernorm"
     if place is None:

@@ -29,8 +29,15 @@ def transposed(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
     return (tensor.transpose(-2, -1) if tensor.dim() > 1 else tensor,)
 
 
-def transposed_thirds(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """GPT-2: [in, q + k + v], three equal parts."""
+def conv1d(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
+    """GPT-2's [in, out]; StarCoder, told by its one key/value head, has the names, not the form."""
+    return (tensor,) if spec.n_kv_heads != spec.n_heads else transposed(tensor, spec)
+
+
+def conv1d_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
+    """GPT-2: [in, q + k + v], three equal parts; StarCoder: queries, one key, one value."""
+    if spec.n_kv_heads != spec.n_heads:
+        return joined_qkv(tensor, spec)
     return transposed(tensor, spec)[0].chunk(3)
 
 

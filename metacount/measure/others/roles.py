@@ -28,7 +28,7 @@ CLASS_WORDS = {
         "head": "Head Predictions LMHead Decoder_Head",
         "embedding": "Embeddings Embedding",
         "position": "Rotary Rope Positional Position Relative",
-        "recurrent": "Mixer Mamba Mamba2 SSM Delta GatedDeltaNet Recurrent TimeMix LSTM",
+        "recurrent": "Mixer Mamba Mamba2 SSM Delta GatedDeltaNet Recurrent TimeMix LSTM ShortConv",
         "other": "Conv Pooler Vision Audio Projector Tower Adapter Adapters Hyper Mhc",
     }.items()
     for word in words.split()
@@ -83,6 +83,7 @@ POSITION_WORDS = frozenset(
 )
 POSITION_CLASSES = frozenset(["Position", "Positional", "Rotary"])
 ROTARY_WORDS = frozenset(["Rotary", "Rope", "RoPE"])
+SHORT_CONVOLUTION = "ShortConv"
 EXPERT_LISTS = frozenset(["experts", "expert"])
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
@@ -134,10 +135,9 @@ class Roles:
 
     def _words(self, module: nn.Module) -> list[str]:
         name = type(module).__name__
-        for prefix in self._family:
-            if name.startswith(prefix):
-                return words_of(name[len(prefix) :])
-        return words_of(name)
+        stem = next((name[len(p) :] for p in self._family if name.startswith(p)), name)
+        # LFM2's mixer is one word; other convolutions are stems and towers
+        return [stem] if stem == SHORT_CONVOLUTION else words_of(stem)
 
     def _claim(self, module: nn.Module, name: str, above: str | None) -> str | None:
         if id(module) in self._towers:

@@ -17,8 +17,11 @@ from metacount.measure.torch_private import unwatched
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
 from metacount.modules.cache import LayerCache
+from metacount.modules.indexer import IndexScores
 from metacount.modules.position import RelativeScores
 
+# Modules that run nothing but products between positions.
+PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores)
 # Above this many pairs the mask is not laid out to be counted; the answer is then None.
 MAX_PAIRS = 2**30
 
@@ -59,7 +62,7 @@ class ReferenceCounter(FlopCounter):
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
         """The role of the owner, and which pairs an attention product computes."""
-        pairwise = path and isinstance(path[-1], ScaledDotProduct | RelativeScores)
+        pairwise = path and isinstance(path[-1], PAIRWISE)
         return role_of(path), self.hashable(self._visibility[-1]) if pairwise else None
 
     def hashable(self, value: Any) -> Any:

@@ -16,6 +16,7 @@ from metacount.modules.ends import (
 )
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
+from metacount.modules.indexer import Indexer, IndexScores
 from metacount.modules.kimi_delta import KimiDelta
 from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
@@ -24,6 +25,8 @@ from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection
+from metacount.modules.rg_lru import RecurrentBlock
+from metacount.modules.short_conv import ShortConvolution
 
 ROLE_OF: dict[type[nn.Module], str] = {
     TokenEmbedding: "embedding",
@@ -40,6 +43,10 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Lightning: "recurrent",
     Mamba: "recurrent",
     Mamba2: "recurrent",
+    Indexer: "attention",
+    IndexScores: "attention",
+    ShortConvolution: "recurrent",
+    RecurrentBlock: "recurrent",
     FeedForward: "ffn",
     GatedFeedForward: "ffn",
     MixtureOfExperts: "moe",

@@ -11,18 +11,26 @@ if TYPE_CHECKING:
 FILES = {
     "llama": "llama mistral ministral3 qwen2 qwen3 phi3 granite smollm3 seed_oss internlm3 helium",
     "layouts": "olmo olmo2 cohere cohere2 glm glm4 starcoder2 stablelm",
-    "gemma": "gemma gemma2 gemma3_text",
-    "gpt": "gpt2 gpt_neo gpt_neox gptj codegen phi persimmon",
+    "gemma": "gemma gemma2 gemma3_text vaultgemma",
+    "gpt": "gpt2 gpt_bigcode gpt_neo gpt_neox gptj codegen phi persimmon",
     "bloom": "opt bloom falcon mpt xglm biogpt",
     "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe "
     "llama4_text",
+    "dense": "arcee ernie4_5 iquestcoder jais2 nemotron nanochat cwm ministral olmo3",
+    "mixtures": "dots1 solar_open flex_olmo ernie4_5_moe glm4_moe_lite youtu mellum",
+    "granite": "hyperclovax granite_swa granitemoeshared granitemoe_swa",
+    "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe hy_v3",
+    "exaone": "exaone4 exaone_moe kolibri1",
+    "lfm2": "lfm2 lfm2_moe",
+    "griffin": "recurrent_gemma",
+    "sparse": "deepseek_v32",
     "latent": "deepseek_v2 deepseek_v3 minicpm3",
     "linear_attention": "qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid minimax",
     "kimi": "kimi_linear",
     "state_space": "mamba falcon_mamba mamba2 jamba",
     "mamba_hybrids": "bamba granitemoehybrid falcon_h1 nemotron_h",
-    "seq2seq": "t5 switch_transformers bart",
-    "bert": "bert roberta electra modernbert",
+    "seq2seq": "t5 switch_transformers mt5 bart mbart plbart",
+    "bert": "bert roberta camembert xlm-roberta electra modernbert",
 }
 FAMILIES = {name: file for file, names in FILES.items() for name in names.split()}
 

@@ -147,6 +147,16 @@ FAMILIES = {
         defaults={**BERT, "vocab_size": 50265, "pad_token_id": 1},
         aliases={},
     ),
+    **{
+        name: Family(
+            fields=roberta,
+            classes={f"{stem}ForCausalLM": "head", f"{stem}ForMaskedLM": "head",
+                     f"{stem}Model": "pooled"},
+            defaults={**BERT, "pad_token_id": 1},
+            aliases={},
+        )
+        for name, stem in (("camembert", "Camembert"), ("xlm-roberta", "XLMRoberta"))
+    },
     "electra": Family(
         fields=electra,
         classes={"ElectraForCausalLM": "head", "ElectraForMaskedLM": "head",

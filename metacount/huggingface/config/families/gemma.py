@@ -23,7 +23,8 @@ def base(keys: Keys, activation: str) -> dict[str, Any]:
     """What all three share."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
-    keys.only("use_bidirectional_attention", None, False)
+    if "use_bidirectional_attention" in keys.defaults:
+        keys.only("use_bidirectional_attention", None, False)
     return {
         **fields,
         "embedding_scale": fields["d_model"] ** 0.5,
@@ -74,6 +75,11 @@ def gemma2(keys: Keys) -> dict[str, Any]:
     return {**fields, **rope(keys, fields["head_dim"])}
 
 
+def vaultgemma(keys: Keys) -> dict[str, Any]:
+    """VaultGemma: Gemma 2 without the norms after each branch."""
+    return {**gemma2(keys), "norm_placement": "pre"}
+
+
 def gemma3(keys: Keys) -> dict[str, Any]:
     """Gemma 3's text model (arXiv:2503.19786): QK-norm, and a RoPE of its own in windows."""
     fields = capped(keys, _every(keys, keys.layers("sliding_window_pattern")))
@@ -105,6 +111,9 @@ GEMMA2: dict[str, Any] = {
 FAMILIES: dict[str, Family] = {
     "gemma": decoder("Gemma", gemma, GEMMA),
     "gemma2": decoder("Gemma2", gemma2, GEMMA2, ignored="hidden_act cache_implementation"),
+    "vaultgemma": decoder("VaultGemma", vaultgemma, {
+        k: v for k, v in GEMMA2.items() if k != "use_bidirectional_attention"
+    }, ignored="hidden_act cache_implementation"),
     "gemma3_text": decoder("Gemma3", gemma3, {
         **GEMMA2, "vocab_size": 262208, "use_bidirectional_attention": False,
         "attn_logit_softcapping": None, "final_logit_softcapping": None,

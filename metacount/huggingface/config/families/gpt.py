@@ -60,6 +60,25 @@ def gpt2(keys: Keys) -> dict[str, Any]:
     }
 
 
+def gpt_bigcode(keys: Keys) -> dict[str, Any]:
+    """SantaCoder and StarCoder (arXiv:2305.06161): GPT-2 with one key/value head."""
+    fields = named(keys, "n_embd", "n_layer", "n_head")
+    single = keys.flag("multi_query")
+    keys.agrees("num_key_value_heads", 1 if single else fields["n_heads"])
+    if not single:
+        keys.differs("without multi_query weights are GPT-2's by name, and laid out otherwise")
+    return {
+        **fields,
+        "n_kv_heads": 1 if single else fields["n_heads"],
+        **biases(True, True),
+        "attention_scale": None if keys.flag("scale_attn_weights") else 1.0,
+        **plain_ffn(keys, "n_inner", "activation_function", fields["d_model"]),
+        **layer_norm(keys, "layer_norm_epsilon"),
+        "position": "learned",
+        "n_positions": keys.size("n_positions"),
+    }
+
+
 def _expanded(keys: Keys, n_layers: int) -> str:
     """`attention_types`, [[kinds, repetitions], ...], as one letter a layer."""
     types = keys.raw("attention_types")
@@ -179,6 +198,12 @@ FAMILIES = {
         "tie_word_embeddings": True,
     }, head="GPT2LMHeadModel", aliases=GPT2_NAMES,
         ignored=f"n_ctx reorder_and_upcast_attn n_special predict_special_tokens {SUMMARY}"),
+    "gpt_bigcode": decoder("GPTBigCode", gpt_bigcode, {
+        "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
+        "n_inner": None, "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-5,
+        "scale_attn_weights": True, "multi_query": True, "tie_word_embeddings": True,
+    }, aliases=GPT2_NAMES, ignored="attention_softmax_in_fp32 scale_attention_softmax_in_fp32 "
+       f"inference_runner validate_runner_input pre_allocate_kv_cache max_batch_size {SUMMARY}"),
     "gpt_neo": decoder("GPTNeo", gpt_neo, {
         "vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 2048,
         "num_layers": 24, "attention_types": [[["global", "local"], 12]], "num_heads": 16,

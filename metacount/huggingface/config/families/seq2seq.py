@@ -64,6 +64,11 @@ def t5(keys: Keys) -> dict[str, Any]:
     }
 
 
+def mt5(keys: Keys) -> dict[str, Any]:
+    """mT5 (arXiv:2010.11934): T5 v1.1; transformers ties its head and never scales its logits."""
+    return {**t5(keys), "logit_scale": 1.0}
+
+
 def _t5_activation(keys: Keys) -> dict[str, Any]:
     """`feed_forward_proj`: an activation, or `gated-` and an activation."""
     value = keys.raw("feed_forward_proj")
@@ -129,15 +134,15 @@ def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:
     return [step == 1 or i % step == 1 for i in range(n_layers)]
 
 
-def bart(keys: Keys) -> dict[str, Any]:
+def bart(keys: Keys, before: bool = False) -> dict[str, Any]:
     """BART (arXiv:1910.13461): the original block, norms after the embeddings, biases."""
     d_model, n_heads = keys.size("d_model"), keys.size("encoder_attention_heads")
     keys.only("decoder_attention_heads", n_heads, why="both stacks need the same number of heads")
     only_tied(keys)
     d_ff = keys.size("encoder_ffn_dim")
     keys.only("decoder_ffn_dim", d_ff, why="both stacks need the same width")
-    for name, value in (("normalize_before", False), ("normalize_embedding", True),
-                        ("add_final_layer_norm", False), ("add_bias_logits", False),
+    for name, value in (("normalize_before", before), ("normalize_embedding", True),
+                        ("add_final_layer_norm", before), ("add_bias_logits", False),
                         ("static_position_embeddings", False)):  # fmt: skip
         keys.fixed(name, value)
     return {
@@ -167,6 +172,11 @@ def bart(keys: Keys) -> dict[str, Any]:
     }
 
 
+def mbart(keys: Keys) -> dict[str, Any]:
+    """mBART (arXiv:2001.08210): BART with its norms before each branch and one after each stack."""
+    return {**bart(keys, before=True), "norm_placement": "pre", "final_norm": True}
+
+
 T5_NAMES = {"hidden_size": "d_model", "num_attention_heads": "num_heads",
             "num_hidden_layers": "num_layers"}  # fmt: skip
 T5: dict[str, Any] = {
@@ -175,6 +185,17 @@ T5: dict[str, Any] = {
     "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6,
     "tie_word_embeddings": True,
 }  # fmt: skip
+
+BART: dict[str, Any] = {
+    "vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12,
+    "encoder_ffn_dim": 4096, "encoder_attention_heads": 16, "decoder_layers": 12,
+    "decoder_ffn_dim": 4096, "decoder_attention_heads": 16, "activation_function": "gelu",
+    "d_model": 1024, "scale_embedding": False, "tie_word_embeddings": True,
+}  # fmt: skip
+BART_NAMES = {"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model",
+              "num_hidden_layers": "encoder_layers"}  # fmt: skip
+BART_OLD = ("is_decoder", "classif_dropout", "extra_pos_embeddings",
+            "force_bos_token_to_be_generated")  # fmt: skip
 
 FAMILIES = {
     "t5": Family(
@@ -200,19 +221,41 @@ FAMILIES = {
                  "feed_forward_proj", "batch_prioritized_routing"),
         kind="seq2seq",
     ),
+    "mt5": Family(
+        fields=mt5,
+        classes={"MT5ForConditionalGeneration": "head", "MT5Model": "body",
+                 "MT5EncoderModel": "encoder"},
+        defaults={**T5, "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6,
+                  "feed_forward_proj": "gated-gelu"},
+        aliases={**T5_NAMES, "head_dim": "d_kv"},
+        ignored=("is_decoder", "n_positions", "output_past"),
+        kind="seq2seq",
+    ),
     "bart": Family(
         fields=bart,
         # the causal class keeps cross-attention that it never runs
         classes={"BartForCausalLM": None, "BartForConditionalGeneration": "head",
                  "BartModel": "body"},
-        defaults={"vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12,
-                  "encoder_ffn_dim": 4096, "encoder_attention_heads": 16, "decoder_layers": 12,
-                  "decoder_ffn_dim": 4096, "decoder_attention_heads": 16,
-                  "activation_function": "gelu", "d_model": 1024, "scale_embedding": False,
-                  "tie_word_embeddings": True},
-        aliases={"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model",
-                 "num_hidden_layers": "encoder_layers"},
-        ignored=("is_decoder", "classif_dropout", "extra_pos_embeddings",
-                 "force_bos_token_to_be_generated"),
+        defaults=BART,
+        aliases=BART_NAMES,
+        ignored=BART_OLD,
+    ),
+    "mbart": Family(
+        fields=mbart,
+        classes={"MBartForCausalLM": None, "MBartForConditionalGeneration": "head",
+                 "MBartModel": "body"},
+        defaults=BART,
+        aliases=BART_NAMES,
+        ignored=BART_OLD,
+    ),
+    "plbart": Family(
+        fields=bart,
+        classes={"PLBartForCausalLM": None, "PLBartForConditionalGeneration": "head",
+                 "PLBartModel": "body"},
+        defaults={**BART, "vocab_size": 50005, "encoder_layers": 6, "encoder_ffn_dim": 3072,
+                  "encoder_attention_heads": 12, "decoder_layers": 6, "decoder_ffn_dim": 3072,
+                  "decoder_attention_heads": 12, "d_model": 768, "scale_embedding": True},
+        aliases={**BART_NAMES, "initializer_range": "init_std"},
+        ignored=BART_OLD,
     ),
 }  # fmt: skip

@@ -1,0 +1,93 @@
+"""DeepSeek-V3.2's lightning indexer: scores every position for every query, keeps the best."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from metacount.modules.attention import Visibility
+from metacount.modules.linear import Linear
+from metacount.modules.norm import LayerNorm, at_least_float32
+from metacount.modules.position import apply_rope
+from metacount.spec import indexer as parts
+from metacount.spec.position import Rope
+
+EPS = 1e-6  # of the LayerNorm over keys, whatever the model's norms have
+
+
+class IndexScores(nn.Module):
+    """Σ_j w_j·relu(q_j·k): the two products between positions."""
+
+    def forward(
+        self, q_BSHK: Tensor, keys_BTK: Tensor, weights_BSH: Tensor, _sees: Visibility
+    ) -> Tensor:
+        """-> [B, S, T], of every position for every query, visible or not."""
+        # [b, s, h, k] @ [b, 1, k, t] -> [b, s, h, t]
+        products = at_least_float32(q_BSHK) @ at_least_float32(keys_BTK).mT.unsqueeze(1)
+        positive_BSHT = (products * q_BSHK.shape[-1] ** -0.5).relu()
+        # [b, s, 1, h] @ [b, s, h, t] -> [b, s, 1, t]
+        return (at_least_float32(weights_BSH).unsqueeze(-2) @ positive_BSHT).squeeze(-2)
+
+
+class Indexer(nn.Module):
+    """score of query t and position s = Σ_j w_tj·relu(q_tj·k_s), over few and narrow heads.
+
+    DeepSeek-AI 2025, arXiv:2512.02556, eq. 1-2. Queries come from MLA's query latent, keys and the
+    heads' weights w from the layer's input; all heads share one key. The first `rope_dim` values
+    of queries and keys are rotated by halves, whichever way MLA rotates. Attention reads the
+    `top_k` best positions that a query may see: the choice is no function that gradients pass.
+
+    The checkpoint's code also multiplies queries and keys by one orthogonal matrix and rounds them
+    to 8 bits; neither is done here.
+    """
+
+    def __init__(
+        self, part: parts.Indexer, d_model: int, *, q_lora_rank: int, rope_dim: int, rope: Rope
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.top_k = part.n_heads, part.top_k
+        self.rope_dim, self.rope = rope_dim, rope
+        self.wq_b = Linear(q_lora_rank, part.n_heads * part.head_dim, bias=False)
+        self.wk = Linear(d_model, part.head_dim, bias=False)
+        self.k_norm = LayerNorm(part.head_dim, bias=True, eps=EPS)
+        self.weights_proj = Linear(d_model, part.n_heads, bias=False)
+        self.core = IndexScores()
+
+    def keys(self, x_BSD: Tensor, visibility: Visibility) -> Tensor:
+        """What the cache keeps of each new position, [B, S, K]."""
+        return self._rotated(self.k_norm(self.wk(x_BSD)).unsqueeze(1), visibility).squeeze(1)
+
+    def scores(
+        self, x_BSD: Tensor, latent_BSR: Tensor, keys_BTK: Tensor, visibility: Visibility
+    ) -> Tensor:
+        """The score of every position for every query, [B, S, T]."""
+        q_BHSK = self.wq_b(latent_BSR).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        q_BSHK = self._rotated(q_BHSK, visibility).transpose(1, 2)
+        weights_BSH = self.weights_proj(x_BSD) * self.n_heads**-0.5
+        found: Tensor = self.core(q_BSHK, keys_BTK, weights_BSH, visibility)
+        return found
+
+    @torch.no_grad()
+    def forward(
+        self, x_BSD: Tensor, latent_BSR: Tensor, keys_BTK: Tensor, visibility: Visibility
+    ) -> Tensor:
+        """What to add to attention's scores, [B, 1, S, T]: 0 where it reads, -inf elsewhere."""
+        scores_BST = self.scores(x_BSD, latent_BSR, keys_BTK, visibility)
+        sees_ST = visibility.keep(scores_BST.device)
+        scores_BST = scores_BST.masked_fill(~sees_ST, -math.inf)
+        best = scores_BST.topk(min(self.top_k, scores_BST.shape[-1]), dim=-1).indices
+        dropped = torch.full_like(scores_BST, -math.inf).scatter(-1, best, 0.0)
+        return dropped.unsqueeze(1)
+
+    def _rotated(self, x_BHSK: Tensor, visibility: Visibility) -> Tensor:
+        return apply_rope(
+            x_BHSK,
+            visibility.queries(x_BHSK.device),
+            rotary_dim=self.rope_dim,
+            theta=self.rope.theta,
+            style="half",
+            scaling=self.rope.scaling,
+            length=visibility.query_start + visibility.n_queries,
+        )
