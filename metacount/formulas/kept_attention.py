@@ -1,0 +1,255 @@
+"""What a backward keeps of attention: heads with keys and values of their own, MLA, positions.
+
+Written out (eager), the probabilities of every pair are kept; a fused kernel (flash) keeps queries,
+keys, values, its result and one number a row, and computes the probabilities again.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas.dim import Dim, smaller, when
+from metacount.formulas.kept import FLAG, FLOAT32, INDEX, Kept, Widths, norm_kept
+from metacount.frozen import frozen
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope
+
+EAGER, FLASH = "eager", "flash"
+ATTENTIONS = (EAGER, FLASH)
+LATENT_NORMS = Norms(kind="rmsnorm")
+
+
+@frozen
+class Attending:
+    """Who attends to whom in one forward: sequences, queries and keys of each, and how.
+
+    `attention` is `eager`, written out, or `flash`, one fused kernel.
+    """
+
+    batch_size: Dim
+    n_queries: Dim
+    n_keys: Dim
+    widths: Widths
+    attention: str = EAGER
+
+    @property
+    def tokens(self) -> Dim:
+        """Queries of all sequences."""
+        return self.batch_size * self.n_queries
+
+    @property
+    def source_tokens(self) -> Dim:
+        """Keys of all sequences."""
+        return self.batch_size * self.n_keys
+
+    def term(self, name: str, values: Dim, *, role: str = "attention", width: int = 0) -> Kept:
+        """A tensor that is kept, of activations unless a width is said."""
+        return Kept(role=role, name=name, values=values, width=width or self.widths.value)
+
+
+def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool) -> list[Kept]:
+    """Count what softmax(q·kᵀ)·v keeps beside its three factors.
+
+    eager, per pair of positions: the softmax of h heads in float32, the same in c bytes (below
+    float32), and a flag of the mask; with a cap on the scores also their tanh; a sink is one more
+    key of the softmax
+    flash: the logarithm of each row's sum, 4 bytes of each head and query
+
+    Returns: terms, exact; without the result, which the output projection keeps.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
+    algorithm 1 (flash).
+    Not counted: the two 8-byte numbers by which a fused kernel repeats its dropout: none is run.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> heads = Attention(n_heads=32, n_kv_heads=32, head_dim=128)
+    >>> run = Attending(batch_size=1, n_queries=2048, n_keys=2048, widths=Widths(value=2))
+    >>> bytes_of(core_kept(run, heads, sinks=False))  # LLaMA-7B, 2048 tokens
+    809500672
+    """
+    widths, rows = run.widths, run.tokens * part.n_heads
+    if run.attention == FLASH:
+        _check_fused(part, sinks)
+        return [run.term("log-sum-exp", rows, width=FLOAT32)]
+    pairs = rows * run.n_keys
+    kept = [
+        run.term("mask", run.n_queries * run.n_keys, width=FLAG),
+        run.term("softmax", pairs + when(sinks, rows), width=widths.wide),
+    ]
+    if widths.copies:
+        kept.append(run.term("probabilities", pairs))
+    if part.softcap is not None:
+        kept.append(run.term("tanh of the scores", pairs))
+    return kept
+
+
+def _check_fused(part: Attention | LatentAttention, sinks: bool) -> None:
+    for name, there in (("attention_softcap", part.softcap is not None), ("attention_sinks", sinks)):
+        if there:
+            raise SpecError(name, "has no formula with fused attention", part.softcap or True,
+                            "choose attention eager")  # fmt: skip
+
+
+def rope_kept(run: Attending, rotary_dim: Dim) -> list[Kept]:
+    """Count what the rotation of queries and keys keeps: cosines and sines, for each of the two.
+
+    2 × (w·S·d_rot), once per forward, not per sequence
+
+    Returns: terms, exact; w is 4 bytes, in float64 8.
+    Source: Su et al. 2021, arXiv:2104.09864, eq. 34.
+    Not counted: tables that all layers share, as other code has.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> run = Attending(batch_size=1, n_queries=2048, n_keys=2048, widths=Widths(value=2))
+    >>> bytes_of(rope_kept(run, 128))  # LLaMA-7B, 2048 tokens
+    2097152
+    """
+    wide = run.widths.wide
+    return [
+        run.term("rotation of queries", run.n_queries * rotary_dim, width=wide),
+        run.term("rotation of keys", run.n_keys * rotary_dim, width=wide),
+    ]
+
+
+def attention_kept(
+    run: Attending,
+    part: Attention,
+    norms: Norms,
+    *,
+    rope: Rope | None = None,
+    grown: bool = False,
+    qk_norm: str = "none",
+    sinks: bool = False,
+) -> list[Kept]:
+    """Count what one attention with key/value heads keeps behind its input.
+
+    eager: q, and k and v copied for each of the h heads, the core's, its result
+    = c·(2·n·h·h_d + 2·n_kv·h·h_d) + `core_kept`
+    flash: q, and k and v of h_kv heads, the core's, its result
+    (+ rotation, QK-norm, growth of the queries with their position)
+
+    Returns: terms, exact; without the input, which whoever made it names.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2; `core_kept`, `rope_kept`,
+    `kept.norm_kept`.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> heads = Attention(n_heads=32, n_kv_heads=32, head_dim=128)
+    >>> run = Attending(batch_size=1, n_queries=2048, n_keys=2048, widths=Widths(value=2))
+    >>> bytes_of(attention_kept(run, heads, Norms(kind="rmsnorm")))  # without rotation
+    876609536
+    """
+    wide, width = run.widths.wide, part.n_heads * part.head_dim
+    kept = list(core_kept(run, part, sinks=sinks))
+    kv_heads = part.n_kv_heads if run.attention == FLASH else part.n_heads
+    kept += [
+        run.term("queries", run.tokens * width),
+        run.term("keys", run.source_tokens * kv_heads * part.head_dim),
+        run.term("values", run.source_tokens * kv_heads * part.head_dim),
+        run.term("result", run.tokens * width),
+    ]
+    if rope is not None:
+        kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
+    if grown:
+        kept.append(run.term("growth of queries", run.n_queries, width=wide))
+    for name, heads, n in (
+        ("queries", part.n_heads, run.tokens),
+        ("keys", part.n_kv_heads, run.source_tokens),
+    ):
+        kept += _head_norm(f"norm of {name}", qk_norm, n, heads, part.head_dim, norms, run.widths)
+    return kept
+
+
+def _head_norm(
+    name: str, kind: str, n: Dim, heads: Dim, head_dim: Dim, norms: Norms, widths: Widths
+) -> list[Kept]:
+    """What a norm of queries or keys keeps, over each head or over all."""
+    if kind == "none":
+        return []
+    rows, width = (n, heads * head_dim) if kind == "full" else (n * heads, head_dim)
+    made = {
+        "head": Norms(kind="rmsnorm", unit_offset=norms.unit_offset),
+        "full": Norms(kind="rmsnorm", unit_offset=norms.unit_offset),
+        "layernorm": Norms(kind="layernorm", bias=True),
+        "l2": Norms(kind="rmsnorm", affine=False),
+    }[kind]
+    return norm_kept(name, rows, width, made, widths)
+
+
+def relative_kept(run: Attending, part: Attention, d_model: Dim) -> list[Kept]:
+    """Count what Transformer-XL's relative positions keep in one layer.
+
+    the sinusoids [T, d], queries with their bias, projected distances for each sequence
+    [B, h, h_d, T], scores by distance of every pair, and the index of each distance [S, T]
+
+    Returns: terms, exact.
+    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, terms (b) and (d).
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> heads = Attention(n_heads=128, n_kv_heads=128, head_dim=128)
+    >>> run = Attending(batch_size=1, n_queries=128, n_keys=128, widths=Widths(value=2))
+    >>> bytes_of(relative_kept(run, heads, 16384))  # Gopher 280B, 128 tokens
+    16908288
+    """
+    width = part.n_heads * part.head_dim
+    pairs = run.tokens * run.n_keys
+
+    def term(name: str, values: Dim, bytes_: int = 0) -> Kept:
+        return run.term(name, values, role="position", width=bytes_)
+
+    return [
+        term("sinusoids", run.n_keys * d_model),
+        term("queries with their bias", run.tokens * width),
+        term("distances", run.source_tokens * width),
+        term("scores by distance", pairs * part.n_heads),
+        term("index of each distance", run.n_queries * run.n_keys, INDEX),
+    ]
+
+
+def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
+    """Count what one expanded MLA layer keeps behind its input.
+
+    query: (the norm of its latent, and the latent [n, r_q]) q [n, h·(d_n + d_r)]
+    keys and values: the norm of the latent, latent and rotated key [n, d_c + d_r],
+    k [n, h·(d_n + d_r)], v [n, h·d_v]; `core_kept`, the rotations, the result [n, h·d_v]
+
+    v is a part of the expanded latent [n, h·(d_n + d_v)]. A product of several sequences and heads
+    copies it; a fused kernel, or one sequence, keeps all that it is a part of.
+
+    Returns: terms, exact; without the input, which whoever made it names.
+    Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix); `core_kept`, `kept.norm_kept`.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> mla = LatentAttention(n_heads=128, q_lora_rank=1536, kv_lora_rank=512,
+    ...                       qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+    >>> run = Attending(batch_size=2, n_queries=128, n_keys=128, widths=Widths(value=2))
+    >>> bytes_of(latent_kept(run, mla))  # DeepSeek-V3, 2 × 128 tokens
+    1
+    """
+    n, widths, heads = run.tokens, run.widths, part.n_heads
+    rotated, rank = part.qk_rope_head_dim, part.kv_lora_rank
+    qk_width = heads * (part.qk_nope_head_dim + rotated)
+    v_width, nope = heads * part.v_head_dim, heads * part.qk_nope_head_dim
+    kept = core_kept(run, part, sinks=False) + rope_kept(run, rotated)
+    if part.q_lora_rank is not None:
+        kept += norm_kept("norm of the query latent", n, part.q_lora_rank, LATENT_NORMS, widths)
+        kept.append(run.term("query latent", n * part.q_lora_rank))
+    kept += norm_kept("norm of the latent", n, rank, LATENT_NORMS, widths)
+    if not widths.copies:
+        # in float32 the norm keeps its argument where it lies: beside the key that is rotated
+        kept.append(run.term("key beside the latent", n * rotated))
+    if run.attention == FLASH:
+        whole = nope
+    else:
+        several = (smaller(x - 1, 1) for x in (run.batch_size, run.n_keys, heads))
+        copied: Dim = 1
+        for each in several:
+            copied = copied * each
+        whole = (1 - copied) * nope
+    return [
+        *kept,
+        run.term("latent and rotated key", n * (rank + rotated)),
+        run.term("queries", n * qk_width),
+        run.term("keys", n * qk_width),
+        run.term("values", n * (v_width + whole)),
+        run.term("result", n * v_width),
+    ]
