@@ -22,7 +22,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     2 × the forward's, for a gradient of each factor, but
     - the projection of Transformer-XL's sinusoids 1 ×: they have no gradient
     - a pooler 0: the loss does not see it
-    + flash attention: its scores once more, per pair and head 2·width of q
+    + flash attention: its scores once more; and the zeros that MLA's values are filled with
     + full checkpointing: the forward of the blocks once more, up to the last tensor that is kept
 
     Returns: all eight roles in order, exact.
@@ -37,7 +37,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     ...     entry("llama-7b").spec(), batch_size=1, seq_len=128)
     True
     """
-    check_covered(spec)
+    check_covered(spec, run)
     forward = model.matmul_flops_by_role(
         spec, batch_size=run.batch_size, seq_len=run.seq_len,
         source_len=run.source if spec.has_encoder else None)  # fmt: skip
@@ -48,7 +48,9 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     if isinstance(spec.positions, TransformerXL):
         found["position"] -= projected_sinusoids(spec, run)
     if run.attention == FLASH:
-        found["attention"] += score_flops(spec, run)
+        # dP = dO·vᵀ and dV = pᵀ·dO meet the zeros, p·v when it is repeated
+        n_filled = 2 + (run.checkpointing == FULL)
+        found["attention"] += score_flops(spec, run) + n_filled * filled_flops(spec, run)
     if run.checkpointing == FULL:
         spared = not_repeated(spec, run)
         for role in IN_BLOCKS:
@@ -66,23 +68,38 @@ def projected_sinusoids(spec: ModelSpec, run: Pass) -> Dim:
     return stack.n_layers * 2 * run.seq_len * spec.d_model * width
 
 
-def score_flops(spec: ModelSpec, run: Pass) -> Dim:
-    """Count the FLOPs of q·kᵀ in all attentions, as a forward computes it.
+def pairs_of_positions(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the pairs of positions of all attentions, every head's: B·h·S·T of each layer."""
+    last, source = spec.last_stack, run.source
+    pairs = last.n_layers * run.seq_len * run.seq_len
+    if spec.has_encoder and spec.encoder is not None:
+        pairs += spec.encoder.n_layers * source * source + last.n_layers * run.seq_len * source
+    return run.batch_size * last.attention.n_heads * pairs
 
-    2 × the width of a query head, per pair of positions and head
+
+def score_flops(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the FLOPs of q·kᵀ in all attentions: 2 × the width of a query head per pair.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
     """
-    mixer, source = spec.last_stack.attention, run.source
+    mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
-        width = mixer.n_heads * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
+        width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
     else:
-        width = mixer.n_heads * mixer.head_dim
-    pairs = spec.last_stack.n_layers * run.seq_len * run.seq_len
-    if spec.has_encoder and spec.encoder is not None:
-        pairs += spec.encoder.n_layers * source * source
-        pairs += spec.last_stack.n_layers * run.seq_len * source
-    return 2 * run.batch_size * pairs * width
+        width = mixer.head_dim
+    return 2 * pairs_of_positions(spec, run) * width
+
+
+def filled_flops(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the FLOPs of the zeros that a fused kernel's values are filled with, in one product.
+
+    MLA's values are narrower than its keys: 2 × the difference, per pair of positions.
+    """
+    mixer = spec.last_stack.attention
+    if not isinstance(mixer, LatentAttention):
+        return 0
+    width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim - mixer.v_head_dim
+    return 2 * pairs_of_positions(spec, run) * width
 
 
 def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:

@@ -17,6 +17,7 @@ from metacount.spec.position import Rope
 
 EAGER, FLASH = "eager", "flash"
 ATTENTIONS = (EAGER, FLASH)
+RANDOM_STATE = 3  # seed and offset in one tensor of two, and one that is not used
 LATENT_NORMS = Norms(kind="rmsnorm")
 
 
@@ -48,18 +49,27 @@ class Attending:
         return Kept(role=role, name=name, values=values, width=width or self.widths.value)
 
 
+def check_fused(part: Attention | LatentAttention) -> None:
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on the scores, sinks."""
+    sinks = isinstance(part, Attention) and part.sinks
+    for name, value in (("attention_softcap", part.softcap), ("attention_sinks", sinks or None)):
+        if value is not None:
+            raise SpecError(name, "has no formula with fused attention", value,
+                            "choose attention eager")  # fmt: skip
+
+
 def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool) -> list[Kept]:
     """Count what softmax(q·kᵀ)·v keeps beside its three factors.
 
     eager, per pair of positions: the softmax of h heads in float32, the same in c bytes (below
     float32), and a flag of the mask; with a cap on the scores also their tanh; a sink is one more
     key of the softmax
-    flash: the logarithm of each row's sum, 4 bytes of each head and query
+    flash: the logarithm of each row's sum, 4 bytes of each head and query, and the three 8-byte
+    numbers by which torch's kernel could repeat its dropout, though none is run
 
     Returns: terms, exact; without the result, which the output projection keeps.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
     algorithm 1 (flash).
-    Not counted: the two 8-byte numbers by which a fused kernel repeats its dropout: none is run.
 
     >>> from metacount.formulas.kept import bytes_of
     >>> heads = Attention(n_heads=32, n_kv_heads=32, head_dim=128)
@@ -69,8 +79,11 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     """
     widths, rows = run.widths, run.tokens * part.n_heads
     if run.attention == FLASH:
-        _check_fused(part, sinks)
-        return [run.term("log-sum-exp", rows, width=FLOAT32)]
+        check_fused(part)
+        return [
+            run.term("log-sum-exp", rows, width=FLOAT32),
+            run.term("random state", RANDOM_STATE, width=INDEX),
+        ]
     pairs = rows * run.n_keys
     kept = [
         run.term("mask", run.n_queries * run.n_keys, width=FLAG),
@@ -81,13 +94,6 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     if part.softcap is not None:
         kept.append(run.term("tanh of the scores", pairs))
     return kept
-
-
-def _check_fused(part: Attention | LatentAttention, sinks: bool) -> None:
-    for name, there in (("attention_softcap", part.softcap is not None), ("attention_sinks", sinks)):
-        if there:
-            raise SpecError(name, "has no formula with fused attention", part.softcap or True,
-                            "choose attention eager")  # fmt: skip
 
 
 def rope_kept(run: Attending, rotary_dim: Dim) -> list[Kept]:
@@ -125,8 +131,11 @@ def attention_kept(
 
     eager: q, and k and v copied for each of the h heads, the core's, its result
     = c·(2·n·h·h_d + 2·n_kv·h·h_d) + `core_kept`
-    flash: q, and k and v of h_kv heads, the core's, its result
+    flash: q, and k and v of h_kv heads, the core's, its result; rotated queries lie head by head,
+    and the result like them, so that the output projection needs a copy: the result twice
     (+ rotation, QK-norm, growth of the queries with their position)
+
+    One key/value head of one sequence is not copied: every head reads the same.
 
     Returns: terms, exact; without the input, which whoever made it names.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2; `core_kept`, `rope_kept`,
@@ -140,7 +149,10 @@ def attention_kept(
     """
     wide, width = run.widths.wide, part.n_heads * part.head_dim
     kept = list(core_kept(run, part, sinks=sinks))
-    kv_heads = part.n_kv_heads if run.attention == FLASH else part.n_heads
+    kv_heads = part.n_kv_heads
+    if run.attention == EAGER:
+        copied = several(run.batch_size * part.n_kv_heads)
+        kv_heads += copied * (part.n_heads - part.n_kv_heads)
     kept += [
         run.term("queries", run.tokens * width),
         run.term("keys", run.source_tokens * kv_heads * part.head_dim),
@@ -148,6 +160,7 @@ def attention_kept(
         run.term("result", run.tokens * width),
     ]
     if rope is not None:
+        kept += _by_heads(run, part.n_heads, width)
         kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
     if grown:
         kept.append(run.term("growth of queries", run.n_queries, width=wide))
@@ -157,6 +170,28 @@ def attention_kept(
     ):
         kept += _head_norm(f"norm of {name}", qk_norm, n, heads, part.head_dim, norms, run.widths)
     return kept
+
+
+def several(*counts: Dim) -> Dim:
+    """1 where each count is 2 at least, 0 where one of them is 1.
+
+    torch copies a tensor that has several of each, and takes it as it lies where one is 1.
+
+    >>> several(3, 12), several(3, 1)
+    (1, 0)
+    """
+    found: Dim = 1
+    for count in counts:
+        found = found * smaller(count - 1, 1)
+    return found
+
+
+def _by_heads(run: Attending, n_heads: Dim, width: Dim) -> list[Kept]:
+    """A fused kernel's result that lies head by head, which the output projection copies."""
+    if run.attention == EAGER:
+        return []
+    copied = several(run.n_queries, n_heads)
+    return [run.term("result, head by head", copied * run.tokens * width)]
 
 
 def _head_norm(
@@ -212,8 +247,9 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     keys and values: the norm of the latent, latent and rotated key [n, d_c + d_r],
     k [n, h·(d_n + d_r)], v [n, h·d_v]; `core_kept`, the rotations, the result [n, h·d_v]
 
-    v is a part of the expanded latent [n, h·(d_n + d_v)]. A product of several sequences and heads
-    copies it; a fused kernel, or one sequence, keeps all that it is a part of.
+    v is a part of the expanded latent [n, h·(d_n + d_v)]. The product of several sequences and
+    heads copies it, that of one keeps all that it is a part of; a fused kernel wants it as wide as
+    the keys, filled with zeros, and its result, as wide, is copied for the output projection.
 
     Returns: terms, exact; without the input, which whoever made it names.
     Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix); `core_kept`, `kept.norm_kept`.
@@ -228,7 +264,6 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     n, widths, heads = run.tokens, run.widths, part.n_heads
     rotated, rank = part.qk_rope_head_dim, part.kv_lora_rank
     qk_width = heads * (part.qk_nope_head_dim + rotated)
-    v_width, nope = heads * part.v_head_dim, heads * part.qk_nope_head_dim
     kept = core_kept(run, part, sinks=False) + rope_kept(run, rotated)
     if part.q_lora_rank is not None:
         kept += norm_kept("norm of the query latent", n, part.q_lora_rank, LATENT_NORMS, widths)
@@ -237,19 +272,32 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     if not widths.copies:
         # in float32 the norm keeps its argument where it lies: beside the key that is rotated
         kept.append(run.term("key beside the latent", n * rotated))
-    if run.attention == FLASH:
-        whole = nope
-    else:
-        several = (smaller(x - 1, 1) for x in (run.batch_size, run.n_keys, heads))
-        copied: Dim = 1
-        for each in several:
-            copied = copied * each
-        whole = (1 - copied) * nope
+    values = _latent_values(run, part)
     return [
         *kept,
+        *values,
         run.term("latent and rotated key", n * (rank + rotated)),
         run.term("queries", n * qk_width),
         run.term("keys", n * qk_width),
-        run.term("values", n * (v_width + whole)),
-        run.term("result", n * v_width),
+        run.term("result", n * heads * part.v_head_dim),
+    ]
+
+
+def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
+    """The values of every head, and what a fused kernel gives before it is cut to their width."""
+    n, heads, v_head_dim = run.tokens, part.n_heads, part.v_head_dim
+    qk_head_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
+    expanded = heads * (part.qk_nope_head_dim + v_head_dim)
+    if run.attention == EAGER:
+        copied = several(run.batch_size, run.n_keys, heads)
+        width = expanded - copied * heads * part.qk_nope_head_dim
+        return [run.term("values", n * width)]
+    if v_head_dim == qk_head_dim:
+        return [run.term("values", n * expanded), *_by_heads(run, heads, heads * v_head_dim)]
+    if isinstance(v_head_dim, int) and isinstance(qk_head_dim, int) and v_head_dim > qk_head_dim:
+        raise SpecError("v_head_dim", "has no formula with fused attention above the keys' width",
+                        v_head_dim, "choose attention eager")  # fmt: skip
+    return [
+        run.term("values, filled", n * heads * qk_head_dim),
+        run.term("result, head by head", n * heads * qk_head_dim),
     ]

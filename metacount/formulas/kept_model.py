@@ -22,6 +22,7 @@ from metacount.formulas.kept_attention import (
     FLASH,
     Attending,
     attention_kept,
+    check_fused,
     latent_kept,
     relative_kept,
 )
@@ -146,7 +147,7 @@ def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
     Returns: terms.
     Source: `block_terms`, as many as there are of each kind.
     """
-    check_covered(spec)
+    check_covered(spec, run)
     cross = spec.has_encoder and part is spec.decoder
     d, widths, layers = spec.d_model, run.widths, part.n_layers
     kept: list[Kept] = []
@@ -175,16 +176,16 @@ def _times(term: Kept, times: Dim) -> Kept:
 def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """What a checkpointed block is given beside its input, which it must keep as well."""
     positions, heads = spec.positions, spec.last_stack.attention.n_heads
-    if isinstance(positions, RelativeBuckets) and run.attention == EAGER:
+    if isinstance(positions, RelativeBuckets):
         return [_of("position", "bias of each pair", heads * n * n, run.widths)]
-    if isinstance(positions, Alibi) and run.attention == EAGER:
+    if isinstance(positions, Alibi):
         return [Kept(role="position", name="bias of each pair", values=heads * n * n, width=8)]
     if isinstance(positions, Learned) and positions.n_query_positions:
         return [_of("position", "query positions", n * spec.d_model, run.widths)]
     return []
 
 
-def check_covered(spec: ModelSpec) -> None:
+def check_covered(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure that no formula of training covers."""
     mixer, positions = spec.last_stack.attention, spec.positions
     if not isinstance(mixer, Attention | LatentAttention):
@@ -194,6 +195,11 @@ def check_covered(spec: ModelSpec) -> None:
     if windowed and isinstance(positions, RelativeBuckets | Alibi):
         raise SpecError("window_pattern", "has no formula for training with a bias of positions",
                         spec.window_pattern, "leave the window out")  # fmt: skip
+    if run.attention == FLASH:
+        check_fused(mixer)
+        if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
+            raise SpecError("position", "has no formula with fused attention: it adds to scores",
+                            spec.position, "choose attention eager")  # fmt: skip
 
 
 def _block_terms(
@@ -285,9 +291,6 @@ def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> lis
     """
     part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
     attending = run.attending(n, n)
-    if run.attention == FLASH and isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
-        raise SpecError("position", "has no formula with fused attention: it adds to the scores",
-                        spec.position, "choose attention eager")  # fmt: skip
     if isinstance(part, LatentAttention):
         return latent_kept(attending, part)
     rope = positions if isinstance(positions, Rope) and rotated else None

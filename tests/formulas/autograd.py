@@ -41,8 +41,10 @@ def one_expert(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
 def flash_core(core: Any, q: Tensor, k: Tensor, v: Tensor, visibility: Any, bias: Any = None) -> Tensor:
     """The middle of an attention as one fused operator, which knows no bias, cap or sink."""
     assert bias is None and core.softcap is None and core.sinks is None
+    width, wide = v.shape[-1], q.shape[-1]
+    v = v if width == wide else F.pad(v, (0, wide - width))
     out: Tensor = FLASH(q, k, v, 0.0, False, scale=core.scale)[0]
-    return out
+    return out if width == wide else out[..., :width]
 
 
 @contextmanager
@@ -52,14 +54,18 @@ def as_asked(attention: str, checkpointing: str) -> Iterator[None]:
         if attention == "flash":
             patch.setattr(attention_module.ScaledDotProduct, "forward", flash_core)
         if checkpointing == "full":
-            plain = nn.Module.__call__
+            plain = Block.forward
 
-            def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-                if isinstance(self, Block):
-                    return checkpoint(Block.forward, self, *args, use_reentrant=False, **kwargs)
-                return plain(self, *args, **kwargs)
+            def forward(self: Block, *args: Any, **named: Any) -> Any:
+                def again(*given: Any) -> Any:
+                    return plain(
+                        self, *given[: len(args)], **dict(zip(named, given[len(args) :], strict=True))
+                    )
 
-            patch.setattr(Block, "__call__", call)
+                # by position: torch keeps what is given by name without telling anybody
+                return checkpoint(again, *args, *named.values(), use_reentrant=False)
+
+            patch.setattr(Block, "forward", forward)
         yield
 
 
