@@ -247,7 +247,7 @@ def moe_kept(
     >>> mixture = Mixture(n_experts=8, top_k=2, d_ff=14336, router="topk_softmax")
     >>> silu = FeedForward(activation="silu", gated=True)
     >>> bytes_of(moe_kept(2048, 4096, mixture, silu, Widths(value=2)))  # Mixtral 8x7B
-    537083904
+    570613760
     """
     rows, value = n_tokens * part.top_k, widths.value
 

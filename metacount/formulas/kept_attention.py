@@ -50,9 +50,14 @@ class Attending:
 
 
 def check_fused(part: Attention | LatentAttention) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on the scores, sinks."""
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
     sinks = isinstance(part, Attention) and part.sinks
-    for name, value in (("attention_softcap", part.softcap), ("attention_sinks", sinks or None)):
+    wide = None
+    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
+        beyond = part.v_head_dim > part.qk_nope_head_dim + part.qk_rope_head_dim
+        wide = part.v_head_dim if beyond else None
+    known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
+    for name, value in {**known, "v_head_dim": wide}.items():
         if value is not None:
             raise SpecError(name, "has no formula with fused attention", value,
                             "choose attention eager")  # fmt: skip
@@ -259,7 +264,7 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     ...                       qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
     >>> run = Attending(batch_size=2, n_queries=128, n_keys=128, widths=Widths(value=2))
     >>> bytes_of(latent_kept(run, mla))  # DeepSeek-V3, 2 × 128 tokens
-    1
+    72468480
     """
     n, widths, heads = run.tokens, run.widths, part.n_heads
     rotated, rank = part.qk_rope_head_dim, part.kv_lora_rank
@@ -294,9 +299,6 @@ def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
         return [run.term("values", n * width)]
     if v_head_dim == qk_head_dim:
         return [run.term("values", n * expanded), *_by_heads(run, heads, heads * v_head_dim)]
-    if isinstance(v_head_dim, int) and isinstance(qk_head_dim, int) and v_head_dim > qk_head_dim:
-        raise SpecError("v_head_dim", "has no formula with fused attention above the keys' width",
-                        v_head_dim, "choose attention eager")  # fmt: skip
     return [
         run.term("values, filled", n * heads * qk_head_dim),
         run.term("result, head by head", n * heads * qk_head_dim),
