@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from metacount.formulas import model
 from metacount.formulas.dim import Dim
-from metacount.formulas.kept_attention import FLASH
-from metacount.formulas.kept_model import FULL, NORMS_AFTER, Pass, check_covered
+from metacount.formulas.forward import FLASH, FULL, Pass
+from metacount.formulas.kept_model import NORMS_AFTER, check_covered
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import TransformerXL

@@ -1,4 +1,4 @@
-"""What a backward keeps of attention: heads with keys and values of their own, MLA, positions.
+"""What a backward keeps of attention: heads with keys and values of their own, or MLA.
 
 Written out (eager), the probabilities of every pair are kept; a fused kernel (flash) keeps queries,
 keys, values, its result and one number a row, and computes the probabilities again.
@@ -8,45 +8,16 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, smaller, when
-from metacount.formulas.kept import FLAG, FLOAT32, INDEX, Kept, Widths, norm_kept
-from metacount.frozen import frozen
+from metacount.formulas.forward import EAGER, FLAG, FLASH, FLOAT32, INDEX, Attending, Kept, Widths
+from metacount.formulas.kept import norm_kept
+from metacount.formulas.kept_position import rope_kept
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
 
-EAGER, FLASH = "eager", "flash"
-ATTENTIONS = (EAGER, FLASH)
 RANDOM_STATE = 3  # seed and offset in one tensor of two, and one that is not used
 LATENT_NORMS = Norms(kind="rmsnorm")
-
-
-@frozen
-class Attending:
-    """Who attends to whom in one forward: sequences, queries and keys of each, and how.
-
-    `attention` is `eager`, written out, or `flash`, one fused kernel.
-    """
-
-    batch_size: Dim
-    n_queries: Dim
-    n_keys: Dim
-    widths: Widths
-    attention: str = EAGER
-
-    @property
-    def tokens(self) -> Dim:
-        """Queries of all sequences."""
-        return self.batch_size * self.n_queries
-
-    @property
-    def source_tokens(self) -> Dim:
-        """Keys of all sequences."""
-        return self.batch_size * self.n_keys
-
-    def term(self, name: str, values: Dim, *, role: str = "attention", width: int = 0) -> Kept:
-        """A tensor that is kept, of activations unless a width is said."""
-        return Kept(role=role, name=name, values=values, width=width or self.widths.value)
 
 
 def check_fused(part: Attention | LatentAttention) -> None:
@@ -99,27 +70,6 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     if part.softcap is not None:
         kept.append(run.term("tanh of the scores", pairs))
     return kept
-
-
-def rope_kept(run: Attending, rotary_dim: Dim) -> list[Kept]:
-    """Count what the rotation of queries and keys keeps: cosines and sines, for each of the two.
-
-    2 × (w·S·d_rot), once per forward, not per sequence
-
-    Returns: terms, exact; w is 4 bytes, in float64 8.
-    Source: Su et al. 2021, arXiv:2104.09864, eq. 34.
-    Not counted: tables that all layers share, as other code has.
-
-    >>> from metacount.formulas.kept import bytes_of
-    >>> run = Attending(batch_size=1, n_queries=2048, n_keys=2048, widths=Widths(value=2))
-    >>> bytes_of(rope_kept(run, 128))  # LLaMA-7B, 2048 tokens
-    2097152
-    """
-    wide = run.widths.wide
-    return [
-        run.term("rotation of queries", run.n_queries * rotary_dim, width=wide),
-        run.term("rotation of keys", run.n_keys * rotary_dim, width=wide),
-    ]
 
 
 def attention_kept(
@@ -213,36 +163,6 @@ def _head_norm(
         "l2": Norms(kind="rmsnorm", affine=False),
     }[kind]
     return norm_kept(name, rows, width, made, widths)
-
-
-def relative_kept(run: Attending, part: Attention, d_model: Dim) -> list[Kept]:
-    """Count what Transformer-XL's relative positions keep in one layer.
-
-    the sinusoids [T, d], queries with their bias, projected distances for each sequence
-    [B, h, h_d, T], scores by distance of every pair, and the index of each distance [S, T]
-
-    Returns: terms, exact.
-    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, terms (b) and (d).
-
-    >>> from metacount.formulas.kept import bytes_of
-    >>> heads = Attention(n_heads=128, n_kv_heads=128, head_dim=128)
-    >>> run = Attending(batch_size=1, n_queries=128, n_keys=128, widths=Widths(value=2))
-    >>> bytes_of(relative_kept(run, heads, 16384))  # Gopher 280B, 128 tokens
-    16908288
-    """
-    width = part.n_heads * part.head_dim
-    pairs = run.tokens * run.n_keys
-
-    def term(name: str, values: Dim, bytes_: int = 0) -> Kept:
-        return run.term(name, values, role="position", width=bytes_)
-
-    return [
-        term("sinusoids", run.n_keys * d_model),
-        term("queries with their bias", run.tokens * width),
-        term("distances", run.source_tokens * width),
-        term("scores by distance", pairs * part.n_heads),
-        term("index of each distance", run.n_queries * run.n_keys, INDEX),
-    ]
 
 
 def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:

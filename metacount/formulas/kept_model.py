@@ -1,4 +1,4 @@
-"""What the backward of a whole model keeps: its blocks, as many as there are of each kind, its ends.
+"""What the backward of a whole model keeps: its blocks, as many as there are of each, its ends.
 
 With full checkpointing a block keeps its input and computes the rest again.
 """
@@ -7,26 +7,12 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.kept import (
-    INDEX,
-    Kept,
-    Widths,
-    activation_kept,
-    ffn_kept,
-    moe_kept,
-    norm_kept,
-)
-from metacount.formulas.kept_attention import (
-    ATTENTIONS,
-    EAGER,
-    FLASH,
-    Attending,
-    attention_kept,
-    check_fused,
-    latent_kept,
-    relative_kept,
-)
-from metacount.frozen import frozen
+from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths
+from metacount.formulas.kept import ffn_kept, norm_kept
+from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept
+from metacount.formulas.kept_ends import head_terms, table_terms
+from metacount.formulas.kept_moe import moe_kept
+from metacount.formulas.kept_position import relative_kept
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
@@ -36,53 +22,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.spec.stack import Stack
 
-NONE, FULL = "none", "full"
-CHECKPOINTINGS = (NONE, FULL)
 NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
 NORMS_BEFORE = ("pre", "sandwich", "parallel_two")  # a norm before each branch
-
-
-@frozen
-class Pass:
-    """One forward with a loss: its sizes, bytes of an activation, kind of attention, checkpoints.
-
-    An encoder-decoder reads `source_len` tokens of each sequence (None: `seq_len`).
-    """
-
-    batch_size: Dim
-    seq_len: Dim
-    source_len: Dim | None = None
-    bytes_per_value: int = 2
-    attention: str = EAGER
-    checkpointing: str = NONE
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("attention", self.attention, ATTENTIONS),
-            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
-        ):
-            if value not in known:
-                raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
-
-    @property
-    def source(self) -> Dim:
-        """Tokens that an encoder reads."""
-        return self.seq_len if self.source_len is None else self.source_len
-
-    @property
-    def widths(self) -> Widths:
-        """Bytes of an activation, and of what is computed in float32."""
-        return Widths(value=self.bytes_per_value)
-
-    def attending(self, n_queries: Dim, n_keys: Dim) -> Attending:
-        """An attention of so many queries to so many keys."""
-        return Attending(
-            batch_size=self.batch_size,
-            n_queries=n_queries,
-            n_keys=n_keys,
-            widths=self.widths,
-            attention=self.attention,
-        )
 
 
 def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
@@ -108,35 +49,9 @@ def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
     kept: list[Kept] = []
     for part, n in zip(spec.stacks, lengths, strict=True):
-        kept += _table_terms(spec, run, n)
+        kept += table_terms(spec, run, n)
         kept += stack_terms(spec, run, part, n)
-    return kept + _head_terms(spec, run)
-
-
-def _table_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
-    """The look-ups before a stack of blocks, and what makes hidden states of them."""
-    tables, positions, norms = spec.embedding, spec.positions, spec.last_stack.norms
-    assert tables is not None
-    tokens, widths = run.batch_size * n, run.widths
-
-    def term(role: str, name: str, values: Dim, width: int) -> Kept:
-        return Kept(role=role, name=name, values=values, width=width)
-
-    kept = [term("embedding", "token ids", tokens, INDEX)]
-    if tables.n_token_types:
-        kept.append(term("embedding", "token types", tokens, INDEX))
-    if isinstance(positions, Learned):
-        kept.append(term("position", "positions", n, INDEX))
-        if positions.n_query_positions:
-            kept.append(term("position", "positions of the queries", n, INDEX))
-    if isinstance(positions, RelativeBuckets):
-        kept.append(term("position", "bucket of each distance", n * n, INDEX))
-    width = spec.d_model if tables.width is None else tables.width
-    if tables.norm:
-        kept += norm_kept("norm of the embedding", tokens, width, norms, widths)
-    if tables.width is not None:
-        kept.append(term("embedding", "input of the projection", tokens * width, widths.value))
-    return kept
+    return kept + head_terms(spec, run)
 
 
 def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
@@ -202,9 +117,7 @@ def check_covered(spec: ModelSpec, run: Pass) -> None:
                             spec.position, "choose attention eager")  # fmt: skip
 
 
-def _block_terms(
-    spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool
-) -> list[Kept]:
+def _block_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
     """What all blocks of a stack keep, each part as often as it stands there."""
     mixture, positions, norms = spec.last_stack.mixture, spec.positions, spec.last_stack.norms
     n_routed = 0 if mixture is None else mixture.law.count(n_layers)
@@ -241,6 +154,7 @@ def block_terms(
     >>> bytes_of(block_terms(llama, run, 2048, routed=False, rotated=True))
     1226850304
     """
+    check_covered(spec, run)
     return [
         *attention_terms(spec, run, n, rotated=rotated),
         *feed_forward_terms(spec, run, n, routed=routed),
@@ -307,33 +221,3 @@ def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> lis
     if isinstance(positions, TransformerXL):
         kept += relative_kept(attending, part, spec.d_model)
     return kept
-
-
-def _head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
-    """From the last block's output to the loss."""
-    tables, head, stack = spec.embedding, spec.head, spec.last_stack
-    assert tables is not None and head is not None
-    tokens, widths = run.batch_size * run.seq_len, run.widths
-    width = spec.d_model if tables.width is None else tables.width
-    logits = tokens * tables.vocab_size
-
-    def term(name: str, values: Dim, bytes_: int) -> Kept:
-        return Kept(role="head", name=name, values=values, width=bytes_)
-
-    kept = [term("input", tokens * spec.d_model, widths.value)]
-    if head.transform is not None:
-        act = activation_kept(stack.feed_forward)
-        n_kept = act.argument + act.between + act.result
-        kept.append(_of("head", "transform", tokens * width, widths, n_kept))
-        normed = norm_kept("norm of the transform", tokens, width, stack.norms, widths)
-        shared = act.result and not widths.copies and stack.norms.kind == "rmsnorm"
-        kept += normed[shared:]  # the norm keeps the activation's result, which kept it already
-        kept.append(term("normed transform", tokens * width, widths.value))
-    if head.softcap is not None:
-        kept.append(term("tanh of the logits", logits, widths.value))
-    return [
-        *kept,
-        term("log-softmax", logits, widths.wide),
-        term("targets", tokens, INDEX),
-        term("how many targets", 1, widths.wide),
-    ]

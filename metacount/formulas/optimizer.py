@@ -94,8 +94,8 @@ OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int]
 def check_optimizer(optimizer: str) -> None:
     """Raise `SpecError` for an optimizer without a formula."""
     if optimizer not in OPTIMIZERS:
-        raise SpecError("optimizer", "has no formula", optimizer,
-                        nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}"))  # fmt: skip
+        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
+        raise SpecError("optimizer", "has no formula", optimizer, remedy)
 
 
 def optimizer_bytes_by_role(
@@ -171,8 +171,8 @@ def lora_tensors(spec: ModelSpec, rank: Dim, targets: tuple[str, ...]) -> list[W
     known = {weight.name for weight in linear}
     for target in targets:
         if target not in known and target != ALL_LINEAR:
-            raise SpecError("lora_targets", "names no linear layer", target,
-                            nearest(target, known, f"choose {', '.join(sorted(known))}"))  # fmt: skip
+            remedy = nearest(target, known, f"choose {', '.join(sorted(known))}")
+            raise SpecError("lora_targets", "names no linear layer", target, remedy)
     found = []
     for weight in linear:
         if weight.name in targets or ALL_LINEAR in targets:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from metacount.formulas.backward import backward_matmul_flops_by_role
 from metacount.formulas.dim import Dim
-from metacount.formulas.kept_model import Pass, kept_terms
+from metacount.formulas.forward import Pass
+from metacount.formulas.kept_model import kept_terms
 from metacount.formulas.optimizer import add, gradient_bytes_by_role, optimizer_bytes_by_role
 from metacount.spec import ModelSpec
 

@@ -38,7 +38,9 @@ def one_expert(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
     return x_RD @ weight_EMD[0].T
 
 
-def flash_core(core: Any, q: Tensor, k: Tensor, v: Tensor, visibility: Any, bias: Any = None) -> Tensor:
+def flash_core(
+    core: Any, q: Tensor, k: Tensor, v: Tensor, visibility: Any, bias: Any = None
+) -> Tensor:
     """The middle of an attention as one fused operator, which knows no bias, cap or sink."""
     assert bias is None and core.softcap is None and core.sinks is None
     width, wide = v.shape[-1], q.shape[-1]
@@ -59,7 +61,9 @@ def as_asked(attention: str, checkpointing: str) -> Iterator[None]:
             def forward(self: Block, *args: Any, **named: Any) -> Any:
                 def again(*given: Any) -> Any:
                     return plain(
-                        self, *given[: len(args)], **dict(zip(named, given[len(args) :], strict=True))
+                        self,
+                        *given[: len(args)],
+                        **dict(zip(named, given[len(args) :], strict=True)),
                     )
 
                 # by position: torch keeps what is given by name without telling anybody
@@ -97,8 +101,9 @@ class Step:
         own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
         ids = torch.zeros(run.batch_size, run.seq_len, dtype=torch.int64)
         targets = torch.zeros(run.batch_size, run.seq_len, dtype=torch.int64)
-        with FlopCounterMode(display=False) as forward, torch.autograd.graph.saved_tensors_hooks(
-            pack, lambda kept: kept.tensor
+        with (
+            FlopCounterMode(display=False) as forward,
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor),
         ):
             more = {}
             if spec.has_encoder:
