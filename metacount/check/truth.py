@@ -9,7 +9,7 @@ import sympy
 from metacount.check.given.vocabulary import LETTERS, NAMES, WINDOWED_LETTER
 from metacount.formulas import attention
 from metacount.spec import ModelSpec, Workload
-from metacount.textbook.closed_form import QUANTITIES, WINDOWED, closed_form, readable, run_sizes
+from metacount.textbook.closed_form import COUNTS, WINDOWED, closed_form, readable, run_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def count_of(spec: ModelSpec, workload: Workload, quantity: str) -> int:
     """The quantity counted with ints."""
-    return int(sum(QUANTITIES[quantity](spec, run_sizes(spec, workload)).values()))
+    return int(sum(COUNTS[quantity](spec, run_sizes(spec, workload)).values()))
 
 
 class Truth:

@@ -204,22 +204,25 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
         run.term("latent and rotated key", n * (rank + rotated)),
         run.term("queries", n * qk_width),
         run.term("keys", n * qk_width),
-        run.term("result", n * heads * part.v_head_dim),
     ]
 
 
 def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
-    """The values of every head, and what a fused kernel gives before it is cut to their width."""
+    """The values of every head and the result, which a fused kernel gives as wide as the keys."""
     n, heads, v_head_dim = run.tokens, part.n_heads, part.v_head_dim
     qk_head_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
     expanded = heads * (part.qk_nope_head_dim + v_head_dim)
+    result = run.term("result", n * heads * v_head_dim)
     if run.attention == EAGER:
         copied = several(run.batch_size, run.n_keys, heads)
         width = expanded - copied * heads * part.qk_nope_head_dim
-        return [run.term("values", n * width)]
+        return [run.term("values", n * width), result]
     if v_head_dim == qk_head_dim:
-        return [run.term("values", n * expanded), *_by_heads(run, heads, heads * v_head_dim)]
+        again = _by_heads(run, heads, heads * v_head_dim)
+        return [run.term("values", n * expanded), result, *again]
     return [
         run.term("values, filled", n * heads * qk_head_dim),
         run.term("result, head by head", n * heads * qk_head_dim),
+        # of one head the part that counts is taken where it lies
+        run.term("result", several(heads) * n * heads * v_head_dim),
     ]

@@ -1,4 +1,4 @@
-"""What a backward keeps of the ends of a model: the look-ups; the last block's output to the loss."""
+"""What a backward keeps of the ends of a model: the look-ups, the head, the loss."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Optimizers are those of torch.optim, with the tensors that they really keep.
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
+from metacount.formulas import model
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Weight, params_of, product
 from metacount.formulas.trained import HEAD, trained_tensors
@@ -119,7 +120,7 @@ def optimizer_bytes_by_role(
     of_matrix, of_other = OPTIMIZERS[optimizer]
     width = MASTER if master_weights else bytes_per_value
     tensors = trained_tensors(spec)
-    found: dict[str, Dim] = {}
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
         for weight in weights:
             state = of_matrix if inner and len(weight.shape) == 2 else of_other
@@ -137,7 +138,7 @@ def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str
     >>> sum(gradient_bytes_by_role(entry("llama-7b").spec(), bytes_per_value=2).values())
     13476831232
     """
-    found: dict[str, Dim] = {}
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     for weight in trained_tensors(spec).all:
         add(found, weight.role, bytes_per_value * weight.params)
     return found
@@ -201,4 +202,4 @@ def lora_optimizer_bytes(
 
 def add(total: dict[str, Dim], role: str, count: Dim) -> None:
     """Add a count to its role."""
-    total[role] = total.get(role, 0) + count
+    total[role] += count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.dim import Dim, is_zero, when
 from metacount.formulas.norm import norms_per_block
 from metacount.formulas.terms import TOKENS, Weight
 from metacount.frozen import frozen
@@ -53,7 +53,9 @@ def trained_tensors(spec: ModelSpec) -> Trained:
         if cross:
             inner += _times(n_layers, _cross_tensors(spec))
         n_norms = n_layers * norms_per_block(part.norms.placement, cross=cross)
-        inner += _times(n_norms - (not part.norms.first), norm_tensors(part.norms, spec.d_model))
+        inner += _times(
+            n_norms - when(not part.norms.first, 1), norm_tensors(part.norms, spec.d_model)
+        )
         if mixture is not None:
             inner += _times(n_routed, moe_tensors(spec.d_model, mixture, part.feed_forward))
         if part.feed_forward.d_ff is not None:

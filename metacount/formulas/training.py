@@ -15,6 +15,7 @@ structure. All parameters are trained, and the loss is the cross-entropy of all 
 
 from __future__ import annotations
 
+from metacount.formulas import model
 from metacount.formulas.backward import backward_matmul_flops_by_role
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import Pass
@@ -37,7 +38,7 @@ def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     Returns: bytes, exact for the reference modules.
     Source: `kept_model.kept_terms`.
     """
-    found: dict[str, Dim] = {}
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     for term in kept_terms(spec, run):
         add(found, term.role, term.bytes)
     return found
