@@ -25,7 +25,9 @@ def check_fused(part: Attention | LatentAttention) -> None:
     sinks = isinstance(part, Attention) and part.sinks
     wide = None
     if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
-        beyond = part.v_head_dim > part.qk_nope_head_dim + part.qk_rope_head_dim
+        # wider than the keys it is no such kernel's; of one value torch need not copy the result
+        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+        beyond = part.v_head_dim > keys or part.v_head_dim == 1
         wide = part.v_head_dim if beyond else None
     known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
     for name, value in {**known, "v_head_dim": wide}.items():

@@ -9,7 +9,7 @@ from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths
 from metacount.formulas.kept import ffn_kept, norm_kept
-from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept
+from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept, several
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
@@ -135,7 +135,9 @@ def _block_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
         missing = norm_kept("norm", run.batch_size * n, spec.d_model, norms, run.widths)
         kept += [_times(term, -1) for term in missing]
     if isinstance(positions, Learned) and positions.n_query_positions:
-        values = run.batch_size * n * spec.d_model
+        # one row for all sequences, copied for each where there are more positions than one
+        sequences = 1 + several(n) * (run.batch_size - 1)
+        values = sequences * n * spec.d_model
         kept.append(_of("attention", "query positions", values, run.widths))
     return kept
 

@@ -50,9 +50,11 @@ def flash_core(
 
 
 @contextmanager
-def as_asked(attention: str, checkpointing: str) -> Iterator[None]:
+def as_asked(attention: str, checkpointing: str, patched: bool) -> Iterator[None]:
+    """Attention and blocks run as asked; experts `patched`, as none can be chosen on meta."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moe_module, "apply_rows", one_expert)
+        if patched:
+            patch.setattr(moe_module, "apply_rows", one_expert)
         if attention == "flash":
             patch.setattr(attention_module.ScaledDotProduct, "forward", flash_core)
         if checkpointing == "full":
@@ -84,9 +86,10 @@ class Step:
         attention: str = "eager",
         checkpointing: str = "none",
         device: str = "meta",
+        patched: bool = True,
     ) -> None:
         model = build(spec, device=device, dtype=run.dtype)
-        with as_asked(attention, checkpointing), torch.device(device):
+        with as_asked(attention, checkpointing, patched), torch.device(device):
             self._run(model, spec, run)
 
     def _run(self, model: nn.Module, spec: ModelSpec, run: Workload) -> None:
