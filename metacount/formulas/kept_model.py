@@ -73,7 +73,7 @@ def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
         kept.append(_of("other", "input of a block", run.batch_size * n * d, widths, layers))
         kept += _handed_to_blocks(spec, run, n)
     else:
-        kept += _block_terms(spec, run, n, layers, cross=cross)
+        kept += blocks_terms(spec, run, n, layers, cross=cross)
     if part.norms.final:
         kept += norm_kept("last norm", run.batch_size * n, d, part.norms, widths)
     return kept
@@ -117,8 +117,8 @@ def check_covered(spec: ModelSpec, run: Pass) -> None:
                             spec.position, "choose attention eager")  # fmt: skip
 
 
-def _block_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
-    """What all blocks of a stack keep, each part as often as it stands there."""
+def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
+    """Name what all blocks of a stack keep, each part as often as it stands there."""
     mixture, positions, norms = spec.last_stack.mixture, spec.positions, spec.last_stack.norms
     n_routed = 0 if mixture is None else mixture.law.count(n_layers)
     n_rotated = positions.law.count(n_layers) if isinstance(positions, Rope) else 0
