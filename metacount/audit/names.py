@@ -11,19 +11,19 @@ G  the same, halved as a triangle: S²/2, and S·m - m²/2 with m = min(S, w) in
 K  bytes of the KV cache, of which a windowed layer keeps what the next token still needs
 U  bytes of the KV cache if every layer kept every token
 
-and those of memory.py.
+and those of textbook/training/memory.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metacount.audit.memory import activation_amounts, stored_amounts
 from metacount.errors import InputError, SpecError
 from metacount.formulas import attention, ends, model, norm, stack
 from metacount.formulas.dim import exact_div
 from metacount.spec import legend
 from metacount.textbook.conventions import Amounts, amounts_at
+from metacount.textbook.training.memory import activation_amounts, stored_amounts
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -64,3 +64,14 @@ def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:
     # the moments alone: nobody counts the 4 bytes of a step counter of each tensor
     moments = sum(w.times * (adamw_state(w, MASTER) - STEP) for w in tensors)
     return {"I": SIXTEEN * trained, "F": MASTER * trained, "S": moments}
+
+
+def inputs_of_blocks(spec: ModelSpec, run: Pass) -> Dim:
+    """What blocks keep with full checkpointing: the input of each.
+
+    >>> from metacount.catalog import entry
+    >>> inputs_of_blocks(entry("llama-7b").spec(), Pass(batch_size=1, seq_len=2048))
+    536870912
+    """
+    tokens = run.batch_size * run.seq_len
+    return spec.last_stack.n_layers * tokens * spec.d_model * run.bytes_per_value
