@@ -31,9 +31,10 @@ NAME = re.compile(r"\{(\w+)\}")
 
 # Names, terms and code words that stand in a Chinese text as they are.
 NAMES = {
-    "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "LLaMA",
+    "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "GPT", "LLaMA",
     "LayerNorm", "MLA", "Mistral", "Mixtral", "MoE", "QK", "Qwen", "ReLU", "RMSNorm", "RoPE",
-    "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish", "Transformer", "Norm", "PE",
+    "Adam", "Korthikanti", "LoRA", "Math", "Playbook", "SGD", "Scale", "SiLU", "Sublayer", "Ultra",
+    "SwiGLU", "Swish", "Transformer", "Norm", "PE",
 }  # fmt: skip
 TERMS = {
     "softmax", "sigmoid", "logit", "logits", "top", "norm", "pre", "sandwich",
