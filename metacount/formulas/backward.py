@@ -23,11 +23,10 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     - the projection of Transformer-XL's sinusoids 1 ×: they have no gradient
     - a pooler 0: the loss does not see it
     + flash attention: its scores once more; and the zeros that MLA's values are filled with
-    + full checkpointing: the forward of the blocks once more, up to the last tensor that is kept
 
     Returns: all eight roles in order, exact.
     Source: Rumelhart, Hinton and Williams 1986, doi:10.1038/323533a0 (the two gradients); Dao et
-    al. 2022, arXiv:2205.14135, algorithm 4 (flash); Chen et al. 2016, arXiv:1604.06174.
+    al. 2022, arXiv:2205.14135, algorithm 4 (flash).
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
 
     >>> from metacount.catalog import entry
@@ -48,13 +47,47 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     if isinstance(spec.positions, TransformerXL):
         found["position"] -= projected_sinusoids(spec, run)
     if run.attention == FLASH:
-        # dP = dO·vᵀ and dV = pᵀ·dO meet the zeros, p·v when it is repeated
-        n_filled = 2 + (run.checkpointing == FULL)
-        found["attention"] += score_flops(spec, run) + n_filled * filled_flops(spec, run)
-    if run.checkpointing == FULL:
-        spared = not_repeated(spec, run)
-        for role in IN_BLOCKS:
-            found[role] += forward[role] - spared.get(role, 0)
+        # dP = dO·vᵀ and dV = pᵀ·dO meet the zeros
+        found["attention"] += score_flops(spec, run) + 2 * filled_flops(spec, run)
+    return found
+
+
+def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of what a backward computes a second time, by role.
+
+    full checkpointing: the forward of the blocks once more, up to the last tensor that is kept;
+    without checkpoints nothing, as what a fused kernel repeats is its backward's own
+
+    Returns: all eight roles in order, exact.
+    Source: Chen et al. 2016, arXiv:1604.06174; `not_repeated`.
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases.
+
+    >>> from metacount.catalog import entry
+    >>> run = Pass(batch_size=1, seq_len=128, checkpointing="full")
+    >>> sum(recompute_matmul_flops_by_role(entry("llama-7b").spec(), run).values())
+    1297080123392
+    """
+    check_covered(spec, run)
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
+    if run.checkpointing != FULL:
+        return found
+    forward, spared = forward_flops_by_role(spec, run), not_repeated(spec, run)
+    for role in IN_BLOCKS:
+        found[role] = forward[role] - spared.get(role, 0)
+    return found
+
+
+def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of the forward by role, with the zeros that a fused kernel multiplies.
+
+    Source: `model.matmul_flops_by_role`, `filled_flops`.
+    """
+    source = run.source if spec.has_encoder else None
+    found = model.matmul_flops_by_role(
+        spec, batch_size=run.batch_size, seq_len=run.seq_len, source_len=source
+    )
+    if run.attention == FLASH:
+        found["attention"] += filled_flops(spec, run)
     return found
 
 

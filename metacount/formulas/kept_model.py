@@ -112,6 +112,11 @@ def check_covered(spec: ModelSpec, run: Pass) -> None:
                         spec.window_pattern, "leave the window out")  # fmt: skip
     if run.attention == FLASH:
         check_fused(mixer)
+        chunked = mixer.window is not None and mixer.window.kind == "chunked"
+        if chunked or spec.kind == "prefix-decoder":
+            name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
+            raise SpecError(name, "has no formula with fused attention: it needs a mask", value,
+                            "choose attention eager")  # fmt: skip
         if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
             raise SpecError("position", "has no formula with fused attention: it adds to scores",
                             spec.position, "choose attention eager")  # fmt: skip

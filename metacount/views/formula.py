@@ -32,6 +32,7 @@ MEANINGS = {
     "decode_matmul_flops": "FLOPs of one more token per sequence, attending to T positions",
     "kv_cache_bytes": "bytes kept after S tokens of every sequence",
     "backward_matmul_flops": "FLOPs of the backward of a training step, all parameters trained",
+    "recompute_matmul_flops": "FLOPs that full checkpointing computes a second time",
     "activation_bytes": "bytes that autograd holds between the loss and its backward",
     "gradient_bytes": "bytes of the gradients of all parameters",
     "optimizer_bytes": "bytes of the tensors that torch.optim's optimizer keeps between steps",

@@ -25,7 +25,11 @@ from metacount.formulas.optimizer import (
 )
 from metacount.formulas.terms import params_of
 from metacount.formulas.trained import trained_tensors
-from metacount.formulas.training import activation_bytes, backward_matmul_flops
+from metacount.formulas.training import (
+    activation_bytes,
+    backward_matmul_flops,
+    recompute_matmul_flops,
+)
 from metacount.modules.build import build
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 
@@ -91,7 +95,8 @@ def both(spec: ModelSpec, run: Workload, way: Way) -> tuple[tuple[int, int], tup
         attention=attention,
         checkpointing=checkpointing,
     )
-    ours = activation_bytes(spec, sizes), backward_matmul_flops(spec, sizes)
+    flops = backward_matmul_flops(spec, sizes) + recompute_matmul_flops(spec, sizes)
+    ours = activation_bytes(spec, sizes), flops
     step = Step(spec, run, attention=attention, checkpointing=checkpointing)
     return ours, (step.activation_bytes, step.backward_flops)
 

@@ -17,7 +17,7 @@ from metacount.formulas import model
 from metacount.formulas.forward import FULL, NONE, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_model import blocks_terms, check_covered
-from metacount.formulas.training import backward_matmul_flops
+from metacount.formulas.training import backward_matmul_flops, recompute_matmul_flops
 from metacount.spec import Workload, legend
 from metacount.textbook.training import TrainingCount, training_count
 from metacount.textbook.training.memory import activation_amounts, inputs_of_blocks
@@ -53,9 +53,8 @@ def _backward(spec: ModelSpec, n: Any) -> tuple[Any, Any]:
 
 
 def _recomputation(spec: ModelSpec, n: Any) -> tuple[Any, Any]:
-    forward, backward = _flops(spec, Pass(batch_size=1, seq_len=n))
-    _, again = _flops(spec, Pass(batch_size=1, seq_len=n, checkpointing=FULL))
-    return again - backward, forward + backward
+    run = Pass(batch_size=1, seq_len=n, checkpointing=FULL)
+    return recompute_matmul_flops(spec, run), sum(_flops(spec, run))
 
 
 # What is compared with what: in words, and both as computed of a model and a length.
@@ -156,9 +155,9 @@ def bytes_per_parameter(claim: Claim) -> Finding:
         dtype = "fp32" if weights == 4 else "bf16"
         one = training_count(spec, Workload(seq_len=1, dtype=dtype), master_weights=master)
         width = 4 if master else weights
-        moments = 2 * width * one.trained_params
+        moments = 2 * width * one.trainable_params
         counters = one.optimizer_bytes - moments
-        stored = (weights + gradients) * one.params + one.master_bytes + moments
+        stored = (weights + gradients) * one.params + one.master_weight_bytes + moments
         found[words] = Fraction(stored, one.params)
     holds = [say(words) for words, value in found.items() if label.holds(value)]
     told = listed((say("{part}: {steps}", part=say(words), steps=number(value))
@@ -256,13 +255,13 @@ def adapter_state(claim: Claim) -> Finding:
     return Finding(
         verdict=RIGHT if label.holds(one.optimizer_bytes) else WRONG,
         says=say("AdamW keeps {n} bytes for {trained} trained parameters, {share} of what it keeps "
-                 "for all.", n=exact(one.optimizer_bytes), trained=exact(one.trained_params),
+                 "for all.", n=exact(one.optimizer_bytes), trained=exact(one.trainable_params),
                  share=share),
         correct=exact(one.optimizer_bytes),
         computation=(
             say("{part}: {steps}", part=say("adapters"),
-                steps=f"2·2·{exact(one.trained_params)} + "
-                      f"{exact(one.optimizer_bytes - 4 * one.trained_params)} = "
+                steps=f"2·2·{exact(one.trainable_params)} + "
+                      f"{exact(one.optimizer_bytes - 4 * one.trainable_params)} = "
                       f"{exact(one.optimizer_bytes)}"),
             say("{part}: {steps}", part=say("all parameters"), steps=exact(whole.optimizer_bytes)),
         ),

@@ -68,10 +68,15 @@ def _named(quantity: str, *ways: str) -> str:
 # What is counted of a step, by the names that `formula` and `check` take.
 TRAINING: dict[str, Count] = {
     **{
-        _named(quantity, attention, checkpointing): _of_pass(count, attention, checkpointing)
-        for quantity, count in (
-            ("backward_matmul_flops", backward.backward_matmul_flops_by_role),
-            ("activation_bytes", training.activation_bytes_by_role),
+        _named("backward_matmul_flops", attention): _of_pass(
+            backward.backward_matmul_flops_by_role, attention, NONE
+        )
+        for attention in ATTENTIONS
+    },
+    "recompute_matmul_flops": _of_pass(backward.recompute_matmul_flops_by_role, EAGER, FULL),
+    **{
+        _named("activation_bytes", attention, checkpointing): _of_pass(
+            training.activation_bytes_by_role, attention, checkpointing
         )
         for checkpointing in CHECKPOINTINGS
         for attention in ATTENTIONS
@@ -94,7 +99,7 @@ def holds_dtype(quantity: str) -> bool:
 class TrainingCount:
     """The figures of one step, exact; None for what has no formula, `uncovered` says why.
 
-    `block_bytes` are the activations of one block of each kind. A way to run the step that no
+    `activation_bytes_of_block` are those of one block of each kind. A way to run the step that no
     formula covers leaves the figures that do not depend on it.
     """
 
@@ -106,17 +111,18 @@ class TrainingCount:
     lora_rank: int | None
     lora_targets: tuple[str, ...]
     params: int
-    trained_params: int
+    trainable_params: int
     param_bytes: int
     matmul_flops: int
     backward_matmul_flops: int | None
-    backward_by_role: dict[str, int] | None
+    backward_matmul_flops_by_role: dict[str, int] | None
+    recompute_matmul_flops: int | None
     activation_bytes: int | None
-    activation_by_role: dict[str, int] | None
-    block_bytes: dict[str, int] | None
+    activation_bytes_by_role: dict[str, int] | None
+    activation_bytes_of_block: dict[str, int] | None
     gradient_bytes: int
     optimizer_bytes: int
-    master_bytes: int
+    master_weight_bytes: int
     uncovered: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,9 +170,11 @@ def training_count(
             found[name], uncovered[name] = None, str(error)
 
     of_pass("backward_matmul_flops", backward.backward_matmul_flops_by_role)
+    of_pass("recompute_matmul_flops", backward.recompute_matmul_flops_by_role)
     of_pass("activation_bytes", training.activation_bytes_by_role)
-    of_pass("block_bytes", block_bytes)
+    of_pass("activation_bytes_of_block", block_bytes)
     products, kept = found["backward_matmul_flops"], found["activation_bytes"]
+    again = found["recompute_matmul_flops"]
     tensors = trained_tensors(spec).all
     if lora_rank is not None:
         tensors = lora_tensors(spec, lora_rank, lora_targets)
@@ -180,20 +188,19 @@ def training_count(
         lora_rank=lora_rank,
         lora_targets=lora_targets if lora_rank is not None else (),
         params=model.params(spec),
-        trained_params=trained,
+        trainable_params=trained,
         param_bytes=model.param_bytes(spec, bytes_per_value=width),
-        matmul_flops=model.matmul_flops(
-            spec, batch_size=run.batch_size, seq_len=run.seq_len, source_len=run.source_len
-        ),
+        matmul_flops=sum(backward.forward_flops_by_role(spec, sizes).values()),
         backward_matmul_flops=None if products is None else sum(products.values()),
-        backward_by_role=products,
+        backward_matmul_flops_by_role=products,
+        recompute_matmul_flops=None if again is None else sum(again.values()),
         activation_bytes=None if kept is None else sum(kept.values()),
-        activation_by_role=kept,
-        block_bytes=found["block_bytes"],
+        activation_bytes_by_role=kept,
+        activation_bytes_of_block=found["activation_bytes_of_block"],
         gradient_bytes=width * trained,
         optimizer_bytes=_state(spec, optimizer, MASTER if master_weights else width, tensors,
                                lora_rank),
-        master_bytes=MASTER * trained if master_weights else 0,
+        master_weight_bytes=MASTER * trained if master_weights else 0,
         uncovered=uncovered,
     )  # fmt: skip
 
