@@ -10,6 +10,8 @@ M  products between positions, with min(S, w) keys for every query of a windowed
 G  the same, halved as a triangle: S²/2, and S·m - m²/2 with m = min(S, w) in a windowed layer
 K  bytes of the KV cache, of which a windowed layer keeps what the next token still needs
 U  bytes of the KV cache if every layer kept every token
+
+and those of textbook/training/memory.py.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from metacount.formulas import attention, ends, model, norm, stack
 from metacount.formulas.dim import exact_div
 from metacount.spec import legend
 from metacount.textbook.conventions import Amounts, amounts_at
+from metacount.textbook.training.memory import activation_amounts, stored_amounts
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -42,6 +45,13 @@ MEANINGS = {
     "G": "the same, halved as a triangle",
     "K": "KV cache, a windowed layer's as far as it is needed",
     "U": "KV cache of every token in every layer",
+    "J": "16-bit tensors that products and activations of the blocks keep",
+    "N": "inputs of the blocks' norms, 16-bit",
+    "O": "masks of dropout after every branch",
+    "V": "softmax, dropout mask and result, 5 bytes a pair and head",
+    "I": "trained parameters, 16-bit",
+    "F": "trained parameters, 32-bit",
+    "S": "Adam's two moments, 32-bit",
 }
 UNSCALED = "PQETL"  # per token, where parameters are counted
 
@@ -165,6 +175,11 @@ def reference(place: Place, kind: str) -> dict[str, Any]:
     """The letters of a convention for one kind of count."""
     if kind == "kv_cache":
         return _cache(place)
+    if kind in MEMORY:
+        try:
+            return MEMORY[kind](place)
+        except SpecError as error:
+            raise Absent(str(error)) from None
     a = place.amounts
     if kind in ("params", "active_params"):
         whole = (a.params, a.stored, a.looked_up, a.token_table, a.positions)
@@ -182,6 +197,12 @@ def reference(place: Place, kind: str) -> dict[str, Any]:
         "Y": scores * place.spec.n_layers * place.seq_len,
         "Z": scores * (near + full * place.seq_len),
     }
+
+
+MEMORY: dict[str, Callable[[Place], dict[str, Any]]] = {
+    "activations": lambda place: activation_amounts(place.spec, place.batch_size, place.seq_len),
+    "optimizer": lambda place: stored_amounts(place.spec),
+}
 
 
 def _cache(place: Place) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from metacount.errors import InputError, nearest, shown
 from metacount.in_hand import check_size
 from metacount.resolve import model_of
 from metacount.spec import Request, Workload
-from metacount.textbook.closed_form import QUANTITIES
+from metacount.textbook.closed_form import COUNTS
 from metacount.textbook.count import count, fitted
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def check(
     'equal'
     """
     found = model_of(model)
-    if quantity not in QUANTITIES:
-        known = nearest(quantity, QUANTITIES, f"choose one of {', '.join(QUANTITIES)}")
+    if quantity not in COUNTS:
+        known = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
         raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
     check_size(model, count(found.spec, Request()).params)
     case = (found.spec, fitted(found.spec, workload or Request()))

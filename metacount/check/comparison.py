@@ -13,7 +13,9 @@ from metacount.check.places import Gap, places, sizes_of
 from metacount.check.trials import random_cases, shrunk
 from metacount.check.truth import count_of
 from metacount.errors import InputError
+from metacount.spec import Workload
 from metacount.spec.legend import WORKLOAD_TERMS
+from metacount.textbook.training import holds_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -126,7 +128,7 @@ def tried_at(
     late: Callable[[], bool],
 ) -> Tried:
     """Compare `value` with the count at `others`, up to the first difference or until `late`."""
-    others = [*others]
+    others = [_comparable(other, case, quantity) for other in others]
     found = Tried(len(others))
     seen: dict[str, set[int]] = {}
     given_at: dict[str, set[int]] = {}
@@ -156,6 +158,13 @@ def tried_at(
             if seen.get(name, set()) - {size} and not given_at.get(name, set()) - {size}
         }
     return found
+
+
+def _comparable(other: Case, case: Case, quantity: str) -> Case:
+    """The other case in the dtype of this one, where the quantity is of one dtype."""
+    if not holds_dtype(quantity):
+        return other
+    return other[0], Workload(**{**other[1].to_dict(), "dtype": case[1].dtype})
 
 
 def small_cases(
@@ -189,7 +198,7 @@ def _smallest(
 
     def differs(other: Case) -> bool:
         nonlocal last
-        if late():
+        if late() or other != _comparable(other, case, quantity):
             return False
         try:
             found = value(other)

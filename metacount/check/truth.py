@@ -9,7 +9,7 @@ import sympy
 from metacount.check.given.vocabulary import LETTERS, NAMES
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import (
-    QUANTITIES,
+    COUNTS,
     closed_form,
     named_layers,
     readable,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def count_of(spec: ModelSpec, workload: Workload, quantity: str) -> int:
     """The quantity counted with ints."""
-    return int(sum(QUANTITIES[quantity](spec, run_sizes(spec, workload)).values()))
+    return int(sum(COUNTS[quantity](spec, run_sizes(spec, workload)).values()))
 
 
 class Truth:

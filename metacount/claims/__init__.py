@@ -2,8 +2,9 @@
 
 `data/` holds the statements, one file per topic. Nothing there says which of them are right: every
 claim names a judge, and the judge computes. `counted`, `compared`, `published`, `sizes` and
-`spread` judge numbers by the formulas, `algebra` and `whole` judge formulas for all sizes,
-`routing`, `gates`, `norms`, `running` and `equations` run the reference modules. The verdicts:
+`spread` judge numbers by the formulas, `training` what is said of a step, `algebra` and `whole`
+judge formulas for all sizes, `routing`, `gates`, `norms`, `running` and `equations` run the
+reference modules. The verdicts:
 
 right        it holds; a rounded number holds when the exact one rounds to it
 conditional  it holds in some of the cases that it is said of, and not in others
@@ -30,7 +31,8 @@ from metacount.claims.text import in_language, translated
 from metacount.languages import LANGUAGES
 
 TOPICS = (
-    "block", "attention", "recurrent", "ffn", "norm", "embedding", "position", "moe", "model"
+    "block", "attention", "recurrent", "ffn", "norm", "embedding", "position", "moe", "model",
+    "training",
 )  # fmt: skip
 DATA = Path(__file__).parent / "data"
 
@@ -77,6 +79,10 @@ JUDGES = {
     "reach": "equations",
     "position_params": "running",
     "rope_shift": "running",
+    "step_ratio": "training",
+    "bytes_per_parameter": "training",
+    "kept_formula": "training",
+    "adapter_state": "training",
 }
 # these import torch
 RUNNING = ("routing", "gates", "norms", "running", "equations")

@@ -28,7 +28,7 @@ MAX_TIMEOUT = 3600
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.textbook.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import COUNTS
 
     parser.add_argument(
         "formula",
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "our words, our letters or a config's",
     )
     add_model(parser, several=False)
-    add_quantity(parser, QUANTITIES)
+    add_quantity(parser, COUNTS)
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -64,9 +64,9 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.textbook.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import COUNTS
 
-    check_quantity(args.quantity, QUANTITIES)
+    check_quantity(args.quantity, COUNTS)
     model = find_model(args.model, args.settings)
     judgement = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
     code = 0 if judgement.holds else EXIT_DISAGREE

@@ -25,10 +25,10 @@ CAUSAL = "causal_matmul_flops"  # transformers' code has none
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.textbook.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import COUNTS
 
     add_model(parser, several=False)
-    add_quantity(parser, QUANTITIES)
+    add_quantity(parser, COUNTS)
     parser.add_argument(
         "--from-code",
         action="store_true",
@@ -49,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.textbook.closed_form import QUANTITIES, closed_form
+    from metacount.textbook.closed_form import COUNTS, closed_form
 
     if args.from_code:
         return _from_code(args)
     if args.by != "role":
         raise InputError("--by goes with --from-code: a textbook formula knows no operators")
-    check_quantity(args.quantity, QUANTITIES)
+    check_quantity(args.quantity, COUNTS)
     model = find_model(args.model, args.settings)
     from metacount.textbook.count import fitted
 

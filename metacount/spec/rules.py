@@ -145,6 +145,9 @@ def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
                 if value is not None:
                     raise SpecError(name, "has no meaning with attention mla", value,
                                     f"leave {name} out")  # fmt: skip
+        elif mixer.indexer is not None:
+            raise SpecError("index_top_k", "belongs to an indexer, which needs position rope",
+                            mixer.indexer.top_k, "choose position rope")  # fmt: skip
         return
     if mixer.qk_norm == "l2" and not isinstance(positions, Rope):
         raise SpecError("qk_norm", "l2 norms what RoPE rotated", "l2",

@@ -14,6 +14,7 @@ from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.legend import Term
 from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE
+from metacount.textbook.training import TRAINING, holds_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +122,8 @@ QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
     "kv_cache_bytes": _kv_cache_bytes,
     "state_bytes": _state_bytes,
 }
+# Those of one forward, which `verify` compares and proofs are recorded of, and those of training.
+COUNTS = {**QUANTITIES, **TRAINING}
 
 
 def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedForm:
@@ -133,7 +136,7 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     """
     import sympy
 
-    count = QUANTITIES[quantity]
+    count = COUNTS[quantity]
     run = run_sizes(spec, workload)
     values = {part: value for part, value in count(spec, run).items() if value}
     # sizes that are 0 or None are structure: the model has none of these parts
@@ -142,6 +145,8 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     if spec.moe_every == 1:
         sizes.pop("moe_every")
     run_present = {name: size for name, size in run.items() if size}
+    if holds_dtype(quantity):
+        run_present.pop("bytes_per_value")
     letters = {**legend.sympy_symbols(t.name for t in legend.TERMS), BYTES.name: _symbol(BYTES)}
     in_letters = count(
         spec.substituted(**{name: letters[name] for name in sizes}),

@@ -12,7 +12,7 @@ from metacount.algebra.writing import in_letters
 from metacount.check.condition import named
 from metacount.check.judgement import EQUAL, HERE, TRIED, UNTRIED
 from metacount.textbook.closed_form import readable
-from metacount.views.formula import MEANINGS
+from metacount.views.formula import meaning
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def check_text(result: Judgement, model: Model) -> str:
     """Verdict, what was compared, both sides, terms, counterexample, notes."""
     width = columns()
     lines = [*_bold(wrapped(_verdict(result), width)), ""]
-    lines += _row("model", f"{model.name}: {result.quantity}, {MEANINGS[result.quantity]}", width)
+    lines += _row("model", f"{model.name}: {result.quantity}, {meaning(result.quantity)}", width)
     lines += _row("structure", result.structure, width)
     lines += _row("rests on", result.rests_on, width)
     lines.append("")

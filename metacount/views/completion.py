@@ -106,9 +106,9 @@ def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
     if (command, dest) in special:
         return special[command, dest]()
     if dest == "quantity":
-        from metacount.textbook.closed_form import QUANTITIES
+        from metacount.textbook.closed_form import COUNTS
 
-        return QUANTITIES
+        return COUNTS
     if metavar == "DTYPE":
         from metacount.spec import DTYPE_BYTES
 

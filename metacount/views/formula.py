@@ -32,7 +32,30 @@ MEANINGS = {
     "decode_matmul_flops": "FLOPs of one more token per sequence, attending to T positions",
     "kv_cache_bytes": "bytes kept after S tokens of every sequence",
     "state_bytes": "bytes of states between tokens, however many there were",
+    "backward_matmul_flops": "FLOPs of the backward of a training step, all parameters trained",
+    "recompute_matmul_flops": "FLOPs that full checkpointing computes a second time",
+    "activation_bytes": "bytes that autograd holds between the loss and its backward",
+    "gradient_bytes": "bytes of the gradients of all parameters",
+    "optimizer_bytes": "bytes of the tensors that torch.optim's optimizer keeps between steps",
 }
+WAYS = {
+    "flash": "fused attention",
+    "full": "full checkpointing",
+    "sgd": "SGD",
+    "sgd-momentum": "SGD with momentum",
+    "adafactor": "Adafactor",
+    "muon": "Muon, AdamW where it does not apply",
+}
+
+
+def meaning(quantity: str) -> str:
+    """A quantity in words; the ways to train that its name adds, too.
+
+    >>> meaning("activation_bytes:full")
+    'bytes that autograd holds between the loss and its backward, full checkpointing'
+    """
+    name, *ways = quantity.split(":")
+    return ", ".join([MEANINGS[name], *(WAYS.get(way, way) for way in ways)])
 
 
 class _Python(StrPrinter):  # type: ignore[misc]  # SymPy is not typed
@@ -54,7 +77,7 @@ class _Python(StrPrinter):  # type: ignore[misc]  # SymPy is not typed
 def formula_text(model: Model, form: ClosedForm) -> str:
     """Each part in letters and in numbers, then the total, then the legend."""
     width = columns()
-    lines = [bold(f"{model.name}: {form.quantity}"), MEANINGS[form.quantity], ""]
+    lines = [bold(f"{model.name}: {form.quantity}"), meaning(form.quantity), ""]
     label = max(len(part) for part in (*form.parts, "total"))
     for part, expr in form.parts.items():
         lines += _part(f"{part:<{label}}", in_letters(expr), form, form.values[part], width)
@@ -147,12 +170,13 @@ def _grouped(value: int) -> str:
 def python_text(model: Model, form: ClosedForm) -> str:
     """A function of this model's sizes; called without arguments it gives the model's count."""
     arguments = ", ".join(f"{t.name}={form.numbers[t.letter]}" for t in form.terms)
-    lines = [f"def {form.quantity}({'*, ' if arguments else ''}{arguments}):"]
+    name = form.quantity.replace(":", "_")
+    lines = [f"def {name}({'*, ' if arguments else ''}{arguments}):"]
     if len(lines[0]) > WIDEST_TEXT:
         each = [f"    {t.name}={form.numbers[t.letter]},  # {t.meaning}" for t in form.terms]
-        lines = [f"def {form.quantity}(", "    *,", *each, "):"]
-    meaning = MEANINGS[form.quantity]
-    lines.append(f'    """{meaning[0].upper()}{meaning[1:]}: {_plain(model.name)}."""')
+        lines = [f"def {name}(", "    *,", *each, "):"]
+    said = meaning(form.quantity)
+    lines.append(f'    """{said[0].upper()}{said[1:]}: {_plain(model.name)}."""')
     names = []
     for part, expr in form.parts.items():
         names.append(free_name(part.replace("-", "_"), {t.name for t in form.terms}))
@@ -206,7 +230,7 @@ def formula_data(model: Model, form: ClosedForm) -> dict[str, Any]:
         "name": model.name,
         "changes": model.changes,
         "quantity": form.quantity,
-        "definition": MEANINGS[form.quantity],
+        "definition": meaning(form.quantity),
         "parts": {
             part: {
                 "letters": in_letters(expr),

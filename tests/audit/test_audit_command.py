@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from metacount.audit.judge import Found
+from metacount.audit.judge import NOT_ASKED, Found, judged
 from metacount.audit.mfu import mfu
-from metacount.audit.record import Formula, compared, formulas
+from metacount.audit.record import NO_COUNT, Formula, chosen, compared, formulas
 from metacount.audit.report import Audited, audit
+from metacount.catalog import entry
 from metacount.cli import main
 from metacount.errors import InputError
 from metacount.views.audit_data import markdown
@@ -30,7 +31,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited, ...]) -> None:
     table = markdown(audits)
     assert table in README
-    assert len(table.splitlines()) <= 25
+    assert len(table.splitlines()) <= 27
 
 
 def test_the_readme_counts_what_there_is() -> None:
@@ -55,7 +56,7 @@ def test_the_table_fits(
     text = printed(capsys, "accelerate", "eleuther-cookbook", "megatron-lm", "vllm")
     assert max(map(len, text.splitlines())) <= width
     for said in ("FLOPs of training", "bytes of the KV cache", "-50.00 %", "half is missing",
-                 "not judged: metacount has no count of this yet"):  # fmt: skip
+                 "bytes of activations", "bytes of weights, gradients and optimizer"):  # fmt: skip
         assert said in text
 
 
@@ -133,11 +134,20 @@ def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
 
 
-def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_is_judged_by_what_is_stored_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(printed(capsys, "megatron-lm-optimizer", "--model", "gpt2").split())
-    # 18 bytes for each of GPT-2's 124,439,808 parameters
-    assert "not judged: metacount has no count of this yet" in text and "2,239,916,544" in text
-    assert "ours" not in text and "in all" in text
+    # 2 + 2·4 + 8 bytes for each of GPT-2's 124,439,808 parameters
+    assert "I + 2·F + S = 2,239,916,544" in text
+    text = " ".join(printed(capsys, "korthikanti-activations", "--model", "gpt3-175b").split())
+    # 96 layers of 2,048 tokens: 34·12288 + 5·96·2048 bytes a token
+    assert f"J + N + O + V = {96 * 2048 * (34 * 12288 + 5 * 96 * 2048):,}" in text
+
+
+def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    formula = chosen(("megatron-lm-optimizer",))[0]
+    values = {name: getattr(formula, name) for name in Formula.__annotations__}
+    found = judged(Formula(**{**values, "convention": None}), entry("gpt2").spec(), "gpt2")
+    assert found.verdict == NOT_ASKED and found.condition == NO_COUNT
     text = printed(capsys, "maxtext-deepseek-training", "--model", "gpt2")
     assert "cannot be asked: the model has no qk_nope_head_dim" in text and "in all" not in text
 

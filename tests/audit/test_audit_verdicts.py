@@ -85,7 +85,11 @@ def test_who_is_called_wrong_has_two_witnesses(audits: tuple[Audited, ...]) -> N
         worst = one.worst()
         assert worst is not None and worst.theirs != worst.ours
         assert "our textbook formula" in one.witness, one.formula.id
-        assert "proven equal to" in one.witness, one.formula.id
+        if one.formula.kind in ("activations", "optimizer"):
+            # compared with torch in tests/formulas/test_training.py; no proof is recorded of it
+            assert "nothing is recorded" in one.witness
+        else:
+            assert "proven equal to" in one.witness, one.formula.id
 
 
 # Accelerate, LLaMA-3-8B, 2,048 tokens: 18·32·4096·14336 a token for the FFN; projections

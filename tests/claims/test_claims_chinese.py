@@ -31,10 +31,10 @@ NAME = re.compile(r"\{(\w+)\}")
 
 # Names, terms and code words that stand in a Chinese text as they are.
 NAMES = {
-    "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "LLaMA",
+    "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "GPT", "LLaMA",
     "LayerNorm", "MLA", "Mistral", "Mixtral", "MoE", "QK", "Qwen", "ReLU", "RMSNorm", "RoPE",
-    "Bamba", "Codestral", "Jamba", "Mamba", "SGD", "SiLU", "Sublayer", "SwiGLU", "Swish",
-    "Transformer", "Norm", "PE",
+    "Adam", "Bamba", "Codestral", "Jamba", "Korthikanti", "LoRA", "Mamba", "Math", "Playbook",
+    "SGD", "Scale", "SiLU", "Sublayer", "SwiGLU", "Swish", "Transformer", "Norm", "PE", "Ultra",
 }  # fmt: skip
 TERMS = {
     "softmax", "sigmoid", "logit", "logits", "top", "norm", "pre", "sandwich",

@@ -17,6 +17,8 @@ from metacount.claims.labels import parse
 NUMBERS: dict[str, tuple[str, int]] = {
     "block-512-attention": (RIGHT, 4 * 512 * 512),
     "block-512-ffn": (RIGHT, 2 * 512 * 2048),
+    # q and v of 32 layers: [8, 4096] and [4096, 8] each; two moments of 2 bytes, 128 counters
+    "lora-no-optimizer": (WRONG, 2 * 2 * (32 * 2 * 2 * 8 * 4096) + 4 * 32 * 2 * 2),
     "block-512-layernorm": (RIGHT, 2 * (512 + 512)),
     "block-512-total": (RIGHT, 1_048_576 + 2_097_152 + 2_048),
     "blocks-512-x12": (RIGHT, 12 * 3_147_776),  # 37,773,312 is 37.8M
@@ -164,12 +166,28 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "rmsnorm-half": (CONDITIONAL, ("d against 2·d with a bias, d against d without one",)),
     # Switch-C and PaLM, by their papers' 1.57T and 540B
     "moe-from-100b": (WRONG, ("from 619M to 1.57T", "to 540B")),
+    # SmolLM2-135M, 2,048 tokens: 30 layers of 2·576·64·(9 + 3) + 3·576·1536 and a head of
+    # 49152·576 are 134,479,872 in matrices, products of positions 12·30·2048·9·64 a token:
+    # (6·134,479,872 + 424,673,280) / 134,515,008 = 9.1555
+    "step-6nd": (CONDITIONAL, ("from 5.7114 (olmo2-1b)", "to 9.1555 (smollm2-135m)")),
+    # Gopher's projection of sinusoids, [2048, 16384] @ [16384, 16384] in each of 80 layers, once
+    "backward-twice-forward": (CONDITIONAL, ("from 1.9254 (gopher-280b)", "to 2.0000")),
+    # of Gemma 3 270M most is the head, which is in no block
+    "recomputation-one-third": (WRONG, ("from 0.1705 (gemma3-270m)", "to 0.3211 (olmo2-13b)")),
+    # weights + gradients + two moments: 4 + 4 + 8; 2 + 2 + 4; and 4 more for master weights
+    "adam-16-bytes": (CONDITIONAL, ("verything in 32 bits: 16", "verything in 16 bits: 8")),
+    "adam-18-bytes": (CONDITIONAL, ("gradients and master weights in 32: 18",)),
+    "adam-20-bytes": (CONDITIONAL, ("copies of both in 32: 20",)),
+    # d values of 2 bytes: two inputs, q, k, v, result, 4 + 4 in the FFN: 14·2; two norms of 2·4·d
+    # and a float32 each: 28 + 16 = 44 and 8; per pair and head 4 + 2, and a mask
+    "activations-34sbh": (CONDITIONAL, ("N·S·(6·B·S·h + 44·B·d + 8·B + S)",)),
+    "activations-recomputed": (RIGHT, ("2·B·N·S·d",)),
 }
 
 
 def test_no_claim_is_without_a_test() -> None:
     assert sorted(ALL) == sorted([*NUMBERS, *SAID])
-    assert len(ALL) == len(claims()) == 87
+    assert len(ALL) == len(claims()) == 96
     assert not NUMBERS.keys() & SAID.keys()
 
 

@@ -9,7 +9,7 @@ from metacount.algebra.monomials import NotMonomials, Space, Table, less, plus
 from metacount.check.explain.changes import LIKELY, Changes
 from metacount.check.explain.literals import Literals, summands, whole_quotients
 from metacount.check.explain.mistakes import Library, parts_of
-from metacount.check.explain.numbers import UNKNOWN, explain_numbers
+from metacount.check.explain.numbers import UNKNOWN, UNTOLD, explain_numbers
 from metacount.check.explain.readings import read, relations, unlike
 from metacount.check.explain.story import OR
 from metacount.check.explain.teller import DEAREST, Teller, Told
@@ -17,6 +17,7 @@ from metacount.check.given.vocabulary import LETTERS
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters
 from metacount.check.parts.products import CAUSAL
+from metacount.textbook.training import TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +37,9 @@ def explain(
     meanings: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None,
 ) -> tuple[Term, ...]:
     """`difference`, theirs less ours, as terms that sum to it, the largest first."""
+    if truth.quantity in TRAINING:
+        value = value_at(difference, numbers)
+        return (Term(expr=truth.shown(difference), value=value, words=UNTOLD, known=False),)
     try:
         told, teller = _told(theirs, truth, numbers, text, meanings)
     except NotMonomials:

@@ -15,6 +15,7 @@ from metacount.check.given.vocabulary import LETTERS, numbers_of
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters
 from metacount.check.truth import count_of
+from metacount.textbook.training import TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from metacount.check.truth import Truth
 
 UNKNOWN = "not accounted for: no part of the model explains this"
+UNTOLD = "not accounted for: the known mistakes are those of a forward"
 FEWEST = 8  # sizes at which a mistake must fit before it is named
 MOST = 16
 
@@ -37,6 +39,8 @@ def explain_numbers(case: Case, answer: Answer, truth: Truth) -> tuple[Term, ...
     """
     difference = answer.value - truth.value
     unknown = (Term(expr=None, value=difference, words=UNKNOWN, known=False),)
+    if truth.quantity in TRAINING:
+        return (Term(expr=None, value=difference, words=UNTOLD, known=False),)
     tried = [(case, answer.value), *answer.cases[:MOST]]
     if len(tried) <= FEWEST:
         return unknown

@@ -95,7 +95,7 @@ def part_formula(claim: Claim) -> Finding:
     if difference != 0:
         lines.append(say("exact - stated = {formula}", formula=in_letters(difference)))
     if verdict == CONDITIONAL and difference != 0:
-        condition = _zero(difference)
+        condition = zero(difference)
         lines.append(say("equal exactly where {equation}", equation=condition))
         condition = _as_where(claim, difference, condition)
     elif verdict == CONDITIONAL:
@@ -205,7 +205,7 @@ def _mixed(difference: Number) -> list[Number]:
     ]
 
 
-def _zero(difference: Number) -> Words:
+def zero(difference: Number) -> Words:
     """The equations of which one makes a difference zero."""
     import sympy
 

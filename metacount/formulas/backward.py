@@ -1,0 +1,162 @@
+"""The matrix products of a backward: two for each of the forward, but where no gradient flows.
+
+y = x·W has the gradients dx = dy·Wᵀ and dW = xᵀ·dy, each as many multiply-adds as y itself.
+"""
+
+from __future__ import annotations
+
+from metacount.formulas import model
+from metacount.formulas.dim import Dim
+from metacount.formulas.forward import FLASH, FULL, Pass
+from metacount.formulas.kept_model import NORMS_AFTER, check_covered
+from metacount.spec import ModelSpec
+from metacount.spec.mla import LatentAttention
+from metacount.spec.position import TransformerXL
+
+IN_BLOCKS = ("position", "attention", "ffn", "moe")
+
+
+def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of a backward by role, every parameter of the model trained.
+
+    2 × the forward's, for a gradient of each factor, but
+    - the projection of Transformer-XL's sinusoids 1 ×: they have no gradient
+    - a pooler 0: the loss does not see it
+    + flash attention: its scores once more; and the zeros that MLA's values are filled with
+
+    Returns: all eight roles in order, exact.
+    Source: Rumelhart, Hinton and Williams 1986, doi:10.1038/323533a0 (the two gradients); Dao et
+    al. 2022, arXiv:2205.14135, algorithm 4 (flash).
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
+
+    >>> from metacount.catalog import entry
+    >>> run = Pass(batch_size=1, seq_len=128)
+    >>> by_role = backward_matmul_flops_by_role(entry("llama-7b").spec(), run)
+    >>> sum(by_role.values()) == 2 * model.matmul_flops(
+    ...     entry("llama-7b").spec(), batch_size=1, seq_len=128)
+    True
+    """
+    check_covered(spec, run)
+    forward = model.matmul_flops_by_role(
+        spec, batch_size=run.batch_size, seq_len=run.seq_len,
+        source_len=run.source if spec.has_encoder else None)  # fmt: skip
+    found = {role: 2 * flops for role, flops in forward.items()}
+    if spec.pooler:
+        # [B, d] @ [d, d] of the forward
+        found["other"] -= 2 * (2 * run.batch_size * spec.d_model * spec.d_model)
+    if isinstance(spec.positions, TransformerXL):
+        found["position"] -= projected_sinusoids(spec, run)
+    if run.attention == FLASH:
+        # dP = dO·vᵀ and dV = pᵀ·dO meet the zeros
+        found["attention"] += score_flops(spec, run) + 2 * filled_flops(spec, run)
+    return found
+
+
+def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of what a backward computes a second time, by role.
+
+    full checkpointing: the forward of the blocks once more, up to the last tensor that is kept;
+    without checkpoints nothing, as what a fused kernel repeats is its backward's own
+
+    Returns: all eight roles in order, exact.
+    Source: Chen et al. 2016, arXiv:1604.06174; `not_repeated`.
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases.
+
+    >>> from metacount.catalog import entry
+    >>> run = Pass(batch_size=1, seq_len=128, checkpointing="full")
+    >>> sum(recompute_matmul_flops_by_role(entry("llama-7b").spec(), run).values())
+    1297080123392
+    """
+    check_covered(spec, run)
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
+    if run.checkpointing != FULL:
+        return found
+    forward, spared = forward_flops_by_role(spec, run), not_repeated(spec, run)
+    for role in IN_BLOCKS:
+        found[role] = forward[role] - spared.get(role, 0)
+    return found
+
+
+def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of the forward by role, with the zeros that a fused kernel multiplies.
+
+    Source: `model.matmul_flops_by_role`, `filled_flops`.
+    """
+    source = run.source if spec.has_encoder else None
+    found = model.matmul_flops_by_role(
+        spec, batch_size=run.batch_size, seq_len=run.seq_len, source_len=source
+    )
+    if run.attention == FLASH:
+        found["attention"] += filled_flops(spec, run)
+    return found
+
+
+def projected_sinusoids(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the FLOPs of projecting Transformer-XL's sinusoids in all blocks, as the forward does.
+
+    [T, d] @ [d, h·h_d], once per block: 2·T·d·h·h_d
+    """
+    stack = spec.last_stack
+    width = spec.n_heads * spec.head_dim
+    return stack.n_layers * 2 * run.seq_len * spec.d_model * width
+
+
+def pairs_of_positions(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the pairs of positions of all attentions, every head's: B·h·S·T of each layer."""
+    last, source = spec.last_stack, run.source
+    pairs = last.n_layers * run.seq_len * run.seq_len
+    if spec.has_encoder and spec.encoder is not None:
+        pairs += spec.encoder.n_layers * source * source + last.n_layers * run.seq_len * source
+    return run.batch_size * spec.n_heads * pairs
+
+
+def score_flops(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the FLOPs of q·kᵀ in all attentions: 2 × the width of a query head per pair.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
+    """
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
+    else:
+        width = spec.head_dim
+    return 2 * pairs_of_positions(spec, run) * width
+
+
+def filled_flops(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the FLOPs of the zeros that a fused kernel's values are filled with, in one product.
+
+    MLA's values are narrower than its keys: 2 × the difference, per pair of positions.
+    """
+    mixer = spec.last_stack.attention
+    if not isinstance(mixer, LatentAttention):
+        return 0
+    width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim - mixer.v_head_dim
+    return 2 * pairs_of_positions(spec, run) * width
+
+
+def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of the blocks' forward that full checkpointing does not compute again.
+
+    Repeating a block ends with the last tensor that its backward needs. Where that is the input of
+    the last matrix, the product itself is left out: 2·n·d·m in a block without a norm after its
+    feed-forward, 2·n·d·E_s·m_s with shared experts and no gate on them, else nothing.
+
+    Returns: FLOPs of all blocks by role.
+    Source: torch.utils.checkpoint with `early_stop`.
+    """
+    stack, d = spec.last_stack, spec.d_model
+    if stack.norms.placement in NORMS_AFTER:
+        return {}
+    lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
+    mixture, dense = stack.mixture, spec.d_ff
+    flops: dict[str, Dim] = {"ffn": 0, "moe": 0}
+    for part, n in zip(spec.stacks, lengths, strict=True):
+        routed = 0 if mixture is None else mixture.law.count(part.n_layers)
+        per_width = 2 * run.batch_size * n * d
+        if dense is not None:
+            flops["ffn"] += (part.n_layers - routed) * per_width * dense
+        if mixture is not None and mixture.shared is not None and not mixture.shared.gate:
+            width = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
+            flops["moe"] += routed * per_width * mixture.shared.n_experts * width
+    return flops

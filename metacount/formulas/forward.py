@@ -1,0 +1,133 @@
+"""One forward whose backward comes later: its sizes, its widths in bytes, what it keeps."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas.dim import Dim
+from metacount.frozen import frozen
+
+INDEX = 8  # bytes of a token id, a position or any other index
+FLAG = 1  # bytes of a bool
+FLOAT32 = 4
+FLOAT64 = 8
+
+EAGER, FLASH = "eager", "flash"
+ATTENTIONS = (EAGER, FLASH)
+NONE, FULL = "none", "full"
+CHECKPOINTINGS = (NONE, FULL)
+
+
+@frozen
+class Kept:
+    """A storage that the backward needs: `values` of `width` bytes, `times` of them.
+
+    `role` is that of the operation that keeps it.
+    """
+
+    role: str
+    name: str
+    values: Dim
+    width: int
+    times: Dim = 1
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes of all of them."""
+        return self.times * self.values * self.width
+
+
+@frozen
+class Widths:
+    """Bytes of an activation and of what is computed in float32 at least.
+
+    >>> Widths(value=2).wide, Widths(value=2).copies, Widths(value=8).wide
+    (4, True, 8)
+    """
+
+    value: int
+
+    def __post_init__(self) -> None:
+        if self.value not in (2, 4, 8):
+            raise SpecError("dtype", "has no formula for what a backward keeps", self.value,
+                            "choose bf16, fp16, fp32 or fp64")  # fmt: skip
+
+    @property
+    def wide(self) -> int:
+        """Bytes of a value in float32, or in float64 where the activations are."""
+        return max(FLOAT32, self.value)
+
+    @property
+    def copies(self) -> bool:
+        """Whether going to float32 makes another tensor."""
+        return self.value < FLOAT32
+
+
+@frozen
+class Attending:
+    """Who attends to whom in one forward: sequences, queries and keys of each, and how.
+
+    `attention` is `eager`, written out, or `flash`, one fused kernel.
+    """
+
+    batch_size: Dim
+    n_queries: Dim
+    n_keys: Dim
+    widths: Widths
+    attention: str = EAGER
+
+    @property
+    def tokens(self) -> Dim:
+        """Queries of all sequences."""
+        return self.batch_size * self.n_queries
+
+    @property
+    def source_tokens(self) -> Dim:
+        """Keys of all sequences."""
+        return self.batch_size * self.n_keys
+
+    def term(self, name: str, values: Dim, *, role: str = "attention", width: int = 0) -> Kept:
+        """A tensor that is kept, of activations unless a width is said."""
+        return Kept(role=role, name=name, values=values, width=width or self.widths.value)
+
+
+@frozen
+class Pass:
+    """One forward with a loss: its sizes, bytes of an activation, kind of attention, checkpoints.
+
+    An encoder-decoder reads `source_len` tokens of each sequence (None: `seq_len`).
+    """
+
+    batch_size: Dim
+    seq_len: Dim
+    source_len: Dim | None = None
+    bytes_per_value: int = 2
+    attention: str = EAGER
+    checkpointing: str = NONE
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("attention", self.attention, ATTENTIONS),
+            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
+        ):
+            if value not in known:
+                raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
+
+    @property
+    def source(self) -> Dim:
+        """Tokens that an encoder reads."""
+        return self.seq_len if self.source_len is None else self.source_len
+
+    @property
+    def widths(self) -> Widths:
+        """Bytes of an activation, and of what is computed in float32."""
+        return Widths(value=self.bytes_per_value)
+
+    def attending(self, n_queries: Dim, n_keys: Dim) -> Attending:
+        """An attention of so many queries to so many keys."""
+        return Attending(
+            batch_size=self.batch_size,
+            n_queries=n_queries,
+            n_keys=n_keys,
+            widths=self.widths,
+            attention=self.attention,
+        )

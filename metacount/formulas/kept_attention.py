@@ -1,0 +1,230 @@
+"""What a backward keeps of attention: heads with keys and values of their own, or MLA.
+
+Written out (eager), the probabilities of every pair are kept; a fused kernel (flash) keeps queries,
+keys, values, its result and one number a row, and computes the probabilities again.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas.dim import Dim, smaller, when
+from metacount.formulas.forward import EAGER, FLAG, FLASH, FLOAT32, INDEX, Attending, Kept, Widths
+from metacount.formulas.kept import norm_kept
+from metacount.formulas.kept_position import rope_kept
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope
+
+RANDOM_STATE = 3  # seed and offset in one tensor of two, and one that is not used
+LATENT_NORMS = Norms(kind="rmsnorm")
+
+
+def check_fused(part: Attention | LatentAttention) -> None:
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
+    sinks = isinstance(part, Attention) and part.sinks
+    wide = None
+    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
+        # wider than the keys it is no such kernel's; of one value torch need not copy the result
+        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+        beyond = part.v_head_dim > keys or part.v_head_dim == 1
+        wide = part.v_head_dim if beyond else None
+    known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
+    for name, value in {**known, "v_head_dim": wide}.items():
+        if value is not None:
+            raise SpecError(name, "has no formula with fused attention", value,
+                            "choose attention eager")  # fmt: skip
+
+
+def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool) -> list[Kept]:
+    """Count what softmax(q·kᵀ)·v keeps beside its three factors.
+
+    eager, per pair of positions: the softmax of h heads in float32, the same in c bytes (below
+    float32), and a flag of the mask; with a cap on the scores also their tanh; a sink is one more
+    key of the softmax
+    flash: the logarithm of each row's sum, 4 bytes of each head and query, and the three 8-byte
+    numbers by which torch's kernel could repeat its dropout, though none is run
+
+    Returns: terms, exact; without the result, which the output projection keeps.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
+    algorithm 1 (flash).
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> heads = Attention(n_heads=32, n_kv_heads=32, head_dim=128)
+    >>> run = Attending(batch_size=1, n_queries=2048, n_keys=2048, widths=Widths(value=2))
+    >>> bytes_of(core_kept(run, heads, sinks=False))  # LLaMA-7B, 2048 tokens
+    809500672
+    """
+    widths, rows = run.widths, run.tokens * part.n_heads
+    if run.attention == FLASH:
+        check_fused(part)
+        return [
+            run.term("log-sum-exp", rows, width=FLOAT32),
+            run.term("random state", RANDOM_STATE, width=INDEX),
+        ]
+    pairs = rows * run.n_keys
+    kept = [
+        run.term("mask", run.n_queries * run.n_keys, width=FLAG),
+        run.term("softmax", pairs + when(sinks, rows), width=widths.wide),
+    ]
+    if widths.copies:
+        kept.append(run.term("probabilities", pairs))
+    if part.softcap is not None:
+        kept.append(run.term("tanh of the scores", pairs))
+    return kept
+
+
+def attention_kept(
+    run: Attending,
+    part: Attention,
+    norms: Norms,
+    *,
+    rope: Rope | None = None,
+    grown: bool = False,
+    qk_norm: str = "none",
+    sinks: bool = False,
+) -> list[Kept]:
+    """Count what one attention with key/value heads keeps behind its input.
+
+    eager: q, and k and v copied for each of the h heads, the core's, its result
+    = c·(2·n·h·h_d + 2·n_kv·h·h_d) + `core_kept`
+    flash: q, and k and v of h_kv heads, the core's, its result; rotated queries lie head by head,
+    and the result like them, so that the output projection needs a copy: the result twice
+    (+ rotation, QK-norm, growth of the queries with their position)
+
+    One key/value head of one sequence is not copied: every head reads the same.
+
+    Returns: terms, exact; without the input, which whoever made it names.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2; `core_kept`, `rope_kept`,
+    `kept.norm_kept`.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> heads = Attention(n_heads=32, n_kv_heads=32, head_dim=128)
+    >>> run = Attending(batch_size=1, n_queries=2048, n_keys=2048, widths=Widths(value=2))
+    >>> bytes_of(attention_kept(run, heads, Norms(kind="rmsnorm")))  # without rotation
+    876609536
+    """
+    wide, width = run.widths.wide, part.n_heads * part.head_dim
+    kept = list(core_kept(run, part, sinks=sinks))
+    kv_heads = part.n_kv_heads
+    if run.attention == EAGER:
+        copied = several(run.batch_size * part.n_kv_heads)
+        kv_heads += copied * (part.n_heads - part.n_kv_heads)
+    kept += [
+        run.term("queries", run.tokens * width),
+        run.term("keys", run.source_tokens * kv_heads * part.head_dim),
+        run.term("values", run.source_tokens * kv_heads * part.head_dim),
+        run.term("result", run.tokens * width),
+    ]
+    if rope is not None:
+        kept += _by_heads(run, part.n_heads, width)
+        kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
+    if grown:
+        kept.append(run.term("growth of queries", run.n_queries, width=wide))
+    for name, heads, n in (
+        ("queries", part.n_heads, run.tokens),
+        ("keys", part.n_kv_heads, run.source_tokens),
+    ):
+        kept += _head_norm(f"norm of {name}", qk_norm, n, heads, part.head_dim, norms, run.widths)
+    return kept
+
+
+def several(*counts: Dim) -> Dim:
+    """1 where each count is 2 at least, 0 where one of them is 1.
+
+    torch copies a tensor that has several of each, and takes it as it lies where one is 1.
+
+    >>> several(3, 12), several(3, 1)
+    (1, 0)
+    """
+    found: Dim = 1
+    for count in counts:
+        found = found * smaller(count - 1, 1)
+    return found
+
+
+def _by_heads(run: Attending, n_heads: Dim, width: Dim) -> list[Kept]:
+    """A fused kernel's result that lies head by head, which the output projection copies."""
+    if run.attention == EAGER:
+        return []
+    copied = several(run.n_queries, n_heads)
+    return [run.term("result, head by head", copied * run.tokens * width)]
+
+
+def _head_norm(
+    name: str, kind: str, n: Dim, heads: Dim, head_dim: Dim, norms: Norms, widths: Widths
+) -> list[Kept]:
+    """What a norm of queries or keys keeps, over each head or over all."""
+    if kind == "none":
+        return []
+    rows, width = (n, heads * head_dim) if kind == "full" else (n * heads, head_dim)
+    made = {
+        "head": Norms(kind="rmsnorm", unit_offset=norms.unit_offset),
+        "full": Norms(kind="rmsnorm", unit_offset=norms.unit_offset),
+        "layernorm": Norms(kind="layernorm", bias=True),
+        "l2": Norms(kind="rmsnorm", affine=False),
+    }[kind]
+    return norm_kept(name, rows, width, made, widths)
+
+
+def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
+    """Count what one expanded MLA layer keeps behind its input.
+
+    query: (the norm of its latent, and the latent [n, r_q]) q [n, h·(d_n + d_r)]
+    keys and values: the norm of the latent, latent and rotated key [n, d_c + d_r],
+    k [n, h·(d_n + d_r)], v [n, h·d_v]; `core_kept`, the rotations, the result [n, h·d_v]
+
+    v is a part of the expanded latent [n, h·(d_n + d_v)]. The product of several sequences and
+    heads copies it, that of one keeps all that it is a part of; a fused kernel wants it as wide as
+    the keys, filled with zeros, and its result, as wide, is copied for the output projection.
+
+    Returns: terms, exact; without the input, which whoever made it names.
+    Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix); `core_kept`, `kept.norm_kept`.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> mla = LatentAttention(n_heads=128, q_lora_rank=1536, kv_lora_rank=512,
+    ...                       qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+    >>> run = Attending(batch_size=2, n_queries=128, n_keys=128, widths=Widths(value=2))
+    >>> bytes_of(latent_kept(run, mla))  # DeepSeek-V3, 2 × 128 tokens
+    72468480
+    """
+    n, widths, heads = run.tokens, run.widths, part.n_heads
+    rotated, rank = part.qk_rope_head_dim, part.kv_lora_rank
+    qk_width = heads * (part.qk_nope_head_dim + rotated)
+    kept = core_kept(run, part, sinks=False) + rope_kept(run, rotated)
+    if part.q_lora_rank is not None:
+        kept += norm_kept("norm of the query latent", n, part.q_lora_rank, LATENT_NORMS, widths)
+        kept.append(run.term("query latent", n * part.q_lora_rank))
+    kept += norm_kept("norm of the latent", n, rank, LATENT_NORMS, widths)
+    if not widths.copies:
+        # in float32 the norm keeps its argument where it lies: beside the key that is rotated
+        kept.append(run.term("key beside the latent", n * rotated))
+    values = _latent_values(run, part)
+    return [
+        *kept,
+        *values,
+        run.term("latent and rotated key", n * (rank + rotated)),
+        run.term("queries", n * qk_width),
+        run.term("keys", n * qk_width),
+    ]
+
+
+def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
+    """The values of every head and the result, which a fused kernel gives as wide as the keys."""
+    n, heads, v_head_dim = run.tokens, part.n_heads, part.v_head_dim
+    qk_head_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
+    expanded = heads * (part.qk_nope_head_dim + v_head_dim)
+    result = run.term("result", n * heads * v_head_dim)
+    if run.attention == EAGER:
+        copied = several(run.batch_size, run.n_keys, heads)
+        width = expanded - copied * heads * part.qk_nope_head_dim
+        return [run.term("values", n * width), result]
+    if v_head_dim == qk_head_dim:
+        again = _by_heads(run, heads, heads * v_head_dim)
+        return [run.term("values", n * expanded), result, *again]
+    return [
+        run.term("values, filled", n * heads * qk_head_dim),
+        run.term("result, head by head", n * heads * qk_head_dim),
+        # of one head the part that counts is taken where it lies
+        run.term("result", several(heads) * n * heads * v_head_dim),
+    ]

@@ -1,0 +1,83 @@
+"""What a backward keeps of the ends of a model: the look-ups, the head, the loss."""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim
+from metacount.formulas.forward import INDEX, Kept, Pass
+from metacount.formulas.kept import activation_kept, norm_kept
+from metacount.spec import ModelSpec
+from metacount.spec.position import Learned, RelativeBuckets
+
+
+def table_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
+    """Name what the look-ups before a stack of blocks keep, and what makes hidden states of them.
+
+    8 bytes a token id, a token type, a position; of T5's buckets 8 for each pair of positions
+
+    Returns: terms.
+    Source: `kept.norm_kept`.
+    """
+    tables, positions, norms = spec.embedding, spec.positions, spec.last_stack.norms
+    assert tables is not None
+    tokens, widths = run.batch_size * n, run.widths
+
+    def term(role: str, name: str, values: Dim, width: int) -> Kept:
+        return Kept(role=role, name=name, values=values, width=width)
+
+    kept = [term("embedding", "token ids", tokens, INDEX)]
+    if tables.n_token_types:
+        kept.append(term("embedding", "token types", tokens, INDEX))
+    if isinstance(positions, Learned):
+        kept.append(term("position", "positions", n, INDEX))
+        if positions.n_query_positions:
+            kept.append(term("position", "positions of the queries", n, INDEX))
+    if isinstance(positions, RelativeBuckets):
+        kept.append(term("position", "bucket of each distance", n * n, INDEX))
+    width = spec.d_model if tables.width is None else tables.width
+    if tables.norm:
+        kept += norm_kept("norm of the embedding", tokens, width, norms, widths)
+    if tables.width is not None:
+        kept.append(term("embedding", "input of the projection", tokens * width, widths.value))
+    return kept
+
+
+def head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
+    """Name what is kept from the last block's output to the loss.
+
+    the head's input c·n·d, the log-softmax of all logits w·n·V, 8·n for the targets, and how many
+    they are (+ BERT's transform, + c·n·V for a cap on the logits)
+
+    Returns: terms; logits themselves and their float32 copy are needed by nothing after the loss.
+    Source: `kept.norm_kept`, `kept.activation_kept`; torch's derivative of the cross-entropy.
+    """
+    tables, head, stack = spec.embedding, spec.head, spec.last_stack
+    assert tables is not None and head is not None
+    tokens, widths = run.batch_size * run.seq_len, run.widths
+    width = spec.d_model if tables.width is None else tables.width
+    logits = tokens * tables.vocab_size
+
+    def term(name: str, values: Dim, bytes_: int) -> Kept:
+        return Kept(role="head", name=name, values=values, width=bytes_)
+
+    kept = [term("input", tokens * spec.d_model, widths.value)]
+    if head.transform is not None:
+        assert stack.feed_forward is not None  # who asks has asked
+        act = activation_kept(stack.feed_forward)
+        n_kept = act.argument + act.between + act.result
+        kept.append(_transform(tokens * width, widths.value, n_kept))
+        normed = norm_kept("norm of the transform", tokens, width, stack.norms, widths)
+        shared = act.result and not widths.copies and stack.norms.kind == "rmsnorm"
+        kept += normed[shared:]  # the norm keeps the activation's result, which kept it already
+        kept.append(term("normed transform", tokens * width, widths.value))
+    if head.softcap is not None:
+        kept.append(term("tanh of the logits", logits, widths.value))
+    return [
+        *kept,
+        term("log-softmax", logits, widths.wide),
+        term("targets", tokens, INDEX),
+        term("how many targets", 1, widths.wide),
+    ]
+
+
+def _transform(values: Dim, width: int, times: int) -> Kept:
+    return Kept(role="head", name="transform", values=values, width=width, times=times)

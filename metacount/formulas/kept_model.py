@@ -1,0 +1,236 @@
+"""What the backward of a whole model keeps: its blocks, as many as there are of each, its ends.
+
+With full checkpointing a block keeps its input and computes the rest again.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas.covered import check_structure
+from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths
+from metacount.formulas.kept import ffn_kept, norm_kept
+from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept, several
+from metacount.formulas.kept_ends import head_terms, table_terms
+from metacount.formulas.kept_moe import moe_kept
+from metacount.formulas.kept_position import relative_kept
+from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.spec.stack import Stack
+
+NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
+NORMS_BEFORE = ("pre", "sandwich", "parallel_two")  # a norm before each branch
+
+
+def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
+    """Name every storage that autograd holds between the loss and its backward.
+
+    The stacks, the tables that are looked up, what makes logits of the last block, and the loss:
+    cross-entropy of all positions in float32 at least.
+
+    Returns: terms; none of them a parameter.
+    Source: the functions of `kept.py` and `kept_attention.py`.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.formulas.kept import bytes_of
+    >>> run = Pass(batch_size=1, seq_len=2048)
+    >>> bytes_of(kept_terms(entry("llama-7b").spec(), run))
+    39605280772
+    """
+    tables, head = spec.embedding, spec.head
+    if tables is None or head is None:
+        raise SpecError("has_head" if tables else "vocab_size",
+                        "has no formula for training: without logits there is no loss", None,
+                        "choose a model with an output head")  # fmt: skip
+    lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
+    kept: list[Kept] = []
+    for part, n in zip(spec.stacks, lengths, strict=True):
+        kept += table_terms(spec, run, n)
+        kept += stack_terms(spec, run, part, n)
+    return kept + head_terms(spec, run)
+
+
+def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
+    """Name what the blocks of one stack keep, and the norm after them.
+
+    A decoder with an encoder keeps what the encoder gave, once for all its blocks.
+
+    Returns: terms.
+    Source: `block_terms`, as many as there are of each kind.
+    """
+    check_covered(spec, run)
+    cross = spec.has_encoder and part is spec.decoder
+    d, widths, layers = spec.d_model, run.widths, part.n_layers
+    kept: list[Kept] = []
+    if cross:
+        memory = run.batch_size * run.source * d
+        kept.append(_of("attention", "what the encoder gave", memory, widths))
+    if run.checkpointing == FULL:
+        kept.append(_of("other", "input of a block", run.batch_size * n * d, widths, layers))
+        kept += _handed_to_blocks(spec, run, n)
+    else:
+        kept += blocks_terms(spec, run, n, layers, cross=cross)
+    if part.norms.final:
+        kept += norm_kept("last norm", run.batch_size * n, d, part.norms, widths)
+    return kept
+
+
+def _of(role: str, name: str, values: Dim, widths: Widths, times: Dim = 1) -> Kept:
+    return Kept(role=role, name=name, values=values, width=widths.value, times=times)
+
+
+def _times(term: Kept, times: Dim) -> Kept:
+    return Kept(role=term.role, name=term.name, values=term.values, width=term.width,
+                times=times * term.times)  # fmt: skip
+
+
+def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
+    """What a checkpointed block is given beside its input, which it must keep as well."""
+    mixer = spec.last_stack.attention
+    assert not isinstance(mixer, NoAttention)  # who asks has asked
+    positions, heads = spec.positions, mixer.n_heads
+    if isinstance(positions, RelativeBuckets):
+        return [_of("position", "bias of each pair", heads * n * n, run.widths)]
+    if isinstance(positions, Alibi):
+        return [Kept(role="position", name="bias of each pair", values=heads * n * n, width=8)]
+    if isinstance(positions, Learned) and positions.n_query_positions:
+        return [_of("position", "query positions", n * spec.d_model, run.widths)]
+    return []
+
+
+def check_covered(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` for a structure, or a way to run it, that no formula of training covers."""
+    check_structure(spec)
+    mixer, positions = spec.last_stack.attention, spec.positions
+    if not isinstance(mixer, Attention | LatentAttention):
+        raise SpecError("attention", "has no formula for training", type(mixer).__name__,
+                        "choose gqa or mla")  # fmt: skip
+    windowed = mixer.window is not None and set(mixer.window.pattern) != {"L"}
+    if windowed and isinstance(positions, RelativeBuckets | Alibi):
+        raise SpecError("window_pattern", "has no formula for training with a bias of positions",
+                        spec.window_pattern, "leave the window out")  # fmt: skip
+    if run.attention == FLASH:
+        check_fused(mixer)
+        chunked = mixer.window is not None and mixer.window.kind == "chunked"
+        if chunked or spec.kind == "prefix-decoder":
+            name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
+            raise SpecError(name, "has no formula with fused attention: it needs a mask", value,
+                            "choose attention eager")  # fmt: skip
+        if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
+            raise SpecError("position", "has no formula with fused attention: it adds to scores",
+                            spec.position, "choose attention eager")  # fmt: skip
+
+
+def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
+    """Name what all blocks of a stack keep, each part as often as it stands there."""
+    mixture, positions, norms = spec.last_stack.mixture, spec.positions, spec.last_stack.norms
+    n_routed = 0 if mixture is None else mixture.law.count(n_layers)
+    n_rotated = positions.law.count(n_layers) if isinstance(positions, Rope) else 0
+    around = around_terms(spec, run, n, cross=cross)
+    parts = [
+        (n_layers, around),
+        (n_rotated, attention_terms(spec, run, n, rotated=True)),
+        (n_layers - n_rotated, attention_terms(spec, run, n, rotated=False)),
+        (n_routed, feed_forward_terms(spec, run, n, routed=True)),
+        (n_layers - n_routed, feed_forward_terms(spec, run, n, routed=False)),
+    ]
+    kept = [_times(term, times) for times, terms in parts if not is_zero(times) for term in terms]
+    if not norms.first:
+        missing = norm_kept("norm", run.batch_size * n, spec.d_model, norms, run.widths)
+        kept += [_times(term, -1) for term in missing]
+    if isinstance(positions, Learned) and positions.n_query_positions:
+        # one row for all sequences, copied for each where there are more positions than one
+        sequences = 1 + several(n) * (run.batch_size - 1)
+        values = sequences * n * spec.d_model
+        kept.append(_of("attention", "query positions", values, run.widths))
+    return kept
+
+
+def block_terms(
+    spec: ModelSpec, run: Pass, n: Dim, *, routed: bool, rotated: bool, cross: bool = False
+) -> list[Kept]:
+    """Name what one block keeps, `routed` to experts or dense, with `rotated` positions or without.
+
+    Returns: terms; without what a decoder keeps of its encoder once for all its blocks.
+    Source: `attention_terms`, `feed_forward_terms`, `around_terms`.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.formulas.kept import bytes_of
+    >>> run, llama = Pass(batch_size=1, seq_len=2048), entry("llama-7b").spec()
+    >>> bytes_of(block_terms(llama, run, 2048, routed=False, rotated=True))
+    1226850304
+    """
+    check_covered(spec, run)
+    return [
+        *attention_terms(spec, run, n, rotated=rotated),
+        *feed_forward_terms(spec, run, n, routed=routed),
+        *around_terms(spec, run, n, cross=cross),
+    ]
+
+
+def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> list[Kept]:
+    """Name what the feed-forward of one block keeps behind its input.
+
+    Source: `kept.ffn_kept`, `kept.moe_kept`.
+    """
+    stack, tokens = spec.last_stack, run.batch_size * n
+    dense = stack.feed_forward
+    assert dense is not None  # who asks has asked
+    if routed and stack.mixture is not None:
+        return moe_kept(tokens, spec.d_model, stack.mixture, dense, run.widths)
+    return [] if dense.d_ff is None else ffn_kept(tokens, dense.d_ff, dense, run.widths)
+
+
+def around_terms(spec: ModelSpec, run: Pass, n: Dim, *, cross: bool) -> list[Kept]:
+    """Name what one block keeps beside its self-attention and its feed-forward.
+
+    The inputs of its branches, c·n·d each, its norms, and its cross-attention where it has one. A
+    parallel block with one norm has one input for both branches.
+
+    Source: `kept.norm_kept`, `kept_attention.attention_kept`.
+    """
+    stack, widths, tokens = spec.last_stack, run.widths, run.batch_size * n
+    placement, branches, kept = stack.norms.placement, 2 + cross, []
+    n_norms = {"parallel": 1, "parallel_two": 2, "sandwich": 2 * branches}.get(placement, branches)
+    n_inputs = 1 if placement == "parallel" else branches
+    if cross:
+        part = stack.attention
+        assert isinstance(part, Attention)  # a cross-attention is none of a latent
+        kept += attention_kept(run.attending(n, run.source), part, stack.norms)
+    kept.append(_of("other", "input of a branch", tokens * spec.d_model, widths, n_inputs))
+    one = norm_kept("norm", tokens, spec.d_model, stack.norms, widths)
+    kept += [_times(term, n_norms) for term in one]
+    if placement == "parallel_two" and not widths.copies and stack.norms.kind == "rmsnorm":
+        kept.append(_times(one[0], -1))  # both norms keep the same x
+    return kept
+
+
+def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> list[Kept]:
+    """Name what the self-attention of one block keeps behind its input.
+
+    Source: `kept_attention.attention_kept`, `latent_kept`, `relative_kept`.
+    """
+    part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
+    attending = run.attending(n, n)
+    if isinstance(part, LatentAttention):
+        return latent_kept(attending, part)
+    assert isinstance(part, Attention)  # who asks has asked
+    rope = positions if isinstance(positions, Rope) and rotated else None
+    growth = positions.growth if isinstance(positions, Rope) else None
+    kept = attention_kept(
+        attending,
+        part,
+        norms,
+        rope=rope,
+        grown=growth is not None and not (growth.nope_only and rotated),
+        qk_norm="none" if part.qk_norm == "l2" and rope is None else part.qk_norm,
+        sinks=part.sinks,
+    )
+    if isinstance(positions, TransformerXL):
+        kept += relative_kept(attending, part, spec.d_model)
+    return kept

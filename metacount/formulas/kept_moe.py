@@ -1,0 +1,87 @@
+"""What a backward keeps of a layer of experts: the router, the experts' rows, the shared ones."""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim, when
+from metacount.formulas.forward import FLAG, INDEX, Kept, Widths
+from metacount.formulas.kept import ffn_kept, hidden_tensors
+from metacount.spec.ffn import FeedForward
+from metacount.spec.moe import Mixture
+
+
+def router_kept(n_tokens: Dim, part: Mixture, widths: Widths) -> list[Kept]:
+    """Count what one router keeps: scores of every expert, the choice, and the weights.
+
+    softmax, sigmoid: the scores [n, E] and the k chosen indices
+    topk_softmax: the logits [n, E], the indices, the softmax over k
+    renorm: also the k weights and their sum
+    SparseMixer, for each of k: a softmax [n, E], a mask [n, E] and an index
+
+    Returns: terms, exact; w bytes a score (4, in float64 8), 8 an index.
+    Source: the routers' sources, see the reference module; torch's derivatives.
+    Not counted: the choice itself, which has no gradient; the router's input, named elsewhere.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> mixture = Mixture(n_experts=8, top_k=2, d_ff=14336, router="topk_softmax")
+    >>> bytes_of(router_kept(2048, mixture, Widths(value=2)))  # Mixtral 8x7B, 2048 tokens
+    114688
+    """
+    n_scores, k, wide = n_tokens * part.n_experts, part.top_k, widths.wide
+
+    def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
+        return Kept(role="moe", name=f"router: {name}", values=values, width=width, times=times)
+
+    if part.mixer_jitter is not None:
+        return [
+            term("scores", n_scores, wide, k),
+            term("out of reach", n_scores, FLAG, k),
+            term("chosen", n_tokens, INDEX, k),
+        ]
+    kept = [term("scores", n_scores, wide), term("chosen", n_tokens * k, INDEX)]
+    if part.router == "topk_softmax" or part.router.endswith("renorm"):
+        kept.append(term("weights", n_tokens * k, wide))
+    if part.router.endswith("renorm"):
+        kept.append(term("sum of weights", n_tokens, wide))
+    return kept
+
+
+def moe_kept(
+    n_tokens: Dim, d_model: Dim, part: Mixture, like: FeedForward, widths: Widths
+) -> list[Kept]:
+    """Count what one layer of experts keeps behind its input.
+
+    the router's; rows R = n·k: two indices of each (three with expert biases), its input [R, d],
+    its weight, its hidden tensors, its output [R, d], which the weight multiplies (where the
+    weight multiplies the input instead: that input once more), and what is summed [R, d]
+    + the shared experts, a feed-forward of width E_s·m_s (+ n·(d + 1) with a gate)
+
+    Returns: terms, exact; the same for every routing, as each token has k rows.
+    Source: `router_kept`, `hidden_tensors`; Shazeer et al. 2017, arXiv:1701.06538, eq. 1.
+    Not counted: a capacity's padding; a kernel of grouped products keeps the same.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> mixture = Mixture(n_experts=8, top_k=2, d_ff=14336, router="topk_softmax")
+    >>> silu = FeedForward(activation="silu", gated=True)
+    >>> bytes_of(moe_kept(2048, 4096, mixture, silu, Widths(value=2)))  # Mixtral 8x7B
+    570613760
+    """
+    rows, value = n_tokens * part.top_k, widths.value
+
+    def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
+        return Kept(role="moe", name=f"experts: {name}", values=values, width=width, times=times)
+
+    kept = router_kept(n_tokens, part, widths)
+    kept += [
+        term("rows and their order", rows, INDEX, 2 + part.bias),
+        term("input", rows * d_model, value),
+        term("hidden", rows * part.d_ff, value, hidden_tensors(like, fused=True)),
+        term("weight", rows, value),
+        term("weighted and summed", rows * d_model, value, 2),
+    ]
+    shared = part.shared
+    if shared is not None:
+        width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
+        kept += ffn_kept(n_tokens, width, like, widths, role="moe")
+        gate = when(shared.gate, n_tokens * (d_model + 1))
+        kept.append(Kept(role="moe", name="shared experts: gate", values=gate, width=value))
+    return kept

@@ -1,0 +1,205 @@
+"""What a training step stores beside parameters: gradients, an optimizer's state, master weights.
+
+Optimizers are those of torch.optim, with the tensors that they really keep.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError, nearest
+from metacount.formulas import model
+from metacount.formulas.dim import Dim
+from metacount.formulas.terms import Weight, params_of, product
+from metacount.formulas.trained import HEAD, trained_tensors
+from metacount.spec import ModelSpec
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEP = 4  # bytes of a step counter, a float32 of its own for each tensor
+MASTER = 4  # bytes of a master weight, and of the state that belongs to it
+ALL_LINEAR = "all-linear"
+
+
+def adamw_state(weight: Weight, width: int) -> Dim:
+    """Count the state of AdamW for one tensor: two moments of its size, and a step counter.
+
+    2·c·n + 4
+
+    Returns: bytes.
+    Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2, their m and v; torch.optim.
+
+    >>> adamw_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    180355076
+    """
+    return 2 * width * weight.size + STEP
+
+
+def sgd_state(weight: Weight, width: int) -> Dim:
+    """Count the state of SGD without momentum for one tensor: none.
+
+    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586; torch.optim.
+    """
+    return 0
+
+
+def momentum_state(weight: Weight, width: int) -> Dim:
+    """Count the state of SGD with momentum for one tensor: its velocity, c·n.
+
+    Source: Polyak 1964, doi:10.1016/0041-5553(64)90137-5; torch.optim.
+
+    >>> momentum_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    90177536
+    """
+    return width * weight.size
+
+
+def adafactor_state(weight: Weight, width: int) -> Dim:
+    """Count the state of Adafactor for one tensor: means over rows and over columns, and a step.
+
+    c·(n / last + n / last but one) + 4 of a matrix or a stack of them; c·n + 4 of a vector
+
+    Returns: bytes.
+    Source: Shazeer and Stern 2018, arXiv:1804.04235, algorithm 4; torch.optim, without momentum.
+
+    >>> adafactor_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    30212
+    """
+    shape = weight.shape
+    if len(shape) < 2:
+        return width * weight.size + STEP
+    return width * (product(shape[:-1]) + product(shape[:-2]) * shape[-1]) + STEP
+
+
+def muon_state(weight: Weight, width: int) -> Dim:
+    """Count the state of Muon for one matrix: its momentum, c·n, and no step counter.
+
+    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; torch.optim.
+
+    >>> muon_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    90177536
+    """
+    return width * weight.size
+
+
+# The state of one tensor: of a matrix in a block, and of any other.
+OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int], Dim]]] = {
+    "adamw": (adamw_state, adamw_state),
+    "sgd": (sgd_state, sgd_state),
+    "sgd-momentum": (momentum_state, momentum_state),
+    "adafactor": (adafactor_state, adafactor_state),
+    "muon": (muon_state, adamw_state),
+}
+
+
+def check_optimizer(optimizer: str) -> None:
+    """Raise `SpecError` for an optimizer without a formula."""
+    if optimizer not in OPTIMIZERS:
+        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
+        raise SpecError("optimizer", "has no formula", optimizer, remedy)
+
+
+def optimizer_bytes_by_role(
+    spec: ModelSpec, *, optimizer: str = "adamw", bytes_per_value: int, master_weights: bool = False
+) -> dict[str, Dim]:
+    """Count the state of an optimizer by role: that of each tensor, as many as there are.
+
+    State is kept in the parameters' type; with master weights in float32. Muon is for the matrices
+    of the blocks, AdamW for the rest: tables, head, vectors, experts stacked in one tensor.
+
+    Returns: bytes of every tensor of the state, master weights apart.
+    Source: the optimizers' own functions.
+    Not counted: what a step needs while it runs.
+
+    >>> from metacount.catalog import entry
+    >>> llama = entry("llama-7b").spec()
+    >>> sum(optimizer_bytes_by_role(llama, bytes_per_value=2).values())  # 4 bytes × 6738415616 + …
+    26953663628
+    """
+    check_optimizer(optimizer)
+    of_matrix, of_other = OPTIMIZERS[optimizer]
+    width = MASTER if master_weights else bytes_per_value
+    tensors = trained_tensors(spec)
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
+    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
+        for weight in weights:
+            state = of_matrix if inner and len(weight.shape) == 2 else of_other
+            add(found, weight.role, weight.times * state(weight, width))
+    return found
+
+
+def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str, Dim]:
+    """Count the gradients by role: a value for each that is trained, c·P.
+
+    Returns: bytes, all gradients at once; a pooler has none, the loss does not see it.
+    Source: `trained.trained_tensors`.
+
+    >>> from metacount.catalog import entry
+    >>> sum(gradient_bytes_by_role(entry("llama-7b").spec(), bytes_per_value=2).values())
+    13476831232
+    """
+    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
+    for weight in trained_tensors(spec).all:
+        add(found, weight.role, bytes_per_value * weight.params)
+    return found
+
+
+def master_bytes(spec: ModelSpec) -> Dim:
+    """Count the float32 copies of the parameters that an optimizer updates: 4·P.
+
+    Source: Micikevicius et al. 2017, arXiv:1710.03740, sec. 3.1.
+
+    >>> from metacount.catalog import entry
+    >>> master_bytes(entry("llama-7b").spec())
+    26953662464
+    """
+    return MASTER * params_of(trained_tensors(spec).all)
+
+
+def lora_tensors(spec: ModelSpec, rank: Dim, targets: tuple[str, ...]) -> list[Weight]:
+    """Name the adapters of rank r beside the linear layers called `targets`: [r, in] and [out, r].
+
+    `all-linear`: every linear layer but the output head. Experts stacked in one tensor are none.
+
+    Returns: tensors; nothing else of the model is trained.
+    Source: Hu et al. 2021, arXiv:2106.09685, sec. 4.1, their A and B.
+
+    >>> from metacount.catalog import entry
+    >>> params_of(lora_tensors(entry("llama-7b").spec(), 8, ("q_proj", "v_proj")))
+    4194304
+    """
+    linear = [w for w in trained_tensors(spec).all if w.rows and w.name != HEAD]
+    known = {weight.name for weight in linear}
+    for target in targets:
+        if target not in known and target != ALL_LINEAR:
+            remedy = nearest(target, known, f"choose {', '.join(sorted(known))}")
+            raise SpecError("lora_targets", "names no linear layer", target, remedy)
+    found = []
+    for weight in linear:
+        if weight.name in targets or ALL_LINEAR in targets:
+            out, into = weight.shape
+            for name, shape in (("lora_a", (rank, into)), ("lora_b", (out, rank))):
+                found.append(Weight(role=weight.role, name=f"{weight.name}.{name}", shape=shape,
+                                    times=weight.times))  # fmt: skip
+    return found
+
+
+def lora_optimizer_bytes(
+    spec: ModelSpec, rank: Dim, targets: tuple[str, ...], *, bytes_per_value: int
+) -> Dim:
+    """Count AdamW's state for adapters of low rank.
+
+    Source: `lora_tensors`, `adamw_state`.
+
+    >>> from metacount.catalog import entry
+    >>> llama = entry("llama-7b").spec()
+    >>> lora_optimizer_bytes(llama, 8, ("q_proj", "v_proj"), bytes_per_value=2)
+    16777728
+    """
+    tensors = lora_tensors(spec, rank, targets)
+    return sum(weight.times * adamw_state(weight, bytes_per_value) for weight in tensors)
+
+
+def add(total: dict[str, Dim], role: str, count: Dim) -> None:
+    """Add a count to its role."""
+    total[role] += count
