@@ -114,7 +114,9 @@ def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
         return torch.bmm(weight_EMD[expert_R], x_RD.unsqueeze(-1)).squeeze(-1)
     # an empty start: there may be no rows at all
     parts = [x_RD.new_empty(0, weight_EMD.shape[1])]
-    parts += [rows @ weight_EMD[e].T for e, rows in enumerate(x_RD.split(counts)) if len(rows)]
+    # unbound at once: the gradient of each slice alone would be as large as all of them
+    each = zip(x_RD.split(counts), weight_EMD.unbind(), strict=True)
+    parts += [rows @ weight_MD.T for rows, weight_MD in each if len(rows)]
     return torch.cat(parts)
 
 
