@@ -185,7 +185,8 @@ class StepCounter(FlopCounter):
         if number not in self._aside and number not in self.kept:
             self.keep([tensor], "")
             self._node_of[number] = next_node_number() - 1
-        return tensor
+        # a node's own result would hold the node that holds it
+        return tensor.detach()
 
     def name_keepers(self, loss: Tensor) -> None:
         """Say of what is kept which node keeps it, and forget what nobody keeps any more."""
