@@ -160,7 +160,10 @@ FREE = {
     aten.nll_loss2d_forward, aten.nll_loss2d_backward, aten.select_backward, aten.slice_backward,
     aten.value_selecting_reduction_backward, aten.native_dropout_backward,
     aten.native_batch_norm_backward, aten.unfold_backward, aten.masked_select, aten.linalg_cross,
-    aten._prelu_kernel_backward,
+    aten._prelu_kernel_backward, aten.softplus_backward, aten.elu_backward, aten.glu_backward,
+    aten.log_sigmoid_backward, aten.hardswish_backward, aten.rrelu_with_noise_backward,
+    aten.avg_pool2d_backward, aten.max_pool2d_with_indices_backward, aten.im2col, aten.col2im,
+    aten._embedding_bag_backward, aten.upsample_bilinear2d_backward,
     # drawn at random
     aten.rand, aten.randn, aten.randint, aten.uniform_, aten.normal_, aten.bernoulli,
     aten.bernoulli_, aten.multinomial, aten.native_dropout,

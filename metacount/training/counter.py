@@ -131,6 +131,10 @@ class StepCounter(FlopCounter):
             self._last_place = self._place_of(found[0])
         return found
 
+    def _running(self) -> str:
+        """The name of the innermost running module; outside of all, the loss is one."""
+        return super()._running() or (LOSS if self.phase == LOSS else "")
+
     def charge(self, packet: Any, args: Any, flops: int) -> None:
         """Put FLOPs down to the running module, in the backward to the one that made the node."""
         if "attention" in str(packet):

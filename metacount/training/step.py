@@ -47,12 +47,16 @@ class Program:
     # what the model is like from the forward to the backward, and the modes that a forward runs in
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     modes: Callable[[], AbstractContextManager[Any]] = nullcontext
+    _places: dict[str, str] = field(default_factory=dict)
 
     def place_of(self, module: str) -> str:
         """The layer that a module is in, by name; a module outside of layers is its own place."""
-        parts = module.split(".")
-        paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
-        return next((path for path in paths if path in self.layers), module)
+        if module not in self._places:
+            parts = module.split(".")
+            paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
+            found = next((path for path in paths if path in self.layers), module)
+            self._places[module] = found
+        return self._places[module]
 
 
 def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
