@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
+    from metacount.summary.trained import train
     from metacount.textbook.count import Count
+    from metacount.training.result import Training
+    from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
     from metacount.views.lesson import Lesson, lesson
     from metacount.views.page.document import page
@@ -58,6 +61,9 @@ _HOMES = {
     "diff": "api",
     "Tree": "api",
     "tree": "api",
+    "Setup": "training.setup",
+    "Training": "training.result",
+    "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "claims",
@@ -88,8 +94,10 @@ __all__ = [
     "Model",
     "ModelSpec",
     "Request",
+    "Setup",
     "SpecError",
     "Summary",
+    "Training",
     "Tree",
     "Verification",
     "Witness",
@@ -112,6 +120,7 @@ __all__ = [
     "plot",
     "price",
     "summary",
+    "train",
     "tree",
     "verify",
 ]

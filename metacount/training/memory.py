@@ -89,7 +89,7 @@ class Ledger:
             yield total
 
     def spans(self) -> list[Span]:
-        """The step from its first mark on, cut at the marks."""
+        """The step from its first mark on, cut at the marks, where anything came or went."""
         totals = [0, *self._totals()]
         ends = [mark.event for mark in self._marks[1:]] + [len(self._events)]
         return [
@@ -101,6 +101,7 @@ class Ledger:
                 end_bytes=totals[end],
             )
             for mark, end in zip(self._marks, ends, strict=True)
+            if mark.event < end
         ]
 
     def peak(self) -> tuple[Mark, set[int]]:

@@ -54,11 +54,13 @@ def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Trainin
     return train_reference(build(model.spec, dtype=run.dtype), (model.id, model.name), run, setup)
 
 
-def train_reference(module: Any, names: tuple[str, str], run: Workload, setup: Setup) -> Training:
+def train_reference(
+    module: Any, names: tuple[str, str], request: Workload | Request, setup: Setup
+) -> Training:
     """A training step of a reference module (on meta) that is there already."""
     from metacount.training.ours import reference_program
 
-    run = fitted(module.spec, run)
+    run = fitted(module.spec, request)
     program = reference_program(module, run, setup)
     notes = said_of_too_many(module.spec, run)
     if module.spec.is_moe:
