@@ -192,7 +192,7 @@ def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:
     if packet is aten.convolution_backward:
         # one convolution for each of the gradients of input and weight that is asked for
         forward = _convolution(args[1], args[2], out=args[0], transposed=bool(args[7]))
-        return forward * sum(args[10][:2])
+        return forward * (int(args[10][0]) + int(args[10][1]))
     if is_free(op):
         return 0
     shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]

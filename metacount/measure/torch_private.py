@@ -195,7 +195,7 @@ def unhook(module: nn.Module) -> None:
 
 def next_node_number() -> int:
     """The number of the next node that this thread adds to autograd's graph."""
-    number: int = torch.autograd._get_sequence_nr()
+    number: int = torch._C._autograd._get_sequence_nr()
     return number
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from metacount.errors import InputError, SpecError
 from metacount.measure.torch_private import tree_map
 from metacount.modules.model import Model as ReferenceModel
-from metacount.resolve import Given, Source
+from metacount.resolve import Source
 from metacount.spec import Request, Workload
 from metacount.summary.copied import copied_on_meta, named, said
 from metacount.summary.ran import Sizes, made_inputs
@@ -19,6 +19,9 @@ from metacount.training.result import Training
 from metacount.training.run import told, train_reference, train_transformers
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Program, outermost_layers
+
+if TYPE_CHECKING:
+    from metacount.resolve import Given
 
 
 def train(
@@ -120,7 +123,9 @@ def _of_any(
     program = Program(
         model=module, inputs=tensors, run=forward, targets=None, layers=outermost_layers(module)
     )
-    notes = ("the loss is the sum of what the module gives",) if loss is None else ()
+    notes: tuple[str, ...] = (
+        ("the loss is the sum of what the module gives",) if loss is None else ()
+    )
     if module.training:
         notes += ("in training mode, as it was given: dropout runs",)
     try:

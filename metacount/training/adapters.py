@@ -1,11 +1,10 @@
-"""What of a model is trained: all of it, all but what is frozen, or adapters of low rank beside it."""
+"""What of a model is trained: all, all but what is frozen, or adapters of low rank beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
 from metacount.errors import InputError, nearest, shown
@@ -22,14 +21,14 @@ class Adapted(nn.Module):
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
         self.base = base
-        like = {"device": base.weight.device, "dtype": base.weight.dtype}
-        self.lora_a = nn.Parameter(torch.zeros(rank, base.in_features, **like))
-        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank, **like))
+        self.lora_a = nn.Parameter(base.weight.new_zeros(rank, base.in_features))
+        self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         low = nn.functional.linear(x, self.lora_a)
-        return self.base(x) + nn.functional.linear(low, self.lora_b)
+        out: Tensor = self.base(x) + nn.functional.linear(low, self.lora_b)
+        return out
 
 
 @contextmanager

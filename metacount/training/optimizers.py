@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,7 +72,10 @@ def made(
     if not updated:
         raise InputError("nothing is trained: no parameter is left that is not frozen")
     if setup.optimizer == "adam8bit":
-        raise InputError(refusal_of_8bit())
+        raise InputError(
+            f"adam8bit ({OPTIMIZERS['adam8bit']}) is not in torch.optim, and its packed state has "
+            "no kernel on meta: choose adamw"
+        )
     way: dict[str, Any] = {"lr": RATE, "foreach": setup.foreach}
     if setup.optimizer == "adamw":
         return [torch.optim.AdamW(updated, **way)]
@@ -89,12 +91,3 @@ def made(
         return [*found, torch.optim.AdamW(rest, **way)] if rest else found
     momentum = 0.9 if setup.optimizer == "sgd-momentum" else 0.0
     return [torch.optim.SGD(updated, momentum=momentum, **way)]
-
-
-def refusal_of_8bit() -> str:
-    """Why an 8-bit Adam is not measured, in one line."""
-    said = f"adam8bit ({OPTIMIZERS['adam8bit']}) is not in torch.optim"
-    others = [name for name in ("torchao", "bitsandbytes") if importlib.util.find_spec(name)]
-    if others:
-        said += f", and that of {others[0]} runs on its own devices, not on meta"
-    return f"{said}: choose adamw, whose state is counted, not estimated"

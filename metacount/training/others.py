@@ -79,14 +79,15 @@ def foreign_program(model: Any, workload: Workload, setup: Setup) -> Program:
         return out[0] if logits is None else logits
 
     main = given.get("decoder_input_ids", given.get("input_ids"))
-    head = told(model, "get_output_embeddings")
+    found = told(model, "get_output_embeddings")
+    head = found if isinstance(found, nn.Module) else None
     return Program(
         model=model,
         inputs=tuple(given[name] for name in names),
         run=run,
-        targets=torch.empty_like(main) if isinstance(head, nn.Module) and main is not None else None,
+        targets=None if head is None or main is None else torch.empty_like(main),
         layers=layers_of(model),
-        head=head if isinstance(head, nn.Module) else None,
+        head=head,
         book=book,
         context=lambda: as_trained(model, setup.attention),
         modes=lambda: _modes(book.ordinary),
@@ -100,7 +101,7 @@ def _modes(ordinary: Ordinary) -> Iterator[None]:
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers that transformers itself would checkpoint; else the children of outermost lists."""
+    """The layers that transformers itself would checkpoint; else children of outermost lists."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{layer}.") for layer in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -210,11 +209,9 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
 
 
 def _versions(source: str) -> dict[str, str]:
-    versions = {"torch": torch.__version__}
+    versions = {"torch": str(torch.__version__)}
     if source == "transformers":
         from metacount.huggingface.module.classes import version
 
         versions["transformers"] = version()
     return versions
-
-

@@ -1,4 +1,4 @@
-"""What a training step is made of beside the model and the workload; no torch is needed to say it."""
+"""What a training step is made of beside the model and the workload, said without torch."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def check_dtypes(setup: Setup, dtype: str) -> None:
     >>> check_dtypes(Setup(master_weights=True), "bf16")
     >>> check_dtypes(Setup(master_weights=True), "fp32")
     Traceback (most recent call last):
-    metacount.errors.SpecError: master_weights is for parameters of 16 bits: got 'fp32'; leave it out
+    metacount.errors.SpecError: master_weights is for 16-bit parameters: got 'fp32'; leave it out
     """
     if setup.master_weights and DTYPE_BYTES[dtype] > 2:
-        raise SpecError("master_weights", "is for parameters of 16 bits", dtype, "leave it out")
+        raise SpecError("master_weights", "is for 16-bit parameters", dtype, "leave it out")
     grads = setup.grad_dtype or dtype
     if grads != dtype and not setup.master_weights:
         raise SpecError(
@@ -105,4 +105,3 @@ def check_dtypes(setup: Setup, dtype: str) -> None:
             grads,
             "choose master_weights too, or leave it out",
         )
-

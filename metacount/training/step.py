@@ -97,7 +97,7 @@ class Step:
         self.logits: list[int] = []
 
     def __enter__(self) -> Step:
-        """Set the model up: what is trained, how attention runs, what is kept; and the optimizer."""
+        """Set the model up: what is trained and kept, and the optimizer."""
         program, setup, stack = self.program, self.setup, self._stack
         try:
             stack.enter_context(trainable(program.model, setup, program.head))
@@ -107,9 +107,7 @@ class Step:
             self._set_grad_dtype()
             self.updates = Updates(setup, self.trained, self._inner())
             layers = list(program.layers.values())
-            stack.enter_context(
-                checkpointed(layers, setup.checkpointing, self._watch, self._modes)
-            )
+            stack.enter_context(checkpointed(layers, setup.checkpointing, self._watch, self._modes))
         except BaseException:
             stack.close()
             raise
@@ -259,7 +257,7 @@ def _through_backward(
     numbers["activations"] = set(counter.kept)
     numbers["held"] = before - set().union(*numbers.values()) - ledger.numbers([loss])
     with counter.during(BACKWARD):
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         del loss
     grads = [p.grad for p in step.trained.values() if p.grad is not None]
     numbers["gradients"] = ledger.numbers(grads)

@@ -20,7 +20,8 @@ FILES = {"measure/torch_private.py", "measure/others/transformers_private.py"}
 # names of operators are data: what they cost; the rest are methods of named tuples and of Python
 KNOWN = {"_replace", "_exit", "__name__"}
 OPERATORS = {"measure/operators.py", "measure/questions.py", "measure/others/flops.py",
-             "claims/judges/running.py", "training/attention.py", "training/counter.py"}  # fmt: skip
+             "claims/judges/running.py", "training/attention.py",
+             "training/counter.py"}  # fmt: skip
 
 
 def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
