@@ -40,11 +40,9 @@ def train_text(found: Training) -> str:
 
 def _title(found: Training, width: int) -> list[str]:
     run, name = found.workload, bold(found.name)
-    work = f"batch_size {run['batch_size']}, seq_len {run['seq_len']}, dtype {run['dtype']}"
-    if run.get("source_len") is not None:
-        work += f", source_len {run['source_len']}"
+    work = ", ".join(f"{field} {value}" for field, value in run.items() if value)
     lines = [name + (f"  ({found.model})" if found.model != found.name else "")]
-    lines += [f"one training step, measured on the meta device: {work}"] if run else []
+    lines += ["one training step, measured on the meta device", *([work] if work else [])]
     for word, meanings in MEANINGS.items():
         chosen = found.setup[word]
         lines += paragraph(f"{word:13}", f"{chosen}: {meanings[chosen]}", width)

@@ -65,8 +65,9 @@ def really(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:
         step.updates.prepare()
         alive = Alive()
         targets = [] if program.targets is None else [program.targets]
-        for tensor in (*model.parameters(), *model.buffers(), *step.updates.master_tensors(),
-                       *(t for _, t in step.updates.state()), *program.inputs, *targets):  # fmt: skip
+        state = [tensor for _, tensor in step.updates.state()]
+        there = (*model.parameters(), *model.buffers(), *step.updates.master_tensors(), *state)
+        for tensor in (*there, *program.inputs, *targets):
             alive.add(tensor)
         before = alive.now
         gc.collect()
@@ -85,10 +86,10 @@ def really(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:
                 step.updates.step()
         finally:
             gc.enable()
-        state = sum(t.untyped_storage().nbytes() for _, t in step.updates.state())
         assert alive.now == before
         return {"kept": kept, "gradients": gradients, "left": after_backward - before - gradients,
-                "peak": alive.most, "state": state}  # fmt: skip
+                "peak": alive.most,
+                "state": sum(t.untyped_storage().nbytes() for t in state)}  # fmt: skip
 
 
 def on_meta(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:
