@@ -282,7 +282,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
                 "recompute_matmul_flops"):  # fmt: skip
         assert f"{key} " in text
         assert f" {data[key]:,} " in text
-    assert "decoder.layers.1-2" in text
+    assert "decoder.layers.0-2" in text
     assert data["setup"]["checkpointing"] == "full"
     assert data["timeline"][-1]["phase"] == "optimizer"
     assert "not counted" in text and data["not_counted"]
