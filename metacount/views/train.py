@@ -50,13 +50,11 @@ def _title(found: Training, width: int) -> list[str]:
 
 
 def _bytes(found: Training, width: int) -> list[str]:
-    trained = f"{units.exact(found.trainable_params)} parameters are trained"
-    if found.trainable_params != found.params:
-        trained += f", of {units.exact(found.params)}"
-    state = ", ".join(f"{name} {units.exact(n)}" for name, n in found.optimizer_state.items())
+    trained = f"{units.exact(found.trainable_params)} trained"
+    state = ", ".join(found.optimizer_state)
     rows = [
         ("param_bytes", found.param_bytes, f"{units.exact(found.params)} parameters"),
-        ("master_weight_bytes", found.master_weight_bytes, "float32 copies of what is trained"),
+        ("master_weight_bytes", found.master_weight_bytes, "float32 copies"),
         ("gradient_bytes", found.gradient_bytes, trained),
         ("optimizer_bytes", found.optimizer_bytes, state),
         ("activation_bytes", found.activation_bytes, "kept for the backward"),
