@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.shown import Flow
+    from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
     from metacount.summary.trained import train
     from metacount.textbook.count import Count
-    from metacount.training.result import Training
     from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
     from metacount.views.lesson import Lesson, lesson
@@ -62,7 +61,7 @@ _HOMES = {
     "Tree": "api",
     "tree": "api",
     "Setup": "training.setup",
-    "Training": "training.result",
+    "Training": "summary.shown",
     "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",

@@ -14,8 +14,9 @@ from metacount.resolve import Source
 from metacount.spec import Request, Workload
 from metacount.summary.copied import copied_on_meta, named, said
 from metacount.summary.ran import Sizes, made_inputs
+from metacount.summary.shown import Training
 from metacount.training import run
-from metacount.training.result import Training
+from metacount.training.result import Training as Record
 from metacount.training.run import told, train_reference, train_transformers
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Program, outermost_layers
@@ -47,12 +48,16 @@ def train(
     if not isinstance(model, nn.Module):
         if inputs or input_size is not None or loss is not None:
             raise InputError("inputs, sizes and a loss are for a module: a model runs tokens")
-        return run.train(model, workload, setup, reference=reference)
+        return _shown(run.train(model, workload, setup, reference=reference))
     if reference:
         raise InputError("reference is for a config: a module in hand is trained itself")
     if input_size is not None:
         inputs = made_inputs(model, input_size, None)
-    return trained(model, inputs, workload=workload, setup=setup, loss=loss)
+    return _shown(trained(model, inputs, workload=workload, setup=setup, loss=loss))
+
+
+def _shown(found: Record) -> Training:
+    return Training(**vars(found))
 
 
 def trained(
@@ -62,7 +67,7 @@ def trained(
     workload: Workload | Request | None = None,
     setup: Setup | None = None,
     loss: Callable[[Any], Tensor] | None = None,
-) -> Training:
+) -> Record:
     """A step of a copy of `module`: over `inputs`, or over tokens where it is a model of these.
 
     `loss` is of what the module gives; without one it is the sum of that, which itself keeps
@@ -94,7 +99,7 @@ def _dtype(module: nn.Module) -> str:
 
 def _of_transformers(
     module: Any, names: tuple[str, str], workload: Workload | Request | None, setup: Setup
-) -> Training:
+) -> Record:
     from metacount.verify.compare import fitted_outside
 
     config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
@@ -110,7 +115,7 @@ def _of_any(
     inputs: Sequence[Any],
     setup: Setup,
     loss: Callable[[Any], Tensor] | None,
-) -> Training:
+) -> Record:
     given = tree_map(lambda v: v.detach().to("meta") if isinstance(v, Tensor) else v, tuple(inputs))
     tensors = tuple(v for v in given if isinstance(v, Tensor))
 

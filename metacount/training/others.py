@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from metacount.errors import InputError
 from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import folded
-from metacount.measure.others.forward import Runner, kind_of
+from metacount.measure.others.forward import Runner, as_it_runs, kind_of
 from metacount.measure.others.params import routing
 from metacount.measure.others.quiet import quiet
 from metacount.measure.others.roles import Roles, told
@@ -20,14 +20,15 @@ from metacount.measure.others.transformers_private import attention_way
 from metacount.measure.questions import ListQuestions, Ordinary
 from metacount.spec import Workload
 from metacount.training.attention import by_flash
-from metacount.training.counter import RoleBook
+from metacount.training.counter import BACKWARD, RoleBook
 from metacount.training.setup import Setup
-from metacount.training.step import Program, outermost_layers
+from metacount.training.step import Program, measure_step, outermost_layers
 
 # Of our call of the kernel, among transformers' ways of attention; one with "flash" in its name
 # would be looked for among its own.
 NAME = "metacount_kernel"
 LAYER = "GradientCheckpointingLayer"  # the class of what transformers itself checkpoints
+GATHERED = "its experts run as batched products, which gather the weights of each token"
 NO_CACHE = "a training step keeps no cache"
 
 
@@ -92,6 +93,22 @@ def foreign_program(model: Any, workload: Workload, setup: Setup) -> Program:
         context=lambda: as_trained(model, setup.attention),
         modes=lambda: _modes(book.ordinary),
     )
+
+
+def measure_backward(model: Any, workload: Workload) -> tuple[int, int, tuple[str, ...]]:
+    """FLOPs of the backward of transformers' `model`, bytes that it keeps, and what to say.
+
+    Eager attention, nothing recomputed; an optimizer without state, of which nothing is asked.
+    """
+    setup = Setup(optimizer="sgd")
+
+    def measure() -> tuple[int, int]:
+        found = measure_step(foreign_program(model, workload, setup), setup)
+        backward = sum(found.counter.flops(BACKWARD, "role").values())
+        return backward, found.ledger.sum(found.numbers["activations"])
+
+    (backward, kept), change, notes = as_it_runs(model, measure)
+    return backward, kept, (*notes, *((GATHERED,) if change else ()))
 
 
 @contextmanager

@@ -78,11 +78,8 @@ class Training:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        found = {name: getattr(self, name) for name in fields(type(self))}
+        found = {name: getattr(self, name) for name in fields(Training)}
         found["timeline"] = [
             {name: getattr(stage, name) for name in fields(Stage)} for stage in self.timeline
         ]
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
-
-    def __str__(self) -> str:
-        return f"Training({self.name}, peak {self.peak_bytes} bytes)"

@@ -105,9 +105,8 @@ def _kept_places(found: Training) -> list[str]:
     for run in _runs([(place, (size,)) for place, size in places]):
         size = places[run[0]][1]
         name = _named([places[i][0] for i in run])
-        rows.append((name, units.exact(size), f"×{len(run)}" if len(run) > 1 else "",
-                     units.gib(size * len(run))))  # fmt: skip
-    return table(("kept in", "bytes", "", "in all"), rows, "<><>")
+        rows.append((name, str(len(run)), units.exact(size), units.gib(size * len(run))))
+    return table(("kept in", "times", "bytes each", "in all"), rows, "<>>>")
 
 
 @frozen

@@ -219,8 +219,13 @@ def test_a_module_of_somebodys_own() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
+def test_it_prints_itself(plain: Training) -> None:
+    assert f"{plain.peak_bytes:,}" in str(plain)
+    assert "decoder.layers.0-2" in str(plain)
+
+
 def test_two_runs_give_the_same(plain: Training) -> None:
-    assert trained() == plain
+    assert trained().to_dict() == plain.to_dict()
 
 
 @pytest.mark.parametrize(
