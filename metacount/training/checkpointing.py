@@ -91,7 +91,7 @@ def _checkpointed(
             plain, named = tree_unflatten(given, shape)
             return forward(*plain, **named)
 
-        # nothing here is drawn at random: there is no state of a generator to keep
+        # our models draw nothing at random, and on meta nobody does: no generator has a state
         return checkpoint(
             again, *leaves, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
         )

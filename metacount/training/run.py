@@ -141,6 +141,8 @@ def told(
     for module, size in by_module.items():
         by_layer[program.place_of(module)] += size
     flops = {phase: counter.flops(phase, "role") for phase in (FORWARD, BACKWARD, RECOMPUTE)}
+    if program.targets is None and source != "given":
+        notes += ("it has no output head: the loss is the sum of its hidden states",)
     return Training(
         model=names[0],
         name=names[1],

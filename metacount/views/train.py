@@ -44,6 +44,8 @@ def _title(found: Training, width: int) -> list[str]:
     lines = [name + (f"  ({found.model})" if found.model != found.name else "")]
     lines += ["one training step, measured on the meta device", *([work] if work else [])]
     for word, meanings in MEANINGS.items():
+        if word == "loss" and not found.logits_bytes:
+            continue  # a sum, of which a note tells
         chosen = found.setup[word]
         lines += paragraph(f"{word:13}", f"{chosen}: {meanings[chosen]}", width)
     return lines
@@ -84,6 +86,8 @@ def _flops(found: Training) -> list[str]:
 
 
 def _roles(found: Training) -> list[str]:
+    if found.source == "given":
+        return []  # what has which role is known of transformers' modules and ours alone
     heads = ["role", "activation_bytes", "share", "forward", "backward"]
     flops = [found.matmul_flops_by_role, found.backward_matmul_flops_by_role]
     if found.recompute_matmul_flops:

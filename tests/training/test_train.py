@@ -211,6 +211,8 @@ def test_a_module_of_somebodys_own() -> None:
     assert found.backward_matmul_flops == 2 * found.matmul_flops - 2 * 4 * 64
     # relu keeps its result, which is the next layer's input; the first layer keeps the input
     assert found.activation_bytes == 4 * (4 * 4 * 8)
+    assert "the loss is the sum of what the module gives" in str(found)
+    assert "cross-entropy" not in str(found) and "\nrole " not in str(found)
     again = metacount.train(module, input_size=(4, 8), loss=lambda out: out.square().mean(),
                             setup=Setup(checkpointing="full"))  # fmt: skip
     assert again.recompute_matmul_flops == 0  # the product's result is not needed again
