@@ -108,7 +108,12 @@ def measure_backward(model: Any, workload: Workload) -> tuple[int, int, tuple[st
         return backward, found.ledger.sum(found.numbers["activations"])
 
     (backward, kept), change, notes = as_it_runs(model, measure)
-    return backward, kept, (*notes, *((GATHERED,) if change else ()))
+    return backward, kept, (*notes, *said_of(model, change))
+
+
+def said_of(model: nn.Module, change: str) -> tuple[str, ...]:
+    """What has to be said of a model that ran under one of the changes that make it run."""
+    return (GATHERED,) if change and routing(model)[0] else ()
 
 
 @contextmanager

@@ -69,8 +69,8 @@ def as_trained(model: nn.Module, attention: str) -> Iterator[None]:
     changed: list[tuple[nn.Module, str]] = []
     for module in model.modules():
         if isinstance(module, Experts):
-            vars(module)["_rows"] = _even(module)
-            changed.append((module, "_rows"))
+            vars(module)["rows"] = _even(module)
+            changed.append((module, "rows"))
         elif isinstance(module, ScaledDotProduct) and attention != "eager":
             vars(module)["forward"] = _fused(module, attention)
             changed.append((module, "forward"))
@@ -87,7 +87,7 @@ def _even(experts: Experts) -> Any:
     def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
         each, rest = divmod(x_RD.shape[0], experts.n_experts)
         even = [each + (n < rest) for n in range(experts.n_experts)]
-        return Experts._rows(experts, x_RD, name, expert_R, counts or even)
+        return Experts.rows(experts, x_RD, name, expert_R, counts or even)
 
     return rows
 

@@ -92,7 +92,7 @@ def train_transformers(
     """A training step of a module of transformers' (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
     from metacount.measure.others.forward import as_it_runs
-    from metacount.training.others import GATHERED, BookByClass, foreign_program
+    from metacount.training.others import BookByClass, foreign_program, said_of
 
     module.eval()
 
@@ -110,8 +110,7 @@ def train_transformers(
     except Exception as error:
         # whatever somebody else's code raises
         raise InputError(f"{names[1]}: its training step was not run: {shortfall(error)}") from None
-    if change:
-        note += (GATHERED,)
+    note += said_of(module, change)
     return Training(**{**vars(found), "notes": found.notes + note})
 
 
