@@ -189,7 +189,7 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig
 from metacount.measure.others import transformers_private as theirs
 config = LlamaConfig()
 theirs.use_eager_attention(config)
-assert config._attn_implementation == "eager"
+assert config._attn_implementation == theirs.attention_way(config) == "eager"
 before = config._experts_implementation
 with theirs.experts_as(config, "batched_mm"):
     assert config._experts_implementation == "batched_mm"
