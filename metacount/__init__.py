@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.shown import Flow
+    from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
+    from metacount.summary.trained import train
     from metacount.textbook.count import Count
+    from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
     from metacount.views.lesson import Lesson, lesson
     from metacount.views.page.document import page
@@ -58,6 +60,9 @@ _HOMES = {
     "diff": "api",
     "Tree": "api",
     "tree": "api",
+    "Setup": "training.setup",
+    "Training": "summary.shown",
+    "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "claims",
@@ -88,8 +93,10 @@ __all__ = [
     "Model",
     "ModelSpec",
     "Request",
+    "Setup",
     "SpecError",
     "Summary",
+    "Training",
     "Tree",
     "Verification",
     "Witness",
@@ -112,6 +119,7 @@ __all__ = [
     "plot",
     "price",
     "summary",
+    "train",
     "tree",
     "verify",
 ]

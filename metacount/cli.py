@@ -43,6 +43,7 @@ COMMANDS = {
     "code": "the code of a module or of a formula",
     "tree": "the module tree of a model, with shapes and parameters",
     "flow": "the forward in execution order, with equations and shapes",
+    "train": "what a training step computes, keeps and holds, measured",
     "diff": "two models part by part: added, taken away, replaced, resized",
     "verify": "every witness of a model's counts side by side",
     "claims": "well-known statements, each judged right, conditional or wrong",

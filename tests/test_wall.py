@@ -34,6 +34,8 @@ SIDES = {
     "metacount.catalog": "ground",
     "metacount.huggingface": "ground",  # a config becomes a spec; transformers itself: below
     "metacount.formats": "ground",  # other tools' descriptions, read as data
+    "metacount.training.setup": "ground",  # what a step is made of, and what one showed
+    "metacount.training.result": "ground",
     "metacount.given": "ground",
     "metacount.in_hand": "ground",
     "metacount.resolve": "ground",
@@ -53,12 +55,15 @@ SIDES = {
     # the one counter and what it needs, without a module of ours
     "metacount.tensors": "ruler",
     "metacount.measure": "ruler",
+    "metacount.training": "ruler",
     # our modules
     "metacount.modules": "module",
     "metacount.measure.ours": "module",
+    "metacount.training.ours": "module",
     "metacount.huggingface.weights": "module",
     # what others wrote
     "metacount.huggingface.module": "others",
+    "metacount.training.others": "others",
     "metacount.huggingface.checkpoint": "others",
     "metacount.many.survey": "others",
     # forms read off code, ours or others'
@@ -70,6 +75,7 @@ SIDES = {
     "metacount.audit": "both",
     "metacount.bench": "both",
     "metacount.flow": "both",
+    "metacount.training.run": "both",
     "metacount.summary": "both",
     "metacount.many": "both",
     "metacount.api": "both",
@@ -93,7 +99,7 @@ FLOORS = (
     ("tracing", "resolve"),
     ("verify",),
     ("check",),
-    ("claims", "bench", "many", "flow"),
+    ("claims", "bench", "many", "flow", "training"),
     ("audit",),
     ("lessons",),
     ("views",),

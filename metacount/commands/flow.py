@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.commands import json_text, prepare_for_torch
 from metacount.commands.options import (
     MODEL_HELP,
+    add_input,
     add_json,
     add_settings,
     add_workload,
@@ -28,13 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser)
     add_workload(parser)
-    parser.add_argument(
-        "--input",
-        metavar="SIZES",
-        action="append",
-        default=[],
-        help="of FILE.py:NAME: an input of these sizes (2,16,64; tokens: 2,16:int64); one for each",
-    )
+    add_input(parser)
     parser.add_argument(
         "--decode", action="store_true", help="one more token, which finds the others in a cache"
     )

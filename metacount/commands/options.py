@@ -149,6 +149,17 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """Sizes of what a module of somebody's own is given."""
+    parser.add_argument(
+        "--input",
+        metavar="SIZES",
+        action="append",
+        default=[],
+        help="of FILE.py:NAME: an input of these sizes (2,16,64; tokens: 2,16:int64); one for each",
+    )
+
+
 def add_quantity(parser: argparse.ArgumentParser, known: Iterable[str], more: str = "") -> None:
     parser.add_argument(
         "--quantity",

@@ -20,12 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=("causal-LM", "seq2seq", "masked-LM"),
                         help="only classes of this kind")  # fmt: skip
     parser.add_argument("--params-only", action="store_true", help="run no forward")
+    parser.add_argument("--train", action="store_true",
+                        help="FLOPs of the backward and bytes kept, too")  # fmt: skip
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Result:
     from metacount.many.survey import survey, survey_types
     from metacount.views.survey import progress_bar, survey_data, survey_text
+
+    if args.train and args.params_only:
+        raise InputError("--train does not go with --params-only; leave one of them out")
 
     known = [(kind, name) for kind, name in survey_types() if args.kind in (None, kind)]
     jobs = [job for job in known if not args.types or job[1] in args.types]
@@ -44,7 +49,7 @@ def run(args: argparse.Namespace) -> Result:
                 found[row.kind, row.model_type] = row
                 bar(done, total, row)
 
-            survey(jobs, flops=not args.params_only, progress=progress)
+            survey(jobs, flops=not args.params_only, training=args.train, progress=progress)
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
     rows = [found[job] for job in jobs if job in found]

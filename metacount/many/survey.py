@@ -47,6 +47,8 @@ class SurveyRow:
     cross_kv_cache_bytes: int | None = None
     state_bytes: int | None = None
     kv_cache_bytes_per_token: int | None = None
+    backward_matmul_flops: int | None = None
+    activation_bytes: int | None = None
     notes: tuple[str, ...] = ()
     shortfall: str = ""
     seconds: float = 0.0
@@ -69,9 +71,17 @@ def survey_types() -> list[tuple[str, str]]:
 
 
 def measure_type(
-    kind: str, model_type: str, *, flops: bool = True, workload: Workload = SURVEYED
+    kind: str,
+    model_type: str,
+    *,
+    flops: bool = True,
+    training: bool = False,
+    workload: Workload = SURVEYED,
 ) -> SurveyRow:
-    """Build one type's class of one kind from its default config, and measure it, here."""
+    """Build one type's class of one kind from its default config, and measure it, here.
+
+    With `training` a step of it is trained as well.
+    """
     from metacount.huggingface.module.classes import model_types
     from metacount.measure.others.params import measure_any_params
     from metacount.measure.others.roles import Roles
@@ -101,7 +111,7 @@ def measure_type(
         notes=notes,
     )
     if flops:
-        row, failed = _with_flops(row, module, roles, workload)
+        row, failed = _with_flops(row, module, roles, workload, training)
         shortfall = "; ".join(part for part in (shortfall, failed) if part)
     return _timed(row, start, shortfall=shortfall)
 
@@ -112,7 +122,7 @@ def _timed(row: SurveyRow, start: float, *, shortfall: str) -> SurveyRow:
 
 
 def _with_flops(
-    row: SurveyRow, module: Any, roles: Any, workload: Workload
+    row: SurveyRow, module: Any, roles: Any, workload: Workload, training: bool
 ) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.model import small_configs
     from metacount.huggingface.module.witness import shortfall
@@ -143,7 +153,29 @@ def _with_flops(
         notes=(*notes, *run.assumed, *([run.no_cache] if run.no_cache else [])),
     )
     missing = run.kind != "encoder" and cache is None and run.no_cache != TAKES_NONE
-    return row, f"no cache: {run.no_cache}" if missing else ""
+    short = [f"no cache: {run.no_cache}"] if missing else []
+    if training:
+        row, failed = _with_training(row, module, workload)
+        short += [failed] if failed else []
+    return row, "; ".join(short)
+
+
+def _with_training(row: SurveyRow, module: Any, workload: Workload) -> tuple[SurveyRow, str]:
+    from metacount.huggingface.module.witness import shortfall
+    from metacount.training.others import measure_backward
+
+    try:
+        backward, kept, notes = measure_backward(module, workload)
+    except Exception as error:
+        # it is somebody else's code that ran: whatever it raised is the reason
+        return row, f"not trained: {shortfall(error)}"
+    row = dataclasses.replace(
+        row,
+        backward_matmul_flops=backward,
+        activation_bytes=kept,
+        notes=tuple(dict.fromkeys((*row.notes, *notes))),
+    )
+    return row, ""
 
 
 def _built(kind: str, model_type: str, name: str, *, running: bool) -> tuple[Any, tuple[str, ...]]:
@@ -201,8 +233,8 @@ def _line(error: Exception) -> str:
 class _Measure:
     """Measures a type in a process of its own; is sent there."""
 
-    def __init__(self, flops: bool) -> None:
-        self._flops, self._done = flops, 0
+    def __init__(self, flops: bool, training: bool) -> None:
+        self._flops, self._training, self._done = flops, training, 0
 
     def __call__(self, job: tuple[str, str]) -> SurveyRow:
         import gc
@@ -214,7 +246,7 @@ class _Measure:
             gc.disable()
         kind, model_type = job
         try:
-            row = measure_type(kind, model_type, flops=self._flops)
+            row = measure_type(kind, model_type, flops=self._flops, training=self._training)
         except Exception as error:
             row = SurveyRow(model_type=model_type, kind=kind, class_name="", shortfall=_line(error))
         self._done += 1
@@ -228,6 +260,7 @@ def survey(
     types: Iterable[tuple[str, str]] | None = None,
     *,
     flops: bool = True,
+    training: bool = False,
     progress: Progress | None = None,
     processes: int = MAX_PROCESSES,
     timeout_s: float = TIMEOUT_S,
@@ -241,7 +274,7 @@ def survey(
     rows: dict[tuple[str, str], SurveyRow] = {}
     distinct = list(dict.fromkeys(jobs))
     n_processes = min(processes, MAX_PROCESSES)
-    found = answers(_Measure(flops), distinct, processes=n_processes, timeout_s=timeout_s)
+    found = answers(_Measure(flops, training), distinct, processes=n_processes, timeout_s=timeout_s)
     with closing(found):
         for job, answer in found:
             kind, model_type = distinct[job]

@@ -32,6 +32,10 @@ QUESTIONS = frozenset(
 )  # fmt: skip
 
 
+# Whose operators compute nothing: what the interpreter asks, and marks for a profiler.
+SILENT = ("prim", "profiler")
+
+
 class Charge(NamedTuple):
     """To whom FLOPs are put down: the innermost running module, its role, and the operator.
 
@@ -79,7 +83,7 @@ class FlopCounter(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator (or answer its question), then charge for it."""
-        if func.namespace == "prim" or operator_name(func) in QUESTIONS:
+        if func.namespace in SILENT or operator_name(func) in QUESTIONS:
             return func(*args, **(kwargs or {}))
         answered = self.answer(func, args)
         if answered is not NotImplemented:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from metacount.errors import InputError, shown
-from metacount.measure.torch_private import returns_its_input
+from metacount.measure.torch_private import operator_name, returns_its_input
 
 aten = torch.ops.aten
 
@@ -53,6 +53,9 @@ def _grouped_mm(a: Tensor, b: Tensor, *_: Any) -> int:
         return 2 * a.shape[0] * a.shape[1] * b.shape[-1]
     if a.dim() == 3 and b.dim() == 3:
         return _mm(a, b)
+    if a.dim() == 2 and b.dim() == 2:
+        # the columns of a and the rows of b are grouped: [n, k] @ [k, m], each k in one expert
+        return _mm(a, b)
     raise UncountedOp(f"_grouped_mm of shapes {tuple(a.shape)} and {tuple(b.shape)}")
 
 
@@ -72,6 +75,12 @@ def _solve_triangular(a: Tensor, b: Tensor, *_: Any) -> int:
     n, k = a.shape[-1], b.shape[-2] * b.shape[-1] // a.shape[-1]
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return 2 * _product(batch) * k * (n * (n - 1) // 2)
+
+
+def _attention_backward(_grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    # the scores once more, which were not kept, then the gradients of v, of the weights, of q, of k
+    b, h, s, d = q.shape
+    return 2 * b * h * s * k.shape[-2] * (3 * d + 2 * v.shape[-1])
 
 
 PRICED: dict[Any, Callable[..., int]] = {
@@ -95,6 +104,17 @@ PRICED: dict[Any, Callable[..., int]] = {
     aten._scaled_dot_product_attention_math_for_mps: _attention,
     aten._scaled_dot_product_fused_attention_overrideable: _attention,
 }
+
+PRICED |= dict.fromkeys(
+    (
+        aten._scaled_dot_product_flash_attention_backward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward,
+        aten._scaled_dot_product_efficient_attention_backward,
+        aten._scaled_dot_product_cudnn_attention_backward,
+        aten._scaled_dot_product_fused_attention_overrideable_backward,
+    ),
+    _attention_backward,
+)
 
 CONVOLUTIONS = (aten.convolution, aten._convolution)
 
@@ -133,6 +153,17 @@ FREE = {
     # elementwise without torch's tag; transforms are no matrix products by that convention
     aten.hardswish, aten._prelu_kernel, aten.rrelu_with_noise, aten.glu,
     aten.polar, aten.log_sigmoid_forward, aten._fft_c2c, aten._fft_r2c,
+    # backward of what is free
+    aten.embedding_dense_backward, aten._softmax_backward_data, aten._log_softmax_backward_data,
+    aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.gelu_backward,
+    aten._fused_rms_norm_backward, aten.nll_loss_forward, aten.nll_loss_backward,
+    aten.nll_loss2d_forward, aten.nll_loss2d_backward, aten.select_backward, aten.slice_backward,
+    aten.value_selecting_reduction_backward, aten.native_dropout_backward,
+    aten.native_batch_norm_backward, aten.unfold_backward, aten.masked_select, aten.linalg_cross,
+    aten._prelu_kernel_backward, aten.softplus_backward, aten.elu_backward, aten.glu_backward,
+    aten.log_sigmoid_backward, aten.hardswish_backward, aten.rrelu_with_noise_backward,
+    aten.avg_pool2d_backward, aten.max_pool2d_with_indices_backward, aten.im2col, aten.col2im,
+    aten._embedding_bag_backward, aten.upsample_bilinear2d_backward,
     # drawn at random
     aten.rand, aten.randn, aten.randint, aten.uniform_, aten.normal_, aten.bernoulli,
     aten.bernoulli_, aten.multinomial, aten.native_dropout,
@@ -145,6 +176,8 @@ def is_free(op: Any) -> bool:
     """Elementwise (torch's own tag), a view (it returns its input), or in the list."""
     if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
         return True
+    if operator_name(op).startswith("aten::_foreach_"):
+        return True  # elementwise work over a list of tensors
     return returns_its_input(op)
 
 
@@ -156,10 +189,19 @@ def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:
         return price(*args)
     if packet in CONVOLUTIONS:
         return _convolution(args[0], args[1], out=out, transposed=bool(args[6]))
+    if packet is aten.convolution_backward:
+        # one convolution for each of the gradients of input and weight that is asked for
+        forward = _convolution(args[1], args[2], out=args[0], transposed=bool(args[7]))
+        return forward * (int(args[10][0]) + int(args[10][1]))
     if is_free(op):
         return 0
     shapes = [tuple(a.shape) for a in args if isinstance(a, Tensor)]
     raise UncountedOp(f"{op} of shapes {shapes}: neither priced nor known to be free")
+
+
+def multiplies(op: Any) -> bool:
+    """Whether an operator is a matrix product or a convolution."""
+    return op.overloadpacket in PRICED or op.overloadpacket in CONVOLUTIONS
 
 
 def price(op: Any, flops: Callable[..., int] | int) -> None:

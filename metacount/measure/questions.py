@@ -7,6 +7,7 @@ spread evenly over experts. A question that has no such answer is an error, neve
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ class Ordinary:
 
     def __init__(self, last_position: int) -> None:
         self._last = last_position
-        self._said: dict[int, tuple[Tensor, Any]] = {}  # holds the tensor: ids are used again
+        # the tensor as well, weakly: ids are used again, and nobody is to be kept alive
+        self._said: dict[int, tuple[ref[Tensor], Any]] = {}
         self._choices = 0
         self._experts = self._turn = 0
         self.assumed: set[str] = set()
@@ -40,18 +42,19 @@ class Ordinary:
         """Remember what a later question may be about."""
         packet = func.overloadpacket
         if packet in (aten.any, aten.all, aten._is_all_true):
-            self._said[id(out)] = (out, packet is not aten.any)
+            self._said[id(out)] = (ref(out), packet is not aten.any)
         elif packet is aten.max and isinstance(out, Tensor) and not out.is_floating_point():
-            self._said[id(out)] = (out, self._last)
+            self._said[id(out)] = (ref(out), self._last)
         elif packet is aten.topk:
             self._choices = out[0].numel()
 
     def item(self, asked: Tensor) -> Any:
         """The value of a tensor of one value."""
-        if id(asked) not in self._said:
+        known, said = self._said.get(id(asked), (None, None))
+        if known is None or known() is not asked:
             raise NeedsData(f"the code asks for the value of a {asked.dtype} computed from data")
         self.assumed.add("assumed full sequences without padding")
-        return self._said[id(asked)][1]
+        return said
 
     def nonzero(self, asked: Tensor, n_experts: int | torch.SymInt | None) -> Tensor:
         """Indices of what is not zero: all experts of a list, or one expert's share of choices.

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 # Where torch keeps "this function with the compiler switched off" once it has asked the compiler.
 SLOT = "__dynamo_disable"
@@ -189,3 +191,48 @@ def unhook(module: nn.Module) -> None:
     for name in vars(module):
         if name.endswith("_hooks") or "_hooks_" in name:
             vars(module)[name].clear()
+
+
+def next_node_number() -> int:
+    """The number of the next node that this thread adds to autograd's graph."""
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+def running_node_number() -> int | None:
+    """The number of the node whose backward runs; None of one that belongs to no operator."""
+    node = torch._C._current_autograd_node()
+    return None if node is None or "AccumulateGrad" in node.name() else node._sequence_nr()
+
+
+def graph_names(root: Tensor) -> dict[int, str]:
+    """The names of the nodes behind a tensor, by their numbers."""
+    found: dict[int, str] = {}
+    waiting: list[Any] = [root.grad_fn]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found[node._sequence_nr()] = node.name()
+        waiting += [above for above, _ in node.next_functions]
+    return found
+
+
+def cpu_fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool) -> bool:
+    """Whether torch's CPU would run these heads by its fused attention: asked of small ones."""
+
+    def small(x: Tensor) -> Tensor:
+        return torch.empty(1, x.shape[1], 2, x.shape[-1], dtype=x.dtype, device="cpu")
+
+    with unwatched():
+        like = None
+        if mask is not None:
+            like = torch.empty(2, 2, dtype=mask.dtype, device="cpu")
+            like.requires_grad_(mask.requires_grad)
+        grouped = q.shape[1] != k.shape[1]
+        choice = torch._fused_sdp_choice(
+            small(q), small(k), small(v), like, 0.0, causal, enable_gqa=grouped
+        )
+    return bool(choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)

@@ -114,7 +114,9 @@ def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
         return torch.bmm(weight_EMD[expert_R], x_RD.unsqueeze(-1)).squeeze(-1)
     # an empty start: there may be no rows at all
     parts = [x_RD.new_empty(0, weight_EMD.shape[1])]
-    parts += [rows @ weight_EMD[e].T for e, rows in enumerate(x_RD.split(counts)) if len(rows)]
+    # unbound at once: the gradient of each slice alone would be as large as all of them
+    each = zip(x_RD.split(counts), weight_EMD.unbind(), strict=True)
+    parts += [rows @ weight_MD.T for rows, weight_MD in each if len(rows)]
     return torch.cat(parts)
 
 
@@ -157,17 +159,18 @@ class Experts(nn.Module):
         counts = [] if x_ND.is_meta else expert_R.bincount(minlength=self.n_experts).tolist()
         weight_R1 = weights_Nk.flatten()[order].unsqueeze(-1).to(x_ND.dtype)
         x_RD = x_ND[token_R] * weight_R1 if self.weigh_input else x_ND[token_R]
-        hidden = self._rows(x_RD, self.up_name, expert_R, counts)
+        hidden = self.rows(x_RD, self.up_name, expert_R, counts)
         if self.gated:
             gate_RM, up_RM = hidden.chunk(2, dim=-1)
             hidden = gate(gate_RM, up_RM, self.activation, self.swish_beta)
         else:
             hidden = activate(hidden, self.activation, self.swish_beta)
-        y_RD = self._rows(hidden, "down_proj", expert_R, counts)
+        y_RD = self.rows(hidden, "down_proj", expert_R, counts)
         y_RD = y_RD if self.weigh_input else y_RD * weight_R1
         return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
 
-    def _rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
+    def rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
+        """Rows [R, D] times the matrix of that name of their experts, with its bias: [R, M]."""
         y = apply_rows(x_RD, self.get_parameter(name), expert_R, counts)
         bias_EM = getattr(self, f"{name}_bias")
         return y if bias_EM is None else y + bias_EM[expert_R]

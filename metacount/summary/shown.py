@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.flow import result
+from metacount.training import result as training
 
 
 class Flow(result.Flow):
@@ -12,3 +13,12 @@ class Flow(result.Flow):
         from metacount.views.flow import flow_text
 
         return flow_text(self)
+
+
+class Training(training.Training):
+    """What one training step showed."""
+
+    def __str__(self) -> str:
+        from metacount.views.train import train_text
+
+        return train_text(self)

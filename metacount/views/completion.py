@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from metacount.claims.finding import Claim
 
 MODELS = frozenset(["MODEL", "A", "B"])  # names, or files
+# Options of `train` whose words stand in a table of its setup.
+TRAINING = {"optimizer": "OPTIMIZERS", "attention": "ATTENTIONS",
+            "checkpointing": "CHECKPOINTINGS", "loss": "LOSSES"}  # fmt: skip
 FILE_METAVARS = MODELS | {"FILE", "DIR", "RESULTS", "OLD"}
 LISTS = frozenset(["NAMES", "NAME,..."])  # words with commas between them
 
@@ -105,6 +108,8 @@ def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
     }
     if (command, dest) in special:
         return special[command, dest]()
+    if command == "train" and dest in TRAINING:
+        return _training(dest)
     if dest == "quantity":
         from metacount.textbook.closed_form import COUNTS
 
@@ -116,6 +121,13 @@ def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
     if metavar in MODELS or dest == "like":
         return _models()
     return _settings() if metavar == "FIELD=VALUE" else ()
+
+
+def _training(dest: str) -> Iterable[str]:
+    from metacount.training import setup
+
+    known: dict[str, str] = getattr(setup, TRAINING[dest])
+    return known
 
 
 def _claims() -> tuple[Claim, ...]:

@@ -11,10 +11,12 @@ from metacount.many.survey import SURVEYED, SurveyRow
 from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 DASH = "-"
-HEADS = ("type", "kind", "class", "params", "active", "prefill", "decode", "kv cache", "state", "")
+HEADS = ("type", "kind", "class", "params", "active", "prefill", "decode", "kv cache", "state",
+         "backward", "kept", "")  # fmt: skip
 
-ALIGN = "<<<>>>>>><"
+ALIGN = "<<<>>>>>>>><"
 LEFT_OUT = tuple(map(HEADS.index, ("class", "state", "decode", "kv cache", "active", "prefill")))
+TRAINED = tuple(map(HEADS.index, ("backward", "kept")))
 
 
 def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
@@ -25,10 +27,12 @@ def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
     if not rows:
         return ""
     body = [_cells(row) for row in rows]
-    kept = _fitting(body)
+    trained = any(row.backward_matmul_flops is not None for row in rows)
+    asked = [i for i in range(len(HEADS)) if trained or i not in TRAINED]
+    kept = _fitting(body, asked)
     shown = [[row[i] for i in kept] for row in body]
     parts = [table([HEADS[i] for i in kept], shown, "".join(ALIGN[i] for i in kept))]
-    left = [head for i, head in enumerate(HEADS) if i not in kept]
+    left = [HEADS[i] for i in asked if i not in kept]
     if left:
         said = f"with more width, or --json: {', '.join(left)}"
         parts.append(paragraph("columns", said, columns()))
@@ -45,15 +49,17 @@ def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
         f"recurrent state after them, in {run.dtype}; FLOPs are matrix products, 2 per "
         "multiply-add; each class is built from its default config, on the meta device"
     )
+    if trained:
+        note += "; backward and what it keeps of a training step, with attention written out"
     parts.append(paragraph("figures", note, columns()))
     if interrupted:
         parts.append([bold(interrupted)])
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _fitting(body: Sequence[Sequence[str]]) -> list[int]:
+def _fitting(body: Sequence[Sequence[str]], asked: list[int]) -> list[int]:
     """The columns that fit the width; what is left out first can be done without best."""
-    kept = list(range(len(HEADS)))
+    kept = list(asked)
     for gone in LEFT_OUT:
         heads, rows = [HEADS[i] for i in kept], [[row[i] for i in kept] for row in body]
         if width_of(heads, rows) <= columns():
@@ -73,6 +79,8 @@ def _cells(row: SurveyRow) -> tuple[str, ...]:
         _or_dash(row.decode_matmul_flops, units.flops),
         _or_dash(row.kv_cache_bytes, units.gib),
         _or_dash(row.state_bytes, units.gib),
+        _or_dash(row.backward_matmul_flops, units.flops),
+        _or_dash(row.activation_bytes, units.gib),
         "falls short" if row.shortfall else "",
     )
 

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from metacount.many.survey import SurveyRow, measure_type, survey, survey_types
+import metacount
+from metacount.many.survey import SURVEYED, SurveyRow, measure_type, survey, survey_types
 from metacount.views.survey import survey_data, survey_text
 
 
@@ -79,3 +80,16 @@ def test_the_table_holds_every_row_and_reason() -> None:
     assert "124,439,808" in text
     assert "it is late" in text
     assert survey_data(rows)[0]["params"] == 124_439_808
+
+
+def test_a_step_is_trained_where_it_is_asked_for() -> None:
+    row = measure_type("causal-LM", "gpt2", training=True)
+    assert row.matmul_flops is not None and row.activation_bytes is not None
+    assert row.backward_matmul_flops == 2 * row.matmul_flops
+    kept = metacount.train({"model_type": "gpt2"}, SURVEYED).activation_bytes
+    assert row.activation_bytes == kept and not row.shortfall
+    assert "23.9 GFLOP" in survey_text([row])
+    row = measure_type("causal-LM", "reformer", training=True)
+    assert row.matmul_flops is not None and row.backward_matmul_flops is None
+    assert row.shortfall.startswith("not trained: transformers' forward fails")
+    assert "backward" not in survey_text([row]).partition("\n")[0]

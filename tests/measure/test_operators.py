@@ -92,6 +92,9 @@ def test_elementwise_work_is_free_by_convention() -> None:
 aten = torch.ops.aten
 PAIRS = 2 * (2 * 6 * 5 * 11) * (7 + 13)  # 2·6 heads, 5 × 11 pairs, widths of keys and of values
 ATTENTION = [(2, 6, 5, 7), (2, 3, 11, 7), (2, 3, 11, 13)]
+# scores anew and gradients of q and of k, 7 wide; gradients of weights and of v, 13 wide
+BACKWARD_PAIRS = 2 * (2 * 6 * 5 * 11) * (3 * 7 + 2 * 13)
+BACKWARD = [(2, 6, 5, 13), *ATTENTION]
 BY_HAND = {
     aten.mm: ([(3, 5), (5, 7)], 2 * 3 * 5 * 7),
     aten._int_mm: ([(3, 5), (5, 7)], 2 * 3 * 5 * 7),
@@ -113,6 +116,11 @@ BY_HAND = {
     aten._scaled_dot_product_attention_math: (ATTENTION, PAIRS),
     aten._scaled_dot_product_attention_math_for_mps: (ATTENTION, PAIRS),
     aten._scaled_dot_product_fused_attention_overrideable: (ATTENTION, PAIRS),
+    aten._scaled_dot_product_flash_attention_backward: (BACKWARD, BACKWARD_PAIRS),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (BACKWARD, BACKWARD_PAIRS),
+    aten._scaled_dot_product_efficient_attention_backward: (BACKWARD, BACKWARD_PAIRS),
+    aten._scaled_dot_product_cudnn_attention_backward: (BACKWARD, BACKWARD_PAIRS),
+    aten._scaled_dot_product_fused_attention_overrideable_backward: (BACKWARD, BACKWARD_PAIRS),
 }
 
 
@@ -131,12 +139,26 @@ def test_every_price_by_hand(packet: object) -> None:
 def test_other_shapes_of_grouped_and_triangular_products() -> None:
     # rows meet one matrix each; each matrix its rows; anything else has no price
     assert priced(aten._grouped_mm, (6, 5), (4, 5, 7)) == 2 * 6 * 5 * 7
-    for shapes in (((6, 5), (5, 7)), ((4, 3, 5), (5, 7)), ((1, 4, 3, 5), (4, 5, 7))):
+    # the columns of one and the rows of the other are grouped: a weight's gradient
+    assert priced(aten._grouped_mm, (6, 5), (5, 7)) == 2 * 6 * 5 * 7
+    for shapes in (((4, 3, 5), (5, 7)), ((1, 4, 3, 5), (4, 5, 7))):
         with pytest.raises(UncountedOp, match="_grouped_mm of shapes"):
             priced(aten._grouped_mm, *shapes)
     assert priced(aten.linalg_solve_triangular, (2, 5, 5), (5, 3)) == 2 * 2 * 3 * 10
     assert priced(aten.linalg_solve_triangular, (2, 1, 5, 5), (7, 5, 3)) == 2 * 14 * 3 * 10
     assert priced(aten.linalg_solve_triangular, (1, 1), (1, 3)) == 0
+
+
+def test_the_backward_of_a_convolution_is_one_for_each_gradient() -> None:
+    def run(*, trained: bool) -> None:
+        x = torch.randn(2, 6, 9, device="meta", requires_grad=True)
+        w = torch.randn(10, 3, 4, device="meta", requires_grad=trained)
+        with torch.enable_grad():
+            torch.nn.functional.conv1d(x, w, groups=2).sum().backward()
+
+    once = 2 * (2 * 10 * 6) * (3 * 4)  # 2·10·6 values, each of 3 channels and 4 places
+    assert sum(counted(lambda: run(trained=True)).values()) == 3 * once
+    assert sum(counted(lambda: run(trained=False)).values()) == 2 * once
 
 
 def test_questions_are_answered_as_for_an_ordinary_text() -> None:

@@ -20,7 +20,8 @@ FILES = {"measure/torch_private.py", "measure/others/transformers_private.py"}
 # names of operators are data: what they cost; the rest are methods of named tuples and of Python
 KNOWN = {"_replace", "_exit", "__name__"}
 OPERATORS = {"measure/operators.py", "measure/questions.py", "measure/others/flops.py",
-             "claims/judges/running.py"}  # fmt: skip
+             "claims/judges/running.py", "training/attention.py",
+             "training/counter.py"}  # fmt: skip
 
 
 def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
@@ -149,6 +150,38 @@ def test_a_grouped_product_multiplies() -> None:
     assert product.shape == (4, 8) and float(product.float().sum()) == 4 * 8 * 16
 
 
+def test_nodes_have_numbers_in_the_order_in_which_they_are_made() -> None:
+    ran: list[int | None] = []
+
+    class Seen(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            ran.append(private.running_node_number())
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3, requires_grad=True)
+    first = private.next_node_number()
+    y = x.exp()
+    second = private.next_node_number()
+    z = y.sum()
+    assert private.graph_names(z)[first] == "ExpBackward0"
+    assert private.graph_names(z)[second] == "SumBackward0"
+    assert private.running_node_number() is None
+    with Seen():
+        z.backward()
+    # what makes the first gradient is of no node, nor is what puts the last one down
+    assert [number for number in dict.fromkeys(ran) if number is not None] == [second, first]
+
+
+def test_the_cpu_fuses_heads_of_one_width() -> None:
+    def heads(n: int, width: int) -> torch.Tensor:
+        return torch.empty(2, n, 7, width, dtype=torch.bfloat16, device="meta")
+
+    mask = torch.empty(7, 7, dtype=torch.bool, device="meta")
+    assert private.cpu_fuses(heads(6, 8), heads(6, 8), heads(6, 8), None, causal=True)
+    assert private.cpu_fuses(heads(6, 8), heads(2, 8), heads(2, 8), mask, causal=False)
+    assert not private.cpu_fuses(heads(6, 8), heads(6, 8), heads(6, 4), None, causal=True)
+
+
 def test_private_names_of_transformers() -> None:
     code = """
 import torch
@@ -156,7 +189,7 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig
 from metacount.measure.others import transformers_private as theirs
 config = LlamaConfig()
 theirs.use_eager_attention(config)
-assert config._attn_implementation == "eager"
+assert config._attn_implementation == theirs.attention_way(config) == "eager"
 before = config._experts_implementation
 with theirs.experts_as(config, "batched_mm"):
     assert config._experts_implementation == "batched_mm"

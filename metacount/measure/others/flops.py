@@ -32,11 +32,15 @@ class CounterByClass(FlopCounter):
 
     def answer(self, func: Any, args: Any) -> Any:
         """What an ordinary run answers to a question about data."""
+        return self.answer_in(func, args, self._path)
+
+    def answer_in(self, func: Any, args: Any, path: list[nn.Module]) -> Any:
+        """What it answers where the last module of `path` asks."""
         packet = func.overloadpacket
         if packet is aten._local_scalar_dense and args[0].is_meta:
             return self.ordinary.item(args[0])
         if packet is aten.nonzero and args[0].is_meta:
-            return self.ordinary.nonzero(args[0], self._n_experts())
+            return self.ordinary.nonzero(args[0], self._n_experts(path))
         return NotImplemented
 
     def note(self, func: Any, args: Any, out: Any) -> None:
@@ -66,9 +70,9 @@ class CounterByClass(FlopCounter):
             charge = Charge(self._running(), "moe", IDLE, detail)
             self.ran[charge] += flops - flops // n_experts * chosen
 
-    def _n_experts(self) -> int | torch.SymInt | None:
+    def _n_experts(self, path: list[nn.Module]) -> int | torch.SymInt | None:
         """The number of experts that the running module, or one around it, says it has."""
-        for module in reversed(self._path[-3:]):
+        for module in reversed(path[-3:]):
             for name in ("total_experts", "num_experts", "moe_num_experts"):
                 value = getattr(module, name, None)
                 if isinstance(value, int | torch.SymInt):

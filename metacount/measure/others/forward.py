@@ -223,7 +223,7 @@ class Runner:
         """One forward over `length` tokens, from a cache if there is one; and the cache after."""
         seen = 0 if cache is None else self._workload.seq_len - length
         counter = self.counter(self._roles, last_position=seen + length - 1)
-        given = self._inputs(length, seen, cache)
+        given = self.inputs(length, seen, cache)
         with quiet(), counter.watching(self._model), self._folding.counting(counter):
             out = self._model(**given)
         self._memory = getattr(out, "encoder_last_hidden_state", self._memory)
@@ -235,7 +235,8 @@ class Runner:
         own = given.get("past_key_values")
         return counter, own if own is not None and measure_cache(own).by_name else None
 
-    def _inputs(self, length: int, seen: int, cache: Any) -> dict[str, Any]:
+    def inputs(self, length: int, seen: int = 0, cache: Any = None) -> dict[str, Any]:
+        """What a forward over `length` tokens is given, `seen` of them before being in a cache."""
         name, takes = type(self._model).__name__, self._takes
         rows = self._workload.batch_size
         if name in ROWS:

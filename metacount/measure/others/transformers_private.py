@@ -21,6 +21,12 @@ def use_eager_attention(config: Any) -> None:
     config._attn_implementation = "eager"
 
 
+def attention_way(config: Any) -> str:
+    """How attention runs, by transformers' name for the way."""
+    way: str = config._attn_implementation
+    return way
+
+
 @contextmanager
 def experts_as(config: Any, way: str | None) -> Iterator[None]:
     """Run experts in a way of transformers' (`batched_mm`) inside; None leaves it as it is.

@@ -1,0 +1,86 @@
+"""Runs attention by a fused kernel on meta: which kernel, and with what it is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from metacount.errors import InputError
+from metacount.measure.torch_private import cpu_fuses
+
+aten = torch.ops.aten
+
+
+class FusedAttention(TorchFunctionMode):
+    """Inside, `scaled_dot_product_attention` of tensors on meta runs by one kernel.
+
+    On meta torch writes it out, which no device does that has a kernel for it.
+    """
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self._run = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the kernel, or let torch."""
+        given = kwargs or {}
+        if func is F.scaled_dot_product_attention and self._run is not None:
+            q = args[0] if args else given["query"]
+            if q.is_meta:
+                return self._run(*args, **given)
+        return func(*args, **given)
+
+
+def as_on_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The operators that torch's CPU runs: its fused kernel, or the products where it has none."""
+    plain = query.dim() == 4 and not dropout_p
+    if not plain or not cpu_fuses(query, key, value, attn_mask, causal=is_causal):
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        kept, hidden = (
+            torch.scalar_tensor(x, dtype=query.dtype, device="meta") for x in (0.0, -torch.inf)
+        )
+        attn_mask = torch.where(attn_mask, kept, hidden)
+    out: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )[0]
+    return out
+
+
+def by_flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """CUDA's flash attention, which takes no mask; values as wide as keys, filled with zeros."""
+    if attn_mask is not None or dropout_p:
+        raise InputError("flash attention takes no mask and no dropout here: choose sdpa or eager")
+    width = value.shape[-1]
+    if width != query.shape[-1]:
+        value = F.pad(value, (0, query.shape[-1] - width))
+    out: Tensor = aten._scaled_dot_product_flash_attention(
+        query, key, value, 0.0, is_causal, False, scale=scale
+    )[0]
+    return out[..., :width] if width != query.shape[-1] else out

@@ -1,0 +1,107 @@
+"""Puts `torch.utils.checkpoint` around the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from metacount.measure.operators import multiplies
+from metacount.measure.torch_private import tree_flatten, tree_leaves, tree_unflatten
+
+
+class Watch(Protocol):
+    """Who wants to know what checkpointing keeps, and when it runs a layer again."""
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        """The inputs of a layer are kept."""
+
+    def result(self, tensors: list[Tensor]) -> None:
+        """The results of an operator are kept."""
+
+    def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
+        """Inside, a layer's forward is run again."""
+
+
+class Unwatched:
+    """Nobody wants to know."""
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        """Nothing."""
+
+    def result(self, tensors: list[Tensor]) -> None:
+        """Nothing."""
+
+    def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
+
+
+Modes = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def checkpointed(layers: list[nn.Module], way: str, watch: Watch, modes: Modes) -> Iterator[None]:
+    """Inside, each layer keeps what `way` (none, selective, full) says, and recomputes the rest.
+
+    `modes` are those that a forward runs in: the backward, which runs it again, has none.
+    """
+    if way == "none":
+        yield
+        return
+    before = {id(layer): vars(layer).get("forward") for layer in layers}
+    for layer in layers:
+        vars(layer)["forward"] = _checkpointed(layer, way == "selective", watch, modes)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            own = before[id(layer)]
+            if own is None:
+                del vars(layer)["forward"]
+            else:
+                vars(layer)["forward"] = own
+
+
+def _checkpointed(
+    layer: nn.Module, selective: bool, watch: Watch, modes: Modes
+) -> Callable[..., Any]:
+    forward = layer.forward
+
+    def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> bool:
+        keeps = multiplies(func)
+        if keeps:
+            watch.result([t for t in tree_leaves(context.op_output) if isinstance(t, Tensor)])
+        return keeps
+
+    def contexts() -> tuple[Any, Any]:
+        if not selective:
+            return nullcontext(), _all(watch.recomputing(layer), modes())
+        first, again = create_selective_checkpoint_contexts(policy)
+        return first, _all(watch.recomputing(layer), modes(), again)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves, shape = tree_flatten((args, kwargs))
+        watch.inputs([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+
+        def again(*given: Any) -> Any:
+            plain, named = tree_unflatten(given, shape)
+            return forward(*plain, **named)
+
+        # our models draw nothing at random, and on meta nobody does: no generator has a state
+        return checkpoint(
+            again, *leaves, use_reentrant=False, preserve_rng_state=False, context_fn=contexts
+        )
+
+    return run
+
+
+@contextmanager
+def _all(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield

@@ -1,0 +1,223 @@
+"""The one counter over a whole step: FLOPs of each phase, and what autograd keeps of the forward.
+
+A node of autograd's graph has a number that grows as the forward makes nodes. Noting the number at
+every beginning and end of a module says which module made a node: so the products of the backward,
+and what it keeps, are put down to modules and roles exactly, not by the order in which they come.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from metacount.measure.counter import Charge, FlopCounter
+from metacount.measure.roles import ROLES
+from metacount.measure.torch_private import (
+    graph_names,
+    next_node_number,
+    running_node_number,
+    tree_leaves,
+)
+from metacount.training.memory import Ledger
+
+FORWARD, LOSS, BACKWARD, OPTIMIZER = "forward", "loss", "backward", "optimizer"
+PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
+RECOMPUTE = "recompute"  # of FLOPs: run once more in the backward, for what was not kept
+INPUT_OF_LAYER = "input of a checkpointed layer"
+KEPT_RESULT = "result kept by selective checkpointing"
+
+aten = torch.ops.aten
+
+
+class Kept(NamedTuple):
+    """Who keeps a storage for the backward: module, role, and the node of autograd."""
+
+    module: str
+    role: str
+    operator: str
+
+
+class RoleBook:
+    """What a kind of modules says of itself: whose work it is, and answers to questions of data."""
+
+    def role(self, path: list[nn.Module]) -> str | None:
+        """The role of what the last module of `path` computes."""
+        return None
+
+    def counts(self, path: list[nn.Module]) -> bool:
+        """Whether what runs belongs to the figures."""
+        return True
+
+    def answer(self, func: Any, args: Any, path: list[nn.Module]) -> Any:
+        """What an operator gives that cannot run without data; `NotImplemented` lets it run."""
+        return NotImplemented
+
+    def note(self, func: Any, out: Any) -> None:
+        """Remember what a later question may be about."""
+
+
+class StepCounter(FlopCounter):
+    """Counts inside `with counter.watching(model):`, phase by phase.
+
+    A charge's detail is its phase and whether it belongs to the figures.
+    """
+
+    def __init__(self, book: RoleBook, ledger: Ledger, place_of: Callable[[str], str]) -> None:
+        super().__init__()
+        self.book, self.ledger, self._place_of = book, ledger, place_of
+        self.phase = FORWARD
+        self.fused = 0  # fused attention operators that ran
+        self.kept: dict[int, Kept] = {}  # by the number of the storage
+        self._node_of: dict[int, int] = {}  # the autograd node that keeps a storage
+        self._aside: set[int] = set()  # storages that are no activations: parameters, buffers
+        self._recomputing = False
+        self._starts: list[int] = []  # numbers of nodes, from which on ...
+        self._makers: list[tuple[str, str | None]] = []  # ... this module and role make them
+
+    def leave_out(self, tensors: list[Tensor]) -> None:
+        """Storages that nobody keeps for the backward alone."""
+        self._aside |= self.ledger.numbers(tensors)
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What runs inside belongs to a phase."""
+        self.phase = phase
+        self.ledger.mark(phase, "")
+        self._note_maker()
+        yield
+
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+        """The role of what the last module of `path` computes, and the phase."""
+        phase = RECOMPUTE if self._recomputing else self.phase
+        return self.book.role(path), (phase, self.book.counts(path))
+
+    def answer(self, func: Any, args: Any) -> Any:
+        """What an operator gives that cannot run without data."""
+        if self.phase == OPTIMIZER:
+            # it scales an update; no size depends on it
+            asks = func.overloadpacket is aten._local_scalar_dense and args[0].is_meta
+            return 1.0 if asks else NotImplemented
+        found = self.book.answer(func, args, self._path)
+        if isinstance(found, Tensor):
+            self.ledger.number(found)
+        return found
+
+    def note(self, func: Any, args: Any, out: Any) -> None:
+        """Follow what the operator made."""
+        maker = self._maker()
+        self.ledger.mark(self.phase, self._place_of(maker[0]) if maker else self._last_place)
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor):
+                self.ledger.number(made)
+        self.book.note(func, out)
+
+    _last_place = ""
+
+    def _maker(self) -> tuple[str, str | None] | None:
+        """The module and role at work: of the running module, or of the node that runs."""
+        if self.phase == BACKWARD and not self._recomputing:
+            number = running_node_number()
+            at = -1 if number is None else bisect_right(self._starts, number) - 1
+            found = self._makers[at] if at >= 0 else None
+        else:
+            found = (self._running(), None)
+        if found is not None:
+            self._last_place = self._place_of(found[0])
+        return found
+
+    def _running(self) -> str:
+        """The name of the innermost running module; outside of all, the loss is one."""
+        return super()._running() or (LOSS if self.phase == LOSS else "")
+
+    def charge(self, packet: Any, args: Any, flops: int) -> None:
+        """Put FLOPs down to the running module, in the backward to the one that made the node."""
+        if "attention" in str(packet):
+            self.fused += 1
+        if self.phase == BACKWARD and not self._recomputing:
+            module, role = self._maker() or ("", None)
+            self.ran[Charge(module, role, str(packet), (BACKWARD, True))] += flops
+        else:
+            super().charge(packet, args, flops)
+
+    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """A module's forward begins."""
+        super().entered(module, args)
+        self._note_maker()
+
+    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        """A module's forward ends."""
+        super().left(module, args, out)
+        self._note_maker()
+
+    def _note_maker(self) -> None:
+        number, maker = next_node_number(), (self._running(), self.book.role(self._path))
+        if self._starts and self._starts[-1] == number:
+            self._makers[-1] = maker
+        else:
+            self._starts.append(number)
+            self._makers.append(maker)
+
+    @contextmanager
+    def recomputing(self, layer: nn.Module) -> Iterator[None]:
+        """What runs inside is a checkpointed layer's forward once more."""
+        depth, self._recomputing = len(self._path), True
+        self.entered(layer, ())
+        try:
+            yield
+        finally:
+            del self._path[depth:]
+            self._note_maker()
+            self._recomputing = False
+
+    def keep(self, tensors: list[Tensor], operator: str) -> None:
+        """Tensors that the backward keeps, though no node of autograd does."""
+        for tensor in tensors:
+            number = self.ledger.number(tensor)
+            if number not in self._aside:
+                role = self.book.role(self._path) or "other"
+                self.kept.setdefault(number, Kept(self._running(), role, operator))
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """A node of autograd keeps a tensor; the first that does is the one that is told."""
+        number = self.ledger.number(tensor)
+        if number not in self._aside and number not in self.kept:
+            self.keep([tensor], "")
+            self._node_of[number] = next_node_number() - 1
+        # a node's own result would hold the node that holds it
+        return tensor.detach()
+
+    def name_keepers(self, loss: Tensor) -> None:
+        """Say of what is kept which node keeps it, and forget what nobody keeps any more."""
+        names = graph_names(loss)
+        living = self.ledger.living()
+        self.kept = {number: kept for number, kept in self.kept.items() if number in living}
+        for number, kept in self.kept.items():
+            if number in self._node_of:
+                name = names.get(self._node_of[number], "")
+                self.kept[number] = kept._replace(operator=name)
+
+    def flops(self, phase: str, by: str) -> dict[str, int]:
+        """FLOPs of a phase by `role`, `operator` or `module`."""
+        found: Counter[str] = Counter()
+        for charge, flops in self.ran.items():
+            if charge.detail == (phase, True):
+                found[getattr(charge, by) or ("other" if by == "role" else "")] += flops
+        return in_order(found) if by == "role" else dict(found)
+
+    def kept_bytes(self, by: str) -> dict[str, int]:
+        """Bytes that the backward keeps by `role`, `operator` or `module`."""
+        found: Counter[str] = Counter()
+        for number, kept in self.kept.items():
+            found[getattr(kept, by)] += self.ledger.bytes[number]
+        return in_order(found) if by == "role" else dict(found)
+
+
+def in_order(by_role: Counter[str]) -> dict[str, int]:
+    """Every role, in the order of the table of roles."""
+    return {role: by_role[role] for role in ROLES}

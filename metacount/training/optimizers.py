@@ -1,0 +1,93 @@
+"""Real optimizers over the trained parameters, with float32 master weights where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metacount.errors import InputError
+from metacount.training.setup import OPTIMIZERS, Setup
+
+RATE = 1e-3  # any: no size depends on it
+
+
+class Updates:
+    """The optimizer of one model: its state, the master weights, and a step."""
+
+    def __init__(self, setup: Setup, trained: dict[str, nn.Parameter], inner: set[str]) -> None:
+        """`trained` are parameters by name; `inner` names those of layers, for Muon."""
+        self._trained = trained
+        self._master: dict[str, nn.Parameter] = {}
+        if setup.master_weights:
+            self._master = {
+                name: nn.Parameter(p.detach().to(torch.float32)) for name, p in trained.items()
+            }
+        updated = self._master or trained
+        matrices = [p for name, p in updated.items() if name in inner and p.dim() == 2]
+        self.optimizers = made(setup, list(updated.values()), matrices)
+
+    def master_tensors(self) -> list[Tensor]:
+        """The float32 copies of parameters that the optimizer updates."""
+        return list(self._master.values())
+
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that the optimizer keeps between steps, each under its own name there."""
+        for optimizer in self.optimizers:
+            for held in optimizer.state.values():
+                for name, value in held.items():
+                    if isinstance(value, Tensor):
+                        yield name, value
+
+    def prepare(self) -> None:
+        """Have the state that a first step makes, by a step with gradients of no values."""
+        for p in (self._master or self._trained).values():
+            p.grad = torch.zeros_like(p)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """Update the parameters by their gradients, which are dropped."""
+        for name, master in self._master.items():
+            gradient = self._trained[name].grad
+            if gradient is not None:
+                master.grad = gradient.to(torch.float32)
+            # what was copied is dropped at once; what is float32 already is not copied
+            self._trained[name].grad = gradient = None
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, master in self._master.items():
+                self._trained[name].copy_(master)
+
+
+def made(
+    setup: Setup, updated: list[nn.Parameter], matrices: list[nn.Parameter]
+) -> list[torch.optim.Optimizer]:
+    """The optimizers of `torch.optim` that a setup means."""
+    if not updated:
+        raise InputError("nothing is trained: no parameter is left that is not frozen")
+    if setup.optimizer == "adam8bit":
+        raise InputError(
+            f"adam8bit ({OPTIMIZERS['adam8bit']}) is not in torch.optim, and its packed state has "
+            "no kernel on meta: choose adamw"
+        )
+    way: dict[str, Any] = {"lr": RATE, "foreach": setup.foreach}
+    if setup.optimizer == "adamw":
+        return [torch.optim.AdamW(updated, **way)]
+    if setup.optimizer == "adafactor":
+        return [torch.optim.Adafactor(updated, **way)]
+    if setup.optimizer == "muon":
+        muon = getattr(torch.optim, "Muon", None)
+        if muon is None:
+            raise InputError(f"this torch ({torch.__version__}) has no Muon: choose adamw")
+        chosen = {id(p) for p in matrices}
+        rest = [p for p in updated if id(p) not in chosen]
+        found = [muon(matrices, lr=RATE)] if matrices else []
+        return [*found, torch.optim.AdamW(rest, **way)] if rest else found
+    momentum = 0.9 if setup.optimizer == "sgd-momentum" else 0.0
+    return [torch.optim.SGD(updated, momentum=momentum, **way)]

@@ -1,0 +1,182 @@
+"""A module of transformers as a program that can be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metacount.errors import InputError
+from metacount.measure.others.flops import CounterByClass
+from metacount.measure.others.fold import folded
+from metacount.measure.others.forward import Runner, as_it_runs, kind_of
+from metacount.measure.others.params import routing
+from metacount.measure.others.quiet import quiet
+from metacount.measure.others.roles import Roles, told
+from metacount.measure.others.transformers_private import attention_way
+from metacount.measure.questions import ListQuestions, Ordinary
+from metacount.spec import Workload
+from metacount.training.attention import by_flash
+from metacount.training.counter import BACKWARD, RoleBook
+from metacount.training.setup import Setup
+from metacount.training.step import Program, measure_step, outermost_layers
+
+# Of our call of the kernel, among transformers' ways of attention; one with "flash" in its name
+# would be looked for among its own.
+NAME = "metacount_kernel"
+LAYER = "GradientCheckpointingLayer"  # the class of what transformers itself checkpoints
+GATHERED = "its experts run as batched products, which gather the weights of each token"
+NO_CACHE = "a training step keeps no cache"
+
+
+class BookByClass(RoleBook):
+    """Roles by class, and the answers of an ordinary run."""
+
+    def __init__(self, model: nn.Module, last_position: int) -> None:
+        roles = Roles(model)
+        roles.routed = routing(model)[0]
+        self.roles = roles
+        self._counter = CounterByClass(roles, last_position=last_position)
+
+    @property
+    def ordinary(self) -> Ordinary:
+        """What is answered, and what was assumed in doing so."""
+        return self._counter.ordinary
+
+    def role(self, path: list[nn.Module]) -> str | None:
+        """The role of the innermost module that has one."""
+        return self._counter.role_and_detail(path)[0]
+
+    def counts(self, path: list[nn.Module]) -> bool:
+        """Rotary tables are in no textbook's figure."""
+        return not self._counter.role_and_detail(path)[1]
+
+    def answer(self, func: Any, args: Any, path: list[nn.Module]) -> Any:
+        """What an ordinary run answers to a question about data."""
+        return self._counter.answer_in(func, args, path)
+
+    def note(self, func: Any, out: Any) -> None:
+        """Remember what a later question may be about."""
+        self.ordinary.note(func, out)
+
+
+def foreign_program(model: Any, workload: Workload, setup: Setup) -> Program:
+    """A training step of transformers' `model` (on meta) over a workload."""
+    book = BookByClass(model, workload.seq_len - 1)
+    with folded(model, enabled=False) as unfolded:
+        runner = Runner(model, workload, book.roles, kind_of(model), unfolded)
+    runner.no_cache = NO_CACHE
+    given = runner.inputs(workload.seq_len)
+    names = [name for name, value in given.items() if isinstance(value, Tensor)]
+    plain = {name: value for name, value in given.items() if name not in names}
+
+    def run(*tensors: Tensor) -> Any:
+        with quiet():
+            out = model(**dict(zip(names, tensors, strict=True)), **plain)
+        logits = getattr(out, "logits", None)
+        return out[0] if logits is None else logits
+
+    main = given.get("decoder_input_ids", given.get("input_ids"))
+    found = told(model, "get_output_embeddings")
+    head = found if isinstance(found, nn.Module) else None
+    return Program(
+        model=model,
+        inputs=tuple(given[name] for name in names),
+        run=run,
+        targets=None if head is None or main is None else torch.empty_like(main),
+        layers=layers_of(model),
+        head=head,
+        book=book,
+        context=lambda: as_trained(model, setup.attention),
+        modes=lambda: _modes(book.ordinary),
+    )
+
+
+def measure_backward(model: Any, workload: Workload) -> tuple[int, int, tuple[str, ...]]:
+    """FLOPs of the backward of transformers' `model`, bytes that it keeps, and what to say.
+
+    Eager attention, nothing recomputed; an optimizer without state, of which nothing is asked.
+    """
+    setup = Setup(optimizer="sgd")
+
+    def measure() -> tuple[int, int]:
+        found = measure_step(foreign_program(model, workload, setup), setup)
+        backward = sum(found.counter.flops(BACKWARD, "role").values())
+        return backward, found.ledger.sum(found.numbers["activations"])
+
+    (backward, kept), change, notes = as_it_runs(model, measure)
+    return backward, kept, (*notes, *said_of(model, change))
+
+
+def said_of(model: nn.Module, change: str) -> tuple[str, ...]:
+    """What has to be said of a model that ran under one of the changes that make it run."""
+    return (GATHERED,) if change and routing(model)[0] else ()
+
+
+@contextmanager
+def _modes(ordinary: Ordinary) -> Iterator[None]:
+    with torch.device("meta"), ListQuestions(ordinary):
+        yield
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that transformers itself would checkpoint; else children of outermost lists."""
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{layer}.") for layer in found)
+        if not inside and any(kind.__name__ == LAYER for kind in type(module).__mro__):
+            found[path] = module
+    return found or outermost_layers(model)
+
+
+@contextmanager
+def as_trained(model: Any, attention: str) -> Iterator[None]:
+    """Inside, attention runs in a way of transformers'."""
+    if attention == "eager":
+        yield
+        return
+    if attention == "flash":
+        _register()
+    before = attention_way(model.config)
+    try:
+        with quiet():
+            model.set_attn_implementation(NAME if attention == "flash" else attention)
+    except ValueError as error:
+        said = " ".join(str(error).split())[:160]
+        raise InputError(f"attention {attention}: {said}; choose eager") from None
+    try:
+        yield
+    finally:
+        with quiet():
+            model.set_attn_implementation(before)
+
+
+def _register() -> None:
+    """Make our call of the flash kernel one of transformers' ways of attention, without a mask."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, _flash)
+    AttentionMaskInterface.register(NAME, lambda *_, **__: None)
+
+
+def _flash(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers asks for it; windows are the kernel's own business."""
+    has = {name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None}
+    if has or attention_mask is not None:
+        what = ", ".join(sorted(has)) or "a mask of its own"
+        raise InputError(f"attention flash takes no {what}: choose sdpa or eager")
+    causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+    return by_flash(query, key, value, is_causal=causal, scale=scaling).transpose(1, 2), None

@@ -1,0 +1,218 @@
+"""From a model in any form to what a training step of it showed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from metacount.errors import InputError, SpecError
+from metacount.resolve import Model, TransformersOnly, any_of
+from metacount.spec import Request, Workload
+from metacount.tensors import DTYPES
+from metacount.textbook.count import fitted, said_of_too_many
+from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
+from metacount.training.result import Stage, Training
+from metacount.training.setup import Setup, check_dtypes
+from metacount.training.step import Measured, Program, measure_step
+
+if TYPE_CHECKING:
+    from metacount.resolve import Given
+
+# Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
+PARTS = ("parameters", "buffers", "master weights", "optimizer state", "gradients", "inputs",
+         "logits", "activations", "held")  # fmt: skip
+IN_WORK = "in work"
+STEP = "a step that is not the first: the optimizer's state is there when it begins"
+
+
+def train(
+    model: Given,
+    workload: Workload | Request | None = None,
+    setup: Setup | None = None,
+    *,
+    reference: bool = False,
+) -> Training:
+    """A training step of a model: our reference module's, of a config transformers' own."""
+    found, request = any_of(model), workload or Request()
+    if isinstance(found, Model) and (reference or found.source is None):
+        return _of_spec(found, request, setup or Setup())
+    if reference:
+        assert isinstance(found, TransformersOnly)
+        raise InputError(f"{found.name} has no reference module: {found.problem}")
+    return _of_config(found, request, setup or Setup())
+
+
+def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Training:
+    from metacount.modules.build import build
+
+    run = fitted(model.spec, request)
+    _check(run, setup)
+    return train_reference(build(model.spec, dtype=run.dtype), (model.id, model.name), run, setup)
+
+
+def train_reference(
+    module: Any, names: tuple[str, str], request: Workload | Request, setup: Setup
+) -> Training:
+    """A training step of a reference module (on meta) that is there already."""
+    from metacount.training.ours import reference_program
+
+    run = fitted(module.spec, request)
+    program = reference_program(module, run, setup)
+    notes = said_of_too_many(module.spec, run)
+    if module.spec.is_moe:
+        notes += ("tokens are spread evenly over experts",)
+    return told(names, "reference", program, run.to_dict(), setup, notes)
+
+
+def _of_config(
+    model: Model | TransformersOnly, request: Workload | Request, setup: Setup
+) -> Training:
+    from metacount.huggingface.module.model import build_transformers
+    from metacount.huggingface.module.witness import run_dtype
+    from metacount.verify.compare import fitted_outside
+
+    assert model.source is not None
+    run, why = fitted_outside(model.source, request)
+    _check(run, setup)
+    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    notes = (f"transformers: {choice}", *([why] if why else []))
+    return train_transformers(module, (model.id, model.name), run, setup, notes)
+
+
+def train_transformers(
+    module: nn.Module,
+    names: tuple[str, str],
+    run: Workload,
+    setup: Setup,
+    notes: tuple[str, ...] = (),
+) -> Training:
+    """A training step of a module of transformers' (on meta), in eval mode: without dropout."""
+    from metacount.huggingface.module.witness import shortfall
+    from metacount.measure.others.forward import as_it_runs
+    from metacount.training.others import BookByClass, foreign_program, said_of
+
+    module.eval()
+
+    def measure() -> Training:
+        program = foreign_program(module, run, setup)
+        found = told(names, "transformers", program, run.to_dict(), setup, notes)
+        assert isinstance(program.book, BookByClass)
+        said = tuple(sorted(program.book.ordinary.assumed))
+        return Training(**{**vars(found), "notes": found.notes + said})
+
+    try:
+        found, change, note = as_it_runs(module, measure)
+    except (InputError, SpecError):
+        raise
+    except Exception as error:
+        # whatever somebody else's code raises
+        raise InputError(f"{names[1]}: its training step was not run: {shortfall(error)}") from None
+    note += said_of(module, change)
+    return Training(**{**vars(found), "notes": found.notes + note})
+
+
+def _check(run: Workload, setup: Setup) -> None:
+    if run.dtype not in DTYPES:
+        raise SpecError("dtype", "is not one that a module is trained in", run.dtype,
+                        f"choose one of {', '.join(DTYPES)}")  # fmt: skip
+    check_dtypes(setup, run.dtype)
+
+
+def told(
+    names: tuple[str, str],
+    source: str,
+    program: Program,
+    workload: dict[str, Any],
+    setup: Setup,
+    notes: tuple[str, ...] = (),
+) -> Training:
+    """Measure a step of a program, and tell it."""
+    if setup.checkpointing != "none" and not program.layers:
+        raise InputError(f"checkpointing is of layers, and {names[1]} has none: leave it out")
+    found = measure_step(program, setup)
+    counter, ledger, numbers = found.counter, found.ledger, found.numbers
+    at, alive = ledger.peak()
+    by_module = counter.kept_bytes("module")
+    by_layer: Counter[str] = Counter()
+    for module, size in by_module.items():
+        by_layer[program.place_of(module)] += size
+    flops = {phase: counter.flops(phase, "role") for phase in (FORWARD, BACKWARD, RECOMPUTE)}
+    if program.targets is None and source != "given":
+        notes += ("it has no output head: the loss is the sum of its hidden states",)
+    return Training(
+        model=names[0],
+        name=names[1],
+        source=source,
+        workload=workload,
+        setup=setup.to_dict(),
+        params=found.params,
+        trainable_params=found.trainable,
+        param_bytes=ledger.sum(numbers["parameters"]),
+        buffer_bytes=ledger.sum(numbers["buffers"]),
+        master_weight_bytes=ledger.sum(numbers["master weights"]),
+        gradient_bytes=ledger.sum(numbers["gradients"]),
+        optimizer_bytes=sum(found.optimizer_state.values()),
+        optimizer_state=found.optimizer_state,
+        activation_bytes=ledger.sum(numbers["activations"]),
+        activation_bytes_by_role=counter.kept_bytes("role"),
+        activation_bytes_by_module=by_module,
+        activation_bytes_by_operator=counter.kept_bytes("operator"),
+        activation_bytes_by_layer=dict(by_layer),
+        held_bytes=ledger.sum(numbers["held"]),
+        logits_bytes=found.logits_bytes,
+        logits_float32_bytes=found.logits_float32_bytes,
+        matmul_flops=sum(flops[FORWARD].values()),
+        matmul_flops_by_role=flops[FORWARD],
+        backward_matmul_flops=sum(flops[BACKWARD].values()),
+        backward_matmul_flops_by_role=flops[BACKWARD],
+        backward_matmul_flops_by_operator=counter.flops(BACKWARD, "operator"),
+        backward_matmul_flops_by_module=counter.flops(BACKWARD, "module"),
+        recompute_matmul_flops=sum(flops[RECOMPUTE].values()),
+        recompute_matmul_flops_by_role=flops[RECOMPUTE],
+        optimizer_matmul_flops=sum(counter.flops(OPTIMIZER, "operator").values()),
+        peak_bytes=ledger.sum(alive),
+        peak_phase=at.phase,
+        peak_place=at.place,
+        peak_parts=_parts(found, alive),
+        timeline=tuple(Stage(**vars(span)) for span in ledger.spans()),
+        notes=(STEP, *_said(setup, found), *notes),
+        versions=_versions(source),
+    )
+
+
+def _parts(found: Measured, alive: set[int]) -> dict[str, int]:
+    """Bytes of the storages of a peak, by what they are."""
+    parts: dict[str, int] = {}
+    rest = set(alive)
+    for part in PARTS:
+        here = rest & found.numbers.get(part, set())
+        parts[part] = found.ledger.sum(here)
+        rest -= here
+    parts[IN_WORK] = found.ledger.sum(rest)
+    return parts
+
+
+def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
+    """What has to be said of a setup as it ran."""
+    said: list[str] = []
+    if setup.attention != "eager" and not found.counter.fused:
+        said.append(f"attention {setup.attention}: no fused operator ran; its code or its shapes "
+                    "have the products written out")  # fmt: skip
+    if setup.attention == "flash" and found.counter.fused:
+        said.append("flash attention: CUDA pads heads to a multiple of 8 wide; no padding is here")
+    if not setup.foreach and setup.optimizer in ("adamw", "sgd-momentum", "adafactor"):
+        said.append("the optimizer updates one tensor after the other; CUDA's default (foreach) "
+                    "holds temporaries of all of them")  # fmt: skip
+    return tuple(said)
+
+
+def _versions(source: str) -> dict[str, str]:
+    versions = {"torch": str(torch.__version__)}
+    if source == "transformers":
+        from metacount.huggingface.module.classes import version
+
+        versions["transformers"] = version()
+    return versions

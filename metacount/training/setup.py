@@ -1,0 +1,107 @@
+"""What a training step is made of beside the model and the workload, said without torch."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError, nearest
+from metacount.frozen import fields, frozen
+from metacount.spec import DTYPE_BYTES
+from metacount.spec.field import check_int
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+# Every choice, and what it means.
+OPTIMIZERS = {
+    "adamw": "torch.optim.AdamW",
+    "sgd": "torch.optim.SGD without momentum",
+    "sgd-momentum": "torch.optim.SGD with momentum 0.9",
+    "adafactor": "torch.optim.Adafactor",
+    "muon": "torch.optim.Muon for the matrices of the layers, AdamW for the rest",
+    "adam8bit": "torchao's AdamW8bit",
+}
+ATTENTIONS = {
+    "eager": "both products written out",
+    "sdpa": "torch's scaled_dot_product_attention, by the kernel that torch's CPU would choose",
+    "flash": "torch's flash-attention kernel of CUDA",
+}
+CHECKPOINTINGS = {
+    "none": "everything that the backward needs is kept",
+    "selective": "of each layer its input and the results of its matrix products are kept",
+    "full": "of each layer its input alone is kept",
+}
+LOSSES = {
+    "full": "cross-entropy of a float32 copy of all logits",
+    "chunked": "cross-entropy of a float32 copy of a chunk of the logits after the other, "
+    "each recomputed in the backward",
+}
+MAX_RANK = 2**20
+ALL_LINEAR = "all-linear"  # among LoRA's targets: every linear layer but the output head
+
+
+@frozen
+class Setup:
+    """How a step is trained: choices of the tables above, and what of the model is trained.
+
+    `grad_dtype` None is the parameters' own. `lora_rank` None trains the model itself; else it is
+    frozen, and adapters of that rank stand beside the linear layers called `lora_targets`.
+    `freeze` are paths or last names of modules and parameters that are not trained.
+    """
+
+    optimizer: str = "adamw"
+    master_weights: bool = False
+    grad_dtype: str | None = None
+    foreach: bool = False
+    attention: str = "eager"
+    checkpointing: str = "none"
+    loss: str = "full"
+    loss_chunks: int = 8
+    lora_rank: int | None = None
+    lora_targets: tuple[str, ...] = ("q_proj", "v_proj")
+    freeze: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("optimizer", OPTIMIZERS),
+            ("attention", ATTENTIONS),
+            ("checkpointing", CHECKPOINTINGS),
+            ("loss", LOSSES),
+        ):
+            check_choice(name, getattr(self, name), known)
+        if self.grad_dtype is not None:
+            check_choice("grad_dtype", self.grad_dtype, ("fp64", "fp32", "bf16", "fp16"))
+        check_int("loss_chunks", self.loss_chunks, 1, MAX_RANK)
+        if self.lora_rank is not None:
+            check_int("lora_rank", self.lora_rank, 1, MAX_RANK)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, in order."""
+        found = {name: getattr(self, name) for name in fields(type(self))}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+
+
+def check_choice(name: str, value: object, known: Any) -> None:
+    """Raise `SpecError` unless `value` is one of the words that are known."""
+    if value not in known:
+        remedy = nearest(str(value), known, f"choose one of {', '.join(known)}")
+        raise SpecError(name, "is unknown", value, remedy)
+
+
+def check_dtypes(setup: Setup, dtype: str) -> None:
+    """Raise `SpecError` where gradients, master weights and parameters do not go together.
+
+    >>> check_dtypes(Setup(master_weights=True), "bf16")
+    >>> check_dtypes(Setup(master_weights=True), "fp32")
+    Traceback (most recent call last):
+    metacount.errors.SpecError: master_weights is for 16-bit parameters: got 'fp32'; leave it out
+    """
+    if setup.master_weights and DTYPE_BYTES[dtype] > 2:
+        raise SpecError("master_weights", "is for 16-bit parameters", dtype, "leave it out")
+    grads = setup.grad_dtype or dtype
+    if grads != dtype and not setup.master_weights:
+        raise SpecError(
+            "grad_dtype",
+            f"must be that of the parameters ({dtype}), which the optimizer updates",
+            grads,
+            "choose master_weights too, or leave it out",
+        )

@@ -1,0 +1,273 @@
+"""Runs one training step of a program and measures it: forward, loss, backward, optimizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from metacount.measure.torch_private import tree_leaves
+from metacount.training.adapters import trainable
+from metacount.training.attention import FusedAttention
+from metacount.training.checkpointing import Unwatched, Watch, checkpointed
+from metacount.training.counter import (
+    BACKWARD,
+    FORWARD,
+    INPUT_OF_LAYER,
+    KEPT_RESULT,
+    LOSS,
+    OPTIMIZER,
+    RoleBook,
+    StepCounter,
+)
+from metacount.training.memory import Ledger
+from metacount.training.optimizers import Updates
+from metacount.training.setup import Setup
+
+
+@dataclass(kw_only=True)
+class Program:
+    """What is trained, and how its forward is run; on meta as well as on a device."""
+
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
+    run: Callable[..., Any]  # what the inputs give: logits, hidden states, or any tensors
+    targets: Tensor | None  # token numbers; None where the loss is the sum of what `run` gives
+    layers: dict[str, nn.Module]
+    head: nn.Module | None = None
+    book: RoleBook = field(default_factory=RoleBook)
+    # what the model is like from the forward to the backward, and the modes that a forward runs in
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    modes: Callable[[], AbstractContextManager[Any]] = nullcontext
+    _places: dict[str, str] = field(default_factory=dict)
+
+    def place_of(self, module: str) -> str:
+        """The layer that a module is in, by name; a module outside of layers is its own place."""
+        if module not in self._places:
+            parts = module.split(".")
+            paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
+            found = next((path for path in paths if path in self.layers), module)
+            self._places[module] = found
+        return self._places[module]
+
+
+def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The children of the lists of modules that are in no other list, by name."""
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{layer}.") for layer in found)
+        if isinstance(module, nn.ModuleList) and not inside:
+            found |= {f"{path}.{n}" if path else n: child for n, child in module.named_children()}
+    return found
+
+
+def loss_of(logits: Tensor, targets: Tensor, setup: Setup) -> Tensor:
+    """Mean cross-entropy over all positions, from a float32 copy of the logits."""
+    rows, wanted = logits.flatten(0, -2), targets.flatten()
+    if setup.loss == "full":
+        return F.cross_entropy(rows.float(), wanted)
+
+    def of_chunk(some: Tensor, those: Tensor) -> Tensor:
+        return F.cross_entropy(some.float(), those, reduction="sum")
+
+    n = setup.loss_chunks
+    chunks = zip(rows.chunk(n), wanted.chunk(n), strict=True)
+    parts = [
+        checkpoint(of_chunk, some, those, use_reentrant=False, preserve_rng_state=False)
+        for some, those in chunks
+    ]
+    return torch.stack(parts).sum() / wanted.numel()
+
+
+class Step:
+    """One step of a program under a setup, which runs on any device; measured by who watches."""
+
+    def __init__(self, program: Program, setup: Setup, watch: Watch | None = None) -> None:
+        self.program, self.setup = program, setup
+        self._watch = watch or Unwatched()
+        self._stack = ExitStack()
+        self.logits: list[int] = []
+
+    def __enter__(self) -> Step:
+        """Set the model up: what is trained and kept, and the optimizer."""
+        program, setup, stack = self.program, self.setup, self._stack
+        try:
+            stack.enter_context(trainable(program.model, setup, program.head))
+            self.trained = {
+                name: p for name, p in program.model.named_parameters() if p.requires_grad
+            }
+            self._set_grad_dtype()
+            self.updates = Updates(setup, self.trained, self._inner())
+            layers = list(program.layers.values())
+            stack.enter_context(checkpointed(layers, setup.checkpointing, self._watch, self._modes))
+        except BaseException:
+            stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the model as it was."""
+        self._stack.close()
+
+    def _set_grad_dtype(self) -> None:
+        from metacount.errors import InputError
+        from metacount.tensors import DTYPES
+
+        if self.setup.grad_dtype is None:
+            return
+        dtype = DTYPES[self.setup.grad_dtype]
+        for p in self.trained.values():
+            if dtype != p.dtype:
+                if not hasattr(p, "grad_dtype"):
+                    said = f"this torch ({torch.__version__}) keeps no gradients of another type"
+                    raise InputError(f"grad_dtype: {said} than the parameters'; leave it out")
+                p.grad_dtype = dtype
+                self._stack.callback(setattr, p, "grad_dtype", p.dtype)
+
+    def _inner(self) -> set[str]:
+        inside = tuple(f"{path}." for path in self.program.layers)
+        return {name for name in self.trained if name.startswith(inside)}
+
+    @contextmanager
+    def _modes(self) -> Iterator[None]:
+        """The modes that a forward runs in, also when a layer is run again in the backward."""
+        with self.program.modes(), FusedAttention(self.setup.attention):
+            yield
+
+    def forward(self) -> Any:
+        """What the model gives."""
+        with self._modes():
+            return self.program.run(*self.program.inputs)
+
+    def loss_of(self, out: Any) -> Tensor:
+        """The loss of what the model gave."""
+        targets = self.program.targets
+        if targets is not None:
+            return loss_of(out, targets, self.setup)
+        tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.requires_grad]
+        return torch.stack([t.float().sum() for t in tensors]).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A step that was run, and everything that was written down meanwhile."""
+
+    counter: StepCounter
+    ledger: Ledger
+    numbers: dict[str, set[int]]  # storages by what they are
+    optimizer_state: dict[str, int]
+    params: int
+    trainable: int
+    logits_bytes: int
+    logits_float32_bytes: int
+
+
+class _Watching:
+    """Tells the counter what checkpointing does."""
+
+    def __init__(self) -> None:
+        self.counter: StepCounter | None = None
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        if self.counter is not None:
+            self.counter.keep(tensors, INPUT_OF_LAYER)
+
+    def result(self, tensors: list[Tensor]) -> None:
+        if self.counter is not None:
+            self.counter.keep(tensors, KEPT_RESULT)
+
+    def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
+        assert self.counter is not None
+        return self.counter.recomputing(layer)
+
+
+def measure_step(program: Program, setup: Setup) -> Measured:
+    """Measure a step that is not the first: the optimizer's state is there when it begins."""
+    watch = _Watching()
+    with Step(program, setup, watch) as step:
+        model = program.model
+        warm_up = StepCounter(RoleBook(), Ledger(), program.place_of)
+        with warm_up.watching(model), warm_up.during(OPTIMIZER):
+            step.updates.prepare()
+        ledger = Ledger()
+        counter = StepCounter(program.book, ledger, program.place_of)
+        numbers = _there_before(ledger, step)
+        counter.leave_out([*model.parameters(), *model.buffers()])
+        watch.counter = counter
+        with counter.watching(model):
+            with step.program.context():
+                logits = _through_backward(step, counter, numbers)
+            with counter.during(OPTIMIZER):
+                step.updates.step()
+        state: Counter[str] = Counter()
+        for name, tensor in step.updates.state():
+            state[name] += tensor.untyped_storage().nbytes()
+        ledger.close()
+        return Measured(
+            counter=counter,
+            ledger=ledger,
+            numbers=numbers,
+            optimizer_state=dict(state),
+            params=sum(p.numel() for p in model.parameters()),
+            trainable=sum(p.numel() for p in step.trained.values()),
+            logits_bytes=logits[0],
+            logits_float32_bytes=logits[1],
+        )
+
+
+def _there_before(ledger: Ledger, step: Step) -> dict[str, set[int]]:
+    """The storages that the step finds, by what they are."""
+    program, updates = step.program, step.updates
+    targets = [] if program.targets is None else [program.targets]
+    return {
+        "parameters": ledger.numbers(program.model.parameters()),
+        "buffers": ledger.numbers(program.model.buffers()),
+        "master weights": ledger.numbers(updates.master_tensors()),
+        "optimizer state": ledger.numbers(t for _, t in updates.state()),
+        "inputs": ledger.numbers([*program.inputs, *targets]),
+    }
+
+
+def _through_backward(
+    step: Step, counter: StepCounter, numbers: dict[str, set[int]]
+) -> tuple[int, int]:
+    """Forward, loss and backward; returns the bytes of the logits and of their float32 copy."""
+    ledger = counter.ledger
+    with saved_tensors_hooks(counter.pack, lambda kept: kept):
+        with counter.during(FORWARD):
+            out = step.forward()
+        logits = out if step.program.targets is not None else None
+        sizes = (0, 0) if logits is None else _sizes(logits, step.setup)
+        numbers["logits"] = set() if logits is None else ledger.numbers([logits])
+        del logits
+        with counter.during(LOSS):
+            loss = step.loss_of(out)
+            del out
+    counter.name_keepers(loss)
+    counter.leave_out([loss])
+    before = ledger.living()
+    numbers["activations"] = set(counter.kept)
+    numbers["held"] = before - set().union(*numbers.values()) - ledger.numbers([loss])
+    with counter.during(BACKWARD):
+        loss.backward()
+        del loss
+    grads = [p.grad for p in step.trained.values() if p.grad is not None]
+    numbers["gradients"] = ledger.numbers(grads)
+    return sizes
+
+
+def _sizes(logits: Tensor, setup: Setup) -> tuple[int, int]:
+    values, wide = logits.numel(), 4 if logits.element_size() < 4 else 0
+    if setup.loss == "chunked":
+        rows = values // logits.shape[-1]
+        values_of_chunk = -(-rows // setup.loss_chunks) * logits.shape[-1]
+        return values * logits.element_size(), values_of_chunk * wide
+    return values * logits.element_size(), values * wide

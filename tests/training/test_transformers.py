@@ -1,0 +1,127 @@
+"""A step of transformers' own modules: a real one on the CPU against what was measured on meta."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from command_line import refused, run_json
+from test_reality import Alive
+
+import metacount
+from metacount import InputError, Setup, Workload
+from metacount.huggingface.module.model import build_transformers
+from metacount.measure.others.quiet import quiet
+from metacount.tensors import DTYPES
+from metacount.training.optimizers import Updates
+from metacount.training.others import as_trained
+from metacount.training.step import loss_of
+
+LLAMA = {"model_type": "llama", "hidden_size": 24, "num_hidden_layers": 3, "vocab_size": 101,
+         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
+         "intermediate_size": 40}  # fmt: skip
+GPT2 = {"model_type": "gpt2", "n_embd": 24, "n_layer": 3, "n_head": 6, "vocab_size": 101,
+        "n_positions": 37}  # fmt: skip
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+RUN = Workload(batch_size=3, seq_len=29, dtype="bf16")
+
+
+def on_cpu(config: dict[str, Any], dtype: str = "bf16") -> Any:
+    """The same class, really there."""
+    made, _ = build_transformers(config)
+    with quiet():
+        model = type(made)(made.config).eval()
+    for p in model.parameters():
+        p.data = p.data.to(DTYPES[dtype])
+    model.set_attn_implementation("eager")
+    return model
+
+
+def really(config: dict[str, Any], dtype: str, setup: Setup) -> tuple[int, int]:
+    """(kept, peak) of a real step, without anything of ours but the loss and the optimizer."""
+    torch.manual_seed(0)
+    model = on_cpu(config, dtype)
+    ids = torch.randint(0, 101, (3, 29))
+    targets = torch.randint(0, 101, (3, 29))
+    updates = Updates(setup, dict(model.named_parameters()), set())
+    updates.prepare()
+    alive = Alive()
+    state = [tensor for _, tensor in updates.state()]
+    for tensor in (*model.parameters(), *model.buffers(), *state, ids, targets):
+        alive.add(tensor)
+    before = alive.now
+    with as_trained(model, setup.attention), alive:
+        loss = loss_of(model(input_ids=ids, use_cache=False).logits, targets, setup)
+        kept = alive.now - before - loss.untyped_storage().nbytes()
+        loss.backward()
+        del loss
+        updates.step()
+    return kept, alive.most
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "choices"),
+    [
+        (LLAMA, "bf16", {}),
+        (LLAMA, "bf16", {"attention": "sdpa", "loss": "chunked"}),
+        # in float32: of 16 bits torch's CPU keeps a LayerNorm's statistics in 16, CUDA in 32
+        (GPT2, "fp32", {"optimizer": "sgd"}),
+        (MIXTRAL, "bf16", {"attention": "sdpa"}),
+    ],
+)
+def test_a_real_step_holds_what_was_measured(
+    config: dict[str, Any], dtype: str, choices: dict[str, Any]
+) -> None:
+    setup = Setup(**choices)
+    found = metacount.train(config, Workload(batch_size=3, seq_len=29, dtype=dtype), setup)
+    kept, peak = really(config, dtype, setup)
+    # tokens and targets were there before
+    assert (found.activation_bytes - 2 * 8 * 3 * 29, found.peak_bytes) == (kept, peak)
+    assert found.held_bytes == 0
+
+
+def test_both_sides_compute_the_same() -> None:
+    theirs, ours = (metacount.train(LLAMA, RUN, reference=way) for way in (False, True))
+    for figure in ("params", "gradient_bytes", "optimizer_bytes", "matmul_flops",
+                   "backward_matmul_flops", "logits_bytes"):  # fmt: skip
+        assert getattr(theirs, figure) == getattr(ours, figure)
+    assert theirs.backward_matmul_flops_by_role == ours.backward_matmul_flops_by_role
+    assert theirs.source == "transformers" and ours.source == "reference"
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "flash"])
+def test_a_fused_kernel_runs_in_each_layer(attention: str) -> None:
+    setup = Setup(attention=attention)
+    theirs, ours = (metacount.train(LLAMA, RUN, setup, reference=way) for way in (False, True))
+    eager = metacount.train(LLAMA, RUN)
+    assert theirs.activation_bytes < eager.activation_bytes
+    # one more product of attention's two, 6 heads and 8 wide
+    more = 3 * 2 * 3 * 6 * 29 * 29 * 8
+    assert theirs.backward_matmul_flops == eager.backward_matmul_flops + more
+    assert ours.backward_matmul_flops == theirs.backward_matmul_flops
+
+
+def test_a_model_in_hand_is_left_alone() -> None:
+    model = on_cpu(LLAMA)
+    model.train()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    found = metacount.train(model, Workload(batch_size=3, seq_len=29, dtype="bf16"))
+    assert found.activation_bytes == metacount.train(LLAMA, RUN).activation_bytes
+    assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+    assert model.training and all(p.grad is None for p in model.parameters())
+
+
+def test_adapters_stand_beside_their_layers() -> None:
+    found = metacount.train(LLAMA, RUN, Setup(lora_rank=4))
+    # A [4, 24] and B [48, 4] of queries, A [4, 24] and B [16, 4] of values, in 3 layers
+    assert found.trainable_params == 3 * (4 * (24 + 48) + 4 * (24 + 16))
+
+
+def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("train", "type:gemma2", "--seq", "8", "--attention", "sdpa")
+    assert "choose eager" in refused(capsys, *line)
+    with pytest.raises(InputError, match="takes no softcap"):
+        metacount.train({**LLAMA, "model_type": "gemma2"}, RUN, Setup(attention="flash"))
+    data = run_json(capsys, "train", "type:gpt2", "--seq", "8", "--optimizer", "sgd")
+    assert data["source"] == "transformers" and data["versions"]["transformers"]
