@@ -58,7 +58,7 @@ def nearest(word: str, known: Any, otherwise: str) -> str:
     """`did you mean ...` for the known words closest to `word`, or `otherwise`."""
     import difflib
 
-    close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=0.57)
     return f"did you mean {', '.join(close)}?" if close else otherwise
 
 

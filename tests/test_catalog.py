@@ -308,7 +308,8 @@ def test_structure_beyond_the_count() -> None:
         assert spec.embedding_scale == (math.sqrt(spec.d_model) if scaled else own), id
         t5 = family in ("T5", "Switch Transformer")
         assert (spec.attention_scale == 1.0) == t5, id
-        zero_centred = family.startswith("Gemma") or family in ("Qwen3-Next", "Qwen3.5")
+        zero_centred = family.startswith("Gemma") or family in (
+            "Qwen3-Next", "Qwen3.5", "RecurrentGemma")  # fmt: skip
         assert spec.norm_unit_offset == zero_centred, id
     assert specs["gemma3-27b-text"].attention_scale == pytest.approx(1 / math.sqrt(168))
     assert specs["pythia-12b"].rotary_dim == 32 and specs["smollm3-3b"].nope_every == 4

@@ -62,6 +62,12 @@ def altered_stacks(**changes: Any) -> ModelSpec:
                      decoder=decoder)  # fmt: skip
 
 
+DELTA = {**DENSE, "recurrent": "gated_delta", "mixer_pattern": "RA", "conv_kernel": 4,
+         "linear_chunk_size": 5, "n_linear_k_heads": 3, "n_linear_v_heads": 6,
+         "linear_k_head_dim": 7, "linear_v_head_dim": 5}  # fmt: skip
+STATE_SPACE = {**DENSE, "recurrent": "mamba2", "mixer_pattern": "RA", "conv_kernel": 4,
+               "n_ssm_heads": 6, "ssm_head_dim": 4, "n_ssm_groups": 2, "ssm_chunk_size": 5,
+               "ssm_state_dim": 3}  # fmt: skip
 FFN_ALONE = {**{name: value for name, value in DENSE.items()
                 if name not in ("n_heads", "n_kv_heads", "head_dim")},
              "attention": "none", "mixer_pattern": "N", "position": "none"}  # fmt: skip
@@ -198,6 +204,21 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"ffn_pattern": "EF", "moe_every": 2, "n_dense_layers": 0},
      "moe_every has no meaning where ffn_pattern names the layers of experts: got 2; leave it"),
     (MOE, {"ffn_pattern": "FN"}, "ffn_pattern with N must name the layers of experts: got 'FN'; "),
+    (DENSE, {"activation": "gelu", "gated": False, "gate_scale": 0.5},
+     "gate_scale belongs to a gated feed-forward: got 0.5; set gated, or leave gate_scale out"),
+    (DELTA, {"n_linear_k_heads": 8}, "n_linear_k_heads must be at most n_linear_v_heads = 6: got"),
+    (DELTA, {"n_linear_k_heads": 4}, "n_linear_k_heads must divide n_linear_v_heads: 6 % 4 = 2: "),
+    (DELTA, {"linear_chunk_size": 0}, "linear_chunk_size must be at least 1: got 0; choose 1 to "),
+    (DELTA, {"mixer_pattern": "A"}, "mixer_pattern has no layer for recurrent: got 'A'; put one"),
+    (DELTA, {"recurrent": "mamba3"}, "recurrent is unknown: got 'mamba3'; choose one of none, "),
+    (STATE_SPACE, {"n_ssm_groups": 8}, "n_ssm_groups must be at most n_ssm_heads = 6: got 8; "),
+    (STATE_SPACE, {"n_ssm_groups": 4}, "n_ssm_groups must divide n_ssm_heads: 6 % 4 = 2: got 4; "),
+    (STATE_SPACE, {"ssm_chunk_size": 0}, "ssm_chunk_size must be at least 2: got 0; choose 2 to "),
+    (STATE_SPACE, {"ssm_state_dim": 1}, "ssm_state_dim must be at least 2 in Mamba-2: got 1; choo"),
+    (STATE_SPACE, {"ssm_dt_min": 2.0, "ssm_dt_max": 1.0},
+     "ssm_dt_min must be at most ssm_dt_max = 1.0: got 2.0; choose a smaller one"),
+    (STATE_SPACE, {"ssm_scales": {"gate": -1.0}},
+     "ssm_scales.gate must be a positive number: got -1.0; choose one below 1e12"),
     (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
     # sizes that torch cannot count
     (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},

@@ -53,7 +53,10 @@ def by_hand(placement: str, block: Any, x: Tensor, f: list[Sublayer], scale: flo
             x = x + scale * sublayer(norms[i](x))
         elif placement in ("post", "deep"):
             x = norms[i](alpha * x + scale * sublayer(x))
-        elif placement == "post_branch":
+        elif placement == "stream":
+            x = norms[i](x)
+            x = x + scale * sublayer(x)
+        elif placement in ("post_branch", "hybrid"):  # hybrid, of a layer with attention
             x = x + scale * norms[i](sublayer(x))
         elif placement == "sandwich":
             before, after = norms[2 * i : 2 * i + 2]
@@ -102,7 +105,8 @@ def test_placements_differ() -> None:
         outputs[placement] = run(randomised(Block(small(norm_placement=placement), 0)))[1]
     for i, a in enumerate(PLACEMENTS):
         for b in PLACEMENTS[:i]:
-            assert (outputs[a] - outputs[b]).abs().max() > 1e-3, (a, b)
+            same = {a, b} == {"hybrid", "post_branch"}  # they differ in layers with a state
+            assert bool((outputs[a] - outputs[b]).abs().max() < 1e-3) is same, (a, b)
 
 
 @pytest.mark.parametrize(
