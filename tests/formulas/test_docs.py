@@ -9,7 +9,9 @@ import inspect
 import pytest
 
 TOPICS = ("dim", "norm", "ffn", "attention", "mla", "moe", "position")
-SUMS = ("block", "ends", "stack", "model")
+SUMS = ("block", "ends", "stack", "model", "forward", "kept", "kept_moe", "kept_position",
+        "kept_attention", "kept_ends", "kept_model", "backward", "trained", "optimizer",
+        "training")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)
