@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from metacount.textbook.closed_form import COUNTS
 
     add_model(parser, several=False)
-    add_quantity(parser, COUNTS, "; with --from-code also state_bytes")
+    add_quantity(parser, COUNTS)
     parser.add_argument(
         "--from-code",
         action="store_true",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import INDEX, Kept, Pass
+from metacount.formulas.forward import INDEX, Kept, Pass, dense_of
 from metacount.formulas.kept import activation_kept, norm_kept
 from metacount.spec import ModelSpec
 from metacount.spec.position import Learned, RelativeBuckets
@@ -71,7 +71,7 @@ def head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
 
     kept = [term("input", tokens * spec.d_model, widths.value)]
     if head.transform is not None:
-        act = activation_kept(stack.feed_forward)
+        act = activation_kept(dense_of(spec))
         n_kept = act.argument + act.between + act.result
         kept.append(_transform(tokens * width, widths.value, n_kept))
         normed = norm_kept("norm of the transform", tokens, width, stack.norms, widths)
