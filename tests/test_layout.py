@@ -19,9 +19,7 @@ ENTRANCES = {"": 4}
 # Files that are too long, how long at most, and why they are not split.
 LONG = {
     "check/explain/changes.py": (330, "one search, whose steps share its tables"),
-    "check/parts/params.py": (310, "every part of the parameters, topic by topic"),
     "check/places.py": (350, "one search for places, whose steps share the spec"),
-    "formulas/model.py": (330, "the six questions about a whole model beside each other"),
     "textbook/proven.py": (320, "the record: read, compared with the code, asked"),
 }  # fmt: skip
 

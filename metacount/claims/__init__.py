@@ -79,10 +79,10 @@ JUDGES = {
     "reach": "equations",
     "position_params": "running",
     "rope_shift": "running",
-    "step_ratio": "training",
-    "bytes_per_parameter": "training",
-    "kept_formula": "training",
-    "adapter_state": "training",
+    "step_ratio": "training.flops",
+    "bytes_per_parameter": "training.memory",
+    "kept_formula": "training.memory",
+    "adapter_state": "training.memory",
 }
 # these import torch
 RUNNING = ("routing", "gates", "norms", "running", "equations")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from metacount.formulas import model
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import FLASH, FULL, Pass
+from metacount.formulas.forward import FLASH, FULL, Pass, dense_of, mixer_of
 from metacount.formulas.kept_model import NORMS_AFTER, check_covered
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
@@ -96,9 +96,8 @@ def projected_sinusoids(spec: ModelSpec, run: Pass) -> Dim:
 
     [T, d] @ [d, h·h_d], once per block: 2·T·d·h·h_d
     """
-    stack = spec.last_stack
-    width = spec.n_heads * spec.head_dim
-    return stack.n_layers * 2 * run.seq_len * spec.d_model * width
+    width = mixer_of(spec).n_heads * spec.head_dim
+    return spec.last_stack.n_layers * 2 * run.seq_len * spec.d_model * width
 
 
 def pairs_of_positions(spec: ModelSpec, run: Pass) -> Dim:
@@ -107,7 +106,7 @@ def pairs_of_positions(spec: ModelSpec, run: Pass) -> Dim:
     pairs = last.n_layers * run.seq_len * run.seq_len
     if spec.has_encoder and spec.encoder is not None:
         pairs += spec.encoder.n_layers * source * source + last.n_layers * run.seq_len * source
-    return run.batch_size * spec.n_heads * pairs
+    return run.batch_size * mixer_of(spec).n_heads * pairs
 
 
 def score_flops(spec: ModelSpec, run: Pass) -> Dim:
@@ -115,7 +114,7 @@ def score_flops(spec: ModelSpec, run: Pass) -> Dim:
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
     """
-    mixer = spec.last_stack.attention
+    mixer = mixer_of(spec)
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
     else:
@@ -128,7 +127,7 @@ def filled_flops(spec: ModelSpec, run: Pass) -> Dim:
 
     MLA's values are narrower than its keys: 2 × the difference, per pair of positions.
     """
-    mixer = spec.last_stack.attention
+    mixer = mixer_of(spec)
     if not isinstance(mixer, LatentAttention):
         return 0
     width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim - mixer.v_head_dim
@@ -149,7 +148,7 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     if stack.norms.placement in NORMS_AFTER:
         return {}
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
-    mixture, dense = stack.mixture, spec.d_ff
+    mixture, dense = stack.mixture, dense_of(spec).d_ff
     flops: dict[str, Dim] = {"ffn": 0, "moe": 0}
     for part, n in zip(spec.stacks, lengths, strict=True):
         routed = 0 if mixture is None else mixture.law.count(part.n_layers)

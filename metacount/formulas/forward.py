@@ -5,6 +5,10 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
+from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.ffn import FeedForward
+from metacount.spec.mla import LatentAttention
 
 INDEX = 8  # bytes of a token id, a position or any other index
 FLAG = 1  # bytes of a bool
@@ -131,3 +135,27 @@ class Pass:
             widths=self.widths,
             attention=self.attention,
         )
+
+
+def mixer_of(spec: ModelSpec) -> Attention | LatentAttention:
+    """The attention that every layer has; `SpecError` for layers of several kinds of mixer.
+
+    >>> from metacount.catalog import entry
+    >>> mixer_of(entry("llama-7b").spec()).n_heads
+    32
+    """
+    stack = spec.last_stack
+    mixer = stack.attention
+    if not stack.uniform or not isinstance(mixer, Attention | LatentAttention):
+        raise SpecError("mixer_pattern", "has no formula for training unless every layer has "
+                        "attention and a feed-forward", stack.mixer_pattern,
+                        "choose a model of such layers")  # fmt: skip
+    return mixer
+
+
+def dense_of(spec: ModelSpec) -> FeedForward:
+    """How every feed-forward is made; `SpecError` where there is none."""
+    mixer_of(spec)
+    part = spec.last_stack.feed_forward
+    assert part is not None  # every layer has one
+    return part

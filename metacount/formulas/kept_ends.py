@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import INDEX, Kept, Pass
+from metacount.formulas.forward import INDEX, Kept, Pass, dense_of
 from metacount.formulas.kept import activation_kept, norm_kept
 from metacount.spec import ModelSpec
 from metacount.spec.position import Learned, RelativeBuckets
@@ -16,6 +16,11 @@ def table_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 
     Returns: terms.
     Source: `kept.norm_kept`.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.formulas.kept import bytes_of
+    >>> bytes_of(table_terms(entry("gpt2").spec(), Pass(batch_size=1, seq_len=1024), 1024))
+    16384
     """
     tables, positions, norms = spec.embedding, spec.positions, spec.last_stack.norms
     assert tables is not None
@@ -49,6 +54,11 @@ def head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
 
     Returns: terms; logits themselves and their float32 copy are needed by nothing after the loss.
     Source: `kept.norm_kept`, `kept.activation_kept`; torch's derivative of the cross-entropy.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.formulas.kept import bytes_of
+    >>> bytes_of(head_terms(entry("gpt2").spec(), Pass(batch_size=1, seq_len=1024)))
+    207433732
     """
     tables, head, stack = spec.embedding, spec.head, spec.last_stack
     assert tables is not None and head is not None
@@ -61,8 +71,7 @@ def head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
 
     kept = [term("input", tokens * spec.d_model, widths.value)]
     if head.transform is not None:
-        assert stack.feed_forward is not None  # who asks has asked
-        act = activation_kept(stack.feed_forward)
+        act = activation_kept(dense_of(spec))
         n_kept = act.argument + act.between + act.result
         kept.append(_transform(tokens * width, widths.value, n_kept))
         normed = norm_kept("norm of the transform", tokens, width, stack.norms, widths)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.covered import check_structure
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths
+from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths, dense_of, mixer_of
 from metacount.formulas.kept import ffn_kept, norm_kept
 from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept, several
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
 
@@ -91,9 +91,7 @@ def _times(term: Kept, times: Dim) -> Kept:
 
 def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """What a checkpointed block is given beside its input, which it must keep as well."""
-    mixer = spec.last_stack.attention
-    assert not isinstance(mixer, NoAttention)  # who asks has asked
-    positions, heads = spec.positions, mixer.n_heads
+    positions, heads = spec.positions, mixer_of(spec).n_heads
     if isinstance(positions, RelativeBuckets):
         return [_of("position", "bias of each pair", heads * n * n, run.widths)]
     if isinstance(positions, Alibi):
@@ -106,10 +104,7 @@ def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 def check_covered(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure, or a way to run it, that no formula of training covers."""
     check_structure(spec)
-    mixer, positions = spec.last_stack.attention, spec.positions
-    if not isinstance(mixer, Attention | LatentAttention):
-        raise SpecError("attention", "has no formula for training", type(mixer).__name__,
-                        "choose gqa or mla")  # fmt: skip
+    mixer, positions = mixer_of(spec), spec.positions
     windowed = mixer.window is not None and set(mixer.window.pattern) != {"L"}
     if windowed and isinstance(positions, RelativeBuckets | Alibi):
         raise SpecError("window_pattern", "has no formula for training with a bias of positions",
@@ -179,8 +174,7 @@ def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> l
     Source: `kept.ffn_kept`, `kept.moe_kept`.
     """
     stack, tokens = spec.last_stack, run.batch_size * n
-    dense = stack.feed_forward
-    assert dense is not None  # who asks has asked
+    dense = dense_of(spec)
     if routed and stack.mixture is not None:
         return moe_kept(tokens, spec.d_model, stack.mixture, dense, run.widths)
     return [] if dense.d_ff is None else ffn_kept(tokens, dense.d_ff, dense, run.widths)
@@ -199,7 +193,7 @@ def around_terms(spec: ModelSpec, run: Pass, n: Dim, *, cross: bool) -> list[Kep
     n_norms = {"parallel": 1, "parallel_two": 2, "sandwich": 2 * branches}.get(placement, branches)
     n_inputs = 1 if placement == "parallel" else branches
     if cross:
-        part = stack.attention
+        part = mixer_of(spec)
         assert isinstance(part, Attention)  # a cross-attention is none of a latent
         kept += attention_kept(run.attending(n, run.source), part, stack.norms)
     kept.append(_of("other", "input of a branch", tokens * spec.d_model, widths, n_inputs))
@@ -215,7 +209,7 @@ def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> lis
 
     Source: `kept_attention.attention_kept`, `latent_kept`, `relative_kept`.
     """
-    part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
+    part, norms, positions = mixer_of(spec), spec.last_stack.norms, spec.positions
     attending = run.attending(n, n)
     if isinstance(part, LatentAttention):
         return latent_kept(attending, part)

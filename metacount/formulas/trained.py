@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
 from metacount.formulas.covered import check_structure
 from metacount.formulas.dim import Dim, is_zero, when
+from metacount.formulas.forward import dense_of, mixer_of
 from metacount.formulas.norm import norms_per_block
 from metacount.formulas.terms import TOKENS, Weight
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.attention import Attention
 from metacount.spec.ffn import FeedForward
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
@@ -51,8 +51,7 @@ def trained_tensors(spec: ModelSpec) -> Trained:
         n_layers, cross = part.n_layers, spec.has_encoder and part is spec.decoder
         mixture = part.mixture
         n_routed = 0 if mixture is None else mixture.law.count(n_layers)
-        assert not isinstance(part.attention, NoAttention) and part.feed_forward is not None
-        inner += _times(n_layers, attention_tensors(spec, part.attention))
+        inner += _times(n_layers, attention_tensors(spec, mixer_of(spec)))
         if cross:
             inner += _times(n_layers, _cross_tensors(spec))
         n_norms = n_layers * norms_per_block(part.norms.placement, cross=cross)
@@ -60,9 +59,9 @@ def trained_tensors(spec: ModelSpec) -> Trained:
             n_norms - when(not part.norms.first, 1), norm_tensors(part.norms, spec.d_model)
         )
         if mixture is not None:
-            inner += _times(n_routed, moe_tensors(spec.d_model, mixture, part.feed_forward))
-        if part.feed_forward.d_ff is not None:
-            dense = ffn_tensors(spec.d_model, part.feed_forward.d_ff, part.feed_forward)
+            inner += _times(n_routed, moe_tensors(spec.d_model, mixture, dense_of(spec)))
+        if dense_of(spec).d_ff is not None:
+            dense = ffn_tensors(spec.d_model, dense_of(spec).d_ff, dense_of(spec))
             inner += _times(n_layers - n_routed, dense)
         ends += _stack_tensors(spec, part.norms)
     return Trained(inner=inner, ends=ends)
@@ -95,9 +94,6 @@ def attention_tensors(spec: ModelSpec, part: Attention | LatentAttention) -> lis
     d = spec.d_model
     if isinstance(part, LatentAttention):
         return _latent_tensors(d, part)
-    if not isinstance(part, Attention):
-        raise SpecError("attention", "has no formula for training", type(part).__name__,
-                        "choose gqa or mla")  # fmt: skip
     width, kv_width = part.n_heads * part.head_dim, part.n_kv_heads * part.head_dim
     found = _projections(d, part)
     if part.qk_norm in ("head", "full", "layernorm"):
@@ -125,7 +121,7 @@ def _projections(d: Dim, part: Attention) -> list[Weight]:
 
 
 def _cross_tensors(spec: ModelSpec) -> list[Weight]:
-    part = spec.last_stack.attention
+    part = mixer_of(spec)
     assert isinstance(part, Attention)  # a cross-attention is none of a latent
     return _projections(spec.d_model, part)
 
@@ -184,7 +180,7 @@ def _stack_tensors(spec: ModelSpec, norms: Norms) -> list[Weight]:
             rows = (positions.n_query_positions, d)
             found.append(Weight(role="position", name="embed_queries", shape=rows))
     if isinstance(positions, RelativeBuckets):
-        shape = (positions.n_buckets, spec.n_heads)
+        shape = (positions.n_buckets, mixer_of(spec).n_heads)
         found.append(Weight(role="position", name="relative_attention_bias", shape=shape))
     if tables is not None and tables.norm:
         found += norm_tensors(norms, width)

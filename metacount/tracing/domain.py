@@ -159,16 +159,6 @@ def is_below(x: Any, y: Any, domain: Iterable[Any]) -> bool:
     return any(number <= -1 and sympy.expand(y - x - form) == 0 for number, form in asked)
 
 
-def is_at_most(x: Any, y: Any, domain: Iterable[Any]) -> bool:
-    """Whether a domain says, in one of its conditions, that x <= y."""
-    for one in domain:
-        if isinstance(one, sympy.Ge | sympy.Le):
-            more = one.lhs - one.rhs if isinstance(one, sympy.Ge) else one.rhs - one.lhs
-            if sympy.expand(more - (y - x)) == 0:
-                return True
-    return False
-
-
 def _plain_pair(relation: Any) -> bool:
     return bool(relation.lhs.is_Symbol and relation.rhs.is_Symbol)
 

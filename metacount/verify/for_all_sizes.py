@@ -14,7 +14,7 @@ import sympy
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tracing.code_form import CodeForm
-from metacount.tracing.domain import is_at_most, is_below
+from metacount.tracing.domain import is_below
 from metacount.tracing.forms import IDLE, NotTraced, Tracer
 from metacount.tracing.parts import counting
 from metacount.tracing.run.build import LAYER_PATTERNS
@@ -202,6 +202,16 @@ def differences(
         if any(_reduced(case) != 0 for case in _cases(left)):
             found[role] = sympy.factor(_reduced(left))
     return found
+
+
+def is_at_most(x: Any, y: Any, domain: Iterable[Any]) -> bool:
+    """Whether a domain says, in one of its conditions, that x <= y."""
+    for one in domain:
+        if isinstance(one, sympy.Ge | sympy.Le):
+            more = one.lhs - one.rhs if isinstance(one, sympy.Ge) else one.rhs - one.lhs
+            if sympy.expand(more - (y - x)) == 0:
+                return True
+    return False
 
 
 def _equal_by_order(domain: Iterable[Any]) -> dict[Any, Any]:

@@ -10,7 +10,9 @@ import pytest
 
 TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position",
           "convolution", "short_conv", "rg_lru", "indexer")  # fmt: skip
-SUMS = ("selection", "sublayers", "block", "caches", "runs", "ends", "stack", "model")
+SUMS = ("selection", "sublayers", "block", "caches", "runs", "ends", "stack", "model", "forward",
+        "kept", "kept_moe", "kept_position", "kept_attention", "kept_ends", "kept_model",
+        "backward", "trained", "optimizer", "training")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)

@@ -32,7 +32,7 @@ BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1
 PARTS = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
          "self-attention", "cross-attention")  # fmt: skip
 COLOUR_OF = {
-    part: COLOURS[i] for part, i in zip(PARTS, (0, 1, 2, 4, 3, 6, 5, 7, 2, 1), strict=True)
+    part: COLOURS[i] for part, i in zip(PARTS, (0, 1, 2, 8, 4, 3, 6, 5, 7, 2, 1), strict=True)
 }
 
 
