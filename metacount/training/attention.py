@@ -13,6 +13,7 @@ from metacount.errors import InputError
 from metacount.measure.torch_private import cpu_fuses
 
 aten = torch.ops.aten
+WIDEST = 256  # of a head that CUDA's kernel takes
 
 
 class FusedAttention(TorchFunctionMode):
@@ -21,8 +22,10 @@ class FusedAttention(TorchFunctionMode):
     On meta torch writes it out, which no device does that has a kernel for it.
     """
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way: str, said: set[str]) -> None:
+        """`said` takes what is to be said of the kernel's calls."""
         super().__init__()
+        self._said = said
         self._run = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
 
     def __torch_function__(
@@ -33,6 +36,9 @@ class FusedAttention(TorchFunctionMode):
         if func is F.scaled_dot_product_attention and self._run is not None:
             q = args[0] if args else given["query"]
             if q.is_meta:
+                if self._run is by_flash and q.shape[-1] % 8:
+                    self._said.add(f"CUDA pads heads of {q.shape[-1]} to a multiple of 8: no "
+                                   "padding is counted")  # fmt: skip
                 return self._run(*args, **given)
         return func(*args, **given)
 
@@ -76,7 +82,10 @@ def by_flash(
 ) -> Tensor:
     """CUDA's flash attention, which takes no mask; values as wide as keys, filled with zeros."""
     if attn_mask is not None or dropout_p:
-        raise InputError("flash attention takes no mask and no dropout here: choose sdpa or eager")
+        raise InputError("attention flash takes no mask and no dropout here: choose sdpa or eager")
+    if query.element_size() != 2 or query.shape[-1] > WIDEST:
+        raise InputError(f"attention flash is for 16-bit types and heads of at most {WIDEST}: got "
+                         f"{query.dtype} and {query.shape[-1]}; choose sdpa or eager")  # fmt: skip
     width = value.shape[-1]
     if width != query.shape[-1]:
         value = F.pad(value, (0, query.shape[-1] - width))

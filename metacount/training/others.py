@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.errors import InputError
@@ -19,7 +20,6 @@ from metacount.measure.others.roles import Roles, told
 from metacount.measure.others.transformers_private import attention_way
 from metacount.measure.questions import ListQuestions, Ordinary
 from metacount.spec import Workload
-from metacount.training.attention import by_flash
 from metacount.training.counter import BACKWARD, RoleBook
 from metacount.training.setup import Setup
 from metacount.training.step import Program, measure_step, outermost_layers
@@ -179,4 +179,8 @@ def _flash(
         what = ", ".join(sorted(has)) or "a mask of its own"
         raise InputError(f"attention flash takes no {what}: choose sdpa or eager")
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
-    return by_flash(query, key, value, is_causal=causal, scale=scaling).transpose(1, 2), None
+    grouped = query.shape[1] != key.shape[1]
+    out = F.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, scale=scaling, enable_gqa=grouped
+    )
+    return out.transpose(1, 2), None

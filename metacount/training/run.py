@@ -201,8 +201,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
     if setup.attention != "eager" and not found.counter.fused:
         said.append(f"attention {setup.attention}: no fused operator ran; its code or its shapes "
                     "have the products written out")  # fmt: skip
-    if setup.attention == "flash" and found.counter.fused:
-        said.append("flash attention: CUDA pads heads to a multiple of 8 wide; no padding is here")
+    said += found.said
     if not setup.foreach and setup.optimizer in ("adamw", "sgd-momentum", "adafactor"):
         said.append("the optimizer updates one tensor after the other; CUDA's default (foreach) "
                     "holds temporaries of all of them")  # fmt: skip

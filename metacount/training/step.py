@@ -94,7 +94,7 @@ class Step:
         self.program, self.setup = program, setup
         self._watch = watch or Unwatched()
         self._stack = ExitStack()
-        self.logits: list[int] = []
+        self.said: set[str] = set()
 
     def __enter__(self) -> Step:
         """Set the model up: what is trained and kept, and the optimizer."""
@@ -139,7 +139,7 @@ class Step:
     @contextmanager
     def _modes(self) -> Iterator[None]:
         """The modes that a forward runs in, also when a layer is run again in the backward."""
-        with self.program.modes(), FusedAttention(self.setup.attention):
+        with self.program.modes(), FusedAttention(self.setup.attention, self.said):
             yield
 
     def forward(self) -> Any:
@@ -168,6 +168,7 @@ class Measured:
     trainable: int
     logits_bytes: int
     logits_float32_bytes: int
+    said: tuple[str, ...]
 
 
 class _Watching:
@@ -220,6 +221,7 @@ def measure_step(program: Program, setup: Setup) -> Measured:
             trainable=sum(p.numel() for p in step.trained.values()),
             logits_bytes=logits[0],
             logits_float32_bytes=logits[1],
+            said=tuple(sorted(step.said)),
         )
 
 

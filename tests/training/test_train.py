@@ -70,6 +70,15 @@ def test_flash_keeps_what_the_kernel_keeps() -> None:
     assert kept["ScaledDotProductFlashAttentionBackward0"] == 3 * each
 
 
+def test_what_a_kernel_would_do_otherwise_is_said() -> None:
+    odd, even = (SPEC.replace(head_dim=width) for width in (4, 8))
+    notes = [" ".join(trained(spec, attention="flash").notes) for spec in (odd, even)]
+    assert ["CUDA pads heads of 4" in note for note in notes] == [True, False]
+    # the CPU has no kernel for keys and values of different widths
+    latent = miniature(catalog.entry("deepseek-v2").spec())
+    assert "no fused operator ran" in " ".join(trained(latent, attention="sdpa").notes)
+
+
 @pytest.mark.parametrize("name", ["llama-7b", "gemma2-2b", "mixtral-8x7b", "t5-base"])
 def test_torch_counts_the_same_on_a_real_step(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())
@@ -267,6 +276,8 @@ def test_what_cannot_be_is_refused(name: str, choices: dict[str, Any], said: str
 def test_other_refusals() -> None:
     with pytest.raises(SpecError, match="dtype is not one that a module is trained in"):
         trained(workload=Workload(seq_len=5, dtype="fp8"))
+    with pytest.raises(InputError, match="flash is for 16-bit types"):
+        trained(workload=Workload(seq_len=5, dtype="fp32"), attention="flash")
     with pytest.raises(SpecError, match="master_weights is for 16-bit parameters"):
         trained(workload=Workload(seq_len=5, dtype="fp32"), master_weights=True)
     with pytest.raises(InputError, match="give inputs"):
