@@ -1,0 +1,75 @@
+"""Places a module on a mesh: its plan for tensor and expert parallelism, then FSDP2."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from metacount.errors import InputError, nearest, shown
+from metacount.sharding.engine.experts import spread_experts
+from metacount.sharding.engine.styles import STYLES
+from metacount.sharding.engine.world import World
+
+
+def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
+    """Cut what the plan names: `{"decoder.layers.*.mlp.up_proj": "colwise"}`; * is any number."""
+    modules = dict(model.named_modules())
+    tp, ep = world.dense["tp"], world.experts["ep"]
+    for pattern, style in plan.items():
+        for name in matching(pattern, modules):
+            parent = modules[name.rpartition(".")[0]]
+            if style == "ep_dispatch_experts":
+                if ep.size() > 1:
+                    spread_experts(modules[name], ep, tp)
+            elif tp.size() > 1:
+                style_named(style)(modules[name], tp, parent)
+
+
+def style_named(style: str) -> Any:
+    """What a word of a plan does."""
+    if style not in STYLES:
+        known = (*STYLES, "ep_dispatch_experts")
+        raise InputError(f"the plan's style '{shown(style)}' is unknown; "
+                         + nearest(style, known, f"choose one of {', '.join(known)}"))  # fmt: skip
+    return STYLES[style]
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern means.
+
+    >>> matching("layers.*.mlp", ["layers.0.mlp", "layers.12.mlp", "layers.0.mlp.up_proj"])
+    ['layers.0.mlp', 'layers.12.mlp']
+    """
+    wanted = re.compile(re.escape(pattern).replace(r"\*", "[0-9]+"))
+    return [name for name in names if wanted.fullmatch(name)]
+
+
+def shard_fully(
+    model: nn.Module, units: Sequence[nn.Module | list[nn.Module]], experts: Sequence[Any],
+    world: World,
+) -> None:  # fmt: skip
+    """Let FSDP2 spread what is left over the ranks that hold the same, unit by unit.
+
+    ZeRO 3 gathers a unit for its forward and again for its backward. ZeRO 2 keeps it in between;
+    ZeRO 1 keeps it and its gradients over the step. ZeRO 0 spreads nothing: gradients are summed.
+    """
+    mesh, reshard = world.mesh, world.zero == 3
+    if mesh.shard == 1:
+        return
+    spread: Any = "shard" if world.zero else ("replicate", "shard")
+    for module in experts if mesh.ep > 1 else ():
+        fully_shard(module, mesh=world.experts[spread], reshard_after_forward=reshard)
+        # the gradient of an expert is the sum over the batches of all ranks, of which there are
+        # `shard` different ones
+        module.set_gradient_divide_factor(float(mesh.shard))
+        if mesh.expert_shard > 1:
+            module.set_force_sum_reduction_for_comms(True)
+    for unit in units:
+        fully_shard(unit, mesh=world.dense[spread], reshard_after_forward=reshard)
+    root: Any = fully_shard(model, mesh=world.dense[spread], reshard_after_forward=reshard)
+    if world.zero < 2:
+        root.set_reshard_after_backward(False)
