@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +13,7 @@ from metacount.measure.ours.params import active_values
 from metacount.measure.torch_private import fake_tensors, is_fake, operator_name, unwatched
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
+from metacount.sharding.engine.optimizer import OPTIMIZERS, states
 from metacount.sharding.engine.placing import apply_plan, shard_fully
 from metacount.sharding.engine.traffic import Seen, Traffic
 from metacount.sharding.engine.world import World
@@ -25,19 +24,8 @@ from metacount.sharding.of_reference import (
     tie_again,
     units_of,
 )
-from metacount.tensors import tensor_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """One tensor of a part on one rank, in values: cut by tp or ep, and then spread by ZeRO."""
-
-    name: str
-    role: str
-    whole: int
-    cut: int
-    active: int  # of those that are cut, used by one token at most
-    shard: int
+from metacount.sharding.result import Held, Job
+from metacount.tensors import DTYPES, tensor_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,17 +39,21 @@ class Ran:
     optimizer_bytes: int = 0
 
 
-def place(model: Model, styles: dict[str, str], world: World) -> list[Held]:
+def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
     """Place a part, on meta or in memory, and say what this rank holds of it."""
-    whole = {name: tensor.numel() for name, _, _, tensor in tensors_with_roles(model)}
+    whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
     tie_again(model)
-    cut = [(name, role, local(tensor).numel(), _active(owner, tensor))
+    cut = [(name, role, tuple(local(tensor).shape), _active(owner, tensor),
+            world.mesh.ep > 1 and isinstance(owner, Experts))
            for name, role, owner, tensor in tensors_with_roles(model)]  # fmt: skip
-    shard_fully(model, *units_of(model), world)
+    if job.train:
+        shard_fully(model, *units_of(model), world, None if job.stored == job.dtype
+                    else DTYPES[job.dtype])  # fmt: skip
     held = {name: local(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
-    return [Held(name=name, role=role, whole=whole[name], cut=n, active=active, shard=held[name])
-            for name, role, n, active in cut]  # fmt: skip
+    return [Held(name=name, role=role, whole=whole[name], cut=shape, active=active, expert=expert,
+                 shard=held[name])
+            for name, role, shape, active, expert in cut]  # fmt: skip
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -78,48 +70,43 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
     return mine[0].numel() * min(owner.top_k, mine.shape[0])
 
 
-def train_once(
-    model: Model, styles: dict[str, str], world: World, batch: int, length: int, optimizer: Any
-) -> Ran:
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
     """Run a part forward and backward on fake tensors, and step an optimizer."""
     mode = fake_tensors()
     with mode:
         in_memory(model)
-    place(model, styles, world)
+    place(model, styles, world, job)
     traffic = Traffic(world.groups)
     with mode, EvenChoice(), traffic:
-        out = result(model(input_of(model, batch, length)))
+        out = result(model(input_of(model, job.rows, job.length, job.dtype)))
         forward = traffic.taken()
         out.backward(torch.ones_like(out))
         backward = traffic.taken()
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        made = optimizer(model.parameters())
+        made = OPTIMIZERS[job.optimizer](model.parameters())
         made.step()
-    state = [value for each in made.state.values() for value in each.values()]
     return Ran(
         forward=forward,
         backward=backward,
         gradients=sum(local(g).numel() for g in gradients),
-        optimizer_bytes=tensor_bytes(local(t) for t in state if isinstance(t, Tensor)),
+        optimizer_bytes=tensor_bytes(local(state) for state in states(made)),
     )
 
 
-def serve_once(
-    model: Model, styles: dict[str, str], world: World, batch: int, length: int
-) -> tuple[Ran, Ran]:
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> tuple[Ran, Ran]:
     """Run a part over a prompt into a cache, and over one token more."""
     mode, found = fake_tensors(), []
     with mode:
         in_memory(model.eval())
-    place(model, styles, world)
+    place(model, styles, world, job)
     traffic = Traffic(world.groups)
     with mode, torch.no_grad(), EvenChoice(), traffic:
-        for so_far, n in ((0, length), (length - 1, 1)):
+        for so_far, n in ((0, job.length), (job.length - 1, 1)):
             cache = model.new_cache()
             if so_far:
-                model(input_of(model, batch, so_far), cache=cache)
+                model(input_of(model, job.rows, so_far, job.dtype), cache=cache)
                 traffic.taken()
-            model(input_of(model, batch, n), cache=cache)
+            model(input_of(model, job.rows, n, job.dtype), cache=cache)
             found.append(Ran(forward=traffic.taken(), backward=Counter(),
                              kv_cache_bytes=tensor_bytes(cache.tensors())))  # fmt: skip
     return found[0], found[1]
@@ -147,9 +134,3 @@ class EvenChoice(Traffic):
             with unwatched():  # a tensor that has values
                 return torch.tensor(even)
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    """Do nothing around something."""
-    yield

@@ -19,6 +19,7 @@ from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.spec import ModelSpec
 from metacount.spec.position import Sinusoidal
+from metacount.tensors import DTYPES
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -140,12 +141,12 @@ def tie_again(model: Model) -> None:
         model.lm_head.weight = model.embed_tokens.weight  # type: ignore[union-attr]
 
 
-def input_of(model: Model, batch: int, length: int) -> Tensor:
+def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
     """What a stage reads: tokens, or hidden states whose gradient goes back to the stage before."""
     if model.embed_tokens is not None:
         return torch.zeros(batch, length, dtype=torch.long)
-    weight = next((p for p in model.parameters()), torch.empty(0))
-    return torch.empty(batch, length, model.spec.d_model, dtype=weight.dtype, requires_grad=True)
+    shape = (batch, length, model.spec.d_model)
+    return torch.empty(shape, dtype=DTYPES[dtype], requires_grad=True)
 
 
 def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tensor]]:

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from metacount.errors import InputError, nearest, shown
 from metacount.sharding.engine.experts import spread_experts
@@ -50,26 +52,32 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 def shard_fully(
     model: nn.Module, units: Sequence[nn.Module | list[nn.Module]], experts: Sequence[Any],
-    world: World,
+    world: World, compute: torch.dtype | None = None
 ) -> None:  # fmt: skip
     """Let FSDP2 spread what is left over the ranks that hold the same, unit by unit.
 
     ZeRO 3 gathers a unit for its forward and again for its backward. ZeRO 2 keeps it in between;
     ZeRO 1 keeps it and its gradients over the step. ZeRO 0 spreads nothing: gradients are summed.
+    With `compute`, what is gathered is of this type, whatever is kept.
     """
     mesh, reshard = world.mesh, world.zero == 3
-    if mesh.shard == 1:
+    if mesh.shard == 1 and compute is None:
         return
+    policy = MixedPrecisionPolicy(param_dtype=compute)
+
+    def spread_out(module: Any, over: DeviceMesh) -> Any:
+        return fully_shard(module, mesh=over, reshard_after_forward=reshard, mp_policy=policy)
+
     spread: Any = "shard" if world.zero else ("replicate", "shard")
     for module in experts if mesh.ep > 1 else ():
-        fully_shard(module, mesh=world.experts[spread], reshard_after_forward=reshard)
+        spread_out(module, world.experts[spread])
         # the gradient of an expert is the sum over the batches of all ranks, of which there are
         # `shard` different ones
         module.set_gradient_divide_factor(float(mesh.shard))
         if mesh.expert_shard > 1:
             module.set_force_sum_reduction_for_comms(True)
     for unit in units:
-        fully_shard(unit, mesh=world.dense[spread], reshard_after_forward=reshard)
-    root: Any = fully_shard(model, mesh=world.dense[spread], reshard_after_forward=reshard)
+        spread_out(unit, world.dense[spread])
+    root = spread_out(model, world.dense[spread])
     if world.zero < 2:
         root.set_reshard_after_backward(False)
