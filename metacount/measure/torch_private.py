@@ -223,6 +223,8 @@ def packed_in(dim: int, parts: int) -> Any:
 def in_place_of(owner: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
     """Inside, a module computes with these tensors in the place of its parameters."""
     before = {name: owner._parameters[name] for name in tensors}
+    for tensor in tensors.values():
+        tensor._is_param = True  # type: ignore[attr-defined]  # what nn.Module asks of a parameter
     owner._parameters.update(tensors)  # type: ignore[arg-type]
     try:
         yield

@@ -14,7 +14,7 @@ from metacount.measure.torch_private import fake_tensors, is_fake, operator_name
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.sharding.engine.optimizer import OPTIMIZERS, states
-from metacount.sharding.engine.placing import apply_plan, shard_fully
+from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
 from metacount.sharding.engine.traffic import Seen, Traffic
 from metacount.sharding.engine.world import World
 from metacount.sharding.of_reference import (
@@ -82,6 +82,7 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
         forward = traffic.taken()
         out.backward(torch.ones_like(out))
         backward = traffic.taken()
+        end_step(model)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         made = OPTIMIZERS[job.optimizer](model.parameters())
         made.step()

@@ -38,10 +38,12 @@ class Part:
 
 
 class Whole:
-    """A model on meta, and the parts that it is made of."""
+    """A model, on meta if nothing else is said, and the parts that it is made of."""
 
-    def __init__(self, spec: ModelSpec, dtype: str) -> None:
-        model = build(spec, dtype=dtype).train()
+    def __init__(
+        self, spec: ModelSpec, dtype: str, *, device: str = "meta", seed: int | None = None
+    ) -> None:
+        model = build(spec, device=device, dtype=dtype, seed=seed).train()
         self._blocks = model.last_stack.blocks
         model.last_stack.layers = nn.ModuleList()
         self._ends = model
@@ -64,13 +66,13 @@ class Whole:
         return [Part(name="embedding", first=True), *blocks, Part(name="head", last=True)]
 
     def piece(self, layers: Sequence[int], *, first: bool, last: bool) -> Model:
-        """A new module, on meta, of some of the layers and of the ends."""
+        """A new module of some of the layers and of the ends."""
         model = copy.deepcopy(self._ends)
         model.last_stack.layers = nn.ModuleList(copy.deepcopy(self._blocks[i]) for i in layers)
         return without_ends(model, first=first, last=last)
 
     def part(self, part: Part) -> Model:
-        """A new module, on meta, of a part: of layers that are alike, one."""
+        """A new module of a part: of layers that are alike, one."""
         return self.piece(part.layers[:1], first=part.first, last=part.last)
 
 

@@ -12,15 +12,33 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from metacount.measure.torch_private import exchanged_rows, in_place_of, is_fake, parameters_of
 from metacount.sharding.engine.styles import local, place
+from metacount.sharding.engine.world import World
 
 
-def spread_experts(module: Any, ep: DeviceMesh, tp: DeviceMesh) -> None:
+class _Scaled(torch.autograd.Function):
+    """The tensor itself, whose gradient is multiplied by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.factor, None
+
+
+def spread_experts(module: Any, world: World) -> None:
     """Put n_experts / ep experts on each rank, and let each token go where its experts are.
 
     `module` is called with rows [N, D], the experts of each row [N, k] and their weights [N, k].
     Ranks of one `tp` group hold the same rows: each sends its part of them, and what comes back is
     gathered. Rows without values (a fake world's) go to all experts alike.
     """
+    ep, tp = world.experts["ep"], world.dense["tp"]
+    # Every expert sees the rows of all ranks of its `ep` group, which hold several parts of the
+    # batch. FSDP2 averages over the copies of an expert, and the mean over the batch is wanted.
+    factor = world.mesh.expert_shard / world.mesh.shard
     for name in parameters_of(module):
         place(module, name, ep, Shard(0))
     module.n_experts //= ep.size()
@@ -37,7 +55,8 @@ def spread_experts(module: Any, ep: DeviceMesh, tp: DeviceMesh) -> None:
         there, back, local_R = _exchanged(expert_R, module.n_experts, ep)
         group = ep.get_group()
         rows = exchanged_rows(out_RD, there, back, group)
-        with in_place_of(module, local(module)):
+        own = {name: _Scaled.apply(p, factor) for name, p in local(module).items()}
+        with in_place_of(module, own):
             ones = torch.ones_like(local_R, dtype=rows.dtype).unsqueeze(-1)
             y = forward(rows, local_R.unsqueeze(-1), ones)
         y = exchanged_rows(y, back, there, group)

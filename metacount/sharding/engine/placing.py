@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from metacount.errors import InputError, nearest, shown
 from metacount.sharding.engine.experts import spread_experts
@@ -26,7 +26,7 @@ def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
             parent = modules[name.rpartition(".")[0]]
             if style == "ep_dispatch_experts":
                 if ep.size() > 1:
-                    spread_experts(modules[name], ep, tp)
+                    spread_experts(modules[name], world)
             elif tp.size() > 1:
                 style_named(style)(modules[name], tp, parent)
 
@@ -61,8 +61,6 @@ def shard_fully(
     With `compute`, what is gathered is of this type, whatever is kept.
     """
     mesh, reshard = world.mesh, world.zero == 3
-    if mesh.shard == 1 and compute is None:
-        return
     policy = MixedPrecisionPolicy(param_dtype=compute)
 
     def spread_out(module: Any, over: DeviceMesh) -> Any:
@@ -71,13 +69,15 @@ def shard_fully(
     spread: Any = "shard" if world.zero else ("replicate", "shard")
     for module in experts if mesh.ep > 1 else ():
         spread_out(module, world.experts[spread])
-        # the gradient of an expert is the sum over the batches of all ranks, of which there are
-        # `shard` different ones
-        module.set_gradient_divide_factor(float(mesh.shard))
-        if mesh.expert_shard > 1:
-            module.set_force_sum_reduction_for_comms(True)
     for unit in units:
         spread_out(unit, world.dense[spread])
     root = spread_out(model, world.dense[spread])
     if world.zero < 2:
         root.set_reshard_after_backward(False)
+
+
+def end_step(model: nn.Module) -> None:
+    """Leave each rank its share alone, as before an optimizer's step."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

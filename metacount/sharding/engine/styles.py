@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -56,6 +57,20 @@ def _of_torch(style: ParallelStyle) -> Style:
     return apply
 
 
+def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
+    """Its input is cut as the outputs before it are; torch takes all ranks' parts to be equal."""
+
+    def tell(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = args[0]
+        shape = torch.Size((*x.shape[:-1], module.in_features))
+        strides = torch.empty(shape, device="meta").stride()
+        return (DTensor.from_local(x, mesh, [Shard(-1)], run_check=False, shape=shape,
+                                   stride=strides),)  # fmt: skip
+
+    module.register_forward_pre_hook(tell)
+    parallelize_module(module, mesh, RowwiseParallel(), src_data_rank=None)
+
+
 def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
     """Its parts all read one input: the gradients of it are summed once, not for each part.
 
@@ -99,8 +114,6 @@ def _latent(module: nn.Module, mesh: DeviceMesh, parent: Any) -> None:
     """MLA's latent and rotated key: the key goes to each rank's heads uncut, unlike the latent."""
 
     def hook(_: nn.Module, args: Any, out: Tensor) -> Tensor:
-        import torch
-
         latent, key = out.split((parent.rank, parent.rope), dim=-1)
         return torch.cat((latent, sum_gradient(key, mesh)), dim=-1)
 
@@ -131,7 +144,7 @@ def _experts_cut(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
 STYLES: dict[str, Style] = {
     "colwise": _of_torch(ColwiseParallel()),
     "colwise_gather_output": _of_torch(ColwiseParallel(output_layouts=Replicate())),
-    "rowwise": _of_torch(RowwiseParallel()),
+    "rowwise": _rowwise,
     "embedding_rowwise": _of_torch(RowwiseParallel(input_layouts=Replicate())),
     "shared_input": _shared_input,
     "replicated_with_grad_allreduce": _shared_weights,

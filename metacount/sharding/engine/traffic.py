@@ -28,7 +28,8 @@ KINDS = {
     "c10d::send": "send",
     "c10d::recv_": "receive",
 }
-LOCAL = frozenset(["_c10d_functional::wait_tensor", "c10d::barrier"])
+LOCAL = frozenset(["_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd",
+                   "c10d::barrier"])  # fmt: skip
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
