@@ -261,3 +261,11 @@ class _Arrived(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         return gradients[0]
+
+
+def forget_ranks() -> None:
+    """Make DTensor forget what it worked out for a rank: another one is of other sizes."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    debug._clear_sharding_prop_cache()
+    _redistribute._gen_transform_infos.cache_clear()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from metacount.measure.torch_private import forget_ranks
 from metacount.sharding.engine.optimizer import state_bytes
 from metacount.sharding.engine.traffic import Seen
 from metacount.sharding.engine.world import fake_world
-from metacount.sharding.measured import Ran, place, serve_once, train_once
-from metacount.sharding.mesh import breaks, kinds, ranges, stage_layers
-from metacount.sharding.of_reference import Part, Whole
+from metacount.sharding.measured import place, serve_once, train_once
+from metacount.sharding.mesh import breaks, kinds, ranges, spread_axis, stage_layers
+from metacount.sharding.of_reference import Whole
 from metacount.sharding.plan import Plan, for_mesh
 from metacount.sharding.result import Held, Job, Kind, Piece, between_stages, kind_from
 from metacount.spec import ModelSpec
@@ -18,7 +19,11 @@ from metacount.tensors import DTYPES
 
 def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """Every kind of rank of a mesh, from a model that is instantiated and run in a fake world."""
-    return Measuring(spec, job, plan).kinds()
+    forget_ranks()
+    try:
+        return Measuring(spec, job, plan).kinds()
+    finally:
+        forget_ranks()
 
 
 class Measuring:
@@ -31,16 +36,20 @@ class Measuring:
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
         self._held: dict[int, list[list[Held]]] = {}
+        self._ran: dict[tuple[int, int], tuple[Counter[tuple[str, Seen]], int]] = {}
+        self.tensor, self._at = [0], 0
         self._state: dict[tuple[int, ...], int] = {}
 
     def kinds(self) -> list[Kind]:
         """Every kind of rank, the stages in order."""
         groups, found = self._groups(), []
-        ran = [self._run(part) for part in self.parts]
+        for tensor in self.tensor:  # one rank after the other
+            for part in range(len(self.parts)):
+                self._run(part, tensor)
         for (copies, first, last), stages in self._stages().items():
             between = between_stages(self.job, self.spec.d_model, first=first, last=last)
             for ranks in groups:
-                pieces = [self._piece(i, n, ranks[0], *ran[i]) for i, n in enumerate(copies) if n]
+                pieces = [self._piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
                 own = [stage * self.mesh.stage_ranks + rank for stage in stages for rank in ranks]
                 found.append(kind_from(self.job, list(ranges(own)), stages, len(own), pieces,
                                        between))  # fmt: skip
@@ -64,14 +73,19 @@ class Measuring:
         held = [each for part in self._held_at(0) for each in part]
         cuts = [each.whole[axis] for each in held for axis in range(len(each.whole))
                 if each.cut[axis] != each.whole[axis] and not each.expert]  # fmt: skip
-        tensor = breaks(cuts, mesh.tp)
+        if mesh.ep > 1:
+            cuts += self.job.token_counts
+        self.tensor = tensor = breaks(cuts, mesh.tp)
         if not self.job.train or not self.job.zero:
             return list(kinds(mesh, [0], tensor, [0]).values())
         shard, copy = {0}, {0}
         for index in tensor:
             for each in (each for part in self._held_at(index) for each in part):
-                size, degree = each.cut[0], mesh.expert_shard if each.expert else mesh.shard
-                (copy if each.expert else shard).update(breaks([size], degree))
+                if each.expert:
+                    axis = spread_axis(each.cut, mesh.expert_shard)
+                    copy.update(breaks([each.cut[axis]], mesh.expert_shard))
+                else:
+                    shard.update(breaks([each.cut[0]], mesh.shard))
         return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
 
     def _held_at(self, rank: int) -> list[list[Held]]:
@@ -84,9 +98,9 @@ class Measuring:
                 ]
         return self._held[rank]
 
-    def _piece(self, part: int, copies: int, rank: int, once: Counter[tuple[str, Seen]],
-               cache: int) -> Piece:  # fmt: skip
+    def _piece(self, part: int, copies: int, rank: int) -> Piece:
         held = self._held_at(rank)[part]
+        once, cache = self._run(part, self.mesh.place(rank).tensor)
         return Piece(
             copies=copies,
             layer=bool(self.parts[part].layers),
@@ -104,11 +118,20 @@ class Measuring:
             self._state[sizes] = state_bytes(self.job.optimizer, sizes, dtype)
         return self._state[sizes]
 
-    def _run(self, part: Part) -> tuple[Counter[tuple[str, Seen]], int]:
+    def _run(self, part: int, tensor: int) -> tuple[Counter[tuple[str, Seen]], int]:
         """What one copy of a part sends, by phase, and the bytes that it keeps in a cache."""
+        key = part, max(i for i in self.tensor if i <= tensor)
+        if key not in self._ran:
+            self._ran[key] = self._run_at(*key)
+        return self._ran[key]
+
+    def _run_at(self, part: int, rank: int) -> tuple[Counter[tuple[str, Seen]], int]:
         job = self.job
-        with fake_world(self.mesh, 0, job.zero) as world:
-            model = self.whole.part(part)
+        if rank != self._at:
+            forget_ranks()
+            self._at = rank
+        with fake_world(self.mesh, rank, job.zero) as world:
+            model = self.whole.part(self.parts[part])
             if job.train:
                 ran = train_once(model, self.styles, world, job)
                 return phases(forward=ran.forward, backward=ran.backward), 0
@@ -121,5 +144,3 @@ def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
     return Counter({(phase, each): times for phase, found in seen.items()
                     for each, times in found.items()})  # fmt: skip
 
-
-__all__ = ["Measuring", "Ran", "measured_kinds"]

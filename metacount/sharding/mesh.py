@@ -150,6 +150,18 @@ def breaks(sizes: Iterable[int], degree: int) -> list[int]:
     return sorted(index for index in found if index < degree)
 
 
+def spread_axis(shape: Sequence[int], copies: int) -> int:
+    """The axis by which an expert's tensor is spread over the ranks that hold copies of it.
+
+    FSDP2 takes the first; of fewer experts than copies some ranks would get none, so that the
+    second is taken where the copies divide it, as torchtitan does.
+
+    >>> spread_axis((4, 4096, 7168), 8), spread_axis((16, 4096, 7168), 8)
+    (1, 0)
+    """
+    return int(shape[0] < copies and shape[1] % copies == 0)
+
+
 def kinds(mesh: Mesh, shard: Sequence[int], tensor: Sequence[int], copy: Sequence[int]
           ) -> dict[tuple[int, int, int], list[int]]:  # fmt: skip
     """The ranks of the first stage, those together whose places fall between the same breaks."""

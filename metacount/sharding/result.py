@@ -160,6 +160,11 @@ class Job:
         """Tokens of each sequence that one rank runs."""
         return self.seq_len // self.mesh.cp
 
+    @property
+    def token_counts(self) -> list[int]:
+        """Tokens that a rank runs at a time: in training, or of the prompts and of one step more."""
+        return [self.rows * self.length] + ([] if self.train else [self.rows])
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         data = {name: getattr(self, name) for name in fields(Job)}
@@ -255,7 +260,8 @@ def kind_from(
     found = [
         Collective(phase=phase, kind=kind, group=group, ranks=group_size(job.mesh, group),
                    n_bytes=n_bytes, times=times * often(job, group))
-        for (phase, kind, group, n_bytes), times in sums.items() if times
+        for (phase, kind, group, n_bytes), times in sums.items()
+        if group_size(job.mesh, group) > 1
     ]  # fmt: skip
     return Kind(
         ranks=tuple(ranks), count=count, stages=tuple(stages),

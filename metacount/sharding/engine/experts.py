@@ -33,7 +33,7 @@ def spread_experts(module: Any, world: World) -> None:
 
     `module` is called with rows [N, D], the experts of each row [N, k] and their weights [N, k].
     Ranks of one `tp` group hold the same rows: each sends its part of them, and what comes back is
-    gathered. Rows without values (a fake world's) go to all experts alike.
+    gathered. Rows without values (a fake world's) go to all alike, and as many come.
     """
     ep, tp = world.experts["ep"], world.dense["tp"]
     # Every expert sees the rows of all ranks of its `ep` group, which hold several parts of the
@@ -88,10 +88,9 @@ def _exchanged(expert_R: Tensor, n_local: int, ep: DeviceMesh) -> tuple[list[int
     got = torch.empty_like(sent)
     dist.all_to_all_single(got, sent, group=ep.get_group())
     if is_fake(expert_R):
-        n, me = len(expert_R), ep.get_local_rank()
-        back = [n * (i + 1) // size - n * i // size for i in range(size)]
-        there = [back[me]] * size
-        return there, back, torch.arange(sum(there), device=expert_R.device) % n_local
+        n = len(expert_R)
+        even = [n * (i + 1) // size - n * i // size for i in range(size)]
+        return even, even, torch.arange(n, device=expert_R.device) % n_local
     experts = torch.arange(n_local, device=expert_R.device).repeat(size)
     return (got.sum(1).tolist(), sent.sum(1).tolist(),
             experts.repeat_interleave(got.flatten()))  # fmt: skip

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from metacount.errors import InputError, nearest, shown
 from metacount.sharding.engine.experts import spread_experts
 from metacount.sharding.engine.styles import STYLES
 from metacount.sharding.engine.world import World
+from metacount.sharding.mesh import spread_axis
 
 
 def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
@@ -63,12 +65,17 @@ def shard_fully(
     mesh, reshard = world.mesh, world.zero == 3
     policy = MixedPrecisionPolicy(param_dtype=compute)
 
-    def spread_out(module: Any, over: DeviceMesh) -> Any:
-        return fully_shard(module, mesh=over, reshard_after_forward=reshard, mp_policy=policy)
+    def spread_out(module: Any, over: DeviceMesh, axis: Any = None) -> Any:
+        return fully_shard(module, mesh=over, reshard_after_forward=reshard, mp_policy=policy,
+                           shard_placement_fn=axis)  # fmt: skip
+
+    def axis_of(parameter: nn.Parameter) -> Shard:
+        shape = parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape
+        return Shard(spread_axis(shape, mesh.expert_shard if world.zero else 1))
 
     spread: Any = "shard" if world.zero else ("replicate", "shard")
     for module in experts if mesh.ep > 1 else ():
-        spread_out(module, world.experts[spread])
+        spread_out(module, world.experts[spread], axis_of)
     for unit in units:
         spread_out(unit, world.dense[spread])
     root = spread_out(model, world.dense[spread])

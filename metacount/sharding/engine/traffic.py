@@ -38,7 +38,10 @@ class UnknownCollective(LookupError):
 
 
 class Seen(NamedTuple):
-    """A collective: what it is, the group it runs in, the bytes of the whole tensor."""
+    """A collective: what it is, the group it runs in, the bytes of the whole tensor.
+
+    From one to each other, it is the tensor that this rank sends.
+    """
 
     kind: str
     group: str
@@ -76,7 +79,10 @@ class Traffic(TorchDispatchMode):
             return
         if name not in KINDS:
             raise UnknownCollective(f"{name} communicates, and is not known here")
-        whole = max(_bytes((*args, out)))
+        if KINDS[name] == "all-to-all":
+            whole = _bytes(args)[2 if name == "c10d::alltoall_base_" else 1]
+        else:
+            whole = max(_bytes((*args, out)))
         group = group_of(args, self._groups)
         self.seen[Seen(KINDS[name], self._groups.get(group, "other"), whole)] += 1
 
