@@ -1,0 +1,157 @@
+"""The Python API's `shard`: a model on a mesh, measured by torch.distributed or by formula."""
+
+from __future__ import annotations
+
+from metacount.errors import InputError, nearest, shown
+from metacount.sharding.mesh import Mesh, divisors, parse_mesh
+from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
+from metacount.sharding.result import Job, Sharded
+from metacount.spec import DTYPE_BYTES, SEQ_LEN
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.resolve import Given
+    from metacount.spec import ModelSpec
+
+OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
+
+
+def shard(
+    model: Given,
+    mesh: str | Mesh,
+    *,
+    train: bool = False,
+    plan: str | Plan | None = None,
+    formula: bool = False,
+    **how: Any,
+) -> Sharded:
+    """Put a model on a mesh: what each kind of rank holds, and what it sends.
+
+    The reference modules are instantiated on a fake world of that size by torch's own DTensor,
+    tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how`:
+    `zero` (0 to 3), `optimizer`, `master_weights`, `batch_size`, `seq_len`, `micro_batches`,
+    `dtype`.
+
+    >>> found = shard("llama-7b", "dp=4,tp=2", train=True, formula=True)
+    >>> found.largest.params, found.largest.param_bytes
+    (842335232, 1684670464)
+    """
+    from metacount.resolve import model_of
+
+    known = model_of(model)
+    spec = known.spec
+    job = job_of(spec, parse_mesh(mesh) if isinstance(mesh, str) else mesh, train=train, **how)
+    planned = plan_of(spec, plan)
+    kinds = _kinds(spec, job, planned, formula)
+    return Sharded(
+        model=known.id, name=known.name, job=job, kinds=tuple(kinds), params=_params(spec),
+        missing=tuple(missing(spec, job, formula)), source="formula" if formula else _engine(),
+    )  # fmt: skip
+
+
+def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> Any:
+    if not formula:
+        from metacount.sharding.by_engine import measured_kinds
+        from metacount.tensors import DTYPES
+
+        if job.dtype not in DTYPES:
+            raise InputError(f"--dtype {job.dtype} is not one that a module runs in; choose one of "
+                             f"{', '.join(DTYPES)}, or --formula")  # fmt: skip
+        return measured_kinds(spec, job, plan)
+    from metacount.sharding.by_formula import counted_kinds
+
+    if plan.source != "ours":
+        raise InputError("--formula counts our own plan; leave out --plan or --formula")
+    return counted_kinds(spec, job, plan)
+
+
+def _params(spec: ModelSpec) -> int:
+    from metacount.formulas.model import params
+
+    return int(params(spec))
+
+
+def _engine() -> str:
+    import torch
+
+    return f"torch {torch.__version__.partition('+')[0]}, on a fake world"
+
+
+def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
+    """The plan that is given, as a file or as it is, or ours."""
+    if isinstance(plan, str):
+        return read_plan(plan)
+    return default_plan(spec) if plan is None else plan
+
+
+def job_of(
+    spec: ModelSpec,
+    mesh: Mesh,
+    *,
+    train: bool,
+    zero: int | None = None,
+    optimizer: str = "adamw",
+    master_weights: bool = False,
+    batch_size: int | None = None,
+    seq_len: int | None = None,
+    micro_batches: int | None = None,
+    dtype: str = "bf16",
+) -> Job:  # fmt: skip
+    """What is to be done on a mesh, with every size said; raises `InputError` for what cannot be."""
+    check_fits(spec, mesh)
+    if not train and (zero is not None or master_weights):
+        raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
+    if zero is not None and zero not in range(4):
+        raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
+    if optimizer not in OPTIMIZERS:
+        close = nearest(optimizer, OPTIMIZERS, f"choose one of {', '.join(OPTIMIZERS)}")
+        raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
+    if dtype not in DTYPE_BYTES:
+        raise InputError(f"--dtype '{shown(dtype)}' is unknown; choose one of "
+                         f"{', '.join(DTYPE_BYTES)}")  # fmt: skip
+    if master_weights and DTYPE_BYTES[dtype] >= 4:
+        raise InputError(f"--master-weights keeps float32 beside a smaller type, not beside {dtype}; "
+                         "leave it out")  # fmt: skip
+    n = micro_batches if micro_batches is not None else mesh.pp if train else 1
+    at_once = mesh.dp * n
+    batch = at_once if batch_size is None else batch_size
+    length = min(SEQ_LEN, spec.longest or SEQ_LEN) if seq_len is None else seq_len
+    for name, value in (("--micro-batches", n), ("--batch", batch), ("--seq", length)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1: got {value}")
+    if batch % at_once:
+        raise InputError(
+            f"--batch must be a multiple of dp·micro-batches = {mesh.dp}·{n} = {at_once}: "
+            f"{batch} % {at_once} = {batch % at_once}; choose {at_once * (batch // at_once + 1)}"
+        )
+    if length % mesh.cp:
+        raise InputError(f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
+                         f"choose {divisors(length)}")  # fmt: skip
+    return Job(mesh=mesh, train=train, zero=3 if zero is None and train else zero or 0,
+               optimizer=optimizer, batch_size=batch, seq_len=length, micro_batches=n, dtype=dtype,
+               master=master_weights)  # fmt: skip
+
+
+def missing(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
+    """What is not in the figures, or was not run, one sentence each."""
+    found = []
+    if job.train:
+        found.append("not counted: what the backward keeps of the forward (kept activations)")
+    found.append("not counted: buffers, what kernels and communication need, fragmentation")
+    if job.train and job.zero == 3 and job.mesh.shard > 1:
+        found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
+    if job.train and 0 < job.zero < 3:
+        found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
+    if job.mesh.ep > 1:
+        found.append("each expert is taken to be chosen equally often")
+    if job.mesh.pp > 1:
+        found.append("what stages send each other is counted, not run: hidden states once for each "
+                     "micro-batch")  # fmt: skip
+        if spec.head is not None and spec.head.tied:
+            found.append("the first and the last stage each hold the tied table; keeping both equal "
+                         "is not counted")  # fmt: skip
+    if job.mesh.cp > 1:
+        found.append("not run and not counted: the exchange of keys and values between cp ranks")
+    return found
