@@ -19,6 +19,7 @@ QUANTITIES = (
     "kv_cache_bytes_per_token",
     "kv_cache_bytes",
     "cross_kv_cache_bytes",
+    "state_bytes",
 )
 
 # The same, role by role; and buffers by name. Compared too, so that no two errors cancel.

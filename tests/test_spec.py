@@ -59,6 +59,10 @@ def altered_stacks(**changes: Any) -> ModelSpec:
                      decoder=decoder)  # fmt: skip
 
 
+FFN_ALONE = {**{name: value for name, value in DENSE.items()
+                if name not in ("n_heads", "n_kv_heads", "head_dim")},
+             "attention": "none", "mixer_pattern": "N", "position": "none"}  # fmt: skip
+
 # base, what is changed, and the message's beginning and remedy
 RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"hidden_size": 13}, "hidden_size is not a field of a model: got 13; see"),
@@ -169,6 +173,23 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"first_norm": False, "norm_placement": "sandwich"},
      "first_norm can only be left out of placement pre: got False; leave first_norm out"),
     (DENSE, {"window": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
+    # layers that differ
+    (DENSE, {"mixer_pattern": "AX"}, "mixer_pattern must be letters A (attention), R (recurrent), "
+     "P (both in parallel) and N (neither): got 'AX'; for example RRRA"),
+    (DENSE, {"mixer_pattern": "RA"}, "recurrent is needed by mixer_pattern RA: got None; set "),
+    (DENSE, {"mixer_pattern": "N"}, "mixer_pattern has no layer for attention: got 'N'; put one"),
+    (DENSE, {"ffn_pattern": "FE"}, "n_experts is needed by ffn_pattern FE: got None; set n_exp"),
+    (ENCODER, {"ffn_pattern": "FN"}, "ffn_pattern of layers that differ needs a decoder: got "),
+    (DENSE, {"ffn_pattern": "FN", "norm_placement": "post"},
+     "norm_placement is not defined for layers that differ in their mixers: got 'post'; cho"),
+    (DENSE, {"mixer_pattern": "A" * 330 + "N", "ffn_pattern": "F" * 336 + "N"},
+     "mixer_pattern and the other patterns repeat together only after 111547 layers: got"),
+    (DENSE, {"mixer_pattern": "AN", "ffn_pattern": "FN"},
+     "ffn_pattern leaves a layer with neither mixer nor feed-forward: got 'FN'; put F in"),
+    (MOE, {"ffn_pattern": "EF", "moe_every": 2, "n_dense_layers": 0},
+     "moe_every has no meaning where ffn_pattern names the layers of experts: got 2; leave it"),
+    (MOE, {"ffn_pattern": "FN"}, "ffn_pattern with N must name the layers of experts: got 'FN'; "),
+    (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
     # sizes that torch cannot count
     (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},
      "n_heads makes one tensor of more than 2^62 values: got 16777216; lower n_heads"),
@@ -197,7 +218,7 @@ HEADS = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 10}
 # names of parts that stand in one place, where a model has one of them
 ONE_OF_SEVERAL = {
     field.name
-    for place in (ROOT["positions"], declared(Stack)["attention"])
+    for place in (ROOT["positions"], declared(Stack)["attention"], declared(Stack)["recurrent"])
     for kind in place.kinds.values()
     for _, field in fields_of(kind)
 } - {"n_heads", "window"}
@@ -247,7 +268,7 @@ def test_a_part_reads_what_its_flat_names_say() -> None:
             flat = getattr(spec, name)
             if above is None:
                 assert flat == FIELDS[name].absent, name
-            elif name in ("attention", "position"):
+            elif name in ("attention", "recurrent", "position"):
                 assert type(getattr(above, last)).word == flat
             elif FIELDS[name].takes == "flag" and not isinstance(getattr(above, last), bool):
                 assert (getattr(above, last) is not None) is flat, name
@@ -273,10 +294,17 @@ def test_a_rule_of_the_workload(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("name", ["kind", "d_model", "vocab_size", "gated", "position"])
+@pytest.mark.parametrize("name", ["kind", "d_model", "vocab_size", "position"])
 def test_a_missing_field(name: str) -> None:
     with pytest.raises(SpecError, match=f"^{name} is missing: got None; set {name}$"):
         ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != name})
+
+
+def test_a_feed_forward_says_whether_it_is_gated() -> None:
+    with pytest.raises(
+        SpecError, match=r"^gated is needed by a feed-forward: got None; set gated$"
+    ):
+        ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != "gated"})
 
 
 FOLDER = Path(metacount.spec.__file__).parent

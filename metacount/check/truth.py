@@ -28,8 +28,8 @@ class Truth:
         form = closed_form(spec, workload, quantity)
         self.value = form.total
         self.folded: dict[Any, Any] = {}
-        if WINDOWED.letter in form.numbers and spec.window is not None:
-            floors = attention.windowed_layers(LETTERS["n_layers"], spec.window_pattern)
+        if WINDOWED.letter in form.numbers:
+            floors = attention.windowed_layers(LETTERS["n_layers"], spec.last_stack.seen)
             self.folded = {floors: WINDOWED_LETTER}
         unfolded = {letter: floors for floors, letter in self.folded.items()}
         self.parts = {part: expr.xreplace(unfolded) for part, expr in form.parts.items()}

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from metacount.textbook.closed_form import QUANTITIES
 
     add_model(parser, several=False)
-    add_quantity(parser, QUANTITIES, "; with --from-code also state_bytes")
+    add_quantity(parser, QUANTITIES)
     parser.add_argument(
         "--from-code",
         action="store_true",

@@ -18,9 +18,11 @@ from fractions import Fraction
 
 from metacount.formulas import attention, block, ends, model, stack
 from metacount.formulas.dim import Dim
+from metacount.formulas.terms import params_of
 from metacount.frozen import frozen
 from metacount.notation import activated, heads, latent_heads
 from metacount.spec import ModelSpec, Workload
+from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.mla import LatentAttention
 from metacount.textbook.closed_form import run_sizes
 
@@ -114,6 +116,8 @@ class _Parts:
 
     def _position_flops(self) -> Dim:
         """What Transformer-XL multiplies in the blocks of its one stack; others: nothing."""
+        if isinstance(self.plain.last_stack.attention, NoAttention):
+            return 0
         return self.spec.last_stack.n_layers * self._self_attention(self.seq)["position"]
 
     def _self_attention(self, n: Dim) -> dict[str, Dim]:
@@ -128,19 +132,26 @@ class _Parts:
         tokens = self.source if plain.has_encoder and name == "encoder" else self.seq
         mixer = plain.last_stack.attention
         latent = isinstance(mixer, LatentAttention)
-        found = [
-            self.part(
-                "attention",
-                "mla" if latent else "heads",
-                attention_described(plain),
-                block.self_attention_params(spec),
-                "decoder.attention",
-                stack=name,
-                copies=n_layers,
-                flops=n_layers * self._self_attention(tokens)["attention"],
-                cache=0 if name == "encoder" else self._cache(),
-            )
-        ]
+        n_attending = n_layers
+        if not plain.last_stack.uniform:
+            n_attending = sum(stack.attention_layers(spec))
+        found = (
+            []
+            if isinstance(mixer, NoAttention)
+            else [
+                self.part(
+                    "attention",
+                    "mla" if latent else "heads",
+                    attention_described(plain),
+                    block.self_attention_params(spec),
+                    "decoder.attention",
+                    stack=name,
+                    copies=n_attending,
+                    flops=n_attending * self._self_attention(tokens)["attention"],
+                    cache=0 if name == "encoder" else self._cache(),
+                )
+            ]
+        )
         if cross:
             flops = block.cross_attention_flops(spec, batch_size=self.batch, n_queries=self.seq,
                                                 source_len=self.source, cached=False)  # fmt: skip
@@ -150,7 +161,8 @@ class _Parts:
                 copies=n_layers, flops=n_layers * flops["attention"], cache=self._cross_cache(),
             ))  # fmt: skip
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
-        params = stack.stack_params(spec, n_layers, cross=cross, active=False)["norm"]
+        weights = stack.stack_weights(spec, n_layers, cross=cross)
+        params = params_of(weight for weight in weights if weight.role == "norm")
         norms = plain.last_stack.norms
         found.append(self.part("norms", norms.kind, f"{norms.kind}, {norms.placement}", params,
                                "decoder.norms embedding.norm decoder.attention.qk_norm",
@@ -161,15 +173,17 @@ class _Parts:
         """The dense feed-forward and the mixture, as many blocks as have each."""
         spec, plain, found = self.spec, self.plain, []
         like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
+        if like is None:
+            return []
         act = activated(like.activation, like.swish_beta, gated=like.gated)
         made = "gated" if like.gated else "plain"
-        n_moe = stack.moe_layers(spec, n_layers)
+        n_moe, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
         if like.d_ff is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
             found.append(self.part(
                 "feed-forward", made, f"{act}, m = {like.d_ff} = {times_d(like.d_ff, plain)}",
                 block.dense_ffn_params(spec), "decoder.feed_forward", stack=name,
-                copies=n_layers - n_moe, flops=(n_layers - n_moe) * flops,
+                copies=n_dense, flops=n_dense * flops,
             ))  # fmt: skip
         if mixture is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True)["moe"]
@@ -215,11 +229,13 @@ def attention_described(spec: ModelSpec) -> str:
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
         said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
-    else:
+    elif isinstance(mixer, Attention):
         said = heads(mixer.n_heads, mixer.n_kv_heads)
+    else:
+        return "none"
     if mixer.window is None:
         return said
-    near = attention.windowed_layers(spec.last_stack.n_layers, mixer.window.pattern)
+    near = attention.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
     return f"{said}, window {mixer.window.size} in {near} layers"
 
 

@@ -1,6 +1,4 @@
-"""One block, summed by role: the topics' functions fed from a `ModelSpec`.
-
-Every function is a dict from role to count, so that `model.py` only multiplies and adds.
+"""One block: its tensors and products, the topics' functions fed from a `ModelSpec`.
 
 >>> from metacount.spec import ModelSpec
 >>> mixtral = ModelSpec(
@@ -20,44 +18,71 @@ Every function is a dict from role to count, so that `model.py` only multiplies 
 
 from __future__ import annotations
 
-from metacount.formulas import attention, ffn, mla, norm, position
-from metacount.formulas import moe as experts
+from metacount.formulas import norm
 from metacount.formulas.dim import Dim
+from metacount.formulas.sublayers import attention_products as attention_products
+from metacount.formulas.sublayers import attention_weights as attention_weights
+from metacount.formulas.sublayers import cross_attention_products as cross_attention_products
+from metacount.formulas.sublayers import cross_attention_weights as cross_attention_weights
+from metacount.formulas.sublayers import dense_weights as dense_weights
+from metacount.formulas.sublayers import kv_cache_values as kv_cache_values
+from metacount.formulas.sublayers import mixture_weights as mixture_weights
+from metacount.formulas.sublayers import recurrent_weights as recurrent_weights
+from metacount.formulas.sublayers import width_norm_weights as width_norm_weights
+from metacount.formulas.terms import (
+    CACHED,
+    CROSS_PAIRS,
+    PAIRS,
+    POSITIONS,
+    SOURCE,
+    TOKENS,
+    Product,
+    Weight,
+    active_params_of,
+    by_role,
+    params_of,
+)
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture, SharedExperts
-from metacount.spec.position import TransformerXL
 
-NO_SHARED = SharedExperts()
+
+def block_weights(
+    spec: ModelSpec, *, mixer: str = "A", ffn: str = "F", cross: bool = False
+) -> tuple[Weight, ...]:
+    """Tensors of one block: `mixer` and `ffn` are its letters in the patterns of its stack.
+
+    `cross`: it has cross-attention (a decoder block of an encoder-decoder).
+    """
+    found: list[Weight] = []
+    if mixer in "AP":
+        found += attention_weights(spec)
+    if mixer in "RP":
+        found += recurrent_weights(spec)
+    if cross:
+        found += cross_attention_weights(spec)
+    if ffn == "F":
+        found += dense_weights(spec)
+    if ffn == "E":
+        found += mixture_weights(spec)
+    n_norms = norm.norms_per_block(
+        spec.last_stack.norms.placement, cross=cross, mixer=mixer != "N", ffn=ffn != "N"
+    )
+    found += (weight.repeated(n_norms) for weight in width_norm_weights(spec))
+    return tuple(found)
 
 
 def block_params(
     spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
 ) -> dict[str, Dim]:
-    """Parameters of one block by role, or with `active` those that one token uses.
+    """Parameters of one block with attention by role, or with `active` those that one token uses.
 
-    `moe` says which feed-forward it has, `cross` whether it has cross-attention (a decoder block
-    of an encoder-decoder).
+    `moe` says which feed-forward it has, `cross` whether it has cross-attention.
 
     Returns: parameters, exact.
-    Source: the functions of each topic.
+    Source: `block_weights`.
     """
-    placement = spec.last_stack.norms.placement
-    norms = norm.norms_per_block(placement, cross=cross) * width_norm_params(spec)
-    attention_params = self_attention_params(spec)
-    if cross:
-        attention_params += gqa_params(spec, sinks=False)
-    parts = {
-        "position": position_params(spec),
-        "attention": attention_params,
-        "norm": norms + attention_norm_params(spec),
-    }
-    if moe:
-        parts["moe"] = moe_layer_params(spec, active=active)
-    else:
-        parts["ffn"] = dense_ffn_params(spec)
-    return parts
+    weights = block_weights(spec, ffn="E" if moe else "F", cross=cross)
+    roles = ("position", "attention", "norm", "moe" if moe else "ffn")
+    return by_role(weights, lambda one: one.active if active else one.params, roles)
 
 
 def width_norm_params(spec: ModelSpec) -> Dim:
@@ -65,28 +90,15 @@ def width_norm_params(spec: ModelSpec) -> Dim:
 
     Source: `norm.norm_params`.
     """
-    norms = spec.last_stack.norms
-    return norm.norm_params(spec.d_model, bias=norms.bias, affine=norms.affine)
+    return params_of(width_norm_weights(spec))
 
 
 def self_attention_params(spec: ModelSpec) -> Dim:
-    """Parameters of the self-attention of one block, without its norms.
+    """Parameters of the self-attention of one block, without its norms and relative positions.
 
     Source: `attention.attention_params`, `mla.mla_params`.
     """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        return mla.mla_params(
-            spec.d_model,
-            mixer.n_heads,
-            q_lora_rank=mixer.q_lora_rank,
-            kv_lora_rank=mixer.kv_lora_rank,
-            qk_nope_head_dim=mixer.qk_nope_head_dim,
-            qk_rope_head_dim=mixer.qk_rope_head_dim,
-            v_head_dim=mixer.v_head_dim,
-            bias=mixer.bias,
-        )
-    return gqa_params(spec, sinks=mixer.sinks)
+    return _of_role(attention_weights(spec), "attention")
 
 
 def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
@@ -94,18 +106,8 @@ def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
 
     Source: `attention.attention_params`.
     """
-    mixer = _grouped(spec)
-    return attention.attention_params(
-        spec.d_model,
-        mixer.n_heads,
-        mixer.n_kv_heads,
-        mixer.head_dim,
-        q_bias=mixer.q_bias,
-        k_bias=mixer.k_bias,
-        v_bias=mixer.v_bias,
-        o_bias=mixer.o_bias,
-        sinks=sinks,
-    )
+    weights = attention_weights(spec) if sinks else cross_attention_weights(spec)
+    return _of_role(weights, "attention")
 
 
 def attention_norm_params(spec: ModelSpec) -> Dim:
@@ -113,10 +115,7 @@ def attention_norm_params(spec: ModelSpec) -> Dim:
 
     Source: `norm.latent_norm_params`, `norm.qk_norm_params`.
     """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        return norm.latent_norm_params(mixer.q_lora_rank, mixer.kv_lora_rank)
-    return norm.qk_norm_params(mixer.qk_norm, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
+    return _of_role(attention_weights(spec), "norm")
 
 
 def position_params(spec: ModelSpec) -> Dim:
@@ -124,10 +123,7 @@ def position_params(spec: ModelSpec) -> Dim:
 
     Source: `position.transformer_xl_params`.
     """
-    if not isinstance(spec.positions, TransformerXL):
-        return 0
-    mixer = _grouped(spec)
-    return position.transformer_xl_params(spec.d_model, mixer.n_heads, mixer.head_dim)
+    return _of_role(attention_weights(spec), "position")
 
 
 def dense_ffn_params(spec: ModelSpec) -> Dim:
@@ -135,32 +131,16 @@ def dense_ffn_params(spec: ModelSpec) -> Dim:
 
     Source: `ffn.ffn_params`.
     """
-    dense = spec.last_stack.feed_forward
-    if dense.d_ff is None:
-        return 0
-    return ffn.ffn_params(spec.d_model, dense.d_ff, gated=dense.gated, bias=dense.bias)
+    return params_of(dense_weights(spec))
 
 
 def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
     """Parameters of the feed-forward of one MoE block, all or those that one token uses.
 
-    Source: `moe.moe_active_params`; with top_k = n_experts, all.
+    Source: `moe.moe_params`, `moe.moe_active_params`.
     """
-    dense, mixture = spec.last_stack.feed_forward, _mixture(spec)
-    shared = mixture.shared or NO_SHARED
-    return experts.moe_active_params(
-        spec.d_model,
-        mixture.d_ff,
-        mixture.n_experts,
-        mixture.top_k if active else mixture.n_experts,
-        gated=dense.gated,
-        router_bias=mixture.router_bias,
-        expert_bias=mixture.bias,
-        n_shared_experts=shared.n_experts,
-        d_ff_shared=shared.d_ff,
-        shared_bias=dense.bias,
-        shared_gate=shared.gate,
-    )
+    weights = mixture_weights(spec)
+    return active_params_of(weights) if active else params_of(weights)
 
 
 def self_attention_flops(
@@ -178,38 +158,18 @@ def self_attention_flops(
     `absorbed` chooses the form of MLA.
 
     Returns: FLOPs of the forward, exact.
-    Source: `attention.attention_projection_flops`, `attention.attention_pair_flops`,
-    `mla.mla_matmul_flops`, `position.transformer_xl_projection_flops` and `_score_flops`.
+    Source: `attention_weights`, `attention_products`.
     Not counted: softmax, norms, rotary embedding, biases, mask.
     """
-    n_tokens = batch_size * n_queries
-    all_pairs = batch_size * n_pairs
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        flops = mla.mla_matmul_flops(
-            n_tokens,
-            all_pairs,
-            spec.d_model,
-            mixer.n_heads,
-            q_lora_rank=mixer.q_lora_rank,
-            kv_lora_rank=mixer.kv_lora_rank,
-            qk_nope_head_dim=mixer.qk_nope_head_dim,
-            qk_rope_head_dim=mixer.qk_rope_head_dim,
-            v_head_dim=mixer.v_head_dim,
-            absorbed=absorbed,
-            n_kv_tokens=batch_size * n_keys,
-        )
-        return {"position": 0, "attention": flops}
-    heads = (mixer.n_heads, mixer.head_dim)
-    relative = 0
-    if isinstance(spec.positions, TransformerXL):
-        relative = position.transformer_xl_projection_flops(n_keys, spec.d_model, *heads)
-        relative += position.transformer_xl_score_flops(all_pairs, *heads)
-    projections = attention.attention_projection_flops(
-        n_tokens, spec.d_model, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim
-    )
-    pairs = attention.attention_pair_flops(all_pairs, *heads)
-    return {"position": relative, "attention": projections + pairs}
+    run = {
+        TOKENS: batch_size * n_queries,
+        CACHED: batch_size * (n_queries if absorbed else n_keys),
+        PAIRS: batch_size * n_pairs,
+        POSITIONS: n_keys,
+    }
+    weights = (one for one in attention_weights(spec) if one.role != "norm")
+    terms: tuple[Weight | Product, ...] = (*weights, *attention_products(spec, absorbed=absorbed))
+    return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
 
 
 def cross_attention_flops(
@@ -220,70 +180,31 @@ def cross_attention_flops(
     Every query attends to all source_len positions.
 
     Returns: FLOPs of the forward, exact.
-    Source: `attention.attention_projection_flops`, `attention.attention_pair_flops`.
+    Source: `cross_attention_weights`, `cross_attention_products`.
     Not counted: softmax, norms, biases.
     """
-    n_tokens = batch_size * n_queries
-    mixer = _grouped(spec)
-    projections = attention.attention_projection_flops(
-        n_tokens,
-        spec.d_model,
-        mixer.n_heads,
-        mixer.n_kv_heads,
-        mixer.head_dim,
-        n_kv_tokens=0 if cached else batch_size * source_len,
+    run = {
+        TOKENS: batch_size * n_queries,
+        SOURCE: 0 if cached else batch_size * source_len,
+        CROSS_PAIRS: batch_size * n_queries * source_len,
+    }
+    terms: tuple[Weight | Product, ...] = (
+        *cross_attention_weights(spec),
+        *cross_attention_products(spec),
     )
-    pairs = attention.attention_pair_flops(n_tokens * source_len, mixer.n_heads, mixer.head_dim)
-    return {"attention": projections + pairs}
+    return by_role(terms, lambda term: term.flops(run))
 
 
 def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
     """FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
 
     Returns: FLOPs of the forward, exact.
-    Source: `ffn.ffn_matmul_flops`, `moe.moe_matmul_flops`.
+    Source: `dense_weights`, `mixture_weights`.
     Not counted: activations, biases, the choice of experts, dispatch and weighting.
     """
-    dense = spec.last_stack.feed_forward
-    if moe:
-        mixture = _mixture(spec)
-        shared = mixture.shared or NO_SHARED
-        flops = experts.moe_matmul_flops(
-            n_tokens,
-            spec.d_model,
-            mixture.d_ff,
-            mixture.n_experts,
-            mixture.top_k,
-            gated=dense.gated,
-            n_shared_experts=shared.n_experts,
-            d_ff_shared=shared.d_ff,
-            shared_gate=shared.gate,
-        )
-        return {"moe": flops}
-    if dense.d_ff is None:
-        return {"ffn": 0}
-    return {"ffn": ffn.ffn_matmul_flops(n_tokens, spec.d_model, dense.d_ff, gated=dense.gated)}
+    weights = mixture_weights(spec) if moe else dense_weights(spec)
+    return by_role(weights, lambda one: one.flops({TOKENS: n_tokens}), ("moe" if moe else "ffn",))
 
 
-def kv_cache_values(spec: ModelSpec) -> Dim:
-    """Values that one token leaves in the cache of one block's self-attention.
-
-    Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
-    """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        return mla.mla_kv_cache_values(mixer.kv_lora_rank, mixer.qk_rope_head_dim)
-    return attention.kv_cache_values(mixer.n_kv_heads, mixer.head_dim)
-
-
-def _grouped(spec: ModelSpec) -> Attention:
-    """The attention with key/value heads; every cross-attention is one."""
-    mixer = spec.last_stack.attention
-    assert isinstance(mixer, Attention)  # who asks has asked, or has an encoder
-    return mixer
-
-
-def _mixture(spec: ModelSpec) -> Mixture:
-    mixture = spec.last_stack.mixture
-    assert mixture is not None  # who asks has asked whether a layer is MoE
-    return mixture
+def _of_role(weights: tuple[Weight, ...], role: str) -> Dim:
+    return params_of(weight for weight in weights if weight.role == role)

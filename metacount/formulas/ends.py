@@ -16,10 +16,21 @@
 from __future__ import annotations
 
 from metacount.formulas import norm
-from metacount.formulas.dim import Dim, when
+from metacount.formulas.dim import Dim
+from metacount.formulas.terms import (
+    SEQUENCES,
+    TOKENS,
+    Product,
+    Weight,
+    by_role,
+    matrix,
+    params_of,
+)
 from metacount.spec import ModelSpec
-from metacount.spec.embedding import Embedding
-from metacount.spec.position import Learned
+from metacount.spec.attention import NoAttention
+from metacount.spec.position import Learned, RelativeBuckets
+
+ROLES = ("embedding", "position", "head", "norm", "other")
 
 
 def table_width(spec: ModelSpec) -> Dim:
@@ -39,52 +50,117 @@ def token_table_params(spec: ModelSpec) -> Dim:
     return 0 if spec.embedding is None else spec.embedding.vocab_size * table_width(spec)
 
 
+def embedding_norm_weights(spec: ModelSpec, name: str = "embed_norm") -> tuple[Weight, ...]:
+    """The tensors of one norm over the embeddings, before they are projected to d.
+
+    Source: `norm.norm_weights`.
+    """
+    norms = spec.last_stack.norms
+    return norm.norm_weights(name, table_width(spec), bias=norms.bias, affine=norms.affine)
+
+
 def embedding_norm_params(spec: ModelSpec) -> Dim:
     """Parameters of one norm over the embeddings, before they are projected to d.
 
     Source: `norm.norm_params`.
     """
-    norms = spec.last_stack.norms
-    return norm.norm_params(table_width(spec), bias=norms.bias, affine=norms.affine)
+    return params_of(embedding_norm_weights(spec))
+
+
+def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """What a stack has before and after its blocks: final norm, norm of the embedding, positions.
+
+    Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack.
+
+    Source: `norm.norm_weights`; `position.learned_table_params`, `position.t5_bias_params`.
+    """
+    norms, positions = spec.last_stack.norms, spec.positions
+    found: list[Weight] = []
+    if norms.final:
+        found += norm.norm_weights("norm", spec.d_model, bias=norms.bias, affine=norms.affine)
+    if spec.embedding is not None and spec.embedding.norm:
+        found += embedding_norm_weights(spec)
+    if isinstance(positions, Learned):
+        shape = (positions.n_positions, table_width(spec))
+        found.append(Weight(role="position", name="embed_positions.weight", shape=shape))
+    if isinstance(positions, RelativeBuckets):
+        mixer = spec.last_stack.attention
+        assert not isinstance(mixer, NoAttention)  # the spec requires it
+        shape = (positions.n_buckets, mixer.n_heads)
+        name = "relative_bias.relative_attention_bias.weight"
+        found.append(Weight(role="position", name=name, shape=shape))
+    return tuple(found)
+
+
+def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """The tensors before and after the blocks, without what belongs to each stack.
+
+    embedding: tokens [V, e], token types [n_token_types, e]   (+ [d, e] and [d] to project e -> d)
+    position:  query table [n_query_positions, d]
+    head:      [V, e] unless tied   (+ [V] with head_bias)   (+ [e, d], + [e], to transform)
+    norm:      of width e after the transform
+    other:     pooler [d, d] and [d]
+
+    Source: as `end_params`.
+    """
+    d, e = spec.d_model, table_width(spec)
+    tables, head, positions = spec.embedding, spec.head, spec.positions
+    found: list[Weight] = []
+    if tables is not None:
+        table = (tables.vocab_size, e)
+        found.append(Weight(role="embedding", name="embed_tokens.weight", shape=table))
+        types = (tables.n_token_types, e)
+        found.append(Weight(role="embedding", name="embed_types.weight", shape=types))
+        if tables.width is not None:
+            found += matrix("embed_proj", "embedding", (d, e), TOKENS, bias=True)
+    if isinstance(positions, Learned):
+        queries = (positions.n_query_positions, d)
+        found.append(Weight(role="position", name="embed_queries.weight", shape=queries))
+    if head is not None and tables is not None:
+        if not head.tied:
+            found += matrix("lm_head", "head", table, TOKENS)
+        if head.bias:
+            found.append(Weight(role="head", name="lm_head.bias", shape=(tables.vocab_size,)))
+        if head.transform is not None:
+            bias = head.transform.bias
+            found += matrix("head_transform.dense", "head", (e, d), TOKENS, bias=bias)
+            found += embedding_norm_weights(spec, "head_transform.norm")
+    if spec.pooler:
+        found += matrix("pooler.dense", "other", (d, d), SEQUENCES, bias=True)
+    return tuple(found)
+
+
+def end_products(spec: ModelSpec) -> tuple[Product, ...]:
+    """What a head that is tied multiplies: the token table, which is stored once.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4.
+    """
+    if spec.head is None or not spec.head.tied:
+        return ()
+    table = token_table_params(spec)
+    return (Product(role="head", name="tied head", width=table, per=TOKENS),)
 
 
 def end_params(spec: ModelSpec) -> dict[str, Dim]:
     """Parameters before and after the blocks by role, without what belongs to each stack.
 
-    embedding: tokens [V, e], token types [n_token_types, e]   (+ e·d + d to project e -> d)
-    position:  query table [n_query_positions, d]
-    head:      [V, e] unless tied   (+ V with head_bias)   (+ d·e, + e with bias, to transform)
-    norm:      of width e after the transform
-    other:     pooler d·d + d
-
-    Returns: parameters, exact.
+    Returns: parameters, exact; the tensors are those of `end_weights`.
     Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`get_masked_lm_output`: transform,
     `pooled_output`); Clark et al. 2020, arXiv:2003.10555, and its code (`embeddings_project`);
     Zeng et al. 2021, arXiv:2104.12369, the query layer (query table).
     """
-    d, e = spec.d_model, table_width(spec)
-    tables, head, positions = spec.embedding, spec.head, spec.positions
-    queries = positions.n_query_positions if isinstance(positions, Learned) else 0
-    found = {
-        "embedding": token_table_params(spec),
-        "position": queries * d,
-        "head": 0,
-        "norm": 0,
-        "other": when(spec.pooler, d * d + d),
-    }
-    if tables is not None:
-        found["embedding"] += tables.n_token_types * e + when(_projects(tables), e * d + d)
-    if head is not None and tables is not None:
-        found["head"] = when(not head.tied, token_table_params(spec))
-        found["head"] += when(head.bias, tables.vocab_size)
-        if head.transform is not None:
-            found["head"] += d * e + when(head.transform.bias, e)
-            found["norm"] = embedding_norm_params(spec)
-    return found
+    return by_role(end_weights(spec), lambda weight: weight.params, ROLES)
 
 
-def _projects(tables: Embedding) -> bool:
-    return tables.width is not None
+def pooler_flops(spec: ModelSpec, *, batch_size: Dim) -> dict[str, Dim]:
+    """FLOPs of the pooler, a dense layer d -> d over the first token of each sequence: 2·B·d·d.
+
+    Returns: FLOPs of the forward, exact; 0 without a pooler.
+    Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`pooled_output`).
+    Not counted: tanh and bias.
+    """
+    pooler = (weight for weight in end_weights(spec) if weight.role == "other")
+    return by_role(pooler, lambda weight: weight.flops({SEQUENCES: batch_size}), ("other",))
 
 
 def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
@@ -96,20 +172,7 @@ def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
     Source: as `end_params`.
     Not counted: the look-up, the transform's activation and norm, biases.
     """
-    square = 2 * n_tokens * spec.d_model * table_width(spec)
-    tables, head = spec.embedding, spec.head
-    logits = when(head is not None, 2 * n_tokens * token_table_params(spec))
-    return {
-        "embedding": when(tables is not None and _projects(tables), square),
-        "head": logits + when(head is not None and head.transform is not None, square),
-    }
-
-
-def pooler_flops(spec: ModelSpec, *, batch_size: Dim) -> dict[str, Dim]:
-    """FLOPs of the pooler, a dense layer d -> d over the first token of each sequence: 2·B·d·d.
-
-    Returns: FLOPs of the forward, exact; 0 without a pooler.
-    Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`pooled_output`).
-    Not counted: tanh and bias.
-    """
-    return {"other": when(spec.pooler, 2 * batch_size * spec.d_model * spec.d_model)}
+    run = {TOKENS: n_tokens}
+    terms: tuple[Weight | Product, ...] = (*end_weights(spec), *end_products(spec))
+    ours = (term for term in terms if term.role in ("embedding", "head"))
+    return by_role(ours, lambda term: term.flops(run), ("embedding", "head"))

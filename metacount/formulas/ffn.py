@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, when
+from metacount.formulas.dim import Dim
+from metacount.formulas.terms import TOKENS, Weight, flops_of, matrix, params_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from fractions import Fraction
+
+
+def ffn_weights(
+    d_model: Dim,
+    d_ff: Dim,
+    *,
+    gated: bool,
+    bias: bool = False,
+    name: str = "mlp",
+    role: str = "ffn",
+) -> tuple[Weight, ...]:
+    """The tensors of one feed-forward block, plain or gated.
+
+    gate, where it is gated, and up [m, d], down [d, m], a bias of as many values as rows
+
+    Returns: tensors; every token is multiplied with each matrix.
+    Source: as `plain_params` and `glu_params`.
+
+    >>> for weight in ffn_weights(1024, 4096, gated=False):  # GPT-2 medium
+    ...     print(weight.name, weight.shape)
+    mlp.up_proj.weight (4096, 1024)
+    mlp.down_proj.weight (1024, 4096)
+    """
+    shapes = {"gate_proj": (d_ff, d_model)} if gated else {}
+    shapes |= {"up_proj": (d_ff, d_model), "down_proj": (d_model, d_ff)}
+    found: list[Weight] = []
+    for each, shape in shapes.items():
+        found += matrix(f"{name}.{each}", role, shape, TOKENS, bias=bias)
+    return tuple(found)
 
 
 def plain_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
@@ -20,7 +50,7 @@ def plain_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
     >>> plain_params(1024, 4096, bias=True)  # GPT-2 medium
     8393728
     """
-    return 2 * d_model * d_ff + when(bias, d_ff + d_model)
+    return params_of(ffn_weights(d_model, d_ff, gated=False, bias=bias))
 
 
 def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
@@ -34,7 +64,7 @@ def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
     >>> glu_params(4096, 11008)  # LLaMA-7B
     135266304
     """
-    return 3 * d_model * d_ff + when(bias, 2 * d_ff + d_model)
+    return params_of(ffn_weights(d_model, d_ff, gated=True, bias=bias))
 
 
 def ffn_params(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Dim:
@@ -46,8 +76,7 @@ def ffn_params(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> D
     >>> ffn_params(4096, 11008, gated=True)  # LLaMA-7B
     135266304
     """
-    one = glu_params if gated else plain_params
-    return one(d_model, d_ff, bias=bias)
+    return params_of(ffn_weights(d_model, d_ff, gated=gated, bias=bias))
 
 
 def plain_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
@@ -62,8 +91,7 @@ def plain_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
     >>> plain_matmul_flops(128, 1024, 4096)  # GPT-2 medium, 128 tokens
     2147483648
     """
-    multiply_adds = 2 * n_tokens * d_model * d_ff
-    return 2 * multiply_adds
+    return flops_of(ffn_weights(d_model, d_ff, gated=False), {TOKENS: n_tokens})
 
 
 def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
@@ -78,8 +106,7 @@ def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
     >>> glu_matmul_flops(128, 4096, 11008)  # LLaMA-7B, 128 tokens
     34628173824
     """
-    multiply_adds = 3 * n_tokens * d_model * d_ff
-    return 2 * multiply_adds
+    return flops_of(ffn_weights(d_model, d_ff, gated=True), {TOKENS: n_tokens})
 
 
 def ffn_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim, *, gated: bool) -> Dim:
@@ -92,8 +119,7 @@ def ffn_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim, *, gated: bool) -> 
     >>> ffn_matmul_flops(128, 4096, 11008, gated=True)  # LLaMA-7B, 128 tokens
     34628173824
     """
-    one = glu_matmul_flops if gated else plain_matmul_flops
-    return one(n_tokens, d_model, d_ff)
+    return flops_of(ffn_weights(d_model, d_ff, gated=gated), {TOKENS: n_tokens})
 
 
 def gated_d_ff(d_model: int, *, multiplier: Fraction | None = None, multiple_of: int) -> int:

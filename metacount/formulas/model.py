@@ -7,8 +7,8 @@
 >>> params(llama)  # LLaMA-7B
 6738415616
 >>> params_by_role(llama)  # doctest: +NORMALIZE_WHITESPACE
-{'embedding': 131072000, 'position': 0, 'attention': 2147483648, 'ffn': 4328521728, 'moe': 0,
- 'norm': 266240, 'head': 131072000, 'other': 0}
+{'embedding': 131072000, 'position': 0, 'attention': 2147483648, 'recurrent': 0,
+ 'ffn': 4328521728, 'moe': 0, 'norm': 266240, 'head': 131072000, 'other': 0}
 >>> active_params(llama), active_params_no_embed(llama), buffers(llama)
 (6738415616, 6607343616, {'selection_bias': 0})
 >>> matmul_flops(llama, batch_size=1, seq_len=128)
@@ -30,17 +30,48 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import attention, block, ends, stack
+from metacount.formulas import ends, stack
+from metacount.formulas.caches import cross_kv_cache_bytes as cross_kv_cache_bytes
+from metacount.formulas.caches import kv_cache_bytes as kv_cache_bytes
+from metacount.formulas.caches import kv_cache_bytes_per_token as kv_cache_bytes_per_token
+from metacount.formulas.caches import state_bytes as state_bytes
+from metacount.formulas.caches import state_bytes_by_part as state_bytes_by_part
 from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.runs import decode_run as decode_run
+from metacount.formulas.runs import forward_run as forward_run
+from metacount.formulas.runs import kept_pairs as kept_pairs
+from metacount.formulas.terms import Product, Weight, by_role
 from metacount.spec import ModelSpec
 
-ROLES = ("embedding", "position", "attention", "ffn", "moe", "norm", "head", "other")
+ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
+
+
+def weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Every tensor of the model, each kind once with the number of its copies.
+
+    Source: `stack.stack_weights`, `ends.end_weights`.
+    """
+    found: list[Weight] = []
+    for n_layers, cross in stack.stacks(spec):
+        found += stack.stack_weights(spec, n_layers, cross=cross)
+    return (*found, *ends.end_weights(spec))
+
+
+def products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
+    """Every product of activations that a forward, or one step of decoding, computes.
+
+    Source: `stack.stack_products`, `ends.end_products`.
+    """
+    found: list[Product] = []
+    for n_layers, cross in stack.stacks(spec):
+        found += stack.stack_products(spec, n_layers, cross=cross, decode=decode)
+    return (*found, *ends.end_products(spec))
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Distinct stored parameters by role, tied ones once.
 
-    Returns: all eight roles in order; their sum is `params`.
+    Returns: every role in order; their sum is `params`.
     Source: the blocks of `block.block_params` and the two ends.
     """
     return _params_by_role(spec, active=False)
@@ -57,7 +88,7 @@ def params(spec: ModelSpec) -> Dim:
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Parameters used for one token by role: top_k of the experts, everything else whole.
 
-    Returns: all eight roles in order; their sum is `active_params`.
+    Returns: every role in order; their sum is `active_params`.
     Source: `params_by_role`, with the MoE layers of `moe.moe_active_params`.
     """
     return _params_by_role(spec, active=True)
@@ -103,12 +134,12 @@ def matmul_flops_by_role(
     2 per multiply-add. MLA in its expanded form. An encoder-decoder reads source_len tokens
     (None: seq_len) and writes seq_len.
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: the functions of `block.py`, and the head.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
-    full = seq_len * seq_len
-    return _forward_flops(spec, batch_size, seq_len, source_len, full, full)
+    run = forward_run(spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len)
+    return _flops_by_role(spec, run, decode=False)
 
 
 def matmul_flops(
@@ -133,23 +164,16 @@ def causal_matmul_flops_by_role(
 
     A prefix-decoder sees its first prefix_len tokens in both directions.
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     _check_prefix(spec, prefix_len, seq_len)
-    near = spec.last_stack.attention.window
-    all_seen, windowed = (
-        attention.self_attention_pairs(
-            spec.kind,
-            seq_len,
-            window=window and window.size,
-            chunked=window is not None and window.kind == "chunked",
-            prefix_len=prefix_len,
-        )
-        for window in (None, near)
+    pairs = kept_pairs(spec, seq_len, prefix_len)
+    run = forward_run(
+        spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len, pairs=pairs
     )
-    return _forward_flops(spec, batch_size, seq_len, source_len, all_seen, windowed)
+    return _flops_by_role(spec, run, decode=False)
 
 
 def causal_matmul_flops(
@@ -180,27 +204,15 @@ def decode_matmul_flops_by_role(
     cross-attention source_len (None: kv_len) cached ones, and the encoder does not run again.
     Transformer-XL projects the sinusoids of its positions again.
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: `matmul_flops_by_role`, with one query per sequence.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     if spec.kind == "encoder":
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
     source = kv_len if source_len is None else source_len
-    windowed, full = stack.attention_layers(spec)
-    near = attention.attended_positions(kv_len, _window(spec))
-    blocks = stack.stack_flops(
-        spec,
-        spec.last_stack.n_layers,
-        [(windowed, near, near), (full, kv_len, kv_len)],
-        batch_size=batch_size,
-        n_queries=1,
-        source_len=source if spec.has_encoder else None,
-        decode=True,
-    )
-    total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
-    stack.add(total, ends.end_flops(spec, n_tokens=batch_size))
-    return total
+    run = decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=source)
+    return _flops_by_role(spec, run, decode=True)
 
 
 def decode_matmul_flops(
@@ -213,57 +225,6 @@ def decode_matmul_flops(
     return sum(by_role.values())
 
 
-def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
-    """Bytes that one token writes into the caches of all layers' self-attention; 0 for an encoder.
-
-    Windowed layers write too, they only forget later. Cross-attention writes nothing per token.
-
-    Source: `block.kv_cache_values`.
-    """
-    if spec.kind == "encoder":
-        return 0
-    return spec.last_stack.n_layers * block.kv_cache_values(spec) * bytes_per_value
-
-
-def kv_cache_bytes(
-    spec: ModelSpec,
-    *,
-    batch_size: Dim,
-    seq_len: Dim,
-    bytes_per_value: Dim,
-    source_len: Dim | None = None,
-) -> Dim:
-    """Bytes that must be kept after seq_len tokens, to be able to go on; 0 for an encoder.
-
-    A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
-    its source_len (None: seq_len) outputs are kept in every decoder layer too.
-
-    Source: `block.kv_cache_values`, `attention.cached_positions`, `cross_kv_cache_bytes`.
-    """
-    if spec.kind == "encoder":
-        return 0
-    windowed, full = stack.attention_layers(spec)
-    near = attention.cached_positions(seq_len, _window(spec))
-    values = block.kv_cache_values(spec) * (windowed * near + full * seq_len)
-    source = seq_len if source_len is None else source_len
-    return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
-        spec, batch_size=batch_size, source_len=source, bytes_per_value=bytes_per_value
-    )
-
-
-def cross_kv_cache_bytes(
-    spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
-) -> Dim:
-    """The part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder.
-
-    Source: `block.kv_cache_values`.
-    """
-    if not spec.has_encoder:
-        return 0
-    values = spec.last_stack.n_layers * block.kv_cache_values(spec) * source_len
-    return batch_size * values * bytes_per_value
-
-
 def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """Bytes of the stored parameters; buffers not included.
 
@@ -272,17 +233,8 @@ def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     return params(spec) * bytes_per_value
 
 
-def _window(spec: ModelSpec) -> Dim | None:
-    window = spec.last_stack.attention.window
-    return None if window is None else window.size
-
-
 def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:
-    total: dict[str, Dim] = dict.fromkeys(ROLES, 0)
-    for n_layers, cross in stack.stacks(spec):
-        stack.add(total, stack.stack_params(spec, n_layers, cross=cross, active=active))
-    stack.add(total, ends.end_params(spec))
-    return total
+    return by_role(weights(spec), lambda one: one.active if active else one.params, ROLES)
 
 
 def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
@@ -293,34 +245,6 @@ def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
                         f"choose 0 to {seq_len}")  # fmt: skip
 
 
-def _forward_flops(
-    spec: ModelSpec,
-    batch_size: Dim,
-    seq_len: Dim,
-    source_len: Dim | None,
-    full_pairs: Dim,
-    windowed_pairs: Dim,
-) -> dict[str, Dim]:
-    windowed, full = stack.attention_layers(spec)
-    source = seq_len if source_len is None else source_len
-    blocks = stack.stack_flops(
-        spec,
-        spec.last_stack.n_layers,
-        [(windowed, seq_len, windowed_pairs), (full, seq_len, full_pairs)],
-        batch_size=batch_size,
-        n_queries=seq_len,
-        source_len=source if spec.has_encoder else None,
-    )
-    total: dict[str, Dim] = {**dict.fromkeys(ROLES, 0), **blocks}
-    if spec.has_encoder and spec.encoder is not None:
-        encoder = stack.stack_flops(
-            spec,
-            spec.encoder.n_layers,
-            [(spec.encoder.n_layers, source, source * source)],
-            batch_size=batch_size,
-            n_queries=source,
-        )
-        stack.add(total, encoder)
-    stack.add(total, ends.end_flops(spec, n_tokens=batch_size * seq_len))
-    stack.add(total, ends.pooler_flops(spec, batch_size=batch_size))
-    return total
+def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool) -> dict[str, Dim]:
+    terms: tuple[Weight | Product, ...] = (*weights(spec), *products(spec, decode=decode))
+    return by_role(terms, lambda term: term.flops(run), ROLES)

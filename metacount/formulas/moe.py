@@ -2,8 +2,87 @@
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, floor_div, is_symbolic, is_zero, smaller, when
-from metacount.formulas.ffn import ffn_matmul_flops, ffn_params
+from metacount.formulas.dim import Dim, floor_div, is_symbolic, is_zero, smaller
+from metacount.formulas.ffn import ffn_weights
+from metacount.formulas.terms import TOKENS, Weight, active_params_of, flops_of, matrix, params_of
+
+
+def moe_weights(
+    d_model: Dim,
+    d_ff_expert: Dim,
+    n_experts: Dim,
+    top_k: Dim,
+    *,
+    gated: bool,
+    router_bias: bool = False,
+    expert_bias: bool = False,
+    n_shared_experts: Dim = 0,
+    d_ff_shared: Dim | None = None,
+    shared_bias: bool = False,
+    shared_gate: bool = False,
+) -> tuple[Weight, ...]:
+    """The tensors of one MoE layer: router [E, d], E experts of which k are used, shared experts.
+
+    Returns: tensors; gate and up of the routed experts are one, [2·m_e, d], as they are stored.
+    Source: as `moe_params`.
+
+    >>> for weight in moe_weights(4096, 14336, 8, 2, gated=True):  # Mixtral 8x7B
+    ...     print(weight.name, weight.shape, weight.times, weight.used)
+    mlp.gate.proj.weight (8, 4096) 1 None
+    mlp.experts.gate_up_proj (28672, 4096) 8 2
+    mlp.experts.down_proj (4096, 14336) 8 2
+    """
+    router = matrix("mlp.gate.proj", "moe", (n_experts, d_model), TOKENS, bias=router_bias)
+    up = ("gate_up_proj", (2 * d_ff_expert, d_model)) if gated else (
+        "up_proj", (d_ff_expert, d_model))  # fmt: skip
+    found = list(router)
+    for name, shape in (up, ("down_proj", (d_model, d_ff_expert))):
+        path = f"mlp.experts.{name}"
+        found.append(Weight(role="moe", name=path, shape=shape, times=n_experts, used=top_k,
+                            rows=TOKENS))  # fmt: skip
+        if expert_bias:
+            found.append(Weight(role="moe", name=f"{path}_bias", shape=shape[:1], times=n_experts,
+                                used=top_k))  # fmt: skip
+    shared = shared_weights(
+        d_model,
+        d_ff_expert if d_ff_shared is None else d_ff_shared,
+        n_shared_experts,
+        gated=gated,
+        bias=shared_bias,
+        gate=shared_gate,
+    )
+    return (*found, *shared)
+
+
+def shared_weights(
+    d_model: Dim,
+    d_ff_shared: Dim,
+    n_shared_experts: Dim,
+    *,
+    gated: bool,
+    bias: bool = False,
+    gate: bool = False,
+) -> tuple[Weight, ...]:
+    """The tensors of the shared experts of one layer: one feed-forward of width E_s·m_s, a gate.
+
+    Returns: tensors; none when E_s is 0.
+    Source: as `shared_params`.
+
+    >>> for weight in shared_weights(2048, 1408, 4, gated=True, gate=True):  # Qwen1.5-MoE-A2.7B
+    ...     print(weight.name, weight.shape)
+    mlp.shared_experts.gate_proj.weight (5632, 2048)
+    mlp.shared_experts.up_proj.weight (5632, 2048)
+    mlp.shared_experts.down_proj.weight (2048, 5632)
+    mlp.shared_expert_gate.weight (1, 2048)
+    """
+    if is_zero(n_shared_experts):
+        return ()
+    width = n_shared_experts * d_ff_shared
+    experts = ffn_weights(
+        d_model, width, gated=gated, bias=bias, name="mlp.shared_experts", role="moe"
+    )
+    gates = matrix("mlp.shared_expert_gate", "moe", (1, d_model), TOKENS) if gate else ()
+    return (*experts, *gates)
 
 
 def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
@@ -17,7 +96,7 @@ def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
     >>> router_params(4096, 8)  # Mixtral 8x7B
     32768
     """
-    return n_experts * d_model + when(bias, n_experts)
+    return params_of(matrix("gate", "moe", (n_experts, d_model), TOKENS, bias=bias))
 
 
 def shared_params(
@@ -39,10 +118,9 @@ def shared_params(
     >>> shared_params(7168, 2048, 1, gated=True)  # DeepSeek-V3
     44040192
     """
-    if is_zero(n_shared_experts):
-        return 0
-    width = n_shared_experts * d_ff_shared
-    return ffn_params(d_model, width, gated=gated, bias=bias) + when(gate, d_model)
+    return params_of(
+        shared_weights(d_model, d_ff_shared, n_shared_experts, gated=gated, bias=bias, gate=gate)
+    )
 
 
 def shared_matmul_flops(
@@ -65,12 +143,8 @@ def shared_matmul_flops(
     >>> shared_matmul_flops(128, 7168, 2048, 1, gated=True)  # DeepSeek-V3, 128 tokens
     11274289152
     """
-    if is_zero(n_shared_experts):
-        return 0
-    width = n_shared_experts * d_ff_shared
-    # 2 FLOPs per multiply-add, one output per token
-    gate_flops = when(gate, 2 * n_tokens * d_model)
-    return ffn_matmul_flops(n_tokens, d_model, width, gated=gated) + gate_flops
+    weights = shared_weights(d_model, d_ff_shared, n_shared_experts, gated=gated, gate=gate)
+    return flops_of(weights, {TOKENS: n_tokens})
 
 
 def moe_params(
@@ -136,16 +210,21 @@ def moe_active_params(
     >>> moe_active_params(4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B
     352354304
     """
-    shared = shared_params(
-        d_model,
-        d_ff_expert if d_ff_shared is None else d_ff_shared,
-        n_shared_experts,
-        gated=gated,
-        bias=shared_bias,
-        gate=shared_gate,
+    return active_params_of(
+        moe_weights(
+            d_model,
+            d_ff_expert,
+            n_experts,
+            top_k,
+            gated=gated,
+            router_bias=router_bias,
+            expert_bias=expert_bias,
+            n_shared_experts=n_shared_experts,
+            d_ff_shared=d_ff_shared,
+            shared_bias=shared_bias,
+            shared_gate=shared_gate,
+        )
     )
-    expert = ffn_params(d_model, d_ff_expert, gated=gated, bias=expert_bias)
-    return router_params(d_model, n_experts, bias=router_bias) + top_k * expert + shared
 
 
 def moe_matmul_flops(
@@ -173,17 +252,17 @@ def moe_matmul_flops(
     >>> moe_matmul_flops(128, 4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B, 128 tokens
     90202701824
     """
-    shared = shared_matmul_flops(
-        n_tokens,
+    weights = moe_weights(
         d_model,
-        d_ff_expert if d_ff_shared is None else d_ff_shared,
-        n_shared_experts,
+        d_ff_expert,
+        n_experts,
+        top_k,
         gated=gated,
-        gate=shared_gate,
+        n_shared_experts=n_shared_experts,
+        d_ff_shared=d_ff_shared,
+        shared_gate=shared_gate,
     )
-    router = 2 * n_tokens * d_model * n_experts
-    experts = top_k * ffn_matmul_flops(n_tokens, d_model, d_ff_expert, gated=gated)
-    return router + experts + shared
+    return flops_of(weights, {TOKENS: n_tokens})
 
 
 def moe_layers(

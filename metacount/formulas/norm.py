@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, when
+from metacount.formulas.dim import Dim
+from metacount.formulas.terms import Weight, params_of
 
 # norms of a block by placement: (per sublayer, so that cross-attention brings its own; or in all)
 _PER_SUBLAYER = {"pre": 1, "post": 1, "deep": 1, "post_branch": 1, "sandwich": 2}
 _PER_PARALLEL_BLOCK = {"parallel": 1, "parallel_two": 2}
+
+
+def norm_weights(
+    name: str, width: Dim, *, bias: bool = False, affine: bool = True
+) -> tuple[Weight, ...]:
+    """The tensors of one norm: a weight [width], maybe a bias [width]; none when not affine.
+
+    Returns: tensors.
+    Source: as `norm_params`.
+
+    >>> [weight.name for weight in norm_weights("input_layernorm", 1024, bias=True)]  # GPT-2 medium
+    ['input_layernorm.weight', 'input_layernorm.bias']
+    """
+    parts = ("weight", *(("bias",) if bias else ())) if affine else ()
+    return tuple(Weight(role="norm", name=f"{name}.{part}", shape=(width,)) for part in parts)
 
 
 def norm_params(width: Dim, *, bias: bool = False, affine: bool = True) -> Dim:
@@ -23,15 +39,18 @@ def norm_params(width: Dim, *, bias: bool = False, affine: bool = True) -> Dim:
     >>> norm_params(1024, bias=True)  # GPT-2 medium, one LayerNorm
     2048
     """
-    return when(affine, width + when(bias, width))
+    return params_of(norm_weights("norm", width, bias=bias, affine=affine))
 
 
-def norms_per_block(placement: str, *, cross: bool = False) -> int:
+def norms_per_block(
+    placement: str, *, cross: bool = False, mixer: bool = True, ffn: bool = True
+) -> int:
     """Norms of width d in one block.
 
-    A block has two sublayers (attention, feed-forward), three with cross-attention. Pre-, post-,
-    deep and post_branch norm put one norm on each sublayer, sandwich one before and one after it.
-    A parallel block feeds both branches from one norm, parallel_two from one norm each.
+    A block has two sublayers (`mixer`, which is attention in most models, and feed-forward), three
+    with cross-attention, one where it has only one of them. Pre-, post-, deep and post_branch norm
+    put one norm on each sublayer, sandwich one before and one after it. A parallel block feeds both
+    branches from one norm, parallel_two from one norm each.
 
     Returns: a count.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.1 (post); Xiong et al. 2020,
@@ -43,10 +62,33 @@ def norms_per_block(placement: str, *, cross: bool = False) -> int:
     (2, 4)
     >>> norms_per_block("pre", cross=True)  # a decoder block of T5
     3
+    >>> norms_per_block("pre", ffn=False)  # Mamba
+    1
     """
     if placement in _PER_PARALLEL_BLOCK:
         return _PER_PARALLEL_BLOCK[placement]
-    return _PER_SUBLAYER[placement] * (2 + cross)
+    return _PER_SUBLAYER[placement] * (mixer + ffn + cross)
+
+
+def qk_norm_weights(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> tuple[Weight, ...]:
+    """The tensors of the norms on the queries and keys of one block.
+
+    Returns: tensors; none for kinds none and l2.
+    Source: as `qk_norm_params`.
+
+    >>> [(weight.name, weight.shape) for weight in qk_norm_weights("head", 64, 8, 128)]  # Qwen3-32B
+    [('self_attn.q_norm.weight', (128,)), ('self_attn.k_norm.weight', (128,))]
+    """
+    if kind in ("none", "l2"):
+        return ()
+    widths = {"q_norm": head_dim, "k_norm": head_dim}
+    if kind == "full":
+        widths = {"q_norm": n_heads * head_dim, "k_norm": n_kv_heads * head_dim}
+    return tuple(
+        weight
+        for name, width in widths.items()
+        for weight in norm_weights(f"self_attn.{name}", width, bias=kind == "layernorm")
+    )
 
 
 def qk_norm_params(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> Dim:
@@ -66,13 +108,20 @@ def qk_norm_params(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> D
     >>> qk_norm_params("full", 32, 32, 128)  # OLMo 2 7B
     8192
     """
-    return {
-        "head": 2 * head_dim,
-        "full": (n_heads + n_kv_heads) * head_dim,
-        "layernorm": 4 * head_dim,
-        "l2": 0,
-        "none": 0,
-    }[kind]
+    return params_of(qk_norm_weights(kind, n_heads, n_kv_heads, head_dim))
+
+
+def latent_norm_weights(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> tuple[Weight, ...]:
+    """The tensors of the norms on the latents of one MLA block.
+
+    Returns: tensors.
+    Source: as `latent_norm_params`.
+
+    >>> [weight.shape for weight in latent_norm_weights(1536, 512)]  # DeepSeek-V3
+    [(1536,), (512,)]
+    """
+    queries = () if q_lora_rank is None else norm_weights("self_attn.q_a_layernorm", q_lora_rank)
+    return (*queries, *norm_weights("self_attn.kv_a_layernorm", kv_lora_rank))
 
 
 def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
@@ -86,4 +135,4 @@ def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
     >>> latent_norm_params(1536, 512)  # DeepSeek-V3
     2048
     """
-    return kv_lora_rank if q_lora_rank is None else q_lora_rank + kv_lora_rank
+    return params_of(latent_norm_weights(q_lora_rank, kv_lora_rank))

@@ -6,6 +6,14 @@ Sinusoids, RoPE and ALiBi have none and multiply no matrices.
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim
+from metacount.formulas.terms import (
+    PAIRS,
+    POSITIONS,
+    Product,
+    Weight,
+    flops_of,
+    params_of,
+)
 
 
 def learned_table_params(n_positions: Dim, d_model: Dim) -> Dim:
@@ -36,6 +44,51 @@ def t5_bias_params(n_buckets: Dim, n_heads: Dim) -> Dim:
     return n_buckets * n_heads
 
 
+def transformer_xl_weights(d_model: Dim, n_heads: Dim, head_dim: Dim) -> tuple[Weight, ...]:
+    """The tensors of Transformer-XL's relative positions in one block.
+
+    projection of the sinusoids [h·h_d, d], the vectors u and v [h, h_d]
+
+    Returns: tensors; what the projection multiplies is among `transformer_xl_products`.
+    Source: as `transformer_xl_params`.
+
+    >>> [weight.shape for weight in transformer_xl_weights(16384, 128, 128)]  # Gopher 280B
+    [(16384, 16384), (128, 128), (128, 128)]
+    """
+    shapes: dict[str, tuple[Dim, ...]] = {
+        "r_proj.weight": (n_heads * head_dim, d_model),
+        "content_bias": (n_heads, head_dim),
+        "position_bias": (n_heads, head_dim),
+    }
+    return tuple(
+        Weight(role="position", name=f"self_attn.relative.{name}", shape=shape)
+        for name, shape in shapes.items()
+    )
+
+
+def transformer_xl_products(
+    d_model: Dim, n_heads: Dim, head_dim: Dim, *, pairs: str = PAIRS, positions: str = POSITIONS
+) -> tuple[Product, ...]:
+    """The products of Transformer-XL's relative positions in one block.
+
+    d·h·h_d multiply-adds to project the sinusoids of one distance, h·h_d for a pair's second score
+
+    Returns: products of one layer.
+    Source: as `transformer_xl_projection_flops` and `transformer_xl_score_flops`.
+
+    >>> for product in transformer_xl_products(16384, 128, 128):  # Gopher 280B
+    ...     print(product.width, product.per)
+    268435456 positions
+    16384 pairs of positions
+    """
+    width = n_heads * head_dim
+    return (
+        Product(role="position", name="projection of the relative positions",
+                width=d_model * width, per=positions),
+        Product(role="position", name="scores of the relative positions", width=width, per=pairs),
+    )  # fmt: skip
+
+
 def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
     """Parameters of Transformer-XL's relative positions in one block.
 
@@ -47,7 +100,7 @@ def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
     >>> transformer_xl_params(16384, 128, 128)  # Gopher 280B
     268468224
     """
-    return (d_model + 2) * n_heads * head_dim
+    return params_of(transformer_xl_weights(d_model, n_heads, head_dim))
 
 
 def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
@@ -62,7 +115,8 @@ def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, hea
     >>> transformer_xl_projection_flops(128, 16384, 128, 128)  # Gopher 280B, 128 tokens
     68719476736
     """
-    return 2 * n_keys * d_model * n_heads * head_dim
+    projection, _ = transformer_xl_products(d_model, n_heads, head_dim)
+    return flops_of([projection], {POSITIONS: n_keys})
 
 
 def transformer_xl_score_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
@@ -77,4 +131,5 @@ def transformer_xl_score_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim
     >>> transformer_xl_score_flops(128 * 128, 128, 128)  # Gopher 280B, 128 tokens
     536870912
     """
-    return 2 * n_pairs * n_heads * head_dim
+    _, scores = transformer_xl_products(0, n_heads, head_dim)
+    return flops_of([scores], {PAIRS: n_pairs})

@@ -1,4 +1,4 @@
-"""One stack of blocks: how many of each kind, and their sum by role.
+"""One stack of blocks: how many of each kind, and all their tensors and products.
 
 >>> from metacount.spec import ModelSpec
 >>> bert = ModelSpec(
@@ -9,22 +9,31 @@
 ...     n_positions=512)
 >>> stacks(bert), moe_layers(bert, 12), attention_layers(bert)
 ([(12, False)], 0, (0, 12))
->>> stack_params(bert, 12, cross=False, active=False)
+>>> from metacount.formulas.terms import by_role
+>>> by_role(stack_weights(bert, 12, cross=False), lambda weight: weight.params)
 {'norm': 38400, 'position': 393216, 'attention': 28348416, 'ffn': 56669184}
->>> stack_flops(bert, 12, [(12, 512, 512 * 512)], batch_size=1, n_queries=512)
-{'position': 0, 'attention': 38654705664, 'ffn': 57982058496}
 """
 
 from __future__ import annotations
 
-from metacount.formulas import attention, block, ends, moe, position
-from metacount.formulas.dim import Dim
+from metacount.formulas import attention, ends, moe, norm, sublayers
+from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import (
+    PAIRS,
+    POSITIONS,
+    SOURCE,
+    SOURCE_PAIRS,
+    TOKENS,
+    WINDOWED_PAIRS,
+    WINDOWED_POSITIONS,
+    Product,
+    Weight,
+)
 from metacount.spec import ModelSpec
-from metacount.spec.position import Learned, RelativeBuckets
+from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+OF_ENCODER = {TOKENS: SOURCE}  # an encoder beside a decoder multiplies its source's tokens
 
 
 def stacks(spec: ModelSpec) -> list[tuple[Dim, bool]]:
@@ -36,11 +45,13 @@ def stacks(spec: ModelSpec) -> list[tuple[Dim, bool]]:
 def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     """MoE blocks in a stack of n_layers.
 
-    Source: `moe.moe_layers`.
+    Source: `moe.moe_layers`; where a pattern names them, `attention.lettered_layers`.
     """
     mixture = spec.last_stack.mixture
     if mixture is None:
         return 0
+    if "E" in spec.last_stack.ffn_pattern:
+        return attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, "E")
     return moe.moe_layers(
         n_layers,
         n_dense_layers=mixture.n_dense_layers,
@@ -49,94 +60,118 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     )
 
 
+def dense_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
+    """Blocks with a dense feed-forward in a stack of n_layers.
+
+    Source: those that are not MoE; where a pattern names them, `attention.lettered_layers`.
+    """
+    pattern = spec.last_stack.ffn_pattern
+    if set(pattern) == {"F"}:
+        return n_layers - moe_layers(spec, n_layers)
+    return attention.lettered_layers(n_layers, pattern, "F")
+
+
 def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
     """Blocks that see a window only, and blocks that see everything, of the (decoder) stack.
 
-    Source: `attention.windowed_layers`.
+    Source: `attention.lettered_layers`.
     """
     last = spec.last_stack
+    with_any = attention.lettered_layers(last.n_layers, last.mixer_pattern, WITH_ATTENTION)
     if last.attention.window is None:
-        return 0, last.n_layers
-    windowed = attention.windowed_layers(last.n_layers, last.attention.window.pattern)
-    return windowed, last.n_layers - windowed
+        return 0, with_any
+    windowed = attention.windowed_layers(last.n_layers, last.seen)
+    if set(last.mixer_pattern) <= set(WITH_ATTENTION):
+        return windowed, with_any - windowed
+    return windowed, attention.lettered_layers(last.n_layers, last.seen, "G")
 
 
-def stack_params(spec: ModelSpec, n_layers: Dim, *, cross: bool, active: bool) -> dict[str, Dim]:
-    """Parameters of one stack by role, with the norms and position tables that belong to it.
+def recurrent_layers(spec: ModelSpec) -> Dim:
+    """Blocks whose mixer keeps a state.
 
-    Returns: parameters, exact; with `active`, those that one token uses.
-    Source: `block.block_params`, `position.learned_table_params`, `position.t5_bias_params`.
+    Source: `attention.lettered_layers`.
     """
-    last, positions = spec.last_stack, spec.positions
-    # the first block has every norm but one where `first` is False (ModernBERT)
-    n_norms = last.norms.final - (not last.norms.first)
-    norms = n_norms * block.width_norm_params(spec)
-    if spec.embedding is not None and spec.embedding.norm:
-        norms += ends.embedding_norm_params(spec)
-    total: dict[str, Dim] = {"norm": norms, "position": 0}
-    if isinstance(positions, Learned):
-        rows = positions.n_positions
-        total["position"] = position.learned_table_params(rows, ends.table_width(spec))
-    if isinstance(positions, RelativeBuckets):
-        total["position"] = position.t5_bias_params(positions.n_buckets, last.attention.n_heads)
-    n_moe = moe_layers(spec, n_layers)
-    dense = block.block_params(spec, moe=False, cross=cross)
-    add(total, dense, times=n_layers - n_moe)
+    last = spec.last_stack
+    return attention.lettered_layers(last.n_layers, last.mixer_pattern, WITH_STATE)
+
+
+def stack_weights(spec: ModelSpec, n_layers: Dim, *, cross: bool) -> tuple[Weight, ...]:
+    """The tensors of one stack, with the norms and position tables that belong to it.
+
+    `cross`: its blocks have cross-attention.
+    Source: `sublayers`, `ends.stack_end_weights`.
+    """
+    beside = spec.has_encoder and not cross
+    rows = OF_ENCODER if beside else None
+    blocks = in_blocks(spec, n_layers, cross=cross)
+    whole = [(1, ends.stack_end_weights(spec)), *blocks]
+    return tuple(weight.repeated(n, rows=rows) for n, weights in whole for weight in weights)
+
+
+def in_blocks(
+    spec: ModelSpec, n_layers: Dim, *, cross: bool
+) -> list[tuple[Dim, tuple[Weight, ...]]]:
+    """What blocks of one stack are made of: how many blocks have it, and the tensors of one.
+
+    Source: as `stack_weights`.
+    """
+    last = spec.last_stack
+    n_attending = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_ATTENTION)
+    n_keeping = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_STATE)
+    each: list[tuple[Dim, tuple[Weight, ...]]] = []
+    if not is_zero(n_attending):
+        each.append((n_attending, sublayers.attention_weights(spec)))
+    each.append((n_keeping, sublayers.recurrent_weights(spec)))
+    if cross:
+        each.append((n_layers, sublayers.cross_attention_weights(spec)))
+    each.append((dense_layers(spec, n_layers), sublayers.dense_weights(spec)))
     if last.mixture is not None:
-        add(total, block.block_params(spec, moe=True, cross=cross, active=active), times=n_moe)
-    return total
+        each.append((moe_layers(spec, n_layers), sublayers.mixture_weights(spec)))
+    one = sublayers.width_norm_weights(spec)
+    each += [(n, one) for n in _block_norms(spec, n_layers, cross)]
+    return each
 
 
-def stack_flops(
-    spec: ModelSpec,
-    n_layers: Dim,
-    attends: Iterable[tuple[Dim, Dim, Dim]],
-    *,
-    batch_size: Dim,
-    n_queries: Dim,
-    source_len: Dim | None = None,
-    decode: bool = False,
-) -> dict[str, Dim]:
-    """FLOPs of one stack by role.
+def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]:
+    """Norms of the residual stream in all blocks: one number, or of mixers and feed-forwards."""
+    last = spec.last_stack
+    if last.uniform:
+        whole = n_layers * norm.norms_per_block(last.norms.placement, cross=cross)
+        # the first block has every norm but one where `first` is False (ModernBERT)
+        return (whole - int(not last.norms.first),)
+    # a sublayer has as many norms wherever it is
+    one = norm.norms_per_block(last.norms.placement, ffn=False)
+    mixers = attention.lettered_layers(n_layers, last.mixer_pattern, "ARP")
+    feeding = attention.lettered_layers(n_layers, last.ffn_pattern, WITH_FFN)
+    return one * mixers, one * feeding
 
-    `attends` says per kind of attention layer (windowed, global): how many layers, the positions
-    they attend to, the pairs of one sequence. With a source_len every block has a cross-attention
-    to so many positions. `decode` takes its keys and values from a cache and absorbs MLA.
 
-    Returns: FLOPs of the forward, exact.
-    Source: the functions of `block.py`.
-    Not counted: softmax, norms, activations, rotary embedding, routing, biases.
+def stack_products(
+    spec: ModelSpec, n_layers: Dim, *, cross: bool, decode: bool
+) -> tuple[Product, ...]:
+    """The products of activations of one stack; `decode` absorbs MLA and scans step by step.
+
+    Source: `sublayers.attention_products`, `sublayers.cross_attention_products`, the mixer's own.
     """
-    total: dict[str, Dim] = {}
-    for n_attending, n_keys, n_pairs in attends:
-        one = block.self_attention_flops(
-            spec,
-            batch_size=batch_size,
-            n_queries=n_queries,
-            n_keys=n_keys,
-            n_pairs=n_pairs,
-            absorbed=decode,
-        )
-        add(total, one, times=n_attending)
-    if source_len is not None:
-        one = block.cross_attention_flops(
-            spec,
-            batch_size=batch_size,
-            n_queries=n_queries,
-            source_len=source_len,
-            cached=decode,
-        )
-        add(total, one, times=n_layers)
-    n_moe = moe_layers(spec, n_layers)
-    n_tokens = batch_size * n_queries
-    dense = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)
-    add(total, dense, times=n_layers - n_moe)
-    if spec.last_stack.mixture is not None:
-        add(total, block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True), times=n_moe)
-    return total
-
-
-def add(total: dict[str, Dim], part: dict[str, Dim], *, times: Dim = 1) -> None:
-    """Add `times` copies of `part` to `total`, role by role."""
-    for role, count in part.items():
-        total[role] = total.get(role, 0) + times * count
+    if spec.has_encoder and not cross:
+        own = sublayers.attention_products(spec, absorbed=decode, pairs=SOURCE_PAIRS)
+        return tuple(one.repeated(n_layers) for one in own)
+    each: list[tuple[Dim, tuple[Product, ...]]] = []
+    windowed, full = attention_layers(spec)
+    for n, pairs, positions in (
+        (windowed, WINDOWED_PAIRS, WINDOWED_POSITIONS),
+        (full, PAIRS, POSITIONS),
+    ):
+        if not is_zero(n):
+            own = sublayers.attention_products(
+                spec, absorbed=decode, pairs=pairs, positions=positions
+            )
+            each.append((n, own))
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    if mixer is not None:
+        scan = mixer.decode_products(part) if decode else mixer.products(part)
+        each.append((recurrent_layers(spec), scan))
+    if cross:
+        each.append((n_layers, sublayers.cross_attention_products(spec)))
+    return tuple(one.repeated(n) for n, products in each for one in products)

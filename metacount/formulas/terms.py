@@ -11,15 +11,22 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 # What multiplies a matrix in one forward, or how often a product of activations is computed. The
 # numbers behind these words are those of a run.
 TOKENS = "tokens"  # each new token of each sequence
-SOURCE = "source tokens"  # each token that an encoder reads
+SOURCE = "source tokens"  # each token that the encoder of an encoder-decoder reads
 CACHED = "cached tokens"  # each position whose keys and values are expanded from a latent
 SEQUENCES = "sequences"  # once per sequence
-POSITIONS = "positions"  # once per forward and position, not per sequence
+POSITIONS = "positions"  # each position attended to, once for all sequences
+WINDOWED_POSITIONS = "positions in a window"
+PAIRS = "pairs of positions"  # a query and a key that it attends to
+WINDOWED_PAIRS = "pairs of positions in a window"
+CROSS_PAIRS = "pairs of a position and a source position"
+SOURCE_PAIRS = "pairs of source positions"
+OF_PAIRS = (PAIRS, WINDOWED_PAIRS, CROSS_PAIRS, SOURCE_PAIRS)
 
 
 @frozen
@@ -27,7 +34,8 @@ class Weight:
     """A stored tensor: its role, its name, its shape, and how many of its kind there are.
 
     `times` of them are stored, of which one token uses `used` (None: all). `rows` says what it is
-    multiplied with: "" where it is added, looked up or multiplied element by element.
+    multiplied with: "" where it is added, looked up or multiplied element by element. `split` says
+    what its values are for, where a matrix is several in one: they sum to its size.
     """
 
     role: str
@@ -36,11 +44,24 @@ class Weight:
     times: Dim = 1
     used: Dim | None = None
     rows: str = ""
+    split: tuple[tuple[str, Dim], ...] = ()
 
     @property
     def size(self) -> Dim:
         """Values of one such tensor."""
         return product(self.shape)
+
+    def repeated(self, times: Dim, *, rows: Mapping[str, str] | None = None) -> Weight:
+        """So many of it, in as many layers; `rows`: other words for what multiplies it."""
+        return Weight(
+            role=self.role,
+            name=self.name,
+            shape=self.shape,
+            times=times * self.times,
+            used=None if self.used is None else times * self.used,
+            rows=(rows or {}).get(self.rows, self.rows),
+            split=self.split,
+        )
 
     @property
     def params(self) -> Dim:
@@ -70,9 +91,49 @@ class Product:
     per: str
     times: Dim = 1
 
+    def repeated(self, times: Dim) -> Product:
+        """So many of it, in as many layers."""
+        return Product(role=self.role, name=self.name, width=self.width, per=self.per,
+                       times=times * self.times)  # fmt: skip
+
     def flops(self, run: Mapping[str, Dim]) -> Dim:
-        """FLOPs of it, 2 per multiply-add; `run` has the number of what `per` names."""
+        """FLOPs of all of it, 2 per multiply-add; `run` has the number of what `per` names."""
         return 2 * run[self.per] * self.times * self.width
+
+
+def matrix(
+    name: str,
+    role: str,
+    shape: tuple[Dim, Dim],
+    rows: str,
+    *,
+    bias: bool = False,
+    split: tuple[tuple[str, Dim], ...] = (),
+) -> tuple[Weight, ...]:
+    """The weight of one linear layer, [outputs, inputs], and its bias of as many outputs.
+
+    >>> [weight.name for weight in matrix("up_proj", "ffn", (11008, 4096), TOKENS, bias=True)]
+    ['up_proj.weight', 'up_proj.bias']
+    """
+    weight = Weight(role=role, name=f"{name}.weight", shape=shape, rows=rows, split=split)
+    if not bias:
+        return (weight,)
+    return weight, Weight(role=role, name=f"{name}.bias", shape=shape[:1])
+
+
+def by_role(
+    terms: Iterable[Weight | Product], of: Callable[[Any], Dim], roles: Iterable[str] = ()
+) -> dict[str, Dim]:
+    """The sum of what `of` gives for each term, by role; `roles` come first, in order.
+
+    >>> up = Weight(role="ffn", name="up_proj", shape=(11008, 4096), times=32)
+    >>> by_role([up], lambda weight: weight.params, ["attention"])
+    {'attention': 0, 'ffn': 1442840576}
+    """
+    found: dict[str, Dim] = dict.fromkeys(roles, 0)
+    for term in terms:
+        found[term.role] = found.get(term.role, 0) + of(term)
+    return found
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
@@ -113,3 +174,20 @@ def flops_of(terms: Iterable[Weight | Product], run: Mapping[str, Dim]) -> Dim:
     11542724608
     """
     return sum(term.flops(run) for term in terms)
+
+
+@frozen
+class State:
+    """A tensor that one layer keeps between tokens, of a size that does not grow with them.
+
+    `bytes_per_value` is its own where the dtype is not that of the run (None: that of the run).
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    bytes_per_value: int | None = None
+
+    @property
+    def size(self) -> Dim:
+        """Values for one sequence and one layer."""
+        return product(self.shape)

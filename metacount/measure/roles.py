@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ROLES = ("embedding", "position", "attention", "ffn", "moe", "norm", "head", "other")
+ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 
 # a buffer's name in its module -> ours
 BUFFERS = {"e_score_correction_bias": "selection_bias"}

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from metacount.modules.attention import Attention, Visibility
-from metacount.modules.cache import LayerCache
+from metacount.modules.cache import LayerCache, StateCache
 from metacount.modules.ffn import FeedForward, GatedFeedForward, feed_forward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.modules.recurrent import make_recurrent, name_of
 from metacount.spec import ModelSpec
 from metacount.spec import mla as parts
+from metacount.spec.attention import Attention as GroupedPart
+from metacount.spec.attention import NoAttention
 from metacount.spec.field import altered
 from metacount.spec.norm import Norms
 from metacount.spec.position import Rope, TransformerXL
+from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
 
 # sublayer -> names of the norm before it and of the norm after it
 NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
@@ -59,6 +63,7 @@ def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Self-attention of block `index`."""
     part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
+    assert not isinstance(part, NoAttention)  # who asks has asked
     windowed = spec.is_windowed_layer(index)
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
@@ -84,7 +89,7 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
 def make_cross_attention(spec: ModelSpec) -> Attention:
     """The same heads and biases without positions, QK-norm and sinks."""
     part = spec.last_stack.attention
-    assert not isinstance(part, parts.LatentAttention)  # the spec requires it
+    assert isinstance(part, GroupedPart)  # the spec requires it
     bare = altered(part, qk_norm="none", sinks=False)
     return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
 
@@ -94,7 +99,8 @@ def make_feed_forward(
 ) -> FeedForward | GatedFeedForward | MixtureOfExperts:
     """The feed-forward of block `index`, dense or a mixture of experts."""
     stack = spec.last_stack
-    if stack.mixture is not None and stack.mixture.law.holds(index):
+    assert stack.feed_forward is not None  # who asks has asked
+    if stack.mixture is not None and stack.ffn_of(index) == "E":
         return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward)
     return feed_forward(stack.feed_forward, spec.d_model)
 
@@ -114,7 +120,10 @@ def deep_alpha(spec: ModelSpec, cross: bool) -> float:
 
 
 class Block(nn.Module):
-    """x -> x + attention -> + feed-forward, with the norms of the spec's placement.
+    """x -> x + mixer -> + feed-forward, with the norms of the spec's placement.
+
+    The mixer is attention, one that keeps a state, or the sum of both side by side; a layer may go
+    without it or without the feed-forward.
 
     pre          x + f(norm(x))                   (GPT-2, LLaMA)
     post         norm(x + f(x))                   (the original Transformer, BERT)
@@ -132,27 +141,36 @@ class Block(nn.Module):
     def __init__(self, spec: ModelSpec, index: int, *, cross: bool = False) -> None:
         super().__init__()
         stack = spec.last_stack
-        norms, window = stack.norms, stack.attention.window
+        norms, window, law = stack.norms, stack.attention.window, stack.windowed
+        letter = stack.mixer_of(index)
         self.parallel = norms.placement.startswith("parallel")
         self.residual_scale = stack.residual_scale
         self.alpha = deep_alpha(spec, cross) if norms.placement == "deep" else 1.0
-        self.window = window.size if window is not None and window.law.holds(index) else None
+        self.window = window.size if window is not None and law and law.holds(index) else None
+        self.attends = letter in WITH_ATTENTION
+        self.keeps = name_of(stack.recurrent) if letter in WITH_STATE else None
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
             f"rope={spec.has_rope_layer(index)} cross={cross}"
         )
+        if not stack.uniform:
+            self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"
         self.norms = NORMS[norms.placement]
-        sublayers: dict[str, Callable[[], nn.Module]] = {
-            "self_attn": lambda: make_attention(spec, index),
-            "cross_attn": lambda: make_cross_attention(spec),
-            "mlp": lambda: make_feed_forward(spec, index),
-        }
-        self.sublayers = [name for name in sublayers if cross or name != "cross_attn"]
+        has = {"self_attn": letter != "N", "cross_attn": cross, "mlp": stack.ffn_of(index) != "N"}
+        self.sublayers = [name for name, there in has.items() if there]
         for name in self.sublayers:
             before, after = self.norms[name]
             if before and not (index == 0 and name == "self_attn" and not norms.first):
                 self.add_module(before, make_norm(norms, spec.d_model))
-            self.add_module(name, sublayers[name]())
+            if name == "self_attn" and self.attends:
+                self.add_module(name, make_attention(spec, index))
+            if name == "self_attn" and self.keeps is not None:
+                mixer = make_recurrent(stack.recurrent, spec.d_model, norms)
+                self.add_module(self.keeps, mixer)
+            if name == "cross_attn":
+                self.add_module(name, make_cross_attention(spec))
+            if name == "mlp":
+                self.add_module(name, make_feed_forward(spec, index))
             if after:
                 self.add_module(after, make_norm(norms, spec.d_model))
 
@@ -168,6 +186,7 @@ class Block(nn.Module):
         source_visibility: Visibility | None = None,
         cross_cache: LayerCache | None = None,
         absorbed: bool = False,
+        states: StateCache | None = None,
     ) -> Tensor:
         """[B, S, D] -> [B, S, D]. See `Attention` for the arguments that are passed on to it."""
 
@@ -177,13 +196,21 @@ class Block(nn.Module):
                 return attention(x, visibility, cache=cache, absorbed=absorbed)
             return attention(x, visibility, bias=bias, cache=cache, query_BSD=query_BSD)
 
+        def mixer(x: Tensor) -> Tensor:
+            if self.keeps is None:
+                return self_attn(x)
+            y: Tensor = self.get_submodule(self.keeps)(x, cache=states)
+            return y + self_attn(x) if self.attends else y
+
         def cross_attn(x: Tensor) -> Tensor:
             return self.get_submodule("cross_attn")(
                 x, source_visibility, source_BTD=source_BTD, cache=cross_cache
             )
 
         run: dict[str, Callable[[Tensor], Tensor]]
-        run = {"self_attn": self_attn, "cross_attn": cross_attn, "mlp": self.get_submodule("mlp")}
+        run = {"self_attn": mixer, "cross_attn": cross_attn}
+        if "mlp" in self.sublayers:
+            run["mlp"] = self.get_submodule("mlp")
         if self.parallel:
             return self._parallel(x_BSD, self_attn)
         for name in self.sublayers:

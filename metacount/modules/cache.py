@@ -37,19 +37,41 @@ class LayerCache:
         return new
 
 
+class StateCache:
+    """What one mixer keeps that has a state of fixed size: tensors by name, such as `conv`.
+
+    `length` is the number of tokens seen so far; a mixer adds those that it reads.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.states: dict[str, Tensor] = {}
+
+
 class Cache:
-    """One `LayerCache` per self-attention and, in an encoder-decoder, per cross-attention."""
+    """One `LayerCache` per self-attention and, in an encoder-decoder, per cross-attention.
+
+    `keeps` has an item a layer. `states` is a `StateCache` a layer, unused where a layer has no
+    mixer with a state.
+    """
 
     def __init__(self, keeps: list[int | None], *, cross: bool = False) -> None:
         self.layers = [LayerCache(keep) for keep in keeps]
         self.cross = [LayerCache() for _ in keeps] if cross else []
+        self.states = [StateCache() for _ in keeps]
 
     @property
     def length(self) -> int:
         """Tokens seen so far."""
-        return self.layers[0].length if self.layers else 0
+        attending = max((each.length for each in self.layers), default=0)
+        return max(attending, max((each.length for each in self.states), default=0))
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor that is kept."""
+        """Every tensor of keys and values that is kept."""
         for layer in (*self.layers, *self.cross):
             yield from layer.tensors
+
+    def state_tensors(self) -> Iterator[Tensor]:
+        """Every tensor of a state that is kept, convolutions included."""
+        for layer in self.states:
+            yield from layer.states.values()

@@ -22,6 +22,7 @@ from metacount.modules.ends import (
 )
 from metacount.modules.position import RelativeBias, alibi_bias, sinusoid
 from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Sinusoidal
 
 
@@ -58,6 +59,7 @@ class Stack(nn.Module):
         if tables is not None and tables.width is not None:
             self.embed_proj = EmbeddingProjection(tables.width, spec.d_model, bias=True)
         if isinstance(positions, RelativeBuckets):
+            assert not isinstance(part.attention, NoAttention)  # the spec requires it
             self.relative_bias = RelativeBias(
                 positions, part.attention.n_heads, bidirectional=is_encoder
             )
@@ -65,7 +67,8 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Block(spec, i, cross=cross) for i in range(part.n_layers))
         if part.norms.final:
             self.norm = make_norm(part.norms, spec.d_model)
-        self.window, self.n_heads = part.attention.window, part.attention.n_heads
+        self.window = part.attention.window
+        self.n_heads = 0 if isinstance(part.attention, NoAttention) else part.attention.n_heads
 
     @property
     def blocks(self) -> list[Block]:
@@ -101,7 +104,7 @@ class Stack(nn.Module):
         last = len(self.layers) - 1
         biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
         for i, block in enumerate(self.blocks):
-            layer_cache = cache.layers[i] if cache else None
+            layer_cache = cache.layers[i] if cache and block.attends else None
             first = layer_cache.start if layer_cache else 0
             mask = replace(
                 sees,
@@ -123,6 +126,7 @@ class Stack(nn.Module):
                 source_visibility=source_sees,
                 cross_cache=cache.cross[i] if cache and cache.cross else None,
                 absorbed=absorbed,
+                states=cache.states[i] if cache else None,
             )
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
@@ -169,6 +173,7 @@ class Model(nn.Module):
         if head is not None and self.embed_tokens is not None:
             if head.transform is not None:
                 like, norms = spec.last_stack.feed_forward, spec.last_stack.norms
+                assert like is not None  # the spec requires it
                 self.head_transform = HeadTransform(
                     head.transform, spec.d_model, width, like, norms
                 )

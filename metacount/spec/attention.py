@@ -23,8 +23,8 @@ class Window:
         "window_kind", "the last positions, or the positions of the same chunk",
         "sliding", "chunked", default="sliding")  # fmt: skip
     pattern: str = pattern(
-        "window_pattern", "L windowed, G global, repeated over the layers: LLLLLG", default="L"
-    )
+        "window_pattern", "L windowed, G global, repeated over the layers: LLLLLG",
+        "L windowed, G global", "LLLLLG", default="L")  # fmt: skip
 
     def check(self) -> None:
         """Raise `SpecError` for a window without a position before the query."""
@@ -36,6 +36,14 @@ class Window:
     def law(self) -> Law:
         """Which layers see the window only."""
         return Law(letters=self.pattern)
+
+
+@part
+class NoAttention:
+    """No layer has attention: a model of state-space layers alone."""
+
+    word = "none"
+    window = None
 
 
 @part

@@ -18,6 +18,8 @@ class FeedForward:
     Experts are made alike (activation, gate), shared experts with the same biases too.
     """
 
+    needed = "by a feed-forward"
+
     d_ff: int | None = size(
         "d_ff", "m", "FFN hidden width, final (after the 2/3 rule and rounding)", "values",
         "intermediate_size n_inner inter_dim ffn_dim ffn_hidden_size hidden_dim intermediate_dim"

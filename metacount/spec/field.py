@@ -37,9 +37,9 @@ class Field:
     models, `asked` that they must say so.
     """
 
-    __slots__ = ("absent", "asked", "attribute", "choices", "default", "elsewhere", "lacking",
-                 "least", "letter", "made", "meaning", "most", "name", "optional", "part", "takes",
-                 "unit")  # fmt: skip
+    __slots__ = ("absent", "asked", "attribute", "choices", "default", "elsewhere", "example",
+                 "lacking", "least", "letter", "letters", "made", "meaning", "most", "name",
+                 "optional", "part", "takes", "unit")  # fmt: skip
 
     def __init__(self, takes: str, name: str, meaning: str, default: object) -> None:
         self.takes, self.name, self.meaning, self.default = takes, name, meaning, default
@@ -49,6 +49,8 @@ class Field:
         self.elsewhere: tuple[str, ...] = ()
         self.choices: tuple[str, ...] = ()
         self.least, self.most = 1, MAX_WIDTH
+        self.letters: dict[str, str] = {}  # of a pattern: what each of its letters means
+        self.example = ""
         self.made: Any = None  # of an object: its class
         self.optional = default is None
         self.absent = None if default is REQUIRED else default
@@ -74,9 +76,10 @@ class Field:
         elif self.takes == "object":
             if type(value) is not self.made:
                 raise SpecError(self.name, "must be an object", value, f"leave {self.name} out")
-        elif not isinstance(value, str) or not value or set(value) - set("LG"):
-            raise SpecError(self.name, "must be letters L (windowed) and G (global)", value,
-                            "for example LLLLLG")  # fmt: skip
+        elif not isinstance(value, str) or not value or set(value) - self.letters.keys():
+            words = [f"{letter} ({meaning})" for letter, meaning in self.letters.items()]
+            rule = f"must be letters {', '.join(words[:-1])} and {words[-1]}"
+            raise SpecError(self.name, rule, value, f"for example {self.example}")
 
 
 def check_int(name: str, value: object, lowest: int, highest: int) -> None:
@@ -124,9 +127,12 @@ def number(name: str, meaning: str, *, default: object) -> Any:
     return Field("number", name, meaning, default)
 
 
-def pattern(name: str, meaning: str, *, default: object) -> Any:
-    """Letters L and G, repeated over the layers."""
-    return Field("pattern", name, meaning, default)
+def pattern(name: str, meaning: str, letters: str, example: str, *, default: object) -> Any:
+    """Letters, repeated over the layers; `letters` gives the meaning of each: "L windowed, ..."."""
+    made = Field("pattern", name, meaning, default)
+    made.letters = dict(one.strip().split(" ", 1) for one in letters.split(","))
+    made.example = example
+    return made
 
 
 def record(name: str, meaning: str, made: type, *, default: None) -> Any:

@@ -18,7 +18,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.spec.attention import Window
     from metacount.spec.embedding import Embedding, Head
 
 
@@ -174,13 +173,12 @@ class ModelSpec:
 
     def is_moe_layer(self, index: int) -> bool:
         """Whether block `index` (from 0, in either stack) routes to experts."""
-        mixture = self.last_stack.mixture
-        return mixture is not None and mixture.law.holds(index)
+        return self.last_stack.mixture is not None and self.last_stack.ffn_of(index) == "E"
 
     def is_windowed_layer(self, index: int) -> bool:
         """Whether block `index` sees a window only."""
-        window: Window | None = self.last_stack.attention.window
-        return window is not None and window.law.holds(index)
+        law = self.last_stack.windowed
+        return law is not None and law.holds(index)
 
     def has_rope_layer(self, index: int) -> bool:
         """Whether block `index` rotates its queries and keys."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.spec.attention import Attention
+from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.field import MAX_LAYERS
+from metacount.spec.law import Law
 from metacount.spec.mla import LatentAttention
-from metacount.spec.position import Learned, Rope, TransformerXL
+from metacount.spec.position import Learned, NoPositions, Rope, Sinusoidal, TransformerXL
+from metacount.spec.recurrent import NoRecurrent
 from metacount.spec.rope_scaling import check_pairs
+from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE, common_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ def check_model(spec: ModelSpec) -> None:
     """Raise `SpecError` for the first rule between parts that a model breaks."""
     stack = spec.last_stack
     _check_ends(spec)
+    _check_patterns(spec, stack)
     _check_mixer(spec, stack)
     _check_window(spec, stack)
     _check_mixture(spec, stack)
@@ -62,8 +67,76 @@ def _check_ends(spec: ModelSpec) -> None:
         raise SpecError("pooler", "belongs to an encoder", True, "leave pooler out")
 
 
+def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
+    """The letters of the two patterns and the parts that they speak of."""
+    mixers, ffns = stack.mixer_pattern, stack.ffn_pattern
+    has_attention = not isinstance(stack.attention, NoAttention)
+    has_state = not isinstance(stack.recurrent, NoRecurrent)
+    told = (
+        ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
+        ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
+        ("activation", stack.feed_forward is not None, "ffn_pattern", ffns, WITH_FFN),
+        ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, "E"),
+    )
+    for name, given, pattern, letters, meant in told:
+        asks = bool(set(letters) & set(meant))
+        if asks and not given:
+            raise SpecError(name, f"is needed by {pattern} {short(letters)}", None,
+                            f"set {name}, or another {pattern}")  # fmt: skip
+        if given and not asks and name != "n_experts":
+            raise SpecError(pattern, f"has no layer for {name}", letters,
+                            f"put one of the letters {' and '.join(meant)} in, or leave {name} "
+                            "out")  # fmt: skip
+    if not stack.uniform:
+        _check_layers_that_differ(spec, stack)
+
+
+def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
+    mixers, ffns, norms = stack.mixer_pattern, stack.ffn_pattern, stack.norms
+    if spec.kind != "decoder":
+        name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
+        raise SpecError(name, "of layers that differ needs a decoder", short(letters),
+                        "choose kind decoder")  # fmt: skip
+    if norms.placement not in ("pre", "sandwich", "post_branch") or not norms.first:
+        raise SpecError("norm_placement", "is not defined for layers that differ in their mixers",
+                        norms.placement, "choose pre")  # fmt: skip
+    window = stack.attention.window
+    period = common_period(len(mixers), len(ffns))
+    longest = max(period, common_period(len(mixers), len(window.pattern) if window else 1))
+    if longest > MAX_LAYERS:
+        rule = f"and the other patterns repeat together only after {longest} layers"
+        raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
+    if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
+        raise SpecError("ffn_pattern", "leaves a layer with neither mixer nor feed-forward",
+                        short(ffns), "put F in, or a mixer")  # fmt: skip
+    mixture = stack.mixture
+    if mixture is None:
+        return
+    if "E" in ffns and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
+        raise SpecError("moe_every", "has no meaning where ffn_pattern names the layers of experts",
+                        mixture.every,
+                        "leave it out, and n_dense_layers and moe_offset")  # fmt: skip
+    if "N" in ffns and "E" not in ffns:
+        raise SpecError("ffn_pattern", "with N must name the layers of experts", short(ffns),
+                        "write E for them")  # fmt: skip
+
+
+def short(letters: str) -> str:
+    """A pattern as a message shows it.
+
+    >>> short("RRRA"), short("R" * 100)
+    ('RRRA', 'RRRRRRRRRRRRRRRRRRRRRRRR...')
+    """
+    return letters if len(letters) <= 24 else letters[:24] + "..."
+
+
 def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
     mixer, positions = stack.attention, spec.positions
+    if isinstance(mixer, NoAttention):
+        if not isinstance(positions, NoPositions | Learned | Sinusoidal):
+            raise SpecError("position", "belongs to attention, which no layer has",
+                            vars(type(positions))["word"], "choose none")  # fmt: skip
+        return
     if isinstance(mixer, LatentAttention):
         if isinstance(positions, Rope):
             given = {"rotary_dim": positions.rotary_dim, "nope_every": positions.nope_every,
@@ -99,13 +172,20 @@ def _check_window(spec: ModelSpec, stack: Stack) -> None:
 
 
 def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
-    mixture, d_ff = stack.mixture, stack.feed_forward.d_ff
+    mixture = stack.mixture
+    if stack.feed_forward is None:
+        return
+    d_ff = stack.feed_forward.d_ff
     if mixture is None:
         if d_ff is None:
             raise SpecError("d_ff", "is needed by a dense feed-forward", None, "set d_ff")
         return
     layers = [each.n_layers for each in spec.stacks]
-    routed = [mixture.law.count(n) for n in layers]
+    if "E" in stack.ffn_pattern:
+        routed = [Law(letters=stack.ffn_pattern, letter="E").count(n) for n in layers]
+        layers = [Law(letters=stack.ffn_pattern, letter="N", but=True).count(n) for n in layers]
+    else:
+        routed = [mixture.law.count(n) for n in layers]
     if not any(routed):
         raise SpecError("n_dense_layers", "and moe_every leave no layer to the experts",
                         mixture.n_dense_layers, "lower them, or leave n_experts out")  # fmt: skip
@@ -125,6 +205,7 @@ def _check_positions(spec: ModelSpec, stack: Stack) -> None:
     if not isinstance(positions, Rope):
         return
     mixer = stack.attention
+    assert not isinstance(mixer, NoAttention)  # RoPE without attention was refused
     rotated = mixer.qk_rope_head_dim if isinstance(mixer, LatentAttention) else mixer.head_dim
     if isinstance(mixer, Attention):
         rotated = mixer.head_dim if positions.rotary_dim is None else positions.rotary_dim
@@ -148,7 +229,7 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         expanded = mixer.n_heads * (mixer.qk_nope_head_dim + mixer.v_head_dim)
         sizes["kv_lora_rank"] = mixer.kv_lora_rank, mixer.kv_lora_rank * expanded
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * head * max(d, mixer.q_lora_rank or 0)
-    else:
+    elif isinstance(mixer, Attention):
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * d
     if mixture is not None:
         sizes["n_experts"] = mixture.n_experts, mixture.n_experts * 2 * d * mixture.d_ff

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from metacount.spec.attention import Attention
+from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.ffn import FeedForward
-from metacount.spec.field import MAX_LAYERS, always, choice, number, one_of, part, size, where
+from metacount.spec.field import (
+    MAX_LAYERS,
+    always,
+    choice,
+    number,
+    one_of,
+    part,
+    pattern,
+    size,
+    where,
+)
+from metacount.spec.law import Law
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
+from metacount.spec.recurrent import NoRecurrent
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+WITH_ATTENTION, WITH_STATE, WITH_FFN = "AP", "RP", "FE"  # letters of the two patterns
 
 
 @part
@@ -21,12 +39,77 @@ class Stack:
     residual_scale: float = number(
         "residual_scale", "factor on what each sublayer adds", default=1.0
     )
-    attention: Attention | LatentAttention = one_of(
-        choice("attention", "key/value heads, or multi-head latent attention", default="gqa"),
-        Attention, LatentAttention)  # fmt: skip
-    feed_forward: FeedForward = always(FeedForward)
+    attention: Attention | LatentAttention | NoAttention = one_of(
+        choice("attention", "key/value heads, multi-head latent attention, or none", default="gqa"),
+        Attention, LatentAttention, NoAttention)  # fmt: skip
+    recurrent: Any = one_of(
+        choice("recurrent", "mixer that keeps a state of fixed size, beside or for attention",
+               default="none"),
+        NoRecurrent)  # fmt: skip
+    mixer_pattern: str = pattern(
+        "mixer_pattern",
+        "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",
+        "A attention, R recurrent, P both in parallel, N neither", "RRRA", default="A")  # fmt: skip
+    ffn_pattern: str = pattern(
+        "ffn_pattern", "of each layer, repeated: F feed-forward, E experts, N neither",
+        "F feed-forward, E experts, N neither", "FN", default="F")  # fmt: skip
+    feed_forward: FeedForward | None = where(
+        "activation",
+        FeedForward,
+        "without activation",
+        remedy="set activation",
+        default=None,
+    )
     mixture: Mixture | None = where("n_experts", Mixture, "without n_experts", default=None)
     norms: Norms = always(Norms)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every layer has attention and a feed-forward."""
+        return set(self.mixer_pattern) == {"A"} and set(self.ffn_pattern) == {"F"}
+
+    def mixer_of(self, index: int) -> str:
+        """The letter of layer `index` in `mixer_pattern`."""
+        return self.mixer_pattern[index % len(self.mixer_pattern)]
+
+    def ffn_of(self, index: int) -> str:
+        """The letter of layer `index` in `ffn_pattern`; E also where the mixture's law says so."""
+        letter = self.ffn_pattern[index % len(self.ffn_pattern)]
+        if letter == "F" and self.mixture is not None and "E" not in self.ffn_pattern:
+            return "E" if self.mixture.law.holds(index) else "F"
+        return letter
+
+    @property
+    def windowed(self) -> Law | None:
+        """Which layers have an attention that sees a window only; None where there is no window."""
+        window = self.attention.window
+        if window is None or set(self.mixer_pattern) <= set(WITH_ATTENTION):
+            return None if window is None else window.law
+        return Law(letters=self.seen)
+
+    @property
+    def seen(self) -> str:
+        """What each layer's attention sees: L a window, G everything, R where there is none."""
+        window = self.attention.window
+        near = "G" if window is None else window.pattern
+        mixers = self.mixer_pattern
+        if set(mixers) <= set(WITH_ATTENTION):
+            return near
+        return "".join(
+            near[i % len(near)] if mixers[i % len(mixers)] in WITH_ATTENTION else "R"
+            for i in range(common_period(len(near), len(mixers)))
+        )
+
+
+def common_period(one: int, other: int) -> int:
+    """Layers after which two patterns repeat together.
+
+    >>> common_period(4, 6)
+    12
+    """
+    import math
+
+    return math.lcm(one, other)
 
 
 @part

@@ -13,11 +13,12 @@ from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.legend import Term
+from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Letters for two sizes that no field of a spec or workload holds.
+# Letters for sizes that no field of a spec or workload holds.
 WINDOWED = Term(
     name="n_windowed_layers",
     letter="N_w",
@@ -25,6 +26,16 @@ WINDOWED = Term(
     unit="blocks",
     elsewhere=(),
 )
+ATTENDING, KEEPING, FEEDING, ROUTING = (
+    Term(name=name, letter=letter, meaning=meaning, unit="blocks", elsewhere=())
+    for name, letter, meaning in (
+        ("n_attention_layers", "N_a", "blocks with attention"),
+        ("n_recurrent_layers", "N_r", "blocks whose mixer keeps a state"),
+        ("n_ffn_layers", "N_f", "blocks with a feed-forward"),
+        ("n_moe_layers", "N_m", "blocks with experts"),
+    )
+)
+LAYERS = (WINDOWED, ATTENDING, KEEPING, FEEDING, ROUTING)
 BYTES = Term(
     name="bytes_per_value", letter="c", meaning="bytes of one value", unit="bytes", elsewhere=()
 )
@@ -99,6 +110,12 @@ def _kv_cache_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
     return {"self-attention": both - cross, "cross-attention": cross}
 
 
+def _state_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    return model.state_bytes_by_part(
+        spec, batch_size=run["batch_size"], bytes_per_value=run["bytes_per_value"]
+    )
+
+
 QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
     "params": _params,
     "active_params": _active_params,
@@ -106,6 +123,7 @@ QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
     "causal_matmul_flops": _causal_matmul_flops,
     "decode_matmul_flops": _decode_matmul_flops,
     "kv_cache_bytes": _kv_cache_bytes,
+    "state_bytes": _state_bytes,
 }
 
 
@@ -134,16 +152,15 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
         {**run, **{name: letters[name] for name in run_present}},
     )
     numbers = {letters[name].name: size for name, size in {**sizes, **run_present}.items()}
-    named = _windowed(spec, letters["n_layers"])
+    named = _named_layers(spec, letters["n_layers"])
     parts = {part: readable(sympy.sympify(in_letters[part]).subs(named)) for part in values}
-    if named and spec.window is not None:
-        numbers[WINDOWED.letter] = attention.windowed_layers(spec.n_layers, spec.window_pattern)
+    numbers |= {letter.name: _layers_of(spec)[letter.name] for letter in named.values()}
     used = {letter.name for part in parts.values() for letter in part.free_symbols}
     form = ClosedForm(
         quantity=quantity,
         parts=parts,
         values=values,
-        terms=tuple(t for t in (*legend.TERMS, WINDOWED, BYTES) if t.letter in used),
+        terms=tuple(t for t in (*legend.TERMS, *LAYERS, BYTES) if t.letter in used),
         numbers={letter: size for letter, size in numbers.items() if letter in used},
     )
     _check(form)
@@ -168,11 +185,27 @@ def _symbol(term: Term) -> Any:
     return sympy.Symbol(term.letter, integer=True, positive=True)
 
 
-def _windowed(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:
-    """A letter for the number of windowed blocks, whose form in N is a sum of floors."""
-    if spec.window is None or set(spec.window_pattern) == {"L"}:
-        return {}
-    return {attention.windowed_layers(n_layers, spec.window_pattern): _symbol(WINDOWED)}
+def _layers_of(spec: ModelSpec) -> dict[str, Dim]:
+    """Letters for the numbers of blocks of a kind, where patterns say which they are."""
+    last, found = spec.last_stack, {}
+    kinds = (
+        (WINDOWED, last.seen, "L"),
+        (ATTENDING, last.mixer_pattern, WITH_ATTENTION),
+        (KEEPING, last.mixer_pattern, WITH_STATE),
+        (FEEDING, last.ffn_pattern, WITH_FFN),
+        (ROUTING, last.ffn_pattern, "E"),
+    )
+    for term, pattern, letters in kinds:
+        if set(pattern) & set(letters) and set(pattern) - set(letters):
+            found[term.letter] = attention.lettered_layers(last.n_layers, pattern, letters)
+    return found
+
+
+def _named_layers(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:
+    """A letter for each number of blocks whose form in N is a sum of floors."""
+    by_letter = {term.letter: _symbol(term) for term in LAYERS}
+    found = _layers_of(spec.substituted(n_layers=n_layers))
+    return {form: by_letter[letter] for letter, form in found.items()}
 
 
 def readable(expr: Any) -> Any:

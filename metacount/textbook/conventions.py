@@ -11,6 +11,8 @@ from fractions import Fraction
 from metacount.errors import InputError
 from metacount.formulas import ends, model, moe, stack
 from metacount.formulas.dim import Dim
+from metacount.formulas.terms import OF_PAIRS, Product, Weight
+from metacount.formulas.terms import by_role as terms_by_role
 from metacount.frozen import frozen
 from metacount.textbook import convention_sources as by
 
@@ -114,19 +116,17 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
     causal = model.causal_matmul_flops(
         spec, batch_size=batch_size, seq_len=seq_len, prefix_len=prefix_len
     )
-    windowed, everywhere = stack.attention_layers(spec)
     n_tokens = batch_size * seq_len
-    blocks = stack.stack_flops(
-        spec,
-        spec.n_layers,
-        # no pairs: what is left are the products with weights
-        [(windowed, seq_len, 0), (everywhere, seq_len, 0)],
-        batch_size=batch_size,
-        n_queries=seq_len,
+    run = model.forward_run(spec, batch_size=batch_size, seq_len=seq_len)
+    terms: tuple[Weight | Product, ...] = (*model.weights(spec), *model.products(spec))
+    # without the products between positions, those with weights are left
+    by_role = terms_by_role(
+        (term for term in terms if not (isinstance(term, Product) and term.per in OF_PAIRS)),
+        lambda term: term.flops(run),
+        model.ROLES,
     )
-    own_ends = ends.end_flops(spec, n_tokens=n_tokens)
-    pooler = ends.pooler_flops(spec, batch_size=batch_size)
-    weights = sum(sum(part.values()) for part in (blocks, own_ends, pooler))
+    weights = sum(by_role.values())
+    around = by_role["embedding"] + by_role["head"] + by_role["other"]
     token_table = ends.token_table_params(spec)
     positions = _position_rows(spec)
     return Amounts(
@@ -137,8 +137,8 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         token_table=token_table,
         positions=positions,
         weights=weights,
-        head=own_ends["head"],
-        blocks=sum(blocks.values()),
+        head=by_role["head"],
+        blocks=weights - around,
         routers=2 * n_tokens * _router_weights(spec),
         pairs=full - weights,
         # 2 FLOPs, scores and values, d columns for each of S positions in every block

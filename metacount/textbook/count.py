@@ -45,6 +45,7 @@ class Count:
     kv_cache_bytes_per_token: int
     kv_cache_bytes: int
     cross_kv_cache_bytes: int
+    state_bytes: int
     warnings: tuple[str, ...]
 
     @property
@@ -70,6 +71,7 @@ class Count:
             "kv_cache_bytes_per_token": self.kv_cache_bytes_per_token,
             "kv_cache_bytes": self.kv_cache_bytes,
             "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
+            "state_bytes": self.state_bytes,
             "source": "formula",
             "warnings": list(self.warnings),
         }
@@ -177,6 +179,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
             source_len=run.encoder_len,
             bytes_per_value=bytes_per_value,
         ),
+        state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
         warnings=_warnings(spec, run),
     )
 

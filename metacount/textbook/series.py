@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import attention, mla
+from metacount.formulas import attention, mla, stack
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.spec.attention import NoAttention
 from metacount.spec.mla import LatentAttention
 from metacount.textbook.closed_form import QUANTITIES, run_sizes
 from metacount.textbook.count import count
@@ -101,6 +102,9 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
     if spec.kind == "encoder":
         raise SpecError("kind", "keeps no cache", spec.kind, "choose a decoder")
     mixer = spec.last_stack.attention
+    if isinstance(mixer, NoAttention):
+        raise SpecError("attention", "is none: there are no keys and values", "none",
+                        "choose a model with attention")  # fmt: skip
     h = mixer.n_heads
     if isinstance(mixer, LatentAttention):
         width, own = mixer.v_head_dim, "MLA"
@@ -111,7 +115,7 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         latent, rotated = 4 * width, width // 2
     if own != "GQA":
         groups = GROUPS if h % GROUPS == 0 and h > GROUPS else _fewest(h)
-    one = spec.last_stack.n_layers * DTYPE_BYTES[dtype]
+    one = sum(stack.attention_layers(spec)) * DTYPE_BYTES[dtype]
     found = []
     for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1)):
         if kind == "GQA" and not 1 < heads < h:

@@ -142,7 +142,8 @@ def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
     """The number of windowed blocks, for which closed forms have a letter, as a formula."""
     if spec.window is None:
         return {}
-    layers = attention.windowed_layers(Recorded(spec.n_layers, "n_layers", []), spec.window_pattern)
+    n_layers = Recorded(spec.n_layers, "n_layers", [])
+    layers = attention.windowed_layers(n_layers, spec.last_stack.seen)
     return {WINDOWED.name: (WINDOWED, layers.text)}
 
 

@@ -84,6 +84,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
     from metacount.measure.ours.forward import measure_forward
     from metacount.measure.ours.params import measure_params
     from metacount.modules.build import DTYPES, build
+    from metacount.tensors import tensor_bytes
 
     run = fitted(spec, workload)
     # no module runs in fp8 or int8: the cache is then measured in bf16 and its values re-priced
@@ -107,6 +108,9 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
             "kv_cache_bytes_per_token": priced(ran.kv_cache_bytes_per_token),
             "kv_cache_bytes": priced(ran.kv_cache_bytes),
             "cross_kv_cache_bytes": priced(ran.cross_kv_cache_bytes),
+            # a state of another dtype than the module's keeps it
+            "state_bytes": tensor_bytes(s for s in ran.states if s.dtype != DTYPES[dtype])
+            + priced(tensor_bytes(s for s in ran.states if s.dtype == DTYPES[dtype])),
         },
         parts={
             "by_role": found.by_role,

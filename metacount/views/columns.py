@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 FIGURES = (
     "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
     "causal_matmul_flops", "macs", "decode_matmul_flops", "kv_cache_bytes_per_token",
-    "kv_cache_bytes", "cross_kv_cache_bytes",
+    "kv_cache_bytes", "cross_kv_cache_bytes", "state_bytes",
 )  # fmt: skip
-ROLES = ("embedding", "position", "attention", "ffn", "moe", "norm", "head", "other")
+ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 BY_ROLE = ("by_role", "active_by_role", "share")
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")
 GLU = {"silu": "SwiGLU", "gelu": "GeGLU", "gelu_tanh": "GeGLU", "relu": "ReGLU", "sigmoid": "GLU",
@@ -44,6 +44,8 @@ def attention_kind(spec: ModelSpec) -> str:
     """
     if spec.attention == "mla":
         return "MLA"
+    if spec.attention == "none":
+        return "none"
     return heads(spec.n_heads, spec.n_kv_heads).partition(" ")[0]
 
 
@@ -52,6 +54,8 @@ def _layers(spec: ModelSpec) -> str:
 
 
 def _ffn(spec: ModelSpec) -> str:
+    if spec.activation is None:
+        return "none"
     names = GLU if spec.gated else PLAIN
     return names.get(spec.activation, str(spec.activation))
 

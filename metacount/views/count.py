@@ -162,6 +162,8 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
                 "of them by cross-attention",
             )
         )
+    if result.state_bytes:
+        rows.append(("state_bytes", result.state_bytes, units.gib, "states, however many tokens"))
     return [
         (name, DASH, "an encoder has no decode step")
         if value is None

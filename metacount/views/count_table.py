@@ -16,7 +16,7 @@ RUN = ("batch_size", "seq_len", "source_len", "dtype")
 FIGURES = (
     "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
     "causal_matmul_flops", "macs", "decode_matmul_flops", "kv_cache_bytes_per_token",
-    "kv_cache_bytes", "cross_kv_cache_bytes",
+    "kv_cache_bytes", "cross_kv_cache_bytes", "state_bytes",
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def count_table(data: Sequence[dict[str, Any]]) -> Table:
             rows.append((name, *values))
     for name in FIGURES:
         values = [model.get(name) for model in data]
-        if name != "cross_kv_cache_bytes" or any(values):
+        if name not in ("cross_kv_cache_bytes", "state_bytes") or any(values):
             rows.append((name, *values))
     heads = ("figure", *(str(model["model"]) for model in data))
     return Table(heads=heads, rows=tuple(rows), align="<" + ">" * len(data))

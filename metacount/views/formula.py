@@ -31,6 +31,7 @@ MEANINGS = {
     "causal_matmul_flops": "FLOPs of a forward, attention over the pairs that the mask keeps",
     "decode_matmul_flops": "FLOPs of one more token per sequence, attending to T positions",
     "kv_cache_bytes": "bytes kept after S tokens of every sequence",
+    "state_bytes": "bytes of states between tokens, however many there were",
 }
 
 

@@ -30,7 +30,7 @@ def test_a_name_or_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["code", "RMSNorm", "glu_params"]) == 0
     out = capsys.readouterr().out
     assert "metacount/modules/norm.py, line" in out and "\nclass RMSNorm(nn.Module):\n" in out
-    assert "    return 3 * d_model * d_ff" in out
+    assert "    return params_of(ffn_weights(d_model, d_ff, gated=True" in out
     names = [code["name"] for code in run_json(capsys, "code", "ffn")]
     assert names[:4] == ["activate", "gate", "FeedForward", "GatedFeedForward"]
     assert {c.file for c in find_codes(["formulas.ffn"])} == {"formulas/ffn.py"}

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("eighty_columns")
 def test_count_json_has_every_key_and_sums(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "count", "deepseek-v3")
     assert list(data["by_role"]) == [
-        "embedding", "position", "attention", "ffn", "moe", "norm", "head", "other"]  # fmt: skip
+        "embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
+    ]  # fmt: skip
     assert sum(data["by_role"].values()) == data["params"] == 671026404352
     assert sum(data["active_by_role"].values()) == data["active_params"] == 37552282624
     assert data["active_params_no_embed"] == 37552282624 - 129280 * 7168
@@ -32,7 +33,7 @@ def test_count_json_has_every_key_and_sums(capsys: pytest.CaptureFixture[str]) -
     assert data["causal_matmul_flops"] < data["matmul_flops"]
     assert data["kv_cache_bytes_per_token"] == 61 * (512 + 64) * 2
     assert data["kv_cache_bytes"] == 2048 * 61 * (512 + 64) * 2
-    assert data["cross_kv_cache_bytes"] == 0
+    assert (data["cross_kv_cache_bytes"], data["state_bytes"]) == (0, 0)
     assert isinstance(data["decode_matmul_flops"], int)
     assert (data["model"], data["source"], data["inferred"]) == ("deepseek-v3", "formula", [])
     assert data["warnings"] == []

@@ -28,6 +28,8 @@ def counted(name: str, quantity: str) -> int:
         return int(formulas.decode_matmul_flops(spec, batch_size=1, kv_len=workload.seq_len))
     if quantity == "kv_cache_bytes":
         return int(formulas.kv_cache_bytes(spec, batch_size=1, seq_len=2048, bytes_per_value=2))
+    if quantity == "state_bytes":
+        return int(formulas.state_bytes(spec, batch_size=1, bytes_per_value=2))
     return int(getattr(formulas, quantity)(spec, batch_size=1, seq_len=workload.seq_len))
 
 

@@ -63,5 +63,4 @@ def test_every_field_has_a_line_and_a_meaning(capsys: pytest.CaptureFixture[str]
     assert {line.split()[0] for line in text.splitlines() if line} >= {r["field"] for r in rows}
     assert run_json(capsys, "models", "--fields") == rows
     required = {row["field"] for row in rows if row["required"]}
-    assert required == {"kind", "d_model", "n_layers", "vocab_size", "n_heads", "activation",
-                        "gated", "norm", "position"}  # fmt: skip
+    assert required == {"kind", "d_model", "n_layers", "vocab_size", "norm", "position"}

@@ -31,8 +31,8 @@ def test_verify_exits_1_when_witnesses_differ(
 ) -> None:
     from metacount.formulas import ffn
 
-    right = ffn.glu_params
-    monkeypatch.setattr(ffn, "glu_params", lambda *a, **k: right(*a, **k) + 1)
+    right = ffn.ffn_weights
+    monkeypatch.setattr(ffn, "ffn_weights", lambda *a, **k: right(*a, **k)[:-1])
     assert main(["verify", tiny, "--seq", "7", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data["agree"] is False

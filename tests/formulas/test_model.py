@@ -40,9 +40,9 @@ def roles(**counts: int) -> dict[str, int]:
     return {**dict.fromkeys(model.ROLES, 0), **counts}
 
 
-def test_roles_are_eight_in_order() -> None:
+def test_roles_are_nine_in_order() -> None:
     assert model.ROLES == (
-        "embedding", "position", "attention", "ffn", "moe", "norm", "head", "other",
+        "embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
     )  # fmt: skip
 
 

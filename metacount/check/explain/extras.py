@@ -8,7 +8,8 @@ import sympy
 
 from metacount.check.condition import named
 from metacount.check.given.vocabulary import BYTES_LETTER
-from metacount.check.parts.params import BIASES, NORMS, Letters, Part, parameter_parts
+from metacount.check.parts.names import BIASES, NORMS
+from metacount.check.parts.params import Letters, Part, parameter_parts
 from metacount.formulas import ends
 
 if TYPE_CHECKING:

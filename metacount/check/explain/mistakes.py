@@ -16,16 +16,9 @@ from metacount.check.condition import named
 from metacount.check.explain.extras import LIKELY as LIKELY_WORDS
 from metacount.check.explain.extras import extras
 from metacount.check.given.vocabulary import LETTERS
-from metacount.check.parts.cache import cache_parts
-from metacount.check.parts.params import (
-    ATTENTION,
-    EVERY,
-    FEED_FORWARD,
-    NORMS,
-    Letters,
-    Part,
-    parameter_parts,
-)
+from metacount.check.parts.cache import cache_parts, state_parts
+from metacount.check.parts.names import ATTENTION, FEED_FORWARD, NORMS
+from metacount.check.parts.params import EVERY, Letters, Part, parameter_parts
 from metacount.check.parts.products import flop_parts
 from metacount.frozen import frozen
 
@@ -71,6 +64,8 @@ def parts_of(letters: Letters, quantity: str) -> list[Part]:
     """Every part of a quantity; they sum to it."""
     if quantity == "kv_cache_bytes":
         return cache_parts(letters)
+    if quantity == "state_bytes":
+        return state_parts(letters)
     if quantity in ("params", "active_params"):
         return parameter_parts(letters, active=quantity == "active_params")
     return flop_parts(letters, quantity)

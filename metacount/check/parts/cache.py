@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from metacount.check.given.vocabulary import BYTES_LETTER
 from metacount.check.parts.params import Letters, Part
-from metacount.formulas import attention
+from metacount.formulas import attention, caches
+from metacount.formulas.sublayers import cached_tensors
 
 
 def cache_parts(letters: Letters) -> list[Part]:
@@ -15,32 +14,36 @@ def cache_parts(letters: Letters) -> list[Part]:
     if o.kind == "encoder":
         return []
     windowed, full = letters.windowed_and_full
-    near = attention.cached_positions(letters.seq, o.window)
+    size = caches.window_size(o)
+    near = attention.cached_positions(letters.seq, size)
     found = []
     for word, n_layers, kept in (("windowed layers: ", windowed, near), ("", full, letters.seq)):
         if n_layers == 0:
             continue
         scale = letters.batch * BYTES_LETTER * n_layers
         label = word or ("global layers: " if windowed != 0 else "")
-        for name, values in _kept(letters):
+        for tensor in cached_tensors(o):
+            one = scale * tensor.size
             variants = []
             if word:
-                seen = attention.attended_positions(letters.seq, o.window)
+                seen = attention.attended_positions(letters.seq, size)
                 variants = [
-                    ("the window is ignored", scale * values * letters.seq),
-                    ("a window of w positions is kept, not w - 1", scale * values * seen),
+                    ("the window is ignored", one * letters.seq),
+                    ("a window of w positions is kept, not w - 1", one * seen),
                 ]
-            found.append(Part(name=label + name, expr=scale * values * kept,
-                              variants=tuple(variants)))  # fmt: skip
+            found.append(Part(name=label + tensor.name, expr=one * kept, variants=tuple(variants)))
     if o.has_encoder:
         scale = letters.batch * BYTES_LETTER * o.n_layers * letters.source
-        found += [Part(name="cross-attention " + name, expr=scale * values)
-                  for name, values in _kept(letters)]  # fmt: skip
+        found += [
+            Part(name=f"cross-attention {tensor.name}", expr=scale * tensor.size)
+            for tensor in cached_tensors(o)
+        ]
     return found
 
 
-def _kept(letters: Letters) -> list[tuple[str, Any]]:
-    o = letters.of
-    if o.attention == "mla":
-        return [("latents", o.kv_lora_rank), ("rotated keys", o.qk_rope_head_dim)]
-    return [("keys", o.n_kv_heads * o.head_dim), ("values", o.n_kv_heads * o.head_dim)]
+def state_parts(letters: Letters) -> list[Part]:
+    """Every part of `state_bytes`."""
+    by_part = caches.state_bytes_by_part(
+        letters.of, batch_size=letters.batch, bytes_per_value=BYTES_LETTER
+    )
+    return [Part(name=f"{name} state", expr=expr) for name, expr in by_part.items()]

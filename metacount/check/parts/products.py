@@ -4,109 +4,104 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacount.check.parts.params import PAIRS, Letters, Part, matrices
-from metacount.formulas import attention, ends, position
+from metacount.check.parts.names import PAIRS as BETWEEN_POSITIONS
+from metacount.check.parts.params import Letters, Part, matrices, merged
+from metacount.formulas import attention, ends, model
+from metacount.formulas.terms import (
+    CROSS_PAIRS,
+    OF_PAIRS,
+    PAIRS,
+    SOURCE_PAIRS,
+    WINDOWED_PAIRS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from metacount.formulas.terms import Product, Weight
+
 CAUSAL = "attention is counted over the causal pairs only"
+WORDS = {PAIRS: "", WINDOWED_PAIRS: "windowed ", CROSS_PAIRS: "cross-attention ",
+         SOURCE_PAIRS: "encoder: "}  # fmt: skip
 
 
 def flop_parts(letters: Letters, quantity: str) -> list[Part]:
     """Every part of `matmul_flops`, `causal_matmul_flops` or `decode_matmul_flops`."""
     o, decode = letters.of, quantity == "decode_matmul_flops"
-    n = letters.batch if decode else letters.batch * letters.seq
-    source = 0 if decode else letters.batch * letters.source
+    run = _run(letters, quantity)
     found = []
-    for part, _, whose in matrices(letters, active=True):
-        tokens = 2 * (n if whose == "self" else source)  # 2 FLOPs per multiply-add
+    for part, rows, word in matrices(letters, active=True):
+        tokens = 2 * run["source tokens" if word == "encoder: " else rows]
         variants = tuple((words, tokens * expr) for words, expr in part.variants)
         found.append(Part(name=part.name, expr=tokens * part.expr, count=part.count,
                           group=part.group, variants=variants))  # fmt: skip
-    for name, n_layers, pairs, other in _pairs(letters, quantity):
-        found += _pair_products(letters, name, n_layers, pairs, other, decode=decode)
-    e = ends.table_width(o)
-    square = 2 * n * o.d_model * e
-    if o.has_head:
-        found.append(Part(name="output head", expr=2 * n * ends.token_table_params(o)))
-    if o.d_embedding is not None:
-        found.append(Part(name="projection of the embedding", expr=square))
-    if o.head_transform:
-        found.append(Part(name="transform before the head", expr=square))
-    if o.pooler and not decode:
-        found.append(Part(name="pooler", expr=2 * letters.batch * o.d_model * o.d_model))
-    return [part for part in found if part.expr != 0]
+    for product in model.products(o, decode=decode):
+        if product.per in OF_PAIRS:
+            found.append(_between(letters, quantity, product, run))
+        elif product.role != "head":
+            found.append(Part(name=product.name, expr=product.flops(run)))
+    around: tuple[Weight | Product, ...] = (*ends.end_weights(o), *ends.end_products(o))
+    for term in around:
+        name = _ENDS.get(term.name)
+        if name is not None:
+            found.append(Part(name=name, expr=term.flops(run)))
+    return merged(found)
 
 
-def _pairs(letters: Letters, quantity: str) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
-    """Each kind of attention: a word, its layers, its pairs of one sequence, other countings."""
-    o, s = letters.of, letters.seq
-    windowed, full = letters.windowed_and_full
-    half = attention.causal_pairs(s)
-    for word, n_layers, window in (("windowed ", windowed, o.window), ("", full, None)):
-        if n_layers == 0:
-            continue
-        if quantity == "decode_matmul_flops":
-            pairs = attention.attended_positions(letters.kv_len, window)
-            other = {} if window is None else {"the window is ignored": letters.kv_len}
-        elif quantity == "matmul_flops":
-            pairs = s * s
-            other = {
-                CAUSAL: half,
-                "attention is halved for the mask": s * s / 2,
-            }
-        else:
-            pairs = attention.self_attention_pairs(
-                o.kind, s, window=window, chunked=o.window_kind == "chunked",
-                prefix_len=letters.prefix,
-            )  # fmt: skip
-            other = {"attention is counted over all pairs, masked ones too": s * s}
-            if pairs != half:
-                other[
-                    "attention is counted over all causal pairs, without its window or prefix"
-                ] = half
-            if o.kind != "encoder":
-                other["attention is halved for the mask; the diagonal makes it a little more"] = (
-                    s * s / 2
-                )
-        yield word, n_layers, pairs, other
-    if o.has_encoder:
-        if quantity != "decode_matmul_flops":
-            yield "encoder: ", o.n_encoder_layers, letters.source**2, {}
-        n = 1 if quantity == "decode_matmul_flops" else s
-        yield "cross-attention ", o.n_layers, n * letters.source, {}
+_ENDS = {
+    "lm_head.weight": "output head",
+    "tied head": "output head",
+    "embed_proj.weight": "projection of the embedding",
+    "head_transform.dense.weight": "transform before the head",
+    "pooler.dense.weight": "pooler",
+}
 
 
-def _pair_products(
-    letters: Letters,
-    word: str,
-    n_layers: Any,
-    pairs: Any,
-    variants: dict[str, Any],
-    *,
-    decode: bool,
-) -> Iterator[Part]:
+def _run(letters: Letters, quantity: str) -> dict[str, Any]:
+    """The numbers of a run in letters."""
     o = letters.of
-    if o.attention == "mla":
-        score = o.kv_lora_rank if decode else o.qk_nope_head_dim
-        value = o.kv_lora_rank if decode else o.v_head_dim
-        widths = {
-            "scores": score,
-            "scores of the rotated keys": o.qk_rope_head_dim,
-            "sums of values": value,
-        }
-    else:
-        widths = {"scores": o.head_dim, "sums of values": o.head_dim}
-    if o.position == "transformer_xl" and not word.startswith("cross"):
-        n_keys = letters.kv_len if decode else letters.seq
-        projection = position.transformer_xl_projection_flops(
-            n_keys, o.d_model, o.n_heads, o.head_dim
+    if quantity == "decode_matmul_flops":
+        return model.decode_run(
+            o, batch_size=letters.batch, kv_len=letters.kv_len, source_len=letters.source
         )
-        yield Part(name="projection of the relative positions", expr=n_layers * projection)
-        widths["scores of the relative positions"] = o.head_dim
-    for name, width in widths.items():
-        # 2 FLOPs per multiply-add
-        scale = 2 * letters.batch * n_layers * o.n_heads * width
-        other = tuple((words, scale * pairs) for words, pairs in variants.items())
-        yield Part(name=f"{word}attention {name}", expr=scale * pairs, group=PAIRS, variants=other)
+    pairs = None
+    if quantity == "causal_matmul_flops":
+        pairs = model.kept_pairs(o, letters.seq, letters.prefix)
+    return model.forward_run(
+        o, batch_size=letters.batch, seq_len=letters.seq, source_len=letters.source, pairs=pairs
+    )
+
+
+def _between(letters: Letters, quantity: str, product: Product, run: dict[str, Any]) -> Part:
+    """A product between positions, and the same over other pairs."""
+    each = 2 * product.times * product.width  # 2 FLOPs per multiply-add
+    other = {
+        words: letters.batch * each * pairs
+        for words, pairs in _other_pairs(letters, quantity, product.per, run)
+    }
+    named = product.name if product.name.startswith("projection") else f"attention {product.name}"
+    return Part(name=WORDS[product.per] + named, expr=each * run[product.per],
+                group=BETWEEN_POSITIONS, variants=tuple(other.items()))  # fmt: skip
+
+
+def _other_pairs(
+    letters: Letters, quantity: str, per: str, run: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Other countings of the pairs of one sequence."""
+    o, s = letters.of, letters.seq
+    if per in (CROSS_PAIRS, SOURCE_PAIRS):
+        return
+    half = attention.causal_pairs(s)
+    if quantity == "decode_matmul_flops":
+        if per == WINDOWED_PAIRS:
+            yield "the window is ignored", letters.kv_len
+    elif quantity == "matmul_flops":
+        yield CAUSAL, half
+        yield "attention is halved for the mask", s * s / 2
+    else:
+        yield "attention is counted over all pairs, masked ones too", s * s
+        if run[per] != letters.batch * half:
+            yield "attention is counted over all causal pairs, without its window or prefix", half
+        if o.kind != "encoder":
+            yield ("attention is halved for the mask; the diagonal makes it a little more",
+                   s * s / 2)  # fmt: skip

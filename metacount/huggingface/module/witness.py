@@ -138,6 +138,8 @@ def _run_figures(
         figures["kv_cache_bytes_per_token"] = run.kv_bytes_per_token // unit * scale
         figures["kv_cache_bytes"] = run.cache.kv_bytes // unit * scale
         figures["cross_kv_cache_bytes"] = run.cache.cross_kv_bytes // unit * scale
+    if workload.dtype in DTYPES:  # a state may be of another dtype, which is not priced anew
+        figures["state_bytes"] = run.cache.state_bytes
     if run.cache.state_bytes:
         said.append(f"recurrent state {exact(run.cache.state_bytes)} bytes, not in the KV cache")
     return said

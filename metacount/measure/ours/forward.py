@@ -23,6 +23,7 @@ class ForwardReport:
     kv_cache_bytes: int
     cross_kv_cache_bytes: int
     kv_cache_bytes_per_token: int
+    states: tuple[Tensor, ...] = ()  # what mixers with a state keep
 
 
 def measure_forward(model: Model, workload: Workload) -> ForwardReport:
@@ -51,6 +52,7 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
         kv_cache_bytes=tensor_bytes(cache.tensors()),
         cross_kv_cache_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
         kv_cache_bytes_per_token=per_token // batch,
+        states=tuple(cache.state_tensors()),
     )
 
 

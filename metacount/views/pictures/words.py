@@ -5,6 +5,7 @@ from __future__ import annotations
 # What is not here is the same in both.
 CHINESE = {
     "embedding": "词嵌入", "position": "位置编码", "attention": "注意力", "ffn": "前馈网络",
+    "recurrent": "状态混合层",
     "moe": "混合专家", "norm": "归一化", "head": "输出头", "other": "其他",
     "self-attention": "自注意力", "cross-attention": "交叉注意力",
     "parameters": "参数量",

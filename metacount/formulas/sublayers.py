@@ -1,0 +1,208 @@
+"""Each sublayer of a block: its tensors and products, the topics' functions fed from a `ModelSpec`.
+
+>>> from metacount.catalog import entry
+>>> [weight.name for weight in dense_weights(entry("llama-7b").spec())]
+['mlp.gate_proj.weight', 'mlp.up_proj.weight', 'mlp.down_proj.weight']
+"""
+
+from __future__ import annotations
+
+from metacount.formulas import attention, ffn, mla, norm, position
+from metacount.formulas import moe as experts
+from metacount.formulas.dim import Dim
+from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import (
+    CROSS_PAIRS,
+    PAIRS,
+    POSITIONS,
+    Product,
+    State,
+    Weight,
+)
+from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.ffn import FeedForward
+from metacount.spec.mla import LatentAttention
+from metacount.spec.moe import Mixture, SharedExperts
+from metacount.spec.position import TransformerXL
+
+NO_SHARED = SharedExperts()
+
+
+def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the self-attention of one block, norms and relative positions inside included.
+
+    Source: `attention.attention_weights`, `mla.mla_weights`, `norm.qk_norm_weights`,
+    `norm.latent_norm_weights`, `position.transformer_xl_weights`.
+    """
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        weights = mla.mla_weights(
+            spec.d_model,
+            mixer.n_heads,
+            q_lora_rank=mixer.q_lora_rank,
+            kv_lora_rank=mixer.kv_lora_rank,
+            qk_nope_head_dim=mixer.qk_nope_head_dim,
+            qk_rope_head_dim=mixer.qk_rope_head_dim,
+            v_head_dim=mixer.v_head_dim,
+            bias=mixer.bias,
+        )
+        return (*weights, *norm.latent_norm_weights(mixer.q_lora_rank, mixer.kv_lora_rank))
+    mixer = _grouped(spec)
+    heads = (mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
+    found = (*_grouped_weights(spec), *norm.qk_norm_weights(mixer.qk_norm, *heads))
+    if isinstance(spec.positions, TransformerXL):
+        relative = position.transformer_xl_weights(spec.d_model, mixer.n_heads, mixer.head_dim)
+        return (*found, *relative)
+    return found
+
+
+def cross_attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the cross-attention of one block, which has neither sinks nor norms inside.
+
+    Source: `attention.attention_weights`.
+    """
+    return _grouped_weights(spec, cross=True)
+
+
+def _grouped_weights(spec: ModelSpec, *, cross: bool = False) -> tuple[Weight, ...]:
+    mixer = _grouped(spec)
+    return attention.attention_weights(
+        spec.d_model,
+        mixer.n_heads,
+        mixer.n_kv_heads,
+        mixer.head_dim,
+        q_bias=mixer.q_bias,
+        k_bias=mixer.k_bias,
+        v_bias=mixer.v_bias,
+        o_bias=mixer.o_bias,
+        sinks=mixer.sinks and not cross,
+        cross=cross,
+    )
+
+
+def attention_products(
+    spec: ModelSpec, *, absorbed: bool, pairs: str = PAIRS, positions: str = POSITIONS
+) -> tuple[Product, ...]:
+    """Products of the self-attention of one block, `pairs` and `positions` naming what it attends.
+
+    Source: `attention.attention_products`, `mla.mla_products`, `position.transformer_xl_products`.
+    """
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        return mla.mla_products(
+            mixer.n_heads,
+            kv_lora_rank=mixer.kv_lora_rank,
+            qk_nope_head_dim=mixer.qk_nope_head_dim,
+            qk_rope_head_dim=mixer.qk_rope_head_dim,
+            v_head_dim=mixer.v_head_dim,
+            absorbed=absorbed,
+            per=pairs,
+        )
+    mixer = _grouped(spec)
+    heads = (mixer.n_heads, mixer.head_dim)
+    found = attention.attention_products(*heads, per=pairs)
+    if isinstance(spec.positions, TransformerXL):
+        relative = position.transformer_xl_products(
+            spec.d_model, *heads, pairs=pairs, positions=positions
+        )
+        return (*relative, *found)
+    return found
+
+
+def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the mixer of one block that keeps a state; none where no block has one.
+
+    Source: the functions of the mixer's topic, see `recurrent.MIXERS`.
+    """
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    return () if mixer is None else mixer.weights(part, spec.d_model)
+
+
+def dense_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the feed-forward of one dense block; none where every block is MoE (no d_ff).
+
+    Source: `ffn.ffn_weights`.
+    """
+    dense = spec.last_stack.feed_forward
+    if dense is None or dense.d_ff is None:
+        return ()
+    return ffn.ffn_weights(spec.d_model, dense.d_ff, gated=dense.gated, bias=dense.bias)
+
+
+def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of the feed-forward of one MoE block.
+
+    Source: `moe.moe_weights`.
+    """
+    dense, mixture = spec.last_stack.feed_forward, _mixture(spec)
+    assert isinstance(dense, FeedForward)  # experts are made like it
+    shared = mixture.shared or NO_SHARED
+    return experts.moe_weights(
+        spec.d_model,
+        mixture.d_ff,
+        mixture.n_experts,
+        mixture.top_k,
+        gated=dense.gated,
+        router_bias=mixture.router_bias,
+        expert_bias=mixture.bias,
+        n_shared_experts=shared.n_experts,
+        d_ff_shared=shared.d_ff,
+        shared_bias=dense.bias,
+        shared_gate=shared.gate,
+    )
+
+
+def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> tuple[Weight, ...]:
+    """Tensors of one norm of the residual stream.
+
+    Source: `norm.norm_weights`.
+    """
+    norms = spec.last_stack.norms
+    return norm.norm_weights(name, spec.d_model, bias=norms.bias, affine=norms.affine)
+
+
+def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
+    """Products of the cross-attention of one block.
+
+    Source: `attention.attention_products`.
+    """
+    mixer = _grouped(spec)
+    return attention.attention_products(mixer.n_heads, mixer.head_dim, per=CROSS_PAIRS)
+
+
+def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
+    """What one token leaves in the cache of one block's self-attention, tensor by tensor.
+
+    Source: as `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
+    """
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        rotated = State(name="rotated keys", shape=(mixer.qk_rope_head_dim,))
+        return State(name="latents", shape=(mixer.kv_lora_rank,)), rotated
+    if not isinstance(mixer, Attention):
+        return ()
+    shape = (mixer.n_kv_heads, mixer.head_dim)
+    return State(name="keys", shape=shape), State(name="values", shape=shape)
+
+
+def kv_cache_values(spec: ModelSpec) -> Dim:
+    """Values that one token leaves in the cache of one block's self-attention.
+
+    Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
+    """
+    return sum(tensor.size for tensor in cached_tensors(spec))
+
+
+def _grouped(spec: ModelSpec) -> Attention:
+    """The attention with key/value heads; every cross-attention is one."""
+    mixer = spec.last_stack.attention
+    assert isinstance(mixer, Attention)  # who asks has asked, or has an encoder
+    return mixer
+
+
+def _mixture(spec: ModelSpec) -> Mixture:
+    mixture = spec.last_stack.mixture
+    assert mixture is not None  # who asks has asked whether a layer is MoE
+    return mixture
