@@ -1,11 +1,12 @@
 """What one rank of a mesh holds of each tensor: cut by tensor or expert parallelism, then by ZeRO.
 
+>>> from metacount.formulas.block import block_weights
 >>> from metacount.spec import ModelSpec
 >>> mixtral = ModelSpec(
 ...     kind="decoder", d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=8,
 ...     head_dim=128, activation="silu", gated=True, n_experts=8, top_k=2, d_ff_expert=14336,
 ...     norm="rmsnorm", position="rope")
->>> cuts = block_cuts(mixtral, moe=True)
+>>> cuts = cuts_of(block_weights(mixtral, ffn="E"))
 >>> sum(whole_values(cut) for cut in cuts)  # a block of Mixtral 8x7B
 1451270144
 >>> mine = Rank(tp=4, ep=8, shard=64, copies=32)
@@ -16,16 +17,14 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim, smaller
-from metacount.formulas.ends import table_width
-from metacount.formulas.norm import norms_per_block
-from metacount.formulas.terms import product
+from metacount.formulas.ends import end_weights, stack_end_weights, table_width
+from metacount.formulas.terms import Weight, product
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.ffn import FeedForward
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture
-from metacount.spec.position import Learned, TransformerXL
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @frozen
@@ -182,150 +181,61 @@ def _spread(cut: Cut, rank: Rank) -> tuple[Dim, Dim]:
     return rank.shard, rank.shard_index
 
 
-def block_cuts(spec: ModelSpec, *, moe: bool, first: bool = False) -> list[Cut]:
-    """Every tensor of one block; the first block may lack a norm.
-
-    Returns: tensors; their values add up to `block.block_params`.
-    Source: the functions of each kind.
-    """
-    stack = spec.last_stack
-    norms = norms_per_block(stack.norms.placement) - (first and not stack.norms.first)
-    found = norms * norm_cuts(spec, spec.d_model)
-    found += attention_cuts(spec)
-    if moe:
-        assert stack.mixture is not None  # who asks has asked whether a layer is MoE
-        return found + mixture_cuts(stack.mixture, spec.d_model, stack.feed_forward)
-    dense = stack.feed_forward
-    return found + feed_forward_cuts("ffn", spec.d_model, dense.d_ff, dense)
+# What is cut by columns (of what comes out, the first axis), with its bias, and what by rows (of
+# what goes in), whose bias is added once, after the sum, and is whole.
+COLUMNS = frozenset(["q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj",
+                     "embed_tokens", "lm_head", "core"])  # fmt: skip
+ROWS = frozenset(["o_proj", "down_proj"])
 
 
-def norm_cuts(spec: ModelSpec, width: Dim) -> list[Cut]:
-    """The weights of one norm, whole on every rank.
+def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
+    """The tensors as they are stored, each with the axis that tensor parallelism cuts.
 
-    Source: `norm.norm_params`.
-    """
-    norms = spec.last_stack.norms
-    return (norms.affine + norms.bias) * [Cut(role="norm", shape=(width,))]
+    To heads and hidden widths by columns, from them by rows, the vocabulary by its rows, sinks with
+    their heads; whole experts are cut inside. Norms, routers and latents are whole on every rank.
 
-
-def attention_cuts(spec: ModelSpec) -> list[Cut]:
-    """The tensors of one self-attention: to heads by columns, from heads by rows.
-
+    Returns: tensors; what is repeated comes so often, experts are stacked in one.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; of MLA, only what makes heads is cut.
+
+    >>> from metacount.formulas.ffn import ffn_weights
+    >>> [cut.axis for cut in cuts_of(ffn_weights(4096, 11008, gated=True))]  # LLaMA-7B
+    [0, 0, 1]
     """
-    mixer, d = spec.last_stack.attention, spec.d_model
-    if isinstance(mixer, LatentAttention):
-        return _latent_cuts(mixer, d)
-    query, key = mixer.n_heads * mixer.head_dim, mixer.n_kv_heads * mixer.head_dim
     found = []
-    for width, bias in ((query, mixer.q_bias), (key, mixer.k_bias), (key, mixer.v_bias)):
-        found += _linear("attention", width, d, bias=bias, axis=0)
-    found += _linear("attention", d, query, bias=mixer.o_bias, axis=1)
-    norms = {"head": 1, "layernorm": 2}.get(mixer.qk_norm, 0)
-    found += 2 * norms * [Cut(role="norm", shape=(mixer.head_dim,))]
-    if mixer.qk_norm == "full":
-        found += [Cut(role="norm", shape=(width,)) for width in (query, key)]
-    if mixer.sinks:
-        found.append(Cut(role="attention", shape=(mixer.n_heads,), axis=0))
-    if isinstance(spec.positions, TransformerXL):
-        found += 2 * [Cut(role="position", shape=(mixer.n_heads, mixer.head_dim))]
-        found.append(Cut(role="position", shape=(query, d)))
+    for weight in weights:
+        owner = weight.name.split(".")[-2]
+        if weight.used is not None:
+            name = weight.name.rpartition(".")[2]
+            axis = 2 if name == "down_proj" else 1
+            found.append(Cut(role=weight.role, shape=(weight.times, *weight.shape), axis=axis,
+                             parts=2 if name == "gate_up_proj" else 1, top_k=weight.used))  # fmt: skip
+            continue
+        matrix = len(weight.shape) == 2
+        axis = 0 if owner in COLUMNS else 1 if owner in ROWS and matrix else None
+        if weight.size:
+            found += weight.times * [Cut(role=weight.role, shape=weight.shape, axis=axis)]
     return found
 
 
-def _latent_cuts(mixer: LatentAttention, d_model: Dim) -> list[Cut]:
-    h, rank = mixer.n_heads, mixer.kv_lora_rank
-    query = h * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
-    source = d_model
-    found = [Cut(role="norm", shape=(rank,))]
-    if mixer.q_lora_rank is not None:
-        source = mixer.q_lora_rank
-        found += _linear("attention", source, d_model, bias=mixer.bias)
-        found.append(Cut(role="norm", shape=(source,)))
-    found += _linear("attention", query, source, axis=0)
-    found += _linear("attention", rank + mixer.qk_rope_head_dim, d_model, bias=mixer.bias)
-    expanded = h * (mixer.qk_nope_head_dim + mixer.v_head_dim)
-    found += _linear("attention", expanded, rank, axis=0)
-    return found + _linear("attention", d_model, h * mixer.v_head_dim, bias=mixer.bias, axis=1)
+def end_cuts(spec: ModelSpec) -> tuple[list[Cut], list[Cut]]:
+    """The tensors before the first block, the token table first, and those after the last.
 
-
-def feed_forward_cuts(role: str, d_model: Dim, width: Dim, like: FeedForward) -> list[Cut]:
-    """The tensors of a feed-forward: up (and gate) by columns, down by rows.
-
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3, eq. 2.
+    Source: `ends.end_weights`, `ends.stack_end_weights`.
     """
-    up = (2 if like.gated else 1) * _linear(role, width, d_model, bias=like.bias, axis=0)
-    return up + _linear(role, d_model, width, bias=like.bias, axis=1)
+    after = ("norm", "lm_head", "head_transform", "pooler")
+    weights = sorted((*end_weights(spec), *stack_end_weights(spec)),
+                     key=lambda weight: weight.name != "embed_tokens.weight")  # fmt: skip
+    last = [weight for weight in weights if weight.name.partition(".")[0] in after]
+    first = [weight for weight in weights if weight.name.partition(".")[0] not in after]
+    return cuts_of(first), cuts_of(last)
 
 
-def mixture_cuts(part: Mixture, d_model: Dim, like: FeedForward) -> list[Cut]:
-    """The tensors of a MoE layer: the router whole, experts spread or cut, shared ones cut.
+def own_head_cut(spec: ModelSpec) -> list[Cut]:
+    """The head's matrix of a last stage that does not have the table it is tied to.
 
-    Source: `feed_forward_cuts`, inside of each expert.
+    Source: `ends.end_weights`.
     """
-    n, k, width = part.n_experts, part.top_k, part.d_ff
-    up = 2 if like.gated else 1
-    found = _linear("moe", n, d_model, bias=part.router_bias)
-    found.append(Cut(role="moe", shape=(n, up * width, d_model), axis=1, parts=up, top_k=k))
-    found.append(Cut(role="moe", shape=(n, d_model, width), axis=2, top_k=k))
-    if part.bias:
-        found += [Cut(role="moe", shape=(n, each), top_k=k) for each in (up * width, d_model)]
-    if part.shared is not None:
-        one = part.d_ff if part.shared.d_ff is None else part.shared.d_ff
-        found += feed_forward_cuts("moe", d_model, part.shared.n_experts * one, like)
-        if part.shared.gate:
-            found += _linear("moe", 1, d_model)
-    return found
-
-
-def embedding_cuts(spec: ModelSpec) -> list[Cut]:
-    """The tensors before the first block: the token table by rows of the vocabulary, others whole.
-
-    The token table is the first.
-
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3 (vocabulary); `ends.end_params`.
-    """
-    tables, positions, width = spec.embedding, spec.positions, table_width(spec)
-    assert tables is not None  # a mesh's first stage reads tokens
-    found = [Cut(role="embedding", shape=(tables.vocab_size, width), axis=0)]
-    if tables.n_token_types:
-        found.append(Cut(role="embedding", shape=(tables.n_token_types, width)))
-    if isinstance(positions, Learned):
-        found.append(Cut(role="position", shape=(positions.n_positions, width)))
-        if positions.n_query_positions:
-            found.append(Cut(role="position", shape=(positions.n_query_positions, spec.d_model)))
-    found += norm_cuts(spec, width) if tables.norm else []
-    if tables.width is not None:
-        found += _linear("embedding", spec.d_model, width, bias=True)
-    return found
-
-
-def head_cuts(spec: ModelSpec, *, tied: bool) -> list[Cut]:
-    """The tensors after the last block; `tied`: the head's matrix is the token table of this rank.
-
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3 (head by columns); `ends.end_params`.
-    """
-    head, d, width = spec.head, spec.d_model, table_width(spec)
-    found = norm_cuts(spec, d) if spec.last_stack.norms.final else []
-    if head is not None and spec.embedding is not None:
-        if head.transform is not None:
-            found += _linear("head", width, d, bias=head.transform.bias)
-            found += norm_cuts(spec, width)
-        out = _linear("head", spec.embedding.vocab_size, width, bias=head.bias, axis=0)
-        found += out[1:] if tied else out
-    if spec.pooler:
-        found += _linear("other", d, d, bias=True)
-    return found
-
-
-def _linear(
-    role: str, d_out: Dim, d_in: Dim, *, bias: bool = False, axis: int | None = None
-) -> list[Cut]:
-    """A matrix by columns (axis 0, of what comes out), by rows (axis 1), or whole; and its bias.
-
-    By rows, the bias is whole: it is added once, after the sum.
-    """
-    found = [Cut(role=role, shape=(d_out, d_in), axis=axis)]
-    if bias:
-        found.append(Cut(role=role, shape=(d_out,), axis=0 if axis == 0 else None))
-    return found
+    if spec.head is None or not spec.head.tied:
+        return []
+    shape = (spec.vocab_size, table_width(spec))
+    return [Cut(role="head", shape=shape, axis=0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.formulas import sharding, traffic
 from metacount.formulas.attention import cached_positions
-from metacount.formulas.block import kv_cache_values
+from metacount.formulas.block import block_weights, kv_cache_values
 from metacount.formulas.ends import table_width
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
@@ -81,23 +81,24 @@ def rank_at(job: Job, number: int) -> Rank:
 
 def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
     """The parts of a model, those layers together that are alike."""
-    stack, kinds_found = spec.last_stack, {}
+    stack = spec.last_stack
+    alike: dict[tuple[str, str, bool, bool], list[int]] = {}
     for i in range(stack.n_layers):
-        windowed = spec.is_windowed_layer(i)
         lacks = i == 0 and not stack.norms.first
-        kinds_found.setdefault((spec.is_moe_layer(i), windowed, lacks), []).append(i)
+        key = stack.mixer_of(i), stack.ffn_of(i), spec.is_windowed_layer(i), lacks
+        alike.setdefault(key, []).append(i)
+    window = stack.attention.window
     found = []
-    for (moe, windowed, lacks), layers in kinds_found.items():
-        window = stack.attention.window
-        found.append(Unit(
-            cuts=(tuple(sharding.block_cuts(spec, moe=moe, first=lacks)),), moe=moe,
-            layers=tuple(layers), window=window.size if windowed and window is not None else None,
-        ))  # fmt: skip
-    tied = spec.head is not None and spec.head.tied and pp == 1
-    table, *others = sharding.embedding_cuts(spec)
-    head = sharding.head_cuts(spec, tied=tied)
-    if tied:
+    for (mixer, ffn, windowed, lacks), layers in alike.items():
+        cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn))
+        if lacks:
+            cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
+        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers),
+                          window=window.size if windowed and window is not None else None))  # fmt: skip
+    (table, *others), head = sharding.end_cuts(spec)
+    if spec.head is not None and spec.head.tied and pp == 1:
         return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
+    head = [*head, *sharding.own_head_cut(spec)]
     # a pooler is gathered apart from the head and its norms
     ends = tuple(cut for cut in head if cut.role != "other"), tuple(
         cut for cut in head if cut.role == "other")  # fmt: skip

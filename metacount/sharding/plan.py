@@ -115,6 +115,10 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     if spec.embedding is None:
         raise SpecError("vocab_size", "is needed on a mesh: the first stage reads tokens", None,
                         "choose a model with a vocabulary")  # fmt: skip
+    if set(stack.mixer_pattern) != {"A"} or "N" in stack.ffn_pattern:
+        raise InputError("a mesh has a plan for layers of attention and feed-forward; this model's "
+                         f"mixer_pattern is {stack.mixer_pattern}, its ffn_pattern "
+                         f"{stack.ffn_pattern}; choose another model")  # fmt: skip
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
