@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.commands.options import add_json, add_model, add_settings, whole_number
+from metacount.commands.options import add_json, add_model, whole_number
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.rank is not None and not 0 <= args.rank < mesh.world:
         raise InputError(f"--rank must be 0 to {mesh.world - 1} on this mesh: got {args.rank}")
     if args.output is not None:
-        from metacount.output_file import check_output
+        from metacount.views.pictures.picture import check_output
 
         check_output(args.output)
     model = find_model(args.model, args.settings)
@@ -140,6 +140,3 @@ def _draw(found: Sharded, path: str) -> None:
     from metacount.views.pictures.picture import save
 
     save(mesh_figure(found), path)
-
-
-__all__ = ["add_arguments", "add_job", "add_settings", "how_of", "run"]

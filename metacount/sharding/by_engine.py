@@ -143,4 +143,3 @@ def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
     """What was seen in each phase, together."""
     return Counter({(phase, each): times for phase, found in seen.items()
                     for each, times in found.items()})  # fmt: skip
-

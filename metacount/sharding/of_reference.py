@@ -21,6 +21,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.position import Sinusoidal
 from metacount.tensors import DTYPES
 
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A piece of a model that is measured once: the layers that are alike, or an end."""
@@ -157,4 +158,3 @@ def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tens
     for path, name, tensor in owned(model):
         owner = names[id(path[-1])]
         yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor
-

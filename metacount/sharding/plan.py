@@ -42,7 +42,9 @@ def default_plan(spec: ModelSpec) -> Plan:
         block = f"{side}.layers.*."
         found |= {block + name: style for name, style in _attention(mixer).items()}
         found |= {block + name: style for name, style in _feed_forward("mlp").items()}
-        found |= {block + name: style for name, style in _feed_forward("mlp.shared_experts").items()}
+        found |= {
+            block + name: style for name, style in _feed_forward("mlp.shared_experts").items()
+        }
         found[block + "mlp.experts"] = "experts"
     return Plan(styles=found)
 

@@ -91,7 +91,15 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         got = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
         if os.environ.get("S_DEBUG"):
             g = grads[".".join(pieces)]
-            print(name, (got - g).abs().max().item(), (got.norm() / g.norm()).item(), local(gradient).numel(), local(parameter).numel(), getattr(gradient, "placements", None), getattr(parameter, "placements", None))
+            print(
+                name,
+                (got - g).abs().max().item(),
+                (got.norm() / g.norm()).item(),
+                local(gradient).numel(),
+                local(parameter).numel(),
+                getattr(gradient, "placements", None),
+                getattr(parameter, "placements", None),
+            )
         worst = max(worst, (got - grads[".".join(pieces)]).abs().max().item())
     # what every rank of a stage found is averaged over the parts of the batch
     if last:

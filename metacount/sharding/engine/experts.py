@@ -77,7 +77,9 @@ def _own_rows(x: Tensor, tp: DeviceMesh) -> Tensor:
     return shared.redistribute(placements=[Shard(0)]).to_local()
 
 
-def _exchanged(expert_R: Tensor, n_local: int, ep: DeviceMesh) -> tuple[list[int], list[int], Tensor]:
+def _exchanged(
+    expert_R: Tensor, n_local: int, ep: DeviceMesh
+) -> tuple[list[int], list[int], Tensor]:
     """Rows that come from each rank, rows that go to each, and the local expert of those that come.
 
     Each rank tells the others how many rows each of their experts gets from it.
