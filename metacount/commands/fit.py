@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> Result:
     found, notes = fit(model, gpu, train=args.train, **how_of(args))
     code = 0 if all(each.mesh is not None for each in found) else 1
     if args.json:
-        data = {"model": model.id, "train": args.train, "answers": [each.to_dict() for each in found],
-                "missing": notes, "source": "formula"}  # fmt: skip
+        answers = [each.to_dict() for each in found]
+        data = {"model": model.id, "train": args.train, "answers": answers, "missing": notes,
+                "source": "formula"}  # fmt: skip
         return json_text(data), code
     from metacount.views.fit import fit_text
 

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mesh",
         metavar="DEGREES",
-        help="degrees of parallelism: dp=64,tp=8,pp=4 (data, tensor, pipeline), ep=8 (experts, over "
-        "the ranks of a stage), cp=2 (context)",
+        help="degrees of parallelism: dp=64,tp=8,pp=4 (data, tensor, pipeline), ep=8 (experts, "
+        "over the ranks of a stage), cp=2 (context)",
     )
     parser.add_argument(
         "--world", type=whole_number, metavar="N", help="the ranks that the mesh must make"
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fits",
         metavar="SIZE",
         type=bytes_size,
-        help="whether the largest rank fits in so much (80GiB, 80GB), and what would; exit 1 if not",
+        help="whether the largest rank fits in so much (80GiB, 80GB), and what would; else exit 1",
     )
     parser.add_argument(
         "--formula", action="store_true", help="count by formulas alone, without torch"

@@ -133,8 +133,8 @@ def shard_values(cut: Cut, rank: Rank) -> Dim:
 
     Of a tensor of fewer experts than copies it is the second axis, where the copies divide that.
 
-    Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 5 (who holds what); FSDP2's `fully_shard`
-    (by rows); torchtitan, which gives it the second axis of few experts.
+    Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 5 (who holds what); FSDP2's
+    `fully_shard` (by rows); torchtitan, which gives it the second axis of few experts.
 
     >>> shard_values(Cut(role="norm", shape=(4096,)), Rank(shard=512))
     8
@@ -206,13 +206,12 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
         owner = weight.name.split(".")[-2]
         if weight.used is not None:
             name = weight.name.rpartition(".")[2]
-            axis = 2 if name == "down_proj" else 1
-            found.append(Cut(role=weight.role, shape=(weight.times, *weight.shape), axis=axis,
-                             parts=2 if name == "gate_up_proj" else 1, top_k=weight.used))  # fmt: skip
-            continue
-        matrix = len(weight.shape) == 2
-        axis = 0 if owner in COLUMNS else 1 if owner in ROWS and matrix else None
-        if weight.size:
+            inner, parts = (2 if name == "down_proj" else 1), 1 + (name == "gate_up_proj")
+            found.append(Cut(role=weight.role, shape=(weight.times, *weight.shape), axis=inner,
+                             parts=parts, top_k=weight.used))  # fmt: skip
+        elif weight.size:
+            by_rows = owner in ROWS and len(weight.shape) == 2
+            axis = 0 if owner in COLUMNS else 1 if by_rows else None
             found += weight.times * [Cut(role=weight.role, shape=weight.shape, axis=axis)]
     return found
 

@@ -15,6 +15,7 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.sharding import Cut, Rank, cut_values, gathered_values, is_expert, piece
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
 
@@ -63,6 +64,7 @@ def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) 
         widths = [query, mixer.kv_lora_rank, mixer.qk_rope_head_dim]
     else:
         widths = [d]
+    if isinstance(mixer, Attention):
         weights = {"head": 1, "layernorm": 2}.get(mixer.qk_norm, 0)
         found += 2 * weights * [_summed("backward", mixer.head_dim)]
     return found + [_summed("backward", n_tokens * width) for width in widths]

@@ -224,8 +224,9 @@ def in_place_of(owner: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
     """Inside, a module computes with these tensors in the place of its parameters."""
     before = {name: owner._parameters[name] for name in tensors}
     for tensor in tensors.values():
-        tensor._is_param = True  # type: ignore[attr-defined]  # what nn.Module asks of a parameter
-    owner._parameters.update(tensors)  # type: ignore[arg-type]
+        tensor._is_param = True  # what nn.Module asks of a parameter
+    changed: dict[str, Any] = {**tensors}
+    owner._parameters.update(changed)
     try:
         yield
     finally:
@@ -246,7 +247,9 @@ def exchanged_rows(rows: Tensor, there: list[int], back: list[int], group: Any) 
     """
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-    return _Arrived.apply(all_to_all_single_autograd(rows, there, back, group))
+    arrived: Any = _Arrived
+    tensor: Tensor = arrived.apply(all_to_all_single_autograd(rows, there, back, group))
+    return tensor
 
 
 class _Arrived(torch.autograd.Function):
@@ -256,7 +259,8 @@ class _Arrived(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor) -> Tensor:
         from torch.distributed._functional_collectives import wait_tensor
 
-        return wait_tensor(rows)
+        tensor: Tensor = wait_tensor(rows)
+        return tensor
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from metacount.measure.torch_private import forget_ranks
+from metacount.sharding.adding import Piece, between_stages, kind_from
 from metacount.sharding.engine.optimizer import state_bytes
 from metacount.sharding.engine.traffic import Seen
 from metacount.sharding.engine.world import fake_world
@@ -12,7 +13,7 @@ from metacount.sharding.measured import place, serve_once, train_once
 from metacount.sharding.mesh import breaks, kinds, ranges, spread_axis, stage_layers
 from metacount.sharding.of_reference import Whole
 from metacount.sharding.plan import Plan, for_mesh
-from metacount.sharding.result import Held, Job, Kind, Piece, between_stages, kind_from
+from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import ModelSpec
 from metacount.tensors import DTYPES
 

@@ -9,9 +9,10 @@ from metacount.formulas.ends import table_width
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
 from metacount.frozen import frozen
+from metacount.sharding.adding import Piece, between_stages, kind_from
 from metacount.sharding.mesh import breaks, kinds, ranges, stage_layers
 from metacount.sharding.plan import Plan
-from metacount.sharding.result import Held, Job, Kind, Piece, between_stages, kind_from
+from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.mla import LatentAttention
 
@@ -25,7 +26,7 @@ STATES = {"adamw": (2, 4), "adagrad": (1, 4), "sgd": (0, 0), "sgd-momentum": (1,
 
 @frozen
 class Unit:
-    """A part of the model: which layers are alike, its tensors, in the groups they are gathered in."""
+    """A part of the model: the layers that are alike, and its tensors, those gathered at once."""
 
     cuts: tuple[tuple[Cut, ...], ...]
     layers: tuple[int, ...] = ()
@@ -49,7 +50,8 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """
     mesh, units = job.mesh, units_of(spec, job.mesh.pp)
     layers = stage_layers(spec.last_stack.n_layers, mesh.pp, plan.layers)
-    found, start, stages = [], 0, {}
+    found, start = [], 0
+    stages: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for stage, n in enumerate(layers):
         own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
         copies = tuple(_copies(unit, own, first=first, last=last) for unit in units)
@@ -93,8 +95,8 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
         cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn))
         if lacks:
             cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
-        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers),
-                          window=window.size if windowed and window is not None else None))  # fmt: skip
+        near = window.size if windowed and window is not None else None
+        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers), window=near))
     (table, *others), head = sharding.end_cuts(spec)
     if spec.head is not None and spec.head.tied and pp == 1:
         return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
@@ -116,10 +118,9 @@ def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
     mesh = job.mesh
     cuts = [cut for unit in units for group in unit.cuts for cut in group]
     one = Rank(tp=mesh.tp, ep=mesh.ep)
-    tensor = breaks([cut.shape[cut.axis] // cut.parts for cut in cuts
-                     if cut.axis is not None and not sharding.is_expert(cut, one)], mesh.tp)  # fmt: skip
-    if mesh.ep > 1:
-        tensor = sorted({*tensor, *breaks(job.token_counts, mesh.tp)})
+    sizes = [cut.shape[cut.axis] // cut.parts for cut in cuts
+             if cut.axis is not None and not sharding.is_expert(cut, one)]  # fmt: skip
+    tensor = breaks([*sizes, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
     shard, copy = {0}, {0}
     if job.train and job.zero:
         for index in tensor:

@@ -9,7 +9,7 @@ from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.result import Kind
-from metacount.sharding.shard import job_of, missing
+from metacount.sharding.shard import Asked, job_of, missing
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _powers(most: int) -> list[int]:
 def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: dict[str, Any]) -> Job | None:
     """The job on a mesh; None where the mesh does not suit the model, or the batch the mesh."""
     try:
-        return job_of(spec, mesh, train=train, **how)
+        return job_of(spec, mesh, Asked(**how), train=train)
     except InputError as error:
         if str(error).startswith(("--mesh", "--batch must be a multiple")):
             return None
@@ -171,7 +171,7 @@ def _most(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * one
+    return int(low * one)
 
 
 def command(model: str, job: Job) -> str:

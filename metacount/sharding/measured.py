@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metacount.measure.ours.params import active_values
 from metacount.measure.torch_private import fake_tensors, is_fake, operator_name, unwatched
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts

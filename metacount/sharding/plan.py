@@ -49,7 +49,7 @@ def default_plan(spec: ModelSpec) -> Plan:
     return Plan(styles=found)
 
 
-def _attention(mixer: Attention | LatentAttention) -> dict[str, str]:
+def _attention(mixer: Any) -> dict[str, str]:
     if isinstance(mixer, LatentAttention):
         query = "q_proj" if mixer.q_lora_rank is None else "q_b_proj"
         return {
@@ -77,7 +77,7 @@ def _feed_forward(name: str) -> dict[str, str]:
 
 
 def for_mesh(plan: Plan, mesh: Mesh) -> dict[str, str]:
-    """The styles as a mesh needs them: with `ep`, experts are whole and spread, else they are cut."""
+    """The styles as a mesh needs them: with `ep`, experts are whole and spread, else cut."""
     how = "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"
     return {name: how if style == "experts" else style for name, style in plan.styles.items()}
 
@@ -127,15 +127,15 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     if mesh.ep > 1 and mixture is not None:
         _divides("ep", mesh.ep, "n_experts", mixture.n_experts)
     if mesh.tp > 1:
-        _divides("tp", mesh.tp, "n_heads", stack.attention.n_heads)
+        _divides("tp", mesh.tp, "n_heads", spec.n_heads)
         if isinstance(stack.attention, Attention):
             _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
         _check_heads_are_apart(spec)
         if mixture is not None and mesh.ep == 1:
             _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
             if mixture.bias:
-                raise InputError("--mesh tp cuts experts, and these have biases that would be "
-                                 "added on every rank; choose ep > 1 to keep them whole")  # fmt: skip
+                raise InputError("--mesh tp cuts experts, and the biases of these would be added "
+                                 "on every rank; choose ep > 1 to keep them whole")  # fmt: skip
 
 
 def _divides(degree: str, n: int, field: str, size: int) -> None:

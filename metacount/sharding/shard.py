@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import InputError, nearest, shown
+from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
@@ -30,9 +31,9 @@ def shard(
     """Put a model on a mesh: what each kind of rank holds, and what it sends.
 
     The reference modules are instantiated on a fake world of that size by torch's own DTensor,
-    tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how`:
-    `zero` (0 to 3), `optimizer`, `master_weights`, `batch_size`, `seq_len`, `micro_batches`,
-    `dtype`.
+    tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how` are
+    the fields of `Asked`: zero, optimizer, master_weights, batch_size, seq_len, micro_batches,
+    dtype.
 
     >>> found = shard("llama-7b", "dp=4,tp=2", train=True, formula=True)
     >>> found.largest.params, found.largest.param_bytes
@@ -42,7 +43,8 @@ def shard(
 
     known = model_of(model)
     spec = known.spec
-    job = job_of(spec, parse_mesh(mesh) if isinstance(mesh, str) else mesh, train=train, **how)
+    whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
+    job = job_of(spec, whole, Asked(**how), train=train)
     planned = plan_of(spec, plan)
     kinds = _kinds(spec, job, planned, formula)
     return Sharded(
@@ -86,22 +88,23 @@ def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
     return default_plan(spec) if plan is None else plan
 
 
-def job_of(
-    spec: ModelSpec,
-    mesh: Mesh,
-    *,
-    train: bool,
-    zero: int | None = None,
-    optimizer: str = "adamw",
-    master_weights: bool = False,
-    batch_size: int | None = None,
-    seq_len: int | None = None,
-    micro_batches: int | None = None,
-    dtype: str = "bf16",
-) -> Job:  # fmt: skip
-    """What is to be done on a mesh, with every size said; raises `InputError` for what cannot be."""
-    check_fits(spec, mesh)
-    if not train and (zero is not None or master_weights):
+@frozen
+class Asked:
+    """What somebody asks to be done on a mesh; None leaves it to the mesh and the model."""
+
+    zero: int | None = None
+    optimizer: str = "adamw"
+    master_weights: bool = False
+    batch_size: int | None = None
+    seq_len: int | None = None
+    micro_batches: int | None = None
+    dtype: str = "bf16"
+
+
+def _check(asked: Asked, train: bool) -> None:
+    """Raise `InputError` for what no mesh can do."""
+    zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
+    if not train and (zero is not None or asked.master_weights):
         raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
     if zero is not None and zero not in range(4):
         raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
@@ -111,13 +114,22 @@ def job_of(
     if dtype not in DTYPE_BYTES:
         raise InputError(f"--dtype '{shown(dtype)}' is unknown; choose one of "
                          f"{', '.join(DTYPE_BYTES)}")  # fmt: skip
-    if master_weights and DTYPE_BYTES[dtype] >= 4:
-        raise InputError(f"--master-weights keeps float32 beside a smaller type, not beside {dtype}; "
-                         "leave it out")  # fmt: skip
-    n = micro_batches if micro_batches is not None else mesh.pp if train else 1
+    if asked.master_weights and DTYPE_BYTES[dtype] >= 4:
+        raise InputError("--master-weights keeps float32 beside a smaller type, not beside "
+                         f"{dtype}; leave it out")  # fmt: skip
+
+
+def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
+    """What is to be done on a mesh, with every size; raises `InputError` for what cannot be."""
+    _check(asked, train)
+    check_fits(spec, mesh)
+    default = mesh.pp if train else 1
+    n = default if asked.micro_batches is None else asked.micro_batches
     at_once = mesh.dp * n
-    batch = at_once if batch_size is None else batch_size
-    length = min(SEQ_LEN, spec.longest or SEQ_LEN) if seq_len is None else seq_len
+    batch = at_once if asked.batch_size is None else asked.batch_size
+    length = asked.seq_len
+    if length is None:
+        length = min(SEQ_LEN, spec.longest or SEQ_LEN)
     for name, value in (("--micro-batches", n), ("--batch", batch), ("--seq", length)):
         if value < 1:
             raise InputError(f"{name} must be at least 1: got {value}")
@@ -129,9 +141,10 @@ def job_of(
     if length % mesh.cp:
         raise InputError(f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
                          f"choose {divisors(length)}")  # fmt: skip
-    return Job(mesh=mesh, train=train, zero=3 if zero is None and train else zero or 0,
-               optimizer=optimizer, batch_size=batch, seq_len=length, micro_batches=n, dtype=dtype,
-               master=master_weights)  # fmt: skip
+    zero = (3 if asked.zero is None else asked.zero) if train else 0
+    return Job(mesh=mesh, train=train, zero=zero, optimizer=asked.optimizer, batch_size=batch,
+               seq_len=length, micro_batches=n, dtype=asked.dtype,
+               master=asked.master_weights)  # fmt: skip
 
 
 def missing(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
@@ -150,8 +163,8 @@ def missing(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
         found.append("what stages send each other is counted, not run: hidden states once for each "
                      "micro-batch")  # fmt: skip
         if spec.head is not None and spec.head.tied:
-            found.append("the first and the last stage each hold the tied table; keeping both equal "
-                         "is not counted")  # fmt: skip
+            found.append("the first and the last stage each hold the tied table; keeping both "
+                         "equal is not counted")  # fmt: skip
     if job.mesh.cp > 1:
         found.append("not run and not counted: the exchange of keys and values between cp ranks")
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.sharding.result import GROUPS, group_size
+from metacount.sharding.adding import group_size
+from metacount.sharding.result import GROUPS
 from metacount.views.layout import bold, columns, paragraph, table, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     mesh = parse_mesh(case["mesh"])
     spec = SPECS[case["spec"]]
     job = Job(mesh=mesh, train=True, zero=case["zero"], optimizer="adamw", seq_len=case["seq"],
-              batch_size=case["batch"], micro_batches=case.get("micro", 1), dtype="fp64")  # fmt: skip
+              batch_size=case["batch"], micro_batches=case["micro"], dtype="fp64")  # fmt: skip
     world = world_of(mesh, rank, job.zero)
     torch.manual_seed(SEED + 1)
     tokens = torch.randint(spec.vocab_size, (job.batch_size, job.seq_len))
@@ -89,17 +88,6 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         gradient = parameter.grad
         assert gradient is not None, (name, case)
         got = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        if os.environ.get("S_DEBUG"):
-            g = grads[".".join(pieces)]
-            print(
-                name,
-                (got - g).abs().max().item(),
-                (got.norm() / g.norm()).item(),
-                local(gradient).numel(),
-                local(parameter).numel(),
-                getattr(gradient, "placements", None),
-                getattr(parameter, "placements", None),
-            )
         worst = max(worst, (got - grads[".".join(pieces)]).abs().max().item())
     # what every rank of a stage found is averaged over the parts of the batch
     if last:
@@ -168,8 +156,6 @@ def main() -> None:
             found.append({})
     Path(f"{file}-{rank}").write_text(json.dumps(found), encoding="utf-8")
 
-
-__all__ = ["Counter"]
 
 if __name__ == "__main__":
     main()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -42,7 +42,7 @@ def spread_experts(module: Any, world: World) -> None:
     for name in parameters_of(module):
         place(module, name, ep, Shard(0))
     module.n_experts //= ep.size()
-    forward = module.forward
+    forward, scaled = module.forward, cast(Any, _Scaled)
 
     def run(x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         n_rows = len(x)
@@ -55,7 +55,7 @@ def spread_experts(module: Any, world: World) -> None:
         there, back, local_R = _exchanged(expert_R, module.n_experts, ep)
         group = ep.get_group()
         rows = exchanged_rows(out_RD, there, back, group)
-        own = {name: _Scaled.apply(p, factor) for name, p in local(module).items()}
+        own = {name: scaled.apply(p, factor) for name, p in local(module).items()}
         with in_place_of(module, own):
             ones = torch.ones_like(local_R, dtype=rows.dtype).unsqueeze(-1)
             y = forward(rows, local_R.unsqueeze(-1), ones)

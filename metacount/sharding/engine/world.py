@@ -32,11 +32,11 @@ class World:
     @property
     def groups(self) -> dict[str, str]:
         """What each process group of this rank is for, by the name torch gives it."""
-        found = {}
+        found: dict[str, str] = {}
         for mesh, prefix in ((self.experts, "copies"), (self.dense, "dp")):
             for name in mesh.mesh_dim_names or ():
                 said = prefix if name in ("replicate", "shard") else name
-                found[mesh.get_group(name).group_name] = said
+                found[str(mesh.get_group(name).group_name)] = said
         return found
 
 

@@ -13,11 +13,9 @@ if TYPE_CHECKING:
 
     from metacount.sharding.result import Sharded
 
-SQUARE = 48  # columns up to which ranks are drawn as squares
-
 
 def mesh_figure(found: Sharded) -> Figure:
-    """Stages below each other, in each a row for every part of a matrix, a column for every share."""
+    """Draw stages below each other, with a row for each tp index and a column for each dp index."""
     import numpy as np
 
     mesh = found.job.mesh
@@ -26,11 +24,10 @@ def mesh_figure(found: Sharded) -> Figure:
         for first, last, step in kind.ranks:
             held[first : last + 1 : step] = kind.total_bytes
     rows = held.reshape(mesh.pp, mesh.shard, mesh.tp).transpose(0, 2, 1)
-    figure = new_figure(9, min(9, 2.2 + 0.22 * mesh.pp * mesh.tp))
+    figure = new_figure(9, min(9, 1.8 + 0.25 * mesh.pp + 0.08 * mesh.pp * mesh.tp))
     axes = figure.subplots()
-    shape = "equal" if max(mesh.shard, mesh.pp * mesh.tp) <= SQUARE else "auto"
     drawn = axes.imshow(rows.reshape(mesh.pp * mesh.tp, mesh.shard) / 2**30, cmap="cividis",
-                        aspect=shape, interpolation="nearest")  # fmt: skip
+                        aspect="auto", interpolation="nearest")  # fmt: skip
     for stage in range(1, mesh.pp):
         axes.axhline(stage * mesh.tp - 0.5, color="white", linewidth=1.5)
     middles = [stage * mesh.tp + (mesh.tp - 1) / 2 for stage in range(mesh.pp)]
@@ -38,7 +35,7 @@ def mesh_figure(found: Sharded) -> Figure:
     axes.set_yticks([middles[stage] for stage in few], [f"stage {stage}" for stage in few])
     axes.set_ylabel(f"in each stage, tp {mesh.tp}")
     axes.set_xlabel(f"dp {mesh.dp}" + (f" · cp {mesh.cp}" if mesh.cp > 1 else ""))
-    figure.colorbar(drawn, ax=axes, label="bytes of a rank [GiB = 2^30 B]")
+    figure.colorbar(drawn, ax=axes, label="bytes of a rank [GiB]")
     said = f"{plain(found.name)} on {units.exact(mesh.world)} ranks: {mesh}\n{job_said(found.job)}"
     figure.suptitle(said, x=0.01, ha="left", fontsize=9)
     return figure
