@@ -20,9 +20,13 @@ from metacount.tensors import DTYPES
 
 def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """Every kind of rank of a mesh, from a model that is instantiated and run in a fake world."""
+    import warnings
+
     forget_ranks()
     try:
-        return Measuring(spec, job, plan).kinds()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice is for those who train
+            return Measuring(spec, job, plan).kinds()
     finally:
         forget_ranks()
 

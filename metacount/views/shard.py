@@ -92,7 +92,8 @@ def _kinds(found: Sharded, every: bool) -> list[str]:
     hidden = len(ordered) - len(shown)
     if hidden:
         lines.insert(-1, f"… {hidden} kinds in between; --ranks all shows them")
-    return lines
+    said = "parameters that one token uses at most, of those that a rank computes with"
+    return [*lines, *paragraph("active", said, columns())]
 
 
 def _stages(kind: Kind) -> str:

@@ -17,7 +17,7 @@ warnings.simplefilter("ignore")  # of torch about itself; what is wrong shows in
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from sharding_specs import SPECS  # noqa: E402
+from sharding.sharding_specs import SPECS  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
