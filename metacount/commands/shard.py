@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fits",
         metavar="SIZE",
-        type=bytes_size,
         help="whether the largest rank fits in so much (80GiB, 80GB), and what would; else exit 1",
     )
     parser.add_argument(
@@ -110,16 +109,17 @@ def run(args: argparse.Namespace) -> Result:
         from metacount.views.pictures.picture import check_output
 
         check_output(args.output)
+    room = None if args.fits is None else bytes_size(args.fits)
     model = find_model(args.model, args.settings)
     if not args.formula:
         prepare_for_torch()
     found = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula,
                   **how_of(args))  # fmt: skip
     fits = None
-    if args.fits is not None:
+    if room is not None:
         from metacount.sharding.fit import verdict
 
-        fits = verdict(model, found, args.fits)
+        fits = verdict(model, found, room)
     if args.output is not None:
         _draw(found, args.output)
     code = 0 if fits is None or fits.fits else 1
