@@ -25,11 +25,10 @@ def fit_text(model: Model, found: Sequence[Fit], notes: Sequence[str], *, train:
     if done is not None:
         lines += [f"the smallest mesh for {work_said(done, batch=False)}; by formula"]
     lines += ["", *table(HEADS, [_row(each) for each in found], "<>>>>>"), ""]
+    longest = max(len(each.device.id) for each in found)
     for each in found:
-        if each.command:
-            lines += paragraph(each.device.id, each.command, width)
-        else:
-            lines += paragraph(each.device.id, "no mesh that was tried holds it", width)
+        label = f"{each.device.id:<{longest}}"
+        lines += paragraph(label, each.command or "no mesh that was tried holds it", width)
     lines.append("")
     for each in found:
         lines += paragraph("memory", f"{each.device.source} (GB = 10^9 bytes)", width)

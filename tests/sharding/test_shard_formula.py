@@ -1,4 +1,4 @@
-"""What a mesh holds and sends: formula and torch.distributed agree, and a wrong formula does not."""
+"""What a mesh holds and sends: formula and engine agree, and a wrong formula does not."""
 
 from __future__ import annotations
 
