@@ -59,11 +59,11 @@ SIDES = {
     "metacount.modules": "module",
     "metacount.measure.ours": "module",
     "metacount.huggingface.weights": "module",
-    "metacount.sharding.of_reference": "module",
-    "metacount.sharding.measured": "module",
+    "metacount.sharding.reference": "module",
     "metacount.sharding.by_engine": "module",
     # what others wrote
     "metacount.huggingface.module": "others",
+    "metacount.sharding.of_transformers": "others",
     "metacount.huggingface.checkpoint": "others",
     "metacount.many.survey": "others",
     # forms read off code, ours or others'

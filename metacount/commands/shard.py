@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--rank", type=whole_number, metavar="R", help="show this rank")
     which.add_argument("--ranks", choices=("all",), help="show every kind of rank in full")
     parser.add_argument(
-        "--plan", metavar="FILE", help="how modules are cut, as JSON; without it, ours"
+        "--plan",
+        metavar="FILE",
+        help="how modules are cut, as JSON; `transformers` for the module and plans of a "
+        "config in transformers; without it, ours",
     )
     parser.add_argument(
         "--fits",

@@ -6,13 +6,14 @@ from collections import Counter
 
 from metacount.measure.torch_private import forget_ranks
 from metacount.sharding.adding import Piece, between_stages, kind_from
+from metacount.sharding.engine.alike import alike, tensor_breaks
 from metacount.sharding.engine.optimizer import state_bytes
 from metacount.sharding.engine.traffic import Seen
 from metacount.sharding.engine.world import fake_world
-from metacount.sharding.measured import place, serve_once, train_once
-from metacount.sharding.mesh import breaks, kinds, ranges, spread_axis, stage_layers
-from metacount.sharding.of_reference import Whole
+from metacount.sharding.mesh import ranges, stage_layers
 from metacount.sharding.plan import Plan, for_mesh
+from metacount.sharding.reference.parts import Whole
+from metacount.sharding.reference.run import place, serve_once, train_once
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import ModelSpec
 from metacount.tensors import DTYPES
@@ -74,24 +75,13 @@ class Measuring:
 
     def _groups(self) -> list[list[int]]:
         """Ranks of the first stage that hold equal parts, by where torch's cuts fall."""
-        mesh = self.mesh
-        held = [each for part in self._held_at(0) for each in part]
-        cuts = [each.whole[axis] for each in held for axis in range(len(each.whole))
-                if each.cut[axis] != each.whole[axis] and not each.expert]  # fmt: skip
-        if mesh.ep > 1:
-            cuts += self.job.token_counts
-        self.tensor = tensor = breaks(cuts, mesh.tp)
-        if not self.job.train or not self.job.zero:
-            return list(kinds(mesh, [0], tensor, [0]).values())
-        shard, copy = {0}, {0}
-        for index in tensor:
-            for each in (each for part in self._held_at(index) for each in part):
-                if each.expert:
-                    axis = spread_axis(each.cut, mesh.expert_shard)
-                    copy.update(breaks([each.cut[axis]], mesh.expert_shard))
-                else:
-                    shard.update(breaks([each.cut[0]], mesh.shard))
-        return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
+        job = self.job
+        more = job.token_counts if self.mesh.ep > 1 else []
+        self.tensor = tensor_breaks(self._flat(0), self.mesh, more)
+        return alike(self._flat, job, self.tensor)
+
+    def _flat(self, rank: int) -> list[Held]:
+        return [each for part in self._held_at(rank) for each in part]
 
     def _held_at(self, rank: int) -> list[list[Held]]:
         """What a rank of the first stage holds of each part."""

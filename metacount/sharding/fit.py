@@ -92,7 +92,7 @@ def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[lis
     known = model_of(model)
     found = [_smallest(known, device, train, how) for device in devices_named(gpu)]
     job = next((each.job for each in found if each.job is not None), None)
-    return found, [] if job is None else missing(known.spec, job, True)
+    return found, [] if job is None else missing(known.spec, job)
 
 
 def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) -> Fit:

@@ -13,9 +13,11 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.resolve import Given
+    from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
 
+THEIRS = "transformers"  # in place of a plan's file
+NOT_RUN = "placed by transformers' plan, not run: neither what ranks send nor a KV cache is counted"
 OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
 
 
@@ -45,12 +47,27 @@ def shard(
     spec = known.spec
     whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
     job = job_of(spec, whole, Asked(**how), train=train)
-    planned = plan_of(spec, plan)
-    kinds = _kinds(spec, job, planned, formula)
-    return Sharded(
-        model=known.id, name=known.name, job=job, kinds=tuple(kinds), params=_params(spec),
-        missing=tuple(missing(spec, job, formula)), source="formula" if formula else _engine(),
-    )  # fmt: skip
+    source, notes = "formula" if formula else _engine(), missing(spec, job)
+    if plan == THEIRS:
+        kinds = _theirs(known, job, formula)
+        source, notes = f"{source}, by transformers' plan", [*notes, NOT_RUN]
+    else:
+        kinds = _kinds(spec, job, plan_of(spec, plan), formula)
+    return Sharded(model=known.id, name=known.name, job=job, kinds=tuple(kinds),
+                   params=_params(spec), missing=tuple(notes), source=source)  # fmt: skip
+
+
+def _theirs(model: Model, job: Job, formula: bool) -> Any:
+    if model.source is None or formula:
+        raise InputError(f"--plan {THEIRS} places the module of a config: give type:NAME, a "
+                         "config.json or a repository, and leave out --formula")  # fmt: skip
+    import warnings
+
+    from metacount.sharding.of_transformers import placed_kinds
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's advice is for those who train
+        return placed_kinds(model.source.config, job)
 
 
 def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> Any:
@@ -147,7 +164,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
                master=asked.master_weights)  # fmt: skip
 
 
-def missing(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
+def missing(spec: ModelSpec, job: Job) -> list[str]:
     """What is not in the figures, or was not run, one sentence each."""
     found = []
     if job.train:

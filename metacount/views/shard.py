@@ -38,7 +38,7 @@ def shard_text(
     if rank is None and found.smallest is not found.largest:
         chosen.append(found.smallest)
     chosen = list(found.kinds) if every else chosen
-    heads = ["largest", "smallest"] if rank is None and not every else [""] * len(chosen)
+    heads = ["largest", "smallest"][: len(chosen)] if rank is None else [""]
     if every:
         for kind in chosen:
             lines += [*_memory([kind], [""], kind.first), "", *_sent(kind, kind.first, job), ""]

@@ -27,10 +27,10 @@ from metacount.sharding.engine.optimizer import OPTIMIZERS, states  # noqa: E402
 from metacount.sharding.engine.placing import end_step  # noqa: E402
 from metacount.sharding.engine.traffic import Traffic  # noqa: E402
 from metacount.sharding.engine.world import world_of  # noqa: E402
-from metacount.sharding.measured import local, place, result  # noqa: E402
 from metacount.sharding.mesh import parse_mesh, stage_layers  # noqa: E402
-from metacount.sharding.of_reference import Whole  # noqa: E402
 from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
+from metacount.sharding.reference.parts import Whole  # noqa: E402
+from metacount.sharding.reference.run import local, place, result  # noqa: E402
 from metacount.sharding.result import Job  # noqa: E402
 from metacount.tensors import tensor_bytes  # noqa: E402
 

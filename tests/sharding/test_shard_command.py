@@ -172,3 +172,41 @@ def test_the_api_measures_what_the_formula_says() -> None:
     (found,), _ = metacount.fit("gpt2", "l4")
     assert found.mesh is not None
     assert found.mesh.world == 1
+
+
+def test_one_kind_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "shard", "gpt2", "--mesh", "dp=2", "--formula", "--rank", "1")
+    assert "rank 1" in text
+    text = run(capsys, "shard", "gpt2", "--mesh", "dp=2", "--formula")
+    assert "largest (rank 0)" in text
+    assert "smallest" not in text
+    assert "rank 0 sends nothing" in text
+
+
+def test_transformers_places_its_own_module_by_its_own_plan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = ("--mesh", "dp=4,tp=2", "--train", "--seq", "16")
+    theirs = run_json(capsys, "shard", "type:llama", *told, "--plan", "transformers")
+    ours = run_json(capsys, "shard", "type:llama", *told)
+    # its plan cuts what ours cuts
+    for theirs_, ours_ in zip(theirs["kinds"], ours["kinds"], strict=True):
+        for name in ("params", "by_role", "gradients", "optimizer_bytes", "active_params"):
+            assert theirs_[name] == ours_[name], name
+    assert "not run" in " ".join(theirs["missing"])
+    # DeepSeek-V3's plan in transformers leaves attention whole on every rank
+    theirs = run_json(capsys, "shard", "type:deepseek_v3", *told, "--plan", "transformers")
+    ours = run_json(capsys, "shard", "type:deepseek_v3", *told)
+    assert theirs["kinds"][0]["by_role"]["moe"] == ours["kinds"][0]["by_role"]["moe"]
+    assert theirs["kinds"][0]["by_role"]["attention"] > ours["kinds"][0]["by_role"]["attention"]
+
+
+def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    for mesh, line in (
+        ("pp=2", "takes dp, tp and ep"),
+        ("dp=2", "serves with dp=1"),
+    ):
+        assert line in refused(capsys, "shard", "type:llama", "--mesh", mesh, "--plan",
+                               "transformers")  # fmt: skip
+    said = refused(capsys, "shard", "llama-7b", "--mesh", "tp=2", "--plan", "transformers")
+    assert "give type:NAME" in said

@@ -16,9 +16,9 @@ from metacount.formulas import sharding, traffic
 from metacount.sharding.by_engine import Measuring, measured_kinds
 from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
-from metacount.sharding.measured import place
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import Plan, default_plan
+from metacount.sharding.reference.run import place
 from metacount.sharding.result import Job, Kind
 
 torch.set_num_threads(1)

@@ -19,9 +19,9 @@ from sharding.sharding_specs import SPECS
 from metacount.sharding.by_engine import Measuring
 from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
-from metacount.sharding.measured import place
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
+from metacount.sharding.reference.run import place
 from metacount.sharding.result import Job, Kind
 
 HERE = Path(__file__).parent

@@ -59,11 +59,11 @@ def world_of(mesh: Mesh, rank: int, zero: int) -> World:
     for copies, whole, name in ((mesh.shard, mesh.tp, "tp"), (mesh.expert_shard, mesh.ep, "ep")):
         spread = (1, copies) if zero else (copies, 1)
         ranks = torch.arange(mesh.world).view(mesh.pp, *spread, whole)
-        made.append(_device_mesh(ranks, rank, ("pp", "replicate", "shard", name)))
+        made.append(device_mesh(ranks, rank, ("pp", "replicate", "shard", name)))
     return World(mesh=mesh, place=mesh.place(rank), zero=zero, dense=made[0], experts=made[1])
 
 
-def _device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:
+def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:
     """A mesh of which only the groups of this rank are made: a large mesh has many thousands."""
     place = [int(i) for i in (ranks == rank).nonzero()[0]]
     groups = []

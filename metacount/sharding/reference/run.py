@@ -16,7 +16,7 @@ from metacount.sharding.engine.optimizer import OPTIMIZERS, states
 from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
 from metacount.sharding.engine.traffic import Seen, Traffic
 from metacount.sharding.engine.world import World
-from metacount.sharding.of_reference import (
+from metacount.sharding.reference.parts import (
     in_memory,
     input_of,
     tensors_with_roles,
