@@ -9,7 +9,7 @@ from metacount.sharding.adding import Piece, between_stages, kind_from
 from metacount.sharding.engine.alike import alike, tensor_breaks
 from metacount.sharding.engine.optimizer import state_bytes
 from metacount.sharding.engine.traffic import Seen
-from metacount.sharding.engine.world import fake_world
+from metacount.sharding.engine.world import fake_world, only_new_garbage
 from metacount.sharding.mesh import ranges, stage_layers
 from metacount.sharding.plan import Plan, for_mesh
 from metacount.sharding.reference.parts import Whole
@@ -25,7 +25,7 @@ def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
 
     forget_ranks()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), only_new_garbage():
             warnings.simplefilter("ignore")  # torch's advice is for those who train
             return Measuring(spec, job, plan).kinds()
     finally:

@@ -210,3 +210,19 @@ def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) ->
                                "transformers")  # fmt: skip
     said = refused(capsys, "shard", "llama-7b", "--mesh", "tp=2", "--plan", "transformers")
     assert "give type:NAME" in said
+
+
+def test_four_thousand_ranks_in_seconds_and_within_a_gibibyte() -> None:
+    program = (
+        "import resource; from metacount.cli import main; "
+        "main(['shard', 'llama3.1-405b', '--mesh', 'dp=64,tp=8,pp=8', '--train', '--json']); "
+        "used = resource.getrusage(resource.RUSAGE_SELF); "
+        "print(used.ru_utime + used.ru_stime, used.ru_maxrss)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    text, _, last = ran.stdout.rstrip().rpartition("\n")
+    assert sum(kind["count"] for kind in json.loads(text)["kinds"]) == 4096
+    seconds, kib = last.split()
+    assert float(seconds) < 20
+    assert int(kib) < 2**20
