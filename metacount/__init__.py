@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from metacount.errors import InputError, SpecError
     from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
+    from metacount.sharding.fit import fit
+    from metacount.sharding.result import Sharded
+    from metacount.sharding.shard import shard
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
@@ -71,6 +74,9 @@ _HOMES = {
     "Count": "textbook.count",
     "count": "api",
     "like": "api",
+    "Sharded": "sharding.result",
+    "fit": "sharding.fit",
+    "shard": "sharding.shard",
     "InputError": "errors",
     "Lesson": "views.lesson",
     "lesson": "views.lesson",
@@ -94,6 +100,7 @@ __all__ = [
     "ModelSpec",
     "Request",
     "Setup",
+    "Sharded",
     "SpecError",
     "Summary",
     "Training",
@@ -110,6 +117,7 @@ __all__ = [
     "entries",
     "entry",
     "find_model",
+    "fit",
     "flow",
     "ids",
     "judge_claim",
@@ -118,6 +126,7 @@ __all__ = [
     "page",
     "plot",
     "price",
+    "shard",
     "summary",
     "train",
     "tree",

@@ -50,6 +50,8 @@ COMMANDS = {
     "lesson": "a page of teaching on one topic, computed as it is printed",
     "audit": "the formulas that frameworks and papers use, judged",
     "bench": "how long the variants of a layer take, beside what the device can do",
+    "shard": "a model on a mesh of devices: what each rank holds and sends",
+    "fit": "on how many devices a model fits",
     "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
     "completion": "a script that completes commands, options and names in a shell",
     "survey": "every architecture of the installed transformers, measured",

@@ -7,7 +7,7 @@ says of each name what is expected of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
@@ -236,3 +236,87 @@ def cpu_fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: b
             small(q), small(k), small(v), like, 0.0, causal, enable_gqa=grouped
         )
     return bool(choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
+
+
+def fake_store() -> Any:
+    """The store that a fake process group is made with."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def group_of(args: Any, known: Iterable[str]) -> str:
+    """The name of the process group among the arguments of a collective."""
+    for value in args:
+        if isinstance(value, str) and value in known:
+            return value
+        if type(value).__name__ in ("ScriptObject", "ProcessGroup"):
+            try:
+                group = torch.distributed.ProcessGroup.unbox(value)
+            except RuntimeError:  # another object of torch's, such as how to reduce
+                continue
+            return str(group.group_name)
+    return ""
+
+
+def packed_in(dim: int, parts: int) -> Any:
+    """The placement that cuts each of so many parts, which stand one after another along `dim`."""
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    return _StridedShard(dim=dim, split_factor=parts)
+
+
+@contextmanager
+def in_place_of(owner: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
+    """Inside, a module computes with these tensors in the place of its parameters."""
+    before = {name: owner._parameters[name] for name in tensors}
+    for tensor in tensors.values():
+        tensor._is_param = True  # what nn.Module asks of a parameter
+    changed: dict[str, Any] = {**tensors}
+    owner._parameters.update(changed)
+    try:
+        yield
+    finally:
+        owner._parameters.update(before)
+
+
+def fake_tensors() -> Any:
+    """The mode in which new tensors have sizes and a device, but no memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def exchanged_rows(rows: Tensor, there: list[int], back: list[int], group: Any) -> Tensor:
+    """The rows that the ranks of a group send here, so many each, for the rows sent to them.
+
+    With a gradient, which goes the other way.
+    """
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    arrived: Any = _Arrived
+    tensor: Tensor = arrived.apply(all_to_all_single_autograd(rows, there, back, group))
+    return tensor
+
+
+class _Arrived(torch.autograd.Function):
+    """Waits for what a collective brings; older versions of torch do not let a gradient pass."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        from torch.distributed._functional_collectives import wait_tensor
+
+        tensor: Tensor = wait_tensor(rows)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+def forget_ranks() -> None:
+    """Make DTensor forget what it worked out for a rank: another one is of other sizes."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    debug._clear_sharding_prop_cache()
+    _redistribute._gen_transform_infos.cache_clear()

@@ -45,6 +45,23 @@ def length(text: str) -> int | None:
     return int(digits) * times
 
 
+BYTES = {"gib": 2**30, "mib": 2**20, "tib": 2**40, "gb": 10**9, "mb": 10**6, "tb": 10**12}
+
+
+def bytes_size(text: str) -> int:
+    """Bytes with their unit: GiB is 2^30 of them, GB is 10^9.
+
+    >>> bytes_size("80GiB"), bytes_size("141 GB")
+    (85899345920, 141000000000)
+    """
+    digits = text.strip().rstrip("".join(BYTES) + "".join(BYTES).upper()).strip()
+    unit = BYTES.get(text.strip()[len(digits) :].strip().lower())
+    if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+        raise InputError(f"a size of memory is a whole number and GiB or GB, as in 80GiB: "
+                         f"got '{shown(text)}'")  # fmt: skip
+    return int(digits) * unit
+
+
 def dtype(text: str) -> str:
     """A dtype under our name for it.
 

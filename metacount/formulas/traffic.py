@@ -1,0 +1,191 @@
+"""What the ranks of a mesh send each other in one forward and backward of each part of a model.
+
+>>> from metacount.spec import ModelSpec
+>>> llama = ModelSpec(
+...     kind="decoder", d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=32,
+...     head_dim=128, d_ff=11008, activation="silu", gated=True, norm="rmsnorm", position="rope")
+>>> moved = block_moves(llama, Rank(tp=8), n_tokens=2048, moe=False, train=True)
+>>> [(move.phase, move.kind, move.values) for move in moved]  # a block of LLaMA-7B
+[('forward', 'all-reduce', 8388608), ('forward', 'all-reduce', 8388608), ('backward', 'all-reduce', 8388608), ('backward', 'all-reduce', 8388608)]
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim
+from metacount.formulas.sharding import Cut, Rank, cut_values, gathered_values, is_expert, piece
+from metacount.frozen import frozen
+from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.moe import Mixture
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COUNT_BYTES = 8  # of how many rows go to an expert, an int64
+
+
+@frozen
+class Move:
+    """One collective: when, what it does, among whom, and the values of the whole tensor.
+
+    `kept`: they are not of the type that is computed with: "counts" are whole numbers; a "choice"'s
+    weights are in float32 or wider, "router" too where what is gathered is cast to another type.
+    """
+
+    phase: str
+    kind: str
+    group: str
+    values: Dim
+    kept: str = ""
+
+
+def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
+    """Collectives of one self-attention whose heads are set apart.
+
+    forward: the sum of what the heads give, n·d
+    backward: the sum of the gradients of what the heads read: n·d; of MLA the latents and the
+    rotated key, n·r_q (n·d without one), n·d_c and n·d_r; and of the weights of norms that all
+    heads share
+
+    Returns: collectives; none for tp 1.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3 (their f and g).
+    Not counted: what ZeRO moves, see `spread_moves`.
+    """
+    mixer, d = spec.last_stack.attention, spec.d_model
+    if rank.tp == 1:
+        return []
+    found = [Move(phase="forward", kind="all-reduce", group="tp", values=n_tokens * d)]
+    if not train:
+        return found
+    if isinstance(mixer, LatentAttention):
+        query = d if mixer.q_lora_rank is None else mixer.q_lora_rank
+        widths = [query, mixer.kv_lora_rank, mixer.qk_rope_head_dim]
+    else:
+        widths = [d]
+    if isinstance(mixer, Attention):
+        weights = {"head": 1, "layernorm": 2}.get(mixer.qk_norm, 0)
+        found += 2 * weights * [_summed("backward", mixer.head_dim)]
+    return found + [_summed("backward", n_tokens * width) for width in widths]
+
+
+def feed_forward_moves(d_model: Dim, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
+    """Collectives of one feed-forward whose hidden width is cut: n·d forward, n·d backward.
+
+    Returns: collectives; none for tp 1.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3.
+    """
+    if rank.tp == 1:
+        return []
+    phases = ("forward", "backward") if train else ("forward",)
+    return [_summed(phase, n_tokens * d_model) for phase in phases]
+
+
+def mixture_moves(
+    part: Mixture, d_model: Dim, rank: Rank, *, n_tokens: Dim, train: bool
+) -> list[Move]:
+    """Collectives of one MoE layer: experts cut like a feed-forward, or whole on different ranks.
+
+    cut: n·d forward, n·d and the n·k weights of the choice backward
+    whole: each rank sends its n / tp tokens to k experts each, and gets as many back (all-to-all,
+    k·n/tp·d, twice; as often backward), and before it how many rows each of the E experts gets; the
+    ranks that had the same tokens gather the results (n·d), and backward the gradients of tokens
+    and weights
+
+    Returns: collectives, for ranks that get as many rows as they send.
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, sec. 3.1; Singh et al. 2023, arXiv:2303.06318,
+    sec. 4 (tokens that several ranks have are sent once).
+    """
+    found: list[Move] = []
+    if part.shared is not None:
+        found += feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
+    if rank.ep == 1:
+        if rank.tp != 1:
+            found += feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
+            weights = _summed("backward", n_tokens * part.top_k, kept="router")
+            found += [weights] if train else []
+        return found
+    rows = piece(n_tokens, rank.tp, rank.tp_index) * part.top_k
+    found.append(Move(phase="forward", kind="all-to-all", group="ep", values=part.n_experts,
+                      kept="counts"))  # fmt: skip
+    phases = ("forward", "backward") if train else ("forward",)
+    for phase in phases:
+        found += 2 * [Move(phase=phase, kind="all-to-all", group="ep", values=rows * d_model)]
+    if rank.tp != 1:
+        padded = rank.tp * -(-n_tokens // rank.tp)
+        found += [Move(phase=phase, kind="all-gather", group="tp", values=padded * d_model)
+                  for phase in phases]  # fmt: skip
+        if train:
+            found.append(Move(phase="backward", kind="all-gather", group="tp",
+                              values=padded * part.top_k, kept="choice"))  # fmt: skip
+    return found
+
+
+def block_moves(
+    spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool, train: bool
+) -> list[Move]:
+    """Collectives of one block: its attention's and its feed-forward's.
+
+    Source: `attention_moves`, `feed_forward_moves`, `mixture_moves`.
+    """
+    stack = spec.last_stack
+    found = attention_moves(spec, rank, n_tokens=n_tokens, train=train)
+    if moe and stack.mixture is not None:
+        found += mixture_moves(stack.mixture, spec.d_model, rank, n_tokens=n_tokens, train=train)
+    else:
+        found += feed_forward_moves(spec.d_model, rank, n_tokens=n_tokens, train=train)
+    return sorted(found, key=lambda move: move.phase != "forward")
+
+
+def embedding_moves(width: Dim, rank: Rank, *, n_tokens: Dim) -> list[Move]:
+    """Collectives of a token table cut by the vocabulary: the sum of n·e; nothing backward.
+
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3.
+    """
+    return [] if rank.tp == 1 else [_summed("forward", n_tokens * width)]
+
+
+def head_moves(
+    width: Dim, vocab_size: Dim, rank: Rank, *, n_tokens: Dim, train: bool
+) -> list[Move]:
+    """Collectives of a head cut by the vocabulary: all logits on each rank, n·V; backward n·e.
+
+    The vocabulary is padded to parts of equal size.
+
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3 (their first way, without the fused loss).
+    """
+    if rank.tp == 1:
+        return []
+    padded = rank.tp * -(-vocab_size // rank.tp)
+    found = [Move(phase="forward", kind="all-gather", group="tp", values=n_tokens * padded)]
+    return [*found, _summed("backward", n_tokens * width)] if train else found
+
+
+def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
+    """Collectives by which ZeRO spreads tensors that are gathered together, once each.
+
+    zero 3: gathered forward, gathered again backward, gradients scattered; 2 and 1: gathered
+    once; 0: the gradients are summed. Experts that are whole have a group of their own.
+
+    Returns: collectives; none for a group of one rank.
+    Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 7; FSDP2's `fully_shard`.
+    """
+    found = []
+    tensors = list(cuts)
+    for group, degree, expert in (("dp", rank.shard, False), ("copies", rank.copies, True)):
+        mine = [cut for cut in tensors if is_expert(cut, rank) is expert]
+        if degree == 1 or not mine:
+            continue
+        moved = gathered_values if zero else cut_values
+        values = sum(moved(cut, rank) for cut in mine)
+        runs = [("forward", "all-gather"), ("backward", "reduce-scatter")]
+        runs += [("backward", "all-gather")] if zero == 3 else []
+        if zero == 0:
+            runs = [("backward", "all-reduce")]
+        found += [Move(phase=phase, kind=kind, group=group, values=values) for phase, kind in runs]
+    return found
+
+
+def _summed(phase: str, values: Dim, *, kept: str = "") -> Move:
+    return Move(phase=phase, kind="all-reduce", group="tp", values=values, kept=kept)

@@ -1,0 +1,125 @@
+"""Adds up the parts of a stage: what one rank holds and sends in a step."""
+
+from __future__ import annotations
+
+from metacount.frozen import frozen
+from metacount.sharding.mesh import Mesh
+from metacount.sharding.result import Collective, Held, Job, Kind
+from metacount.spec import DTYPE_BYTES
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@frozen
+class Piece:
+    """A part of a stage on one rank: how many of it there are, what it holds, what it sends."""
+
+    copies: int
+    layer: bool
+    held: tuple[Held, ...]
+    collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
+    state_bytes: int  # of the optimizer
+    kv_cache_bytes: int
+
+
+def kind_from(
+    job: Job, ranks: Sequence[tuple[int, int, int]], stages: Sequence[int], count: int,
+    pieces: Sequence[Piece], between: Sequence[Collective]
+) -> Kind:  # fmt: skip
+    """Add up the pieces of a stage: what a rank of this kind holds and sends."""
+    stored = DTYPE_BYTES[job.stored]
+    by_role: dict[str, int] = {}
+    active = params = gradients = optimizer = cache = whole = unit = 0
+    sums: dict[tuple[str, str, str, int], int] = {}
+    for piece in pieces:
+        cut = sum(product(each.cut) for each in piece.held)
+        shard = sum(each.shard for each in piece.held)
+        spread = job.train and job.zero > 0
+        kept = shard if spread else cut
+        for each in piece.held:
+            n = each.shard if spread else product(each.cut)
+            by_role[each.role] = by_role.get(each.role, 0) + piece.copies * n
+        params += piece.copies * kept
+        active += piece.copies * sum(each.active for each in piece.held)
+        whole += piece.copies * cut
+        unit = max(unit, cut) if piece.copies else unit
+        if job.train:
+            gradients += piece.copies * (shard if job.zero >= 2 else cut)
+            optimizer += piece.copies * piece.state_bytes
+        cache += piece.copies * piece.kv_cache_bytes
+        for key, times in piece.collectives.items():
+            sums[key] = sums.get(key, 0) + times * piece.copies
+    gathered = 0
+    if job.train and job.zero and job.mesh.shard > 1:
+        gathered = unit if job.zero == 3 else whole
+    found = [
+        Collective(phase=phase, kind=kind, group=group, ranks=group_size(job.mesh, group),
+                   n_bytes=n_bytes, times=times * often(job, group))
+        for (phase, kind, group, n_bytes), times in sums.items()
+        if group_size(job.mesh, group) > 1
+    ]  # fmt: skip
+    return Kind(
+        ranks=tuple(ranks), count=count, stages=tuple(stages),
+        layers=sum(piece.copies for piece in pieces if piece.layer),
+        params=params, active_params=active, by_role=by_role,
+        param_bytes=params * stored, gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
+        gradients=gradients, gradient_bytes=gradients * stored, optimizer_bytes=optimizer,
+        kv_cache_bytes=cache, collectives=(*sorted(found, key=_order), *between),
+    )  # fmt: skip
+
+
+def _order(each: Collective) -> tuple[str, str, str, int]:
+    return (each.phase, each.group, each.kind, -each.n_bytes)
+
+
+def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[Collective]:
+    """What a stage sends to its neighbours and gets from them: hidden states, and their gradients.
+
+    One tensor for each micro-batch, forward to the next stage and, in training, back to the one
+    before. This is counted, not run: a schedule waits for its neighbours' answers.
+    """
+    found = []
+    one = job.rows * d_model * DTYPE_BYTES[job.dtype]
+    runs = {"forward": job.length, "backward": job.length} if job.train else {
+        "prompt": job.length, "token": 1}  # fmt: skip
+    for phase, length in runs.items():
+        ahead, behind = (first, last) if phase == "backward" else (last, first)
+        for kind, nobody in (("send", ahead), ("receive", behind)):
+            if not nobody and job.mesh.pp > 1:
+                found.append(Collective(phase=phase, kind=kind, group="pp", ranks=2,
+                                        n_bytes=one * length, times=job.micro_batches))  # fmt: skip
+    return found
+
+
+def often(job: Job, group: str) -> int:
+    """How often a step does what one forward and backward does once.
+
+    Once for each micro-batch; ZeRO 0 and 1 gather parameters and sum gradients once a step.
+    """
+    if job.train and group in ("dp", "copies") and job.zero < 2:
+        return 1
+    return job.micro_batches
+
+
+def group_size(mesh: Mesh, group: str) -> int:
+    """Ranks of a group.
+
+    >>> group_size(Mesh(dp=4, tp=8, ep=16), "copies")
+    2
+    """
+    sizes = {"tp": mesh.tp, "dp": mesh.shard, "ep": mesh.ep, "copies": mesh.expert_shard, "pp": 2}
+    return sizes[group]
+
+
+def product(sizes: Sequence[int]) -> int:
+    """The product of sizes; 1 of none.
+
+    >>> product((3, 4)), product(())
+    (12, 1)
+    """
+    found = 1
+    for size in sizes:
+        found *= size
+    return found

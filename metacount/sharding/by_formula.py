@@ -1,0 +1,206 @@
+"""Counts a whole mesh by formulas alone: every kind of rank, without a model and without torch."""
+
+from __future__ import annotations
+
+from metacount.formulas import sharding, traffic
+from metacount.formulas.attention import cached_positions
+from metacount.formulas.block import block_weights, kv_cache_values
+from metacount.formulas.ends import table_width
+from metacount.formulas.sharding import Cut, Rank
+from metacount.formulas.traffic import Move
+from metacount.frozen import frozen
+from metacount.sharding.adding import Piece, between_stages, kind_from
+from metacount.sharding.mesh import breaks, kinds, ranges, stage_layers
+from metacount.sharding.plan import Plan
+from metacount.sharding.result import Held, Job, Kind
+from metacount.spec import DTYPE_BYTES, ModelSpec
+from metacount.spec.mla import LatentAttention
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What an optimizer keeps: tensors as large as a parameter, and bytes beside them for each tensor.
+STATES = {"adamw": (2, 4), "adagrad": (1, 4), "sgd": (0, 0), "sgd-momentum": (1, 0)}
+
+
+@frozen
+class Unit:
+    """A part of the model: the layers that are alike, and its tensors, those gathered at once."""
+
+    cuts: tuple[tuple[Cut, ...], ...]
+    layers: tuple[int, ...] = ()
+    moe: bool = False
+    window: int | None = None
+    first: bool = False
+    last: bool = False
+
+
+def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
+    """Every kind of rank of a mesh, by formula; the plan is ours.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.sharding.mesh import Mesh
+    >>> from metacount.sharding.plan import default_plan
+    >>> spec = entry("llama-7b").spec()
+    >>> job = Job(mesh=Mesh(dp=4, tp=2), train=True, zero=3, optimizer="adamw", batch_size=4,
+    ...           seq_len=2048, micro_batches=1, dtype="bf16")
+    >>> [(kind.count, kind.params) for kind in counted_kinds(spec, job, default_plan(spec))]
+    [(8, 842335232)]
+    """
+    mesh, units = job.mesh, units_of(spec, job.mesh.pp)
+    layers = stage_layers(spec.last_stack.n_layers, mesh.pp, plan.layers)
+    found, start = [], 0
+    stages: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
+    for stage, n in enumerate(layers):
+        own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
+        copies = tuple(_copies(unit, own, first=first, last=last) for unit in units)
+        stages.setdefault((copies, first, last), []).append(stage)
+        start += n
+    groups = _groups(units, job)
+    for (copies, first, last), alike in stages.items():
+        between = between_stages(job, spec.d_model, first=first, last=last)
+        for ranks in groups:
+            rank = rank_at(job, ranks[0])
+            pieces = [_piece(spec, job, unit, n, rank)
+                      for unit, n in zip(units, copies, strict=True) if n]  # fmt: skip
+            all_ranks = [stage * mesh.stage_ranks + r for stage in alike for r in ranks]
+            found.append(kind_from(job, list(ranges(all_ranks)), alike, len(all_ranks), pieces,
+                                   between))  # fmt: skip
+    return found
+
+
+def rank_at(job: Job, number: int) -> Rank:
+    """The degrees and indices of a rank; without ZeRO, nothing is spread."""
+    mesh, at = job.mesh, job.mesh.place(number)
+    spread = job.train and job.zero > 0
+    return Rank(
+        tp=mesh.tp, ep=mesh.ep, tp_index=at.tensor,
+        shard=mesh.shard if spread else 1, shard_index=at.shard if spread else 0,
+        copies=mesh.expert_shard if spread else 1, copy_index=at.copy if spread else 0,
+    )  # fmt: skip
+
+
+def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
+    """The parts of a model, those layers together that are alike."""
+    stack = spec.last_stack
+    alike: dict[tuple[str, str, bool, bool], list[int]] = {}
+    for i in range(stack.n_layers):
+        lacks = i == 0 and not stack.norms.first
+        key = stack.mixer_of(i), stack.ffn_of(i), spec.is_windowed_layer(i), lacks
+        alike.setdefault(key, []).append(i)
+    window = stack.attention.window
+    found = []
+    for (mixer, ffn, windowed, lacks), layers in alike.items():
+        cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn))
+        if lacks:
+            cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
+        near = window.size if windowed and window is not None else None
+        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers), window=near))
+    (table, *others), head = sharding.end_cuts(spec)
+    if spec.head is not None and spec.head.tied and pp == 1:
+        return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
+    head = [*head, *sharding.own_head_cut(spec)]
+    # a pooler is gathered apart from the head and its norms
+    ends = tuple(cut for cut in head if cut.role != "other"), tuple(
+        cut for cut in head if cut.role == "other")  # fmt: skip
+    return [Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=ends, last=True)]
+
+
+def _copies(unit: Unit, own: range, *, first: bool, last: bool) -> int:
+    if unit.layers:
+        return sum(i in own for i in unit.layers)
+    return int((first or not unit.first) and (last or not unit.last))
+
+
+def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
+    """Ranks of a stage that hold equal parts."""
+    mesh = job.mesh
+    cuts = [cut for unit in units for group in unit.cuts for cut in group]
+    one = Rank(tp=mesh.tp, ep=mesh.ep)
+    sizes = [cut.shape[cut.axis] // cut.parts for cut in cuts
+             if cut.axis is not None and not sharding.is_expert(cut, one)]  # fmt: skip
+    tensor = breaks([*sizes, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
+    shard, copy = {0}, {0}
+    if job.train and job.zero:
+        for index in tensor:
+            rank = Rank(tp=mesh.tp, ep=mesh.ep, tp_index=index)
+            for cut in cuts:
+                rows, *rest = sharding.cut_shape(cut, rank)
+                if not sharding.is_expert(cut, rank):
+                    shard.update(breaks([rows], mesh.shard))
+                elif rows >= mesh.expert_shard or rest[0] % mesh.expert_shard:
+                    copy.update(breaks([rows], mesh.expert_shard))
+    return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
+
+
+def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Piece:
+    """What a rank holds and sends of one part."""
+    cuts = [cut for group in unit.cuts for cut in group]
+    held = tuple(
+        Held(name="", role=cut.role, whole=cut.shape, cut=sharding.cut_shape(cut, rank),
+             active=sharding.active_values(cut, rank), shard=sharding.shard_values(cut, rank),
+             expert=sharding.is_expert(cut, rank))
+        for cut in cuts
+    )  # fmt: skip
+    states, beside = STATES[job.optimizer]
+    state = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
+    moves: dict[tuple[str, str, str, int], int] = {}
+    for move in _moves(spec, job, unit, rank):
+        key = (move.phase, move.kind, move.group, move.values * _width(job, move))
+        moves[key] = moves.get(key, 0) + 1
+    return Piece(copies=copies, layer=bool(unit.layers), held=held, collectives=moves,
+                 state_bytes=state if job.train else 0,
+                 kv_cache_bytes=0 if job.train else _cache(spec, job, unit))  # fmt: skip
+
+
+def _width(job: Job, move: Move) -> int:
+    """Bytes of one value of a collective."""
+    if move.kept == "counts":
+        return traffic.COUNT_BYTES
+    width = DTYPE_BYTES[job.dtype]
+    if move.kept == "router" or (move.kept == "choice" and not job.master):
+        return max(width, 4)
+    return width  # FSDP2 casts what experts read, weights of the choice too
+
+
+def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
+    found = []
+    names = ("forward",) if job.train else ("prompt", "token")
+    runs = dict(zip(names, job.token_counts, strict=True))
+    for phase, n in runs.items():
+        for move in _run(spec, unit, rank, n, job.train):
+            found.append(move if job.train else _renamed(move, phase))
+    if job.train:
+        # without ZeRO the groups are there, and sum gradients
+        whole = Rank(tp=rank.tp, ep=rank.ep, tp_index=rank.tp_index,
+                     shard=job.mesh.shard, copies=job.mesh.expert_shard)  # fmt: skip
+        for group in unit.cuts:
+            found += traffic.spread_moves(group, whole, zero=job.zero)
+    return found
+
+
+def _renamed(move: Move, phase: str) -> Move:
+    return Move(phase=phase, kind=move.kind, group=move.group, values=move.values, kept=move.kept)
+
+
+def _run(spec: ModelSpec, unit: Unit, rank: Rank, n: int, train: bool) -> list[Move]:
+    """What one forward and backward of a part sends, without what ZeRO does."""
+    if unit.layers:
+        return traffic.block_moves(spec, rank, n_tokens=n, moe=unit.moe, train=train)
+    found, width = [], table_width(spec)
+    if unit.first:
+        found += traffic.embedding_moves(width, rank, n_tokens=n)
+    if unit.last and spec.head is not None and spec.embedding is not None:
+        found += traffic.head_moves(width, spec.embedding.vocab_size, rank, n_tokens=n, train=train)
+    return found
+
+
+def _cache(spec: ModelSpec, job: Job, unit: Unit) -> int:
+    """Bytes that a rank keeps of the sequences that it serves; the heads of MLA share theirs."""
+    if not unit.layers or spec.kind == "encoder":
+        return 0
+    shared = isinstance(spec.last_stack.attention, LatentAttention)
+    values = kv_cache_values(spec) // (1 if shared else job.mesh.tp)
+    kept = cached_positions(job.length, unit.window)
+    return int(job.rows * kept * values * DTYPE_BYTES[job.dtype])

@@ -1,0 +1,98 @@
+"""Records every collective that runs: its kind, its group, and the bytes of its tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from metacount.measure.torch_private import TorchDispatchMode, group_of, operator_name
+
+# torch's operator -> what it is, and which argument is the whole tensor: the one that is larger
+# where a group gathers or scatters
+KINDS = {
+    "c10d::allreduce_": "all-reduce",
+    "_c10d_functional::all_reduce": "all-reduce",
+    "_c10d_functional::all_reduce_": "all-reduce",
+    "c10d::_allgather_base_": "all-gather",
+    "c10d::allgather_": "all-gather",
+    "_c10d_functional::all_gather_into_tensor": "all-gather",
+    "_c10d_functional::all_gather_into_tensor_out": "all-gather",
+    "c10d::_reduce_scatter_base_": "reduce-scatter",
+    "_c10d_functional::reduce_scatter_tensor": "reduce-scatter",
+    "c10d::alltoall_base_": "all-to-all",
+    "_c10d_functional::all_to_all_single": "all-to-all",
+    "_c10d_functional_autograd::all_to_all_single": "all-to-all",
+    "c10d::broadcast_": "broadcast",
+    "c10d::send": "send",
+    "c10d::recv_": "receive",
+}
+LOCAL = frozenset(["_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd",
+                   "c10d::barrier"])  # fmt: skip
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class UnknownCollective(LookupError):
+    """A communication of torch's that has no row in `KINDS`: it would be counted as nothing."""
+
+
+class Seen(NamedTuple):
+    """A collective: what it is, the group it runs in, the bytes of the whole tensor.
+
+    From one to each other, it is the tensor that this rank sends.
+    """
+
+    kind: str
+    group: str
+    n_bytes: int
+
+
+class Traffic(TorchDispatchMode):
+    """Records collectives inside `with`; `groups` says what each process group is for."""
+
+    def __init__(self, groups: dict[str, str]) -> None:
+        TorchDispatchMode.__init__(self)
+        self._groups = groups
+        self.seen: Counter[Seen] = Counter()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as `FlopCounter` does, and why is said there
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, then write it down if it communicates."""
+        out = func(*args, **(kwargs or {}))
+        if func.namespace in NAMESPACES:
+            self._note(operator_name(func), args, out)
+        return out
+
+    def taken(self) -> Counter[Seen]:
+        """What was seen since it was last taken."""
+        found, self.seen = self.seen, Counter()
+        return found
+
+    def _note(self, name: str, args: Any, out: Any) -> None:
+        if name in LOCAL:
+            return
+        if name not in KINDS:
+            raise UnknownCollective(f"{name} communicates, and is not known here")
+        if KINDS[name] == "all-to-all":
+            whole = _bytes(args)[2 if name == "c10d::alltoall_base_" else 1]
+        else:
+            whole = max(_bytes((*args, out)))
+        group = group_of(args, self._groups)
+        self.seen[Seen(KINDS[name], self._groups.get(group, "other"), whole)] += 1
+
+
+def _bytes(values: Any) -> list[int]:
+    """Bytes of each tensor in arguments and results, those of a list of tensors together."""
+    found = [0]
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value.numel() * value.element_size())
+        elif isinstance(value, list | tuple):
+            found.append(sum(_bytes(value)))
+    return found

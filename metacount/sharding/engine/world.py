@@ -1,0 +1,86 @@
+"""A world of ranks: a fake one of any size in this process, or the real one that a process is in.
+
+A fake process group does nothing when it is asked to communicate; everything else of
+torch.distributed runs as it would on that rank.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from metacount.errors import InputError
+from metacount.measure.torch_private import fake_store
+from metacount.sharding.mesh import Mesh, Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One rank's view of a mesh: torch's meshes, each of the groups that the rank is in."""
+
+    mesh: Mesh
+    place: Place
+    zero: int
+    dense: DeviceMesh  # pp, replicate, shard, tp
+    experts: DeviceMesh  # pp, replicate, shard, ep
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """What each process group of this rank is for, by the name torch gives it."""
+        found: dict[str, str] = {}
+        for mesh, prefix in ((self.experts, "copies"), (self.dense, "dp")):
+            for name in mesh.mesh_dim_names or ():
+                said = prefix if name in ("replicate", "shard") else name
+                found[str(mesh.get_group(name).group_name)] = said
+        return found
+
+
+@contextmanager
+def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
+    """A world of `mesh.world` ranks as `rank` sees it; gone afterwards, whatever happens."""
+    if dist.is_initialized():
+        raise InputError("this process is in a process group already, and can be in one only; "
+                         "shard in a process of its own")  # fmt: skip
+    dist.init_process_group("fake", rank=rank, world_size=mesh.world, store=fake_store())
+    try:
+        yield world_of(mesh, rank, zero)
+    finally:
+        dist.destroy_process_group()
+        # FSDP2's modules refer to themselves: a piece of a tensor for each rank would stay
+        gc.collect()
+
+
+@contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Inside, collecting looks only at what is made there, not at the million objects of torch."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def world_of(mesh: Mesh, rank: int, zero: int) -> World:
+    """The meshes of a rank in the process group that is there, fake or real."""
+    made = []
+    for copies, whole, name in ((mesh.shard, mesh.tp, "tp"), (mesh.expert_shard, mesh.ep, "ep")):
+        spread = (1, copies) if zero else (copies, 1)
+        ranks = torch.arange(mesh.world).view(mesh.pp, *spread, whole)
+        made.append(device_mesh(ranks, rank, ("pp", "replicate", "shard", name)))
+    return World(mesh=mesh, place=mesh.place(rank), zero=zero, dense=made[0], experts=made[1])
+
+
+def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:
+    """A mesh of which only the groups of this rank are made: a large mesh has many thousands."""
+    place = [int(i) for i in (ranks == rank).nonzero()[0]]
+    groups = []
+    for axis in range(len(names)):
+        others = tuple(slice(None) if i == axis else at for i, at in enumerate(place))
+        groups.append(dist.new_group(ranks[others].tolist(), use_local_synchronization=True))
+    return DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)

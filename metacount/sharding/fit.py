@@ -1,0 +1,205 @@
+"""Searches, by formula, the smallest mesh that a model fits on, and how much fits on it."""
+
+from __future__ import annotations
+
+from metacount.errors import InputError
+from metacount.frozen import frozen
+from metacount.sharding.by_formula import counted_kinds
+from metacount.sharding.devices import Device, devices_named
+from metacount.sharding.mesh import MAX_RANKS, Mesh
+from metacount.sharding.plan import default_plan
+from metacount.sharding.result import Kind
+from metacount.sharding.shard import Asked, job_of, missing
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from metacount.resolve import Given, Model
+    from metacount.sharding.result import Job, Sharded
+    from metacount.spec import ModelSpec
+
+MOST_RANKS = 16_384  # that the search goes to, in powers of two
+TENSOR = (1, 2, 4, 8)  # degrees that stay in one machine of eight
+MOST = 2**20  # sequences and tokens that are searched
+
+
+@frozen
+class Fit:
+    """What fits on one device: the mesh, what its largest rank holds, and how much more would fit.
+
+    `mesh` None: nothing that was tried. `batch_size` and `seq_len` are the largest that fit, the
+    other staying as it was asked for.
+    """
+
+    device: Device
+    mesh: Mesh | None
+    job: Job | None = None
+    largest: Kind | None = None
+    batch_size: int = 0
+    seq_len: int = 0
+    command: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        found = {
+            "gpu": self.device.id, "name": self.device.name, "bytes": self.device.bytes,
+            "source": self.device.source, "fits": self.mesh is not None,
+        }  # fmt: skip
+        if self.mesh is None or self.largest is None or self.job is None:
+            return found
+        return {
+            **found, "job": self.job.to_dict(), "world": self.mesh.world,
+            "total_bytes": self.largest.total_bytes, "largest_batch_size": self.batch_size,
+            "largest_seq_len": self.seq_len, "command": self.command,
+        }  # fmt: skip
+
+
+@frozen
+class Verdict:
+    """Whether the largest rank of a mesh fits in so much memory, and a mesh that would."""
+
+    room: int
+    rank: int
+    total_bytes: int
+    parts: dict[str, int]
+    remedy: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits."""
+        return self.total_bytes <= self.room
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"fits": self.fits, "bytes": self.room, "rank": self.rank,
+                "total_bytes": self.total_bytes, "parts": self.parts,
+                "remedy": self.remedy}  # fmt: skip
+
+
+def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[list[Fit], list[str]]:
+    """Search the smallest mesh for each device; and say what is not in the figures.
+
+    `how` is what `shard` takes beside the mesh.
+
+    >>> (found,), _ = fit("llama-7b", "h100-80gb")
+    >>> str(found.mesh), found.command
+    ('dp=1', 'metacount shard llama-7b --mesh dp=1')
+    """
+    from metacount.resolve import model_of
+
+    known = model_of(model)
+    found = [_smallest(known, device, train, how) for device in devices_named(gpu)]
+    job = next((each.job for each in found if each.job is not None), None)
+    return found, [] if job is None else missing(known.spec, job)
+
+
+def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) -> Fit:
+    for mesh in meshes(model.spec, train):
+        job = _job(model.spec, mesh, train, how)
+        if job is None:
+            continue
+        largest = largest_of(model.spec, job)
+        if largest.total_bytes <= device.bytes:
+            batch = _most(model.spec, mesh, train, how, device.bytes, "batch_size")
+            length = _most(model.spec, mesh, train, how, device.bytes, "seq_len")
+            return Fit(device=device, mesh=mesh, job=job, largest=largest, batch_size=batch,
+                       seq_len=length, command=command(model.id, job))  # fmt: skip
+    return Fit(device=device, mesh=None)
+
+
+def meshes(spec: ModelSpec, train: bool) -> Iterator[Mesh]:
+    """Meshes to try: few ranks before many, and of as many ranks, few parts of a matrix first.
+
+    Experts are spread over as many ranks of a stage as can be. Training adds data parallelism;
+    serving needs none to fit.
+    """
+    mixture = spec.last_stack.mixture
+    world = 1
+    while world <= min(MOST_RANKS, MAX_RANKS):
+        for tp in TENSOR:
+            for pp in _powers(min(world // tp, spec.last_stack.n_layers)):
+                rest = world // tp // pp
+                if tp * pp * rest != world or (rest > 1 and not train and mixture is None):
+                    continue
+                ep = 1
+                if mixture is not None:
+                    ep = max(n for n in _powers(rest * tp) if mixture.n_experts % n == 0)
+                if train or mixture is not None or rest == 1:
+                    yield Mesh(dp=rest, tp=tp, pp=pp, ep=ep)
+        world *= 2
+
+
+def _powers(most: int) -> list[int]:
+    return [2**i for i in range(most.bit_length()) if 2**i <= most]
+
+
+def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: dict[str, Any]) -> Job | None:
+    """The job on a mesh; None where the mesh does not suit the model, or the batch the mesh."""
+    try:
+        return job_of(spec, mesh, Asked(**how), train=train)
+    except InputError as error:
+        if str(error).startswith(("--mesh", "--batch must be a multiple")):
+            return None
+        raise
+
+
+def largest_of(spec: ModelSpec, job: Job) -> Kind:
+    """The kind of rank that holds most."""
+    found = counted_kinds(spec, job, default_plan(spec))
+    return max(found, key=lambda kind: kind.total_bytes)
+
+
+def _most(
+    spec: ModelSpec, mesh: Mesh, train: bool, how: dict[str, Any], room: int, name: str
+) -> int:
+    """The largest batch or length that fits, the rest as asked for; found by halving."""
+    job = _job(spec, mesh, train, how)
+    assert job is not None  # it was tried before
+    one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
+    low, high = getattr(job, name) // one, MOST
+    if name == "seq_len":
+        high = min(MOST, spec.longest or MOST)
+
+    def fits(n: int) -> bool:
+        tried = _job(spec, mesh, train, {**how, name: n * one})
+        return tried is not None and largest_of(spec, tried).total_bytes <= room
+
+    if fits(high):
+        return 0  # nothing that is counted here grows with it
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return int(low * one)
+
+
+def command(model: str, job: Job) -> str:
+    """The command that shows a job."""
+    said = f"metacount shard {model} --mesh {job.mesh}"
+    if job.train:
+        said += f" --train --zero {job.zero}"
+        said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
+        said += " --master-weights" if job.master else ""
+    if job.batch_size != job.mesh.dp * job.micro_batches:
+        said += f" --batch {job.batch_size}"
+    if job.micro_batches != (job.mesh.pp if job.train else 1):
+        said += f" --micro-batches {job.micro_batches}"
+    said += f" --seq {job.seq_len}" if job.seq_len != 2048 else ""
+    return said + (f" --dtype {job.dtype}" if job.dtype != "bf16" else "")
+
+
+def verdict(model: Model, found: Sharded, room: int) -> Verdict:
+    """Whether the largest rank fits; if not, the smallest mesh of the search that does."""
+    largest, job = found.largest, found.job
+    parts = {name: getattr(largest, name) for name in (
+        "param_bytes", "gathered_bytes", "gradient_bytes", "optimizer_bytes", "kv_cache_bytes")
+        if getattr(largest, name)}  # fmt: skip
+    remedy = ""
+    if largest.total_bytes > room:
+        device = Device(id="", name="", bytes=room, source="")
+        how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
+        how |= {"master_weights": job.master} if job.train else {}
+        remedy = _smallest(model, device, job.train, how).command
+    return Verdict(room=room, rank=largest.first, total_bytes=largest.total_bytes, parts=parts,
+                   remedy=remedy)  # fmt: skip

@@ -1,0 +1,156 @@
+"""How the modules of a model are cut: a plan as data, ours for the reference modules or a file's.
+
+`{"tp": {"decoder.layers.*.mlp.up_proj": "colwise"}, "pp": [16, 15]}`: patterns of modules' names,
+in which * is any number, and the style of each; the layers of each pipeline stage.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import InputError, SpecError, shown
+from metacount.frozen import frozen
+from metacount.sharding.mesh import Mesh, divisors
+from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+
+@frozen
+class Plan:
+    """The style of each module, by pattern, and the layers of each stage where somebody says."""
+
+    styles: dict[str, str]
+    layers: tuple[int, ...] | None = None
+    source: str = "ours"
+
+
+def default_plan(spec: ModelSpec) -> Plan:
+    """The plan of our reference modules.
+
+    Projections to heads and hidden widths by columns, projections back by rows (Shoeybi et al.
+    2019, arXiv:1909.08053, sec. 3), the tables by rows of the vocabulary, the head by its columns.
+    The parts that read one input share the sum of its gradients.
+    """
+    stack = spec.last_stack
+    mixer = stack.attention
+    found = {"embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"}
+    for side in ("encoder", "decoder"):
+        block = f"{side}.layers.*."
+        found |= {block + name: style for name, style in _attention(mixer).items()}
+        found |= {block + name: style for name, style in _feed_forward("mlp").items()}
+        found |= {
+            block + name: style for name, style in _feed_forward("mlp.shared_experts").items()
+        }
+        found[block + "mlp.experts"] = "experts"
+    return Plan(styles=found)
+
+
+def _attention(mixer: Any) -> dict[str, str]:
+    if isinstance(mixer, LatentAttention):
+        query = "q_proj" if mixer.q_lora_rank is None else "q_b_proj"
+        return {
+            "self_attn": "local_heads",
+            f"self_attn.{query}": "colwise",
+            "self_attn.kv_a_proj_with_mqa": "mla_kv_a_proj",
+            "self_attn.kv_b_proj": "colwise",
+            "self_attn.o_proj": "rowwise",
+        }
+    found = {"self_attn": "shared_input", "self_attn.o_proj": "rowwise"}
+    found |= {f"self_attn.{letter}_proj": "colwise" for letter in "qkv"}
+    found |= {f"self_attn.{letter}_norm": "replicated_with_grad_allreduce" for letter in "qk"}
+    if mixer.sinks:
+        found["self_attn.core"] = "local_params"
+    return found
+
+
+def _feed_forward(name: str) -> dict[str, str]:
+    return {
+        name: "shared_input",
+        f"{name}.gate_proj": "colwise",
+        f"{name}.up_proj": "colwise",
+        f"{name}.down_proj": "rowwise",
+    }
+
+
+def for_mesh(plan: Plan, mesh: Mesh) -> dict[str, str]:
+    """The styles as a mesh needs them: with `ep`, experts are whole and spread, else cut."""
+    how = "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"
+    return {name: how if style == "experts" else style for name, style in plan.styles.items()}
+
+
+def read_plan(path: str) -> Plan:
+    """The plan in a JSON file, or an `InputError`."""
+    from metacount.files import read_json
+
+    data = read_json(path)
+    where = shown(path)
+    unknown = sorted(data.keys() - {"tp", "pp"})
+    if unknown:
+        raise InputError(f"{where}: a plan has tp and pp: got {shown(unknown[0])}; leave it out")
+    styles, layers = data.get("tp", {}), data.get("pp")
+    if not isinstance(styles, dict) or not all(isinstance(v, str) for v in styles.values()):
+        raise InputError(f"{where}: tp must be an object of patterns and styles: "
+                         f"got {shown(styles)}")  # fmt: skip
+    if layers is not None and not _whole_numbers(layers):
+        raise InputError(f"{where}: pp must be a list of numbers of layers: got {shown(layers)}")
+    return Plan(styles=styles, layers=None if layers is None else tuple(layers), source=path)
+
+
+def _whole_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int for v in values)
+
+
+def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise `SpecError` or `InputError` for a degree that this model cannot be cut by.
+
+    Widths, the vocabulary, layers and what ZeRO spreads may be cut unevenly; heads and experts are
+    whole.
+    """
+    stack = spec.last_stack
+    if spec.has_encoder:
+        raise SpecError("kind", "has no plan for a mesh", spec.kind,
+                        "choose a model of one stack")  # fmt: skip
+    if spec.embedding is None:
+        raise SpecError("vocab_size", "is needed on a mesh: the first stage reads tokens", None,
+                        "choose a model with a vocabulary")  # fmt: skip
+    if set(stack.mixer_pattern) != {"A"} or "N" in stack.ffn_pattern:
+        raise InputError("a mesh has a plan for layers of attention and feed-forward; this model's "
+                         f"mixer_pattern is {stack.mixer_pattern}, its ffn_pattern "
+                         f"{stack.ffn_pattern}; choose another model")  # fmt: skip
+    mixture = stack.mixture
+    if mesh.ep > 1 and mixture is None:
+        raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
+    if mesh.ep > 1 and mixture is not None:
+        _divides("ep", mesh.ep, "n_experts", mixture.n_experts)
+    if mesh.tp > 1:
+        _divides("tp", mesh.tp, "n_heads", spec.n_heads)
+        if isinstance(stack.attention, Attention):
+            _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
+        _check_heads_are_apart(spec)
+        if mixture is not None and mesh.ep == 1:
+            _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
+            if mixture.bias:
+                raise InputError("--mesh tp cuts experts, and the biases of these would be added "
+                                 "on every rank; choose ep > 1 to keep them whole")  # fmt: skip
+
+
+def _divides(degree: str, n: int, field: str, size: int) -> None:
+    if size % n:
+        raise InputError(f"--mesh {degree} must divide {field}: {size} % {n} = {size % n}; "
+                         f"choose {divisors(size)}")  # fmt: skip
+
+
+def _check_heads_are_apart(spec: ModelSpec) -> None:
+    """Raise `InputError` where something spans the heads that tensor parallelism sets apart."""
+    mixer, positions = spec.last_stack.attention, spec.positions
+    spans = ""
+    if isinstance(mixer, Attention) and mixer.qk_norm == "full":
+        spans = "qk_norm=full"
+    if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
+        spans = f"position={spec.position}"
+    if spans:
+        raise InputError(f"--mesh tp has no plan for {spans}, which spans all heads; choose tp=1")

@@ -1,0 +1,160 @@
+"""Our reference modules in parts that a mesh is given: the two ends, and blocks of each kind."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metacount.measure.ours.params import owned
+from metacount.measure.ours.roles import role_of
+from metacount.measure.torch_private import put_tensor, tensors_of
+from metacount.modules.block import Block
+from metacount.modules.build import build
+from metacount.modules.model import Model
+from metacount.modules.moe import Experts
+from metacount.spec import ModelSpec
+from metacount.spec.position import Sinusoidal
+from metacount.tensors import DTYPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a model that is measured once: the layers that are alike, or an end."""
+
+    name: str
+    layers: tuple[int, ...] = ()
+    first: bool = False
+    last: bool = False
+
+    def copies(self, layers: range, *, first: bool, last: bool) -> int:
+        """How many of it a stage has."""
+        if self.layers:
+            return sum(i in layers for i in self.layers)
+        return int((first or not self.first) and (last or not self.last))
+
+
+class Whole:
+    """A model, on meta if nothing else is said, and the parts that it is made of."""
+
+    def __init__(
+        self, spec: ModelSpec, dtype: str, *, device: str = "meta", seed: int | None = None
+    ) -> None:
+        model = build(spec, device=device, dtype=dtype, seed=seed).train()
+        self._blocks = model.last_stack.blocks
+        model.last_stack.layers = nn.ModuleList()
+        self._ends = model
+        self.spec = spec
+
+    def parts(self, stages: int) -> list[Part]:
+        """The embedding, a part for each kind of block with the layers of that kind, and the head.
+
+        Tied ends are one part as long as they are in one stage.
+        """
+        kinds: dict[Any, list[int]] = {}
+        for i, block in enumerate(self._blocks):
+            shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+            kinds.setdefault((block.kind, shapes), []).append(i)
+        several = len(kinds) > 1
+        blocks = [Part(name=_named(self._blocks[found[0]], several), layers=tuple(found))
+                  for found in kinds.values()]  # fmt: skip
+        if self.spec.head is not None and self.spec.head.tied and stages == 1:
+            return [*blocks, Part(name="embedding and head", first=True, last=True)]
+        return [Part(name="embedding", first=True), *blocks, Part(name="head", last=True)]
+
+    def piece(self, layers: Sequence[int], *, first: bool, last: bool) -> Model:
+        """A new module of some of the layers and of the ends."""
+        model = copy.deepcopy(self._ends)
+        model.last_stack.layers = nn.ModuleList(copy.deepcopy(self._blocks[i]) for i in layers)
+        return without_ends(model, first=first, last=last)
+
+    def part(self, part: Part) -> Model:
+        """A new module of a part: of layers that are alike, one."""
+        return self.piece(part.layers[:1], first=part.first, last=part.last)
+
+
+def _named(block: Block, several: bool) -> str:
+    if not several:
+        return "block"
+    said = ["MoE block" if "moe=True" in block.kind else "dense block"]
+    if block.window is not None:
+        said.append(f"window {block.window}")
+    if "rope=False" in block.kind:
+        said.append("no rope")
+    return ", ".join(said)
+
+
+def without_ends(model: Model, *, first: bool, last: bool) -> Model:
+    """The model as a stage: without the ends that are not its own.
+
+    It is run as the model is; a stage that is not the first takes hidden states.
+    """
+    stack = model.last_stack
+    if not first:
+        model.embed_tokens = model.embed_types = None
+        stack.embed_positions = stack.embed_queries = stack.embed_norm = stack.embed_proj = None
+        if isinstance(model.spec.positions, Sinusoidal):
+            stack.__dict__["_add_positions"] = lambda x_BSD, positions: x_BSD
+    if not last:
+        model.lm_head = model.head_transform = model.pooler = None
+        stack.norm = None
+    return model
+
+
+def in_memory(model: Model) -> Model:
+    """The module with new tensors, of the mode that is on, in the place of those on meta."""
+    made: dict[int, Tensor] = {}
+    for owner in model.modules():
+        for name, tensor in tensors_of(owner).items():
+            if id(tensor) not in made:
+                new = torch.empty(tensor.shape, dtype=tensor.dtype)
+                made[id(tensor)] = nn.Parameter(new) if isinstance(tensor, nn.Parameter) else new
+            put_tensor(owner, name, made[id(tensor)])
+    return model
+
+
+def units_of(model: Model) -> tuple[list[nn.Module | list[nn.Module]], list[Experts]]:
+    """What FSDP2 gathers at once, and the experts, which it spreads over other ranks.
+
+    Each block is a unit; the embedding is one, and the last norm with the head, unless they are
+    tied: then they stay together with what else is left.
+    """
+    stack = model.last_stack
+    experts = [module for module in model.modules() if isinstance(module, Experts)]
+    units: list[nn.Module | list[nn.Module]] = [*stack.blocks]
+    tied = (model.lm_head is not None and model.embed_tokens is not None
+            and model.lm_head.weight is model.embed_tokens.weight)  # fmt: skip
+    if not tied:
+        if model.embed_tokens is not None:
+            units.append(model.embed_tokens)
+        ends = [stack.norm, model.head_transform, model.lm_head]
+        if model.lm_head is not None:
+            units.append([end for end in ends if end is not None])
+    return units, experts
+
+
+def tie_again(model: Model) -> None:
+    """Make the head's weight the table again, where the spec ties them and both are here."""
+    head = model.spec.head
+    if head is not None and head.tied and None not in (model.lm_head, model.embed_tokens):
+        model.lm_head.weight = model.embed_tokens.weight  # type: ignore[union-attr]
+
+
+def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
+    """What a stage reads: tokens, or hidden states whose gradient goes back to the stage before."""
+    if model.embed_tokens is not None:
+        return torch.zeros(batch, length, dtype=torch.long)
+    shape = (batch, length, model.spec.d_model)
+    return torch.empty(shape, dtype=DTYPES[dtype], requires_grad=True)
+
+
+def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
+    """Name, role, owner and tensor of each distinct parameter."""
+    names = {id(module): name for name, module in model.named_modules()}
+    for path, name, tensor in owned(model):
+        owner = names[id(path[-1])]
+        yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor

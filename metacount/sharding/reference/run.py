@@ -1,0 +1,136 @@
+"""Measures the parts of a model in a fake world: what a rank holds of each, and what it sends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metacount.measure.torch_private import fake_tensors, is_fake, operator_name, unwatched
+from metacount.modules.model import Model
+from metacount.modules.moe import Experts
+from metacount.sharding.engine.optimizer import OPTIMIZERS, states
+from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
+from metacount.sharding.engine.traffic import Seen, Traffic
+from metacount.sharding.engine.world import World
+from metacount.sharding.reference.parts import (
+    in_memory,
+    input_of,
+    tensors_with_roles,
+    tie_again,
+    units_of,
+)
+from metacount.sharding.result import Held, Job
+from metacount.tensors import DTYPES, tensor_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What running a part once sent: in the forward, and in the backward where there was one."""
+
+    forward: Counter[Seen]
+    backward: Counter[Seen]
+    kv_cache_bytes: int = 0
+    gradients: int = 0  # values that this rank has after the backward
+    optimizer_bytes: int = 0
+
+
+def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
+    """Place a part, on meta or in memory, and say what this rank holds of it."""
+    whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
+    apply_plan(model, styles, world)
+    tie_again(model)
+    cut = [(name, role, tuple(local(tensor).shape), _active(owner, tensor),
+            world.mesh.ep > 1 and isinstance(owner, Experts))
+           for name, role, owner, tensor in tensors_with_roles(model)]  # fmt: skip
+    if job.train:
+        shard_fully(model, *units_of(model), world, None if job.stored == job.dtype
+                    else DTYPES[job.dtype])  # fmt: skip
+    held = {name: local(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
+    return [Held(name=name, role=role, whole=whole[name], cut=shape, active=active, expert=expert,
+                 shard=held[name])
+            for name, role, shape, active, expert in cut]  # fmt: skip
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _active(owner: nn.Module, tensor: Tensor) -> int:
+    mine = local(tensor)
+    if not isinstance(owner, Experts):
+        return mine.numel()
+    return mine[0].numel() * min(owner.top_k, mine.shape[0])
+
+
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
+    """Run a part forward and backward on fake tensors, and step an optimizer."""
+    mode = fake_tensors()
+    with mode:
+        in_memory(model)
+    place(model, styles, world, job)
+    traffic = Traffic(world.groups)
+    with mode, EvenChoice(), traffic:
+        out = result(model(input_of(model, job.rows, job.length, job.dtype)))
+        forward = traffic.taken()
+        out.backward(torch.ones_like(out))
+        backward = traffic.taken()
+        end_step(model)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        made = OPTIMIZERS[job.optimizer](model.parameters())
+        made.step()
+    return Ran(
+        forward=forward,
+        backward=backward,
+        gradients=sum(local(g).numel() for g in gradients),
+        optimizer_bytes=tensor_bytes(local(state) for state in states(made)),
+    )
+
+
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> tuple[Ran, Ran]:
+    """Run a part over a prompt into a cache, and over one token more."""
+    mode, found = fake_tensors(), []
+    with mode:
+        in_memory(model.eval())
+    place(model, styles, world, job)
+    traffic = Traffic(world.groups)
+    with mode, torch.no_grad(), EvenChoice(), traffic:
+        for so_far, n in ((0, job.length), (job.length - 1, 1)):
+            cache = model.new_cache()
+            if so_far:
+                model(input_of(model, job.rows, so_far, job.dtype), cache=cache)
+                traffic.taken()
+            model(input_of(model, job.rows, n, job.dtype), cache=cache)
+            found.append(Ran(forward=traffic.taken(), backward=Counter(),
+                             kv_cache_bytes=tensor_bytes(cache.tensors())))  # fmt: skip
+    return found[0], found[1]
+
+
+def result(out: Any) -> Tensor:
+    """What a stage passes on, or the logits."""
+    tensor: Tensor = out.hidden_BSD if out.logits_BSV is None else out.logits_BSV
+    return tensor
+
+
+class EvenChoice(Traffic):
+    """Answers how many rows each expert gets, where no tensor has values: equally many."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, or answer it."""
+        if operator_name(func) == "aten::bincount" and is_fake(args[0]):
+            rows, experts = args[0].numel(), (kwargs or {}).get("minlength", args[-1])
+            even = [rows * (i + 1) // experts - rows * i // experts for i in range(experts)]
+            with unwatched():  # a tensor that has values
+                return torch.tensor(even)
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,212 @@
+"""What a mesh makes of a model: what each kind of rank holds and sends, measured or by formula."""
+
+from __future__ import annotations
+
+from metacount.frozen import fields, frozen
+from metacount.sharding.mesh import Mesh
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+# What runs between which ranks.
+GROUPS = {
+    "tp": "ranks that hold parts of the same matrices",
+    "dp": "ranks that hold the same, of which ZeRO gives each a share",
+    "copies": "ranks that hold the same experts",
+    "ep": "ranks that hold different experts",
+    "pp": "the next stage and the one before",
+}
+
+
+@frozen
+class Held:
+    """One tensor of a part on one rank: cut by tp or ep, and then spread by ZeRO.
+
+    `active` are the values that one token uses at most: of the experts that this rank has, top_k.
+    `shard` are the values that ZeRO leaves here; `expert` says that it is spread over the ranks
+    that hold the same experts.
+    """
+
+    name: str
+    role: str
+    whole: tuple[int, ...]
+    cut: tuple[int, ...]
+    active: int
+    shard: int
+    expert: bool = False
+
+
+@frozen
+class Collective:
+    """What a rank does together with others, `times` a step: a tensor of `n_bytes` in all.
+
+    `n_bytes` is the whole tensor: what a gather makes, what a scatter takes.
+    """
+
+    phase: str
+    kind: str
+    group: str
+    ranks: int
+    n_bytes: int
+    times: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a rank sends each time; see `ring_bytes`."""
+        return ring_bytes(self.kind, self.n_bytes, self.ranks)
+
+
+def ring_bytes(kind: str, n_bytes: int, ranks: int) -> int:
+    """Bytes that one rank sends in a collective, where each sends to one neighbour in turn.
+
+    A tensor is n pieces of ⌈bytes / n⌉. Each rank passes on n - 1 pieces to gather or to scatter,
+    and does both to reduce for all. What goes to all directly is n - 1 pieces as well.
+
+    >>> ring_bytes("all-gather", 800, 8), ring_bytes("all-reduce", 800, 8)
+    (700, 1400)
+    """
+    if kind in ("send", "broadcast"):
+        return n_bytes
+    if kind == "receive" or ranks == 1:
+        return 0
+    once = (ranks - 1) * -(-n_bytes // ranks)
+    return 2 * once if kind == "all-reduce" else once
+
+
+@frozen
+class Kind:
+    """Ranks that hold and send the same: which, and how much."""
+
+    ranks: tuple[tuple[int, int, int], ...]  # first, last, step
+    count: int
+    stages: tuple[int, ...]
+    layers: int
+    params: int
+    active_params: int
+    by_role: dict[str, int]
+    param_bytes: int
+    gathered_bytes: int
+    gradients: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    kv_cache_bytes: int
+    collectives: tuple[Collective, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything that is counted here."""
+        return (self.param_bytes + self.gathered_bytes + self.gradient_bytes + self.optimizer_bytes
+                + self.kv_cache_bytes)  # fmt: skip
+
+    @property
+    def first(self) -> int:
+        """The first rank of the kind."""
+        return self.ranks[0][0]
+
+    def holds(self, rank: int) -> bool:
+        """Whether a rank is of this kind."""
+        return any(a <= rank <= b and (rank - a) % step == 0 for a, b, step in self.ranks)
+
+    def sent(self) -> dict[str, int]:
+        """Bytes that a rank of this kind sends in a step, by group."""
+        found: dict[str, int] = {}
+        for each in self.collectives:
+            found[each.group] = found.get(each.group, 0) + each.times * each.sent
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        data = {name: getattr(self, name) for name in fields(Kind)}
+        data["ranks"] = [{"first": a, "last": b, "step": step} for a, b, step in self.ranks]
+        data["stages"] = list(self.stages)
+        data["total_bytes"] = self.total_bytes
+        data["collectives"] = [
+            {**{name: getattr(each, name) for name in fields(Collective)}, "sent": each.sent}
+            for each in self.collectives
+        ]
+        data["sent_bytes"] = self.sent()
+        return data
+
+
+@frozen
+class Job:
+    """What is done on the mesh: a step of training, or serving, and in which form."""
+
+    mesh: Mesh
+    train: bool
+    zero: int
+    optimizer: str
+    batch_size: int  # sequences of all ranks together
+    seq_len: int
+    micro_batches: int
+    dtype: str
+    master: bool = False  # parameters are kept in float32, and computed with in `dtype`
+
+    @property
+    def stored(self) -> str:
+        """The type that parameters, gradients and what an optimizer keeps are stored in."""
+        return "fp32" if self.master else self.dtype
+
+    @property
+    def rows(self) -> int:
+        """Sequences that one rank runs at a time."""
+        return self.batch_size // (self.mesh.dp * self.micro_batches)
+
+    @property
+    def length(self) -> int:
+        """Tokens of each sequence that one rank runs."""
+        return self.seq_len // self.mesh.cp
+
+    @property
+    def token_counts(self) -> list[int]:
+        """Tokens that a rank runs at a time: in training, or of the prompts and of a step more."""
+        return [self.rows * self.length] + ([] if self.train else [self.rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        data = {name: getattr(self, name) for name in fields(Job)}
+        data["mesh"] = {name: getattr(self.mesh, name) for name in fields(Mesh)}
+        data["world"] = self.mesh.world
+        return data
+
+
+@frozen
+class Sharded:
+    """A model on a mesh: every kind of rank, the largest first."""
+
+    model: str
+    name: str
+    job: Job
+    kinds: tuple[Kind, ...]
+    params: int  # of the whole model
+    missing: tuple[str, ...]
+    source: str
+
+    @property
+    def largest(self) -> Kind:
+        """The rank that holds most."""
+        return max(self.kinds, key=lambda kind: kind.total_bytes)
+
+    @property
+    def smallest(self) -> Kind:
+        """The rank that holds least."""
+        return min(self.kinds, key=lambda kind: kind.total_bytes)
+
+    def kind_of(self, rank: int) -> Kind:
+        """The kind of a rank."""
+        return next(kind for kind in self.kinds if kind.holds(rank))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "model": self.model,
+            "name": self.name,
+            **self.job.to_dict(),
+            "params": self.params,
+            "largest": self.largest.first,
+            "smallest": self.smallest.first,
+            "kinds": [kind.to_dict() for kind in self.kinds],
+            "missing": list(self.missing),
+            "source": self.source,
+        }

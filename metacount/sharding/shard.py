@@ -1,0 +1,190 @@
+"""The Python API's `shard`: a model on a mesh, measured by torch.distributed or by formula."""
+
+from __future__ import annotations
+
+from metacount.errors import InputError, nearest, shown
+from metacount.frozen import frozen
+from metacount.sharding.mesh import Mesh, divisors, parse_mesh
+from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
+from metacount.sharding.result import Job, Sharded
+from metacount.spec import DTYPE_BYTES, SEQ_LEN
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.resolve import Given, Model
+    from metacount.spec import ModelSpec
+
+THEIRS = "transformers"  # in place of a plan's file
+NOT_RUN = "placed by transformers' plan, not run: neither what ranks send nor a KV cache is counted"
+OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
+
+
+def shard(
+    model: Given,
+    mesh: str | Mesh,
+    *,
+    train: bool = False,
+    plan: str | Plan | None = None,
+    formula: bool = False,
+    **how: Any,
+) -> Sharded:
+    """Put a model on a mesh: what each kind of rank holds, and what it sends.
+
+    The reference modules are instantiated on a fake world of that size by torch's own DTensor,
+    tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how` are
+    the fields of `Asked`: zero, optimizer, master_weights, batch_size, seq_len, micro_batches,
+    dtype.
+
+    >>> found = shard("llama-7b", "dp=4,tp=2", train=True, formula=True)
+    >>> found.largest.params, found.largest.param_bytes
+    (842335232, 1684670464)
+    """
+    from metacount.resolve import model_of
+
+    known = model_of(model)
+    spec = known.spec
+    whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
+    job = job_of(spec, whole, Asked(**how), train=train)
+    source, notes = "formula" if formula else _engine(), missing(spec, job)
+    if plan == THEIRS:
+        kinds = _theirs(known, job, formula)
+        source, notes = f"{source}, by transformers' plan", [*notes, NOT_RUN]
+    else:
+        kinds = _kinds(spec, job, plan_of(spec, plan), formula)
+    return Sharded(model=known.id, name=known.name, job=job, kinds=tuple(kinds),
+                   params=_params(spec), missing=tuple(notes), source=source)  # fmt: skip
+
+
+def _theirs(model: Model, job: Job, formula: bool) -> Any:
+    if model.source is None or formula:
+        raise InputError(f"--plan {THEIRS} places the module of a config: give type:NAME, a "
+                         "config.json or a repository, and leave out --formula")  # fmt: skip
+    import warnings
+
+    from metacount.sharding.of_transformers import placed_kinds
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's advice is for those who train
+        return placed_kinds(model.source.config, job)
+
+
+def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> Any:
+    if not formula:
+        from metacount.sharding.by_engine import measured_kinds
+        from metacount.tensors import DTYPES
+
+        if job.dtype not in DTYPES:
+            raise InputError(f"--dtype {job.dtype} is not one that a module runs in; choose one of "
+                             f"{', '.join(DTYPES)}, or --formula")  # fmt: skip
+        return measured_kinds(spec, job, plan)
+    from metacount.sharding.by_formula import counted_kinds
+
+    if plan.source != "ours":
+        raise InputError("--formula counts our own plan; leave out --plan or --formula")
+    return counted_kinds(spec, job, plan)
+
+
+def _params(spec: ModelSpec) -> int:
+    from metacount.formulas.model import params
+
+    return int(params(spec))
+
+
+def _engine() -> str:
+    import torch
+
+    return f"torch {torch.__version__.partition('+')[0]}, on a fake world"
+
+
+def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
+    """The plan that is given, as a file or as it is, or ours."""
+    if isinstance(plan, str):
+        return read_plan(plan)
+    return default_plan(spec) if plan is None else plan
+
+
+@frozen
+class Asked:
+    """What somebody asks to be done on a mesh; None leaves it to the mesh and the model."""
+
+    zero: int | None = None
+    optimizer: str = "adamw"
+    master_weights: bool = False
+    batch_size: int | None = None
+    seq_len: int | None = None
+    micro_batches: int | None = None
+    dtype: str = "bf16"
+
+
+def _check(asked: Asked, train: bool) -> None:
+    """Raise `InputError` for what no mesh can do."""
+    zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
+    if not train and (zero is not None or asked.master_weights):
+        raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
+    if zero is not None and zero not in range(4):
+        raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
+    if optimizer not in OPTIMIZERS:
+        close = nearest(optimizer, OPTIMIZERS, f"choose one of {', '.join(OPTIMIZERS)}")
+        raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
+    if dtype not in DTYPE_BYTES:
+        raise InputError(f"--dtype '{shown(dtype)}' is unknown; choose one of "
+                         f"{', '.join(DTYPE_BYTES)}")  # fmt: skip
+    if asked.master_weights and DTYPE_BYTES[dtype] >= 4:
+        raise InputError("--master-weights keeps float32 beside a smaller type, not beside "
+                         f"{dtype}; leave it out")  # fmt: skip
+
+
+def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
+    """What is to be done on a mesh, with every size; raises `InputError` for what cannot be."""
+    _check(asked, train)
+    check_fits(spec, mesh)
+    default = mesh.pp if train else 1
+    n = default if asked.micro_batches is None else asked.micro_batches
+    at_once = mesh.dp * n
+    batch = at_once if asked.batch_size is None else asked.batch_size
+    length = asked.seq_len
+    if length is None:
+        length = min(SEQ_LEN, spec.longest or SEQ_LEN)
+    for name, value in (("--micro-batches", n), ("--batch", batch), ("--seq", length)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1: got {value}")
+    if batch % at_once:
+        raise InputError(
+            f"--batch must be a multiple of dp·micro-batches = {mesh.dp}·{n} = {at_once}: "
+            f"{batch} % {at_once} = {batch % at_once}; choose {at_once * (batch // at_once + 1)}"
+        )
+    if length % mesh.cp:
+        raise InputError(f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
+                         f"choose {divisors(length)}")  # fmt: skip
+    zero = (3 if asked.zero is None else asked.zero) if train else 0
+    return Job(mesh=mesh, train=train, zero=zero, optimizer=asked.optimizer, batch_size=batch,
+               seq_len=length, micro_batches=n, dtype=asked.dtype,
+               master=asked.master_weights)  # fmt: skip
+
+
+def missing(spec: ModelSpec, job: Job) -> list[str]:
+    """What is not in the figures, or was not run, one sentence each."""
+    found = []
+    if job.train:
+        found.append("not counted: what the backward keeps of the forward (kept activations)")
+    found.append("not counted: buffers, what kernels and communication need, fragmentation")
+    if job.train and job.zero == 3 and job.mesh.shard > 1:
+        found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
+    if job.train and 0 < job.zero < 3:
+        found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
+    if job.mesh.ep > 1:
+        found.append("each expert is taken to be chosen equally often")
+    if job.mesh.pp > 1:
+        found.append("what stages send each other is counted, not run: hidden states once for each "
+                     "micro-batch")  # fmt: skip
+        if job.train and job.zero == 3 and job.mesh.shard > 1 and job.micro_batches > 1:
+            found.append("in a pipeline FSDP2 may gather a part once more than is said here: it "
+                         "fetches ahead in the order of the last forward")  # fmt: skip
+        if spec.head is not None and spec.head.tied:
+            found.append("the first and the last stage each hold the tied table; keeping both "
+                         "equal is not counted")  # fmt: skip
+    if job.mesh.cp > 1:
+        found.append("not run and not counted: the exchange of keys and values between cp ranks")
+    return found

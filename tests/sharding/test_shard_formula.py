@@ -1,0 +1,159 @@
+"""What a mesh holds and sends: formula and engine agree, and a wrong formula does not."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from sharding.sharding_specs import SPECS
+
+import metacount
+from metacount.formulas import sharding, traffic
+from metacount.sharding.by_engine import Measuring, measured_kinds
+from metacount.sharding.by_formula import counted_kinds
+from metacount.sharding.engine.world import fake_world
+from metacount.sharding.mesh import parse_mesh
+from metacount.sharding.plan import Plan, default_plan
+from metacount.sharding.reference.run import place
+from metacount.sharding.result import Job, Kind
+
+torch.set_num_threads(1)
+
+
+def job(mesh: str, zero: int = 3, **changes: Any) -> Job:
+    """A step on a mesh, of odd sizes; `serve` instead of training with zero -1."""
+    made = parse_mesh(mesh)
+    micro = changes.pop("micro_batches", 1)
+    given = {"dtype": "fp32", "optimizer": "adamw", "seq_len": 9 * made.cp, **changes}
+    return Job(mesh=made, train=zero >= 0, zero=max(zero, 0), micro_batches=micro,
+               batch_size=made.dp * micro, **given)  # fmt: skip
+
+
+def as_told(kinds: list[Kind]) -> list[dict[str, Any]]:
+    """Everything that is said of each kind; collectives in any order."""
+    found = []
+    for kind in kinds:
+        data = kind.to_dict()
+        data["collectives"] = Counter(tuple(sorted(c.items())) for c in data["collectives"])
+        data["sent_bytes"] = Counter(data["sent_bytes"])
+        found.append(data)
+    return found
+
+
+CASES = [
+    ("llama", "dp=3,tp=2,pp=2", 3, {"micro_batches": 2}),  # 11 and 53 are cut unevenly
+    ("llama", "dp=2,cp=2", -1, {}),
+    ("llama", "tp=2,pp=3", -1, {}),
+    ("qwen3", "dp=3,tp=2", 2, {"optimizer": "sgd-momentum", "dtype": "bf16"}),
+    ("qwen3", "dp=5,pp=2", 1, {"optimizer": "sgd"}),
+    ("gpt2", "dp=3,tp=4", 0, {}),
+    ("gpt2", "dp=7", 3, {"optimizer": "adagrad"}),
+    ("sinks", "tp=2", -1, {}),
+    ("mixtral", "dp=2,tp=2,ep=4", 3, {"dtype": "bf16", "master": True}),
+    ("deepseek", "dp=4,tp=2,ep=4,pp=2", 3, {}),
+    ("deepseek", "dp=4,ep=2,tp=2", -1, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "mesh", "zero", "changes"), CASES)
+def test_formula_and_engine_agree_to_the_last_element(
+    name: str, mesh: str, zero: int, changes: dict[str, Any]
+) -> None:
+    spec, asked = SPECS[name], job(mesh, zero, **changes)
+    plan = default_plan(spec)
+    measured = as_told(measured_kinds(spec, asked, plan))
+    counted = as_told(counted_kinds(spec, asked, plan))
+    assert measured == counted
+    assert sum(kind["count"] for kind in measured) == asked.mesh.world
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(("name", "mesh"), [("llama", "dp=3,tp=2"), ("deepseek", "dp=3,tp=2,ep=2")])
+def test_all_ranks_of_a_kind_hold_the_same(name: str, mesh: str) -> None:
+    spec, asked = SPECS[name], job(mesh)
+    measuring = Measuring(spec, asked, default_plan(spec))
+    total = 0
+    for ranks in measuring._groups():
+        held = []
+        for rank in ranks:
+            with fake_world(asked.mesh, rank, 3) as world:
+                held.append([place(measuring.whole.part(part), measuring.styles, world, asked)
+                             for part in measuring.parts])  # fmt: skip
+        assert all(one == held[0] for one in held)
+        copies = [len(part.layers) or 1 for part in measuring.parts]
+        total += len(ranks) * sum(n * each.shard for n, part in zip(copies, held[0], strict=True)
+                                  for each in part)  # fmt: skip
+    if name == "llama":
+        # every value once, but for those that tp leaves whole on both: seven norms
+        assert total == metacount.count(spec).params + 7 * spec.d_model
+
+
+PLANTED = {
+    "a piece is rounded down": (sharding, "piece", lambda n, degree, index: n // degree),
+    "no padding": (traffic, "gathered_values", sharding.cut_values),
+    "o_proj by columns": (sharding, "ROWS", frozenset(["down_proj"])),
+    "the latent is cut": (sharding, "COLUMNS", sharding.COLUMNS | {"kv_a_proj_with_mqa"}),
+    "experts are counted whole": (sharding, "is_expert", lambda cut, rank: False),
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_wrong_formula_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, asked = SPECS["deepseek"], job("dp=4,tp=2,ep=4")
+    plan = default_plan(spec)
+    measured = as_told(MEASURED.setdefault("once", measured_kinds(spec, asked, plan)))
+    assert measured == as_told(counted_kinds(spec, asked, plan))
+    home, name, wrong = PLANTED[mistake]
+    monkeypatch.setattr(home, name, wrong)
+    assert measured != as_told(counted_kinds(spec, asked, plan))
+
+
+MEASURED: dict[str, list[Kind]] = {}
+
+
+def test_a_person_s_own_plan_is_what_is_measured() -> None:
+    spec, asked = SPECS["llama"], job("tp=2", -1)
+    own = Plan(styles={"decoder.layers.*.mlp": "shared_input",
+                       "decoder.layers.*.mlp.gate_proj": "colwise",
+                       "decoder.layers.*.mlp.up_proj": "colwise",
+                       "decoder.layers.*.mlp.down_proj": "rowwise"}, source="mine")  # fmt: skip
+    first, last = measured_kinds(spec, asked, own)
+    # per layer 3 matrices of 11 rows, of which the ranks have 6 and 5; the rest is whole
+    assert metacount.count(spec).params - first.params == 3 * 3 * 5 * 16
+    assert metacount.count(spec).params - last.params == 3 * 3 * 6 * 16
+    assert [(c.kind, c.times) for c in first.collectives if c.phase == "prompt"] == [
+        ("all-reduce", 3)
+    ]
+
+
+def test_two_calls_do_not_disturb_each_other() -> None:
+    spec = SPECS["llama"]
+    one, other = job("dp=3,tp=2"), job("dp=2,tp=2,pp=3", -1)
+    before = as_told(measured_kinds(spec, one, default_plan(spec)))
+    measured_kinds(spec, other, default_plan(spec))
+    assert as_told(measured_kinds(spec, one, default_plan(spec))) == before
+
+
+def test_the_world_is_gone_after_an_error() -> None:
+    wrong = Plan(styles={"lm_head": "sideways"}, source="mine")
+    with pytest.raises(metacount.InputError, match="style 'sideways' is unknown"):
+        measured_kinds(SPECS["llama"], job("tp=2"), wrong)
+    assert not dist.is_initialized()
+    assert "RANK" not in os.environ
+
+
+def test_the_formulas_take_symbols_and_arrays() -> None:
+    import numpy as np
+    import sympy
+
+    rows, degree = sympy.symbols("n p", integer=True, positive=True)
+    cut = sharding.Cut(role="ffn", shape=(rows, 4096), axis=0)
+    half = sharding.cut_values(cut, sharding.Rank(tp=degree))
+    assert half.subs({rows: 11008, degree: 8}) == 11008 * 4096 // 8
+    all_ranks = np.arange(7, dtype=np.int64)
+    pieces = sharding.piece(53, 7, all_ranks)
+    assert [int(n) for n in pieces] == [len(t) for t in torch.arange(53).chunk(7)]
