@@ -20,6 +20,7 @@ ENTRANCES = {"": 4}
 LONG = {
     "check/explain/changes.py": (330, "one search, whose steps share its tables"),
     "check/places.py": (350, "one search for places, whose steps share the spec"),
+    "measure/torch_private.py": (330, "every private name of torch, in one file"),
     "textbook/proven.py": (320, "the record: read, compared with the code, asked"),
 }  # fmt: skip
 
