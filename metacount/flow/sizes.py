@@ -20,9 +20,14 @@ STRUCTURE = frozenset(
 )  # fmt: skip
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
 SMALL = {"top_k": (5, 7), "n_shared_experts": (7, 5), "n_token_types": (5, 7),
-         "top_groups": (11, 13), "n_groups": (13, 17)}  # fmt: skip
+         "top_groups": (11, 13), "n_groups": (13, 17), "conv_kernel": (7, 5),
+         "linear_chunk_size": (11, 13), "ssm_chunk_size": (11, 13)}  # fmt: skip
+CHUNKS = ("linear_chunk_size", "ssm_chunk_size")
+# A size that must divide another, which is so many times as large.
+DIVIDES = {"n_linear_k_heads": "n_linear_v_heads", "n_ssm_groups": "n_ssm_heads",
+           "n_lru_blocks": "lru_width"}  # fmt: skip
 BATCHES = (19, 23)
-COUNTS = ((29, 31, 37, 43), (31, 29, 41, 37))
+COUNTS = ((29, 31, 37, 43, 41), (31, 29, 41, 37, 43))
 LENGTHS = ((47, 53), (67, 71))  # of the sequence, and of what an encoder reads
 WINDOWS = {"inside": (23, 61), "beyond": (991, 997)}
 POSITIONS = (499, 503)
@@ -49,7 +54,7 @@ def other_sizes(spec: ModelSpec, workload: Workload, *, decode: bool) -> list[Si
     """The same structure at `RUNS` other sizes."""
     found = []
     for n in range(RUNS):
-        run = _workload(workload, n)
+        run = _workload(spec, workload, n)
         other = spec.substituted(**_values(spec, workload, n))
         found.append(Sized(other, run, _letters(other, run, decode)))
     return found
@@ -68,8 +73,14 @@ def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int
     return {**lengths, **sizes}
 
 
-def _workload(workload: Workload, n: int) -> Workload:
+def _workload(spec: ModelSpec, workload: Workload, n: int) -> Workload:
+    """Another run; where a mixer goes through chunks, one of as many, the last as full or not."""
     seq_len, source = LENGTHS[n]
+    for name in CHUNKS:
+        size = getattr(spec, name)
+        if size is not None and size != 1:
+            whole, rest = divmod(workload.seq_len, size)
+            seq_len = SMALL[name][n] * whole + (SMALL[name][n] - 1 if rest else 0)
     return Workload(
         batch_size=BATCHES[n],
         seq_len=seq_len,
@@ -86,7 +97,7 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     values = {name: SMALL[name][n] if name in SMALL else next(widths)
               for name in names if getattr(spec, name) != 1}  # fmt: skip
     heads = next(counts)
-    if spec.n_heads != 1:
+    if spec.n_heads not in (1, None):
         values["n_heads"] = heads
     if "n_kv_heads" in values:
         same = spec.n_kv_heads == spec.n_heads
@@ -98,6 +109,13 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     if "rotary_dim" in values and values["rotary_dim"] > values["head_dim"]:
         both = values["rotary_dim"], values["head_dim"]
         values["head_dim"], values["rotary_dim"] = both
+    for part, whole in DIVIDES.items():
+        if whole in values:
+            values[whole] = next(counts) * values.get(part, 1)
+    if "index_top_k" in values:
+        inside = spec.index_top_k < workload.seq_len
+        values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
+        values["index_head_dim"] += values["qk_rope_head_dim"]
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)
     if "n_buckets" in values:
