@@ -30,15 +30,15 @@ class Fit:
     """What fits on one device: the mesh, what its largest rank holds, and how much more would fit.
 
     `mesh` None: nothing that was tried. `batch_size` and `seq_len` are the largest that fit, the
-    other staying as it was asked for.
+    other staying as it was asked for; None where nothing that is counted grows with them.
     """
 
     device: Device
     mesh: Mesh | None
     job: Job | None = None
     largest: Kind | None = None
-    batch_size: int = 0
-    seq_len: int = 0
+    batch_size: int | None = None
+    seq_len: int | None = None
     command: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,8 +102,11 @@ def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) ->
             continue
         largest = largest_of(model.spec, job)
         if largest.total_bytes <= device.bytes:
-            batch = _most(model.spec, mesh, train, how, device.bytes, "batch_size")
-            length = _most(model.spec, mesh, train, how, device.bytes, "seq_len")
+            # in training nothing that is counted here grows with them
+            batch, length = (
+                None if train else _most(model.spec, mesh, train, how, device.bytes, name)
+                for name in ("batch_size", "seq_len")
+            )
             return Fit(device=device, mesh=mesh, job=job, largest=largest, batch_size=batch,
                        seq_len=length, command=command(model.id, job))  # fmt: skip
     return Fit(device=device, mesh=None)
@@ -153,7 +156,7 @@ def largest_of(spec: ModelSpec, job: Job) -> Kind:
 
 def _most(
     spec: ModelSpec, mesh: Mesh, train: bool, how: dict[str, Any], room: int, name: str
-) -> int:
+) -> int | None:
     """The largest batch or length that fits, the rest as asked for; found by halving."""
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before
@@ -167,7 +170,7 @@ def _most(
         return tried is not None and largest_of(spec, tried).total_bytes <= room
 
     if fits(high):
-        return 0  # nothing that is counted here grows with it
+        return None  # nothing that is counted here grows with it
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -12,7 +12,7 @@ from metacount.sharding.mesh import Mesh, divisors
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
-from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
+from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -111,9 +111,12 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     whole.
     """
     stack = spec.last_stack
-    if spec.has_encoder:
-        raise SpecError("kind", "has no plan for a mesh", spec.kind,
-                        "choose a model of one stack")  # fmt: skip
+    if spec.kind not in ("decoder", "prefix-decoder"):
+        raise SpecError("kind", "has no plan for a mesh", spec.kind, "choose a decoder")
+    if isinstance(spec.positions, Learned) and spec.positions.n_query_positions:
+        raise SpecError("n_query_positions", "has no plan for a mesh: the last layer reads what "
+                        "the first stage holds", spec.n_query_positions,
+                        "choose another model")  # fmt: skip
     if spec.embedding is None:
         raise SpecError("vocab_size", "is needed on a mesh: the first stage reads tokens", None,
                         "choose a model with a vocabulary")  # fmt: skip

@@ -41,6 +41,6 @@ def _row(each: Fit) -> tuple[str, ...]:
     memory = units.gib(each.device.bytes)
     if each.mesh is None or each.largest is None:
         return (each.device.id, memory, DASH, DASH, DASH, DASH)
-    more = [units.exact(n) if n else "any" for n in (each.batch_size, each.seq_len)]
+    more = [DASH if n is None else units.exact(n) for n in (each.batch_size, each.seq_len)]
     total = units.gib(each.largest.total_bytes)
     return (each.device.id, memory, units.exact(each.mesh.world), total, *more)

@@ -72,6 +72,15 @@ def test_formula_and_engine_agree_to_the_last_element(
     assert not dist.is_initialized()
 
 
+@pytest.mark.parametrize(("name", "mesh"), [("gemma2-2b", "dp=3,tp=2"), ("opt-175b", "dp=3,tp=3"),
+                                            ("gpt-oss-20b", "dp=4,tp=2,ep=4")])  # fmt: skip
+def test_models_of_the_catalog_agree_too(name: str, mesh: str) -> None:
+    for train in (True, False):
+        measured, counted = (metacount.shard(name, mesh, train=train, seq_len=64, formula=formula)
+                             for formula in (False, True))  # fmt: skip
+        assert as_told(list(measured.kinds)) == as_told(list(counted.kinds))
+
+
 @pytest.mark.parametrize(("name", "mesh"), [("llama", "dp=3,tp=2"), ("deepseek", "dp=3,tp=2,ep=2")])
 def test_all_ranks_of_a_kind_hold_the_same(name: str, mesh: str) -> None:
     spec, asked = SPECS[name], job(mesh)
