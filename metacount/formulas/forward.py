@@ -147,8 +147,9 @@ def mixer_of(spec: ModelSpec) -> Attention | LatentAttention:
     stack = spec.last_stack
     mixer = stack.attention
     if not stack.uniform or not isinstance(mixer, Attention | LatentAttention):
-        raise SpecError("mixer_pattern", "has no formula for training unless every layer has "
-                        "attention and a feed-forward", stack.mixer_pattern,
+        name = "ffn_pattern" if set(stack.mixer_pattern) == {"A"} else "mixer_pattern"
+        raise SpecError(name, "has no formula for training unless every layer has attention and a "
+                        "feed-forward", getattr(stack, name),
                         "choose a model of such layers")  # fmt: skip
     return mixer
 

@@ -116,7 +116,8 @@ def step_ratio(claim: Claim) -> Finding:
 
 def _is_dense_decoder(spec: ModelSpec) -> bool:
     """Whether it is a decoder without experts that has logits to train by."""
-    return spec.kind == "decoder" and not spec.is_moe and None not in (spec.head, spec.embedding)
+    trained = spec.last_stack.uniform and None not in (spec.head, spec.embedding)
+    return trained and spec.kind == "decoder" and not spec.is_moe
 
 
 def _short(value: Fraction) -> str:
