@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.formulas import attention, block, ends, model, stack
+from metacount.formulas import attention, block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
-from metacount.formulas.terms import params_of
+from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import Product, Weight, flops_of, params_of
 from metacount.frozen import frozen
 from metacount.notation import activated, heads, latent_heads
 from metacount.spec import ModelSpec, Workload
@@ -160,6 +161,7 @@ class _Parts:
                 block.gqa_params(spec, sinks=False), "decoder.attention", stack=name,
                 copies=n_layers, flops=n_layers * flops["attention"], cache=self._cross_cache(),
             ))  # fmt: skip
+        found += self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
         params = params_of(weight for weight in weights if weight.role == "norm")
@@ -168,6 +170,21 @@ class _Parts:
                                "decoder.norms embedding.norm decoder.attention.qk_norm",
                                stack=name))  # fmt: skip
         return found
+
+    def _recurrent(self, name: str) -> list[Part]:
+        """The mixer that keeps a state, as many blocks as have it."""
+        spec, part = self.spec, self.spec.last_stack.recurrent
+        mixer = mixer_of(part)
+        if mixer is None:
+            return []
+        copies, weights = stack.recurrent_layers(spec), sublayers.recurrent_weights(spec)
+        run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
+        terms: tuple[Weight | Product, ...] = (*weights, *mixer.products(part))
+        word: str = vars(type(part))["word"]
+        return [self.part("recurrent mixer", word, word.replace("_", " "),
+                          params_of(weight for weight in weights if weight.role == "recurrent"),
+                          "decoder.recurrent decoder.mixer_pattern", stack=name, copies=copies,
+                          flops=copies * flops_of(terms, run))]  # fmt: skip
 
     def _feed_forwards(self, name: str, n_layers: Dim, n_tokens: Dim) -> list[Part]:
         """The dense feed-forward and the mixture, as many blocks as have each."""
