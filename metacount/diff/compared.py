@@ -27,6 +27,7 @@ STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
 FIGURES = (
     "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
     "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes_per_token", "kv_cache_bytes",
+    "state_bytes",
 )  # fmt: skip
 
 

@@ -43,6 +43,7 @@ def diff_text(found: Diff) -> str:
     lines = [bold(f"{found.a.name} → {found.b.name}"), *wrapped(_runs(found), width), ""]
     lines += [*_sentence(found, width), ""]
     both = [(name, found.a.figures[name], found.b.figures[name]) for name in found.a.figures]
+    both = [one for one in both if one[0] != "state_bytes" or any(one[1:])]
     briefs = [brief(name) for name, *_ in both]
     lines += [*_fitting(_heads(found, "figure"), both, briefs, width), ""]
     for quantity in QUANTITIES:
