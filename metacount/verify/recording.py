@@ -157,14 +157,19 @@ def of_type(model_type: str) -> dict[str, Any]:
 def record_of(name: str, model: Any, others: tuple[ModelSpec, ...],
               write: Callable[[Any], str]) -> dict[str, Any]:  # fmt: skip
     """All that was shown of one model's structure: of a config's type, or of our modules."""
-    with Watched() as watched:
-        _run_both(model)
     return {
         "name": name,
         "structure": structure(spec_of(model)),
-        "files": sorted(watched.files),
+        "files": rests_on(model),
         "cases": [recorded(case, write) for case in cases(model, others)],
     }
+
+
+def rests_on(model: Any) -> list[str]:
+    """The files of this package that a proof of the model rests on."""
+    with Watched() as watched:
+        _run_both(model)
+    return sorted(watched.files)
 
 
 def _run_both(model: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import json
 import random
@@ -286,7 +287,35 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
     assert "(S - window + 1)" in above and "not so here" not in above
 
 
-def test_every_structure_is_recorded_with_all_of_its_cases() -> None:
+def test_a_rewritten_formula_is_carried_over_only_where_it_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sympy
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    carry = importlib.import_module("carry_proofs")
+    before = list(carry.forms_of("llama"))
+    assert carry.difference(before, list(carry.forms_of("llama"))) == ""
+    d = sympy.Symbol("hidden_size", integer=True, positive=True)
+    for change in (
+        {"forms": {**before[0]["forms"], "params": {"ffn": 3 * d}}},
+        {"numbers": {"n_heads": 7}},
+        {"fields": {**before[0]["fields"], "d_ff": d}},
+        {"quantities": ("params",)},
+    ):
+        breached = [{**before[0], **change}, *before[1:]]
+        assert carry.difference(before, breached) != "", change
+    assert carry.difference(before, before[1:]) == "other cases"
+
+
+# What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
+NOT_YET = """
+"""
+NOT_YET_OURS = """
+"""
+
+
+def test_what_is_recorded_has_all_of_its_cases_and_the_rest_is_named() -> None:
     from metacount.errors import SpecError
     from metacount.huggingface.config.to_spec import mapped_types
     from metacount.verify.cases import cases
@@ -306,7 +335,12 @@ def test_every_structure_is_recorded_with_all_of_its_cases() -> None:
             by_key.setdefault(structure(model.spec()), []).append((model.id, model.spec()))
     for (name, spec), *others in by_key.values():
         expected[OURS, name] = [case.name for case in cases(spec, [s for _, s in others])]
-    assert recorded == expected
+    assert recorded == {one: found for one, found in expected.items() if one in recorded}
+    missing = {CODE: set[str](), OURS: set[str]()}
+    for side, name in expected.keys() - recorded.keys():
+        missing[side].add(name)
+    print("not recorded yet:", missing)
+    assert missing == {CODE: set(NOT_YET.split()), OURS: set(NOT_YET_OURS.split())}
 
 
 SECONDS = 20  # of this process; the whole record takes most of an hour
