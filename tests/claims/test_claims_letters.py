@@ -8,9 +8,12 @@ from itertools import product
 import pytest
 from changed_claims import ALL, with_options
 
+from metacount import catalog
 from metacount.claims import judge_claim
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
 from metacount.claims.judges.algebra import evaluated
+from metacount.claims.parts import PARTS
+from metacount.errors import SpecError
 
 # two sets of sizes, no two of which are equal
 PRIMES: list[dict[str, int]] = [
@@ -150,6 +153,9 @@ def test_blocks_and_latents_are_not_said_of_hybrids() -> None:
         told = " ".join(judge_claim(id).computation)
         assert not any(one in told for one in ("falcon-h1", "lfm2", "bamba", "kimi-linear"))
     assert "of 3 models" in judge_claim("mla-cache-dc").reason
+    for part in ("layer", "layers", "layer_matrices", "layers_vectors", "width_norms"):
+        with pytest.raises(SpecError, match="is about a layer, and the model has several kinds"):
+            PARTS[part](catalog.entry("falcon-h1-0.5b").spec())
 
 
 @pytest.mark.parametrize(
