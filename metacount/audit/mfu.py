@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from metacount.audit.names import Absent
 from metacount.audit.record import chosen
-from metacount.audit.restated import holds, place_of, value_of, values
+from metacount.audit.restated import check_inside, holds, place_of, value_of, values
 from metacount.errors import InputError
 from metacount.frozen import frozen
 from metacount.spec import Workload
@@ -49,10 +49,9 @@ def mfu(
 
     if tokens_per_second <= 0 or peak_tflops <= 0:
         raise InputError("tokens per second and peak must be more than 0")
-    spec = model_of(model).spec
-    if spec.has_encoder:
-        raise InputError("MFU is of a model with one stack: an encoder-decoder has tokens of two "
-                         "kinds; choose a decoder")  # fmt: skip
+    one = model_of(model)
+    check_inside(one.spec, one.id)
+    spec = one.spec
     share = tokens_per_second / (peak_tflops * 10**12)
     at = tuple(lengths)
     rows = [_row(None, spec, at, share)]

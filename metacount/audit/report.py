@@ -7,6 +7,7 @@ from functools import cache
 from metacount import catalog
 from metacount.audit.judge import LENGTHS, NOT_ASKED, judged
 from metacount.audit.record import FLOPS, chosen, compared
+from metacount.audit.restated import check_inside, outside
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.frozen import frozen
 
@@ -88,6 +89,7 @@ def audit(
     from metacount.resolve import model_of
 
     one = model_of(model)
+    check_inside(one.spec, one.id)
     return tuple(
         _audited(f, (judged(f, one.spec, one.id, at),) if f.judged else (), one) for f in wanted
     )
@@ -126,7 +128,7 @@ def _compared() -> dict[str, dict[str, Any]]:
 
 
 def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
-    """What one formula gives at every model of the catalog that has one stack and is built."""
+    """What one formula gives at every model of the catalog that the audit speaks of."""
     formula, lengths = job
     if not formula.judged:
         return ()
@@ -135,9 +137,9 @@ def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
 
 @cache
 def models() -> tuple[tuple[str, ModelSpec], ...]:
-    """Every model that a formula is judged at: built, and of one stack."""
+    """Every model that a formula is judged at: built, and of those that the audit speaks of."""
     built = ((one.id, one.spec()) for one in catalog.entries() if one.sizes is not None)
-    return tuple((id, spec) for id, spec in built if not spec.has_encoder)
+    return tuple((id, spec) for id, spec in built if not outside(spec))
 
 
 def misses_at(formula: Formula, found: Found) -> list[Line]:

@@ -9,6 +9,7 @@ from metacount.algebra.numeric import at
 from metacount.algebra.text import read
 from metacount.audit.names import Absent, Place, Structure, reference
 from metacount.claims.facts import computed
+from metacount.errors import InputError
 from metacount.spec import DTYPE_BYTES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Workload
 
 Case = tuple["ModelSpec", "Workload"]
+SPOKEN_OF = "a model of one stack with attention in every layer and no indexer"
 
 
 @cache
@@ -36,6 +38,35 @@ def holds(condition: str, spec: ModelSpec) -> bool:
     False
     """
     return condition == "True" or computed(condition, Structure(spec)) is True
+
+
+def outside(spec: ModelSpec) -> str:
+    """Say why no formula of the audit speaks of such a model; empty where they do.
+
+    >>> from metacount.catalog import entry
+    >>> outside(entry("t5-small").spec())
+    'an encoder-decoder has tokens of two kinds, and an audited formula one'
+    >>> outside(entry("jamba-1.5-mini").spec())
+    'an audited formula is of attention and a feed-forward in every layer'
+    >>> outside(entry("deepseek-v3.2").spec())
+    'an audited formula knows no indexer'
+    >>> outside(entry("llama-7b").spec())
+    ''
+    """
+    if spec.has_encoder:
+        return "an encoder-decoder has tokens of two kinds, and an audited formula one"
+    if not spec.last_stack.uniform:
+        return "an audited formula is of attention and a feed-forward in every layer"
+    if spec.index_top_k is not None:
+        return "an audited formula knows no indexer"
+    return ""
+
+
+def check_inside(spec: ModelSpec, id: str) -> None:
+    """Raise `InputError` for a model that no formula of the audit speaks of."""
+    why = outside(spec)
+    if why:
+        raise InputError(f"{id}: {why}; choose {SPOKEN_OF}")
 
 
 def there(terms: tuple[Term, ...], spec: ModelSpec) -> tuple[Term, ...]:
@@ -79,5 +110,5 @@ def missed(formula: Formula, case: Case) -> Fraction:
     return sum(values(formula.misses, place_of(case)), Fraction(0))
 
 
-__all__ = ["Absent", "both", "by_convention", "holds", "missed", "place_of", "there", "value_of",
-           "values", "written"]  # fmt: skip
+__all__ = ["Absent", "both", "by_convention", "check_inside", "holds", "missed", "outside",
+           "place_of", "there", "value_of", "values", "written"]  # fmt: skip

@@ -31,7 +31,15 @@ def without_biases(spec: ModelSpec) -> Any:
     return spec.substituted(**dict.fromkeys(BIASES, False), attention_sinks=False)
 
 
+def check_alike(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a hybrid, of which no layer stands for all."""
+    if not spec.last_stack.uniform:
+        raise SpecError("claim", "is about a layer, and the model has several kinds",
+                        spec.mixer_pattern, "name a model whose layers are alike")  # fmt: skip
+
+
 def _layer(spec: ModelSpec) -> dict[str, Dim]:
+    check_alike(spec)
     return block.block_params(spec, moe=spec.is_moe)
 
 
@@ -44,6 +52,7 @@ def _ffn_matrices(spec: ModelSpec) -> Dim:
 
 
 def _layer_matrices(spec: ModelSpec) -> Dim:
+    check_alike(spec)
     return _attention_matrices(spec) + _ffn_matrices(spec)
 
 
@@ -85,6 +94,7 @@ def _embeddings(spec: ModelSpec) -> Dim:
 
 
 def _width_norms(spec: ModelSpec) -> Dim:
+    check_alike(spec)
     each = block.width_norm_params(spec)
     last = 1 if spec.final_norm else 0
     return (spec.n_layers * norm.norms_per_block(spec.norm_placement) + last) * each

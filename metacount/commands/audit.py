@@ -135,14 +135,13 @@ def _details(args: argparse.Namespace) -> str:
     from metacount.audit.detail import detail
     from metacount.audit.record import chosen, compared
     from metacount.audit.report import rests_of
+    from metacount.audit.restated import check_inside
     from metacount.resolve import find_model
     from metacount.views.audit import detail_text
     from metacount.views.audit_data import detail_data
 
     model = find_model(args.model, args.settings)
-    if model.spec.has_encoder:
-        raise InputError(f"{model.id}: an encoder-decoder has tokens of two kinds, and an audited "
-                         "formula one; choose a model of one stack")  # fmt: skip
+    check_inside(model.spec, model.id)
     lengths, real = args.seq or [2048], compared()
     data, texts = [], []
     for formula in chosen(tuple(args.names)):
@@ -173,7 +172,7 @@ def _mfu(args: argparse.Namespace) -> str:
         if longest is not None and max(lengths) > longest:
             raise InputError(f"--seq {max(lengths)}: {model.id} has {longest} positions; "
                              "give as many or fewer")  # fmt: skip
-        rows = mfu(model.spec, lengths, **run)
+        rows = mfu(model, lengths, **run)
         data.append(mfu_data(model, lengths, rows))
         texts.append(mfu_text(model, lengths, rows, words))
     return json_text(data if len(data) > 1 else data[0]) if args.json else "\n".join(texts)

@@ -110,6 +110,8 @@ def misses_of(one: Audited, worst: Found) -> list[Line]:
 
 
 def _summary(audits: Sequence[Audited], width: int) -> list[str]:
+    from metacount.audit.report import models
+
     judged = [a for a in audits if a.found]
     verdicts = [a.verdict for a in judged]
     kinds = ("equal", "equal under a condition", "off")
@@ -118,7 +120,8 @@ def _summary(audits: Sequence[Audited], width: int) -> list[str]:
     n_sources = len({a.formula.source.id for a in audits})
     head = f"{len(audits)} formulas of {n_sources} sources, {len(judged)} judged: {counts}"
     words = (
-        "models: of the catalog, inside the scope that the source claims; equal: proven for all "
+        f"models: of the catalog's {len(models())} of one stack with attention in every layer and "
+        "no indexer, inside the scope that the source claims; equal: proven for all "
         "sizes of the model's structure; if: equal under the condition below; off: at most by so "
         f"much at the lengths judged. {real} restatements were compared with the real function. "
         "Every formula is judged by the convention that it states: a convention is no error. "

@@ -14,8 +14,8 @@ import pytest
 from metacount.audit.judge import NOT_ASKED, Found, judged
 from metacount.audit.mfu import mfu
 from metacount.audit.record import NO_COUNT, Formula, chosen, compared, formulas
-from metacount.audit.report import Audited, audit
-from metacount.catalog import entry
+from metacount.audit.report import Audited, audit, models
+from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.errors import InputError
 from metacount.views.audit_data import markdown
@@ -115,6 +115,25 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["in_scope"]["equal"] == sum(m["in_scope"] for m in rows[0]["models"])
 
 
+def test_how_many_models_is_said_where_they_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    every = [one for one in entries() if one.sizes is not None]
+    specs = [one.spec() for one in every]
+    alike = [s for s in specs if not s.has_encoder and s.recurrent == "none"]
+    plain = [s for s in alike if set(s.mixer_pattern) == {"A"} and set(s.ffn_pattern) == {"F"}]
+    n = sum(s.index_top_k is None for s in plain)
+    assert len(models()) == n < len(plain) < len(specs)
+    said = f"of the catalog's {n} of one stack with attention in every layer and no indexer"
+    assert said in " ".join(printed(capsys, "vllm").split())
+    assert f"the catalog's {n} models of one stack with attention in every layer" in " ".join(
+        README.split()
+    )
+    for id in ("t5-small", "lfm2-350m", "falcon-h1-0.5b", "deepseek-v3.2"):
+        with pytest.raises(InputError, match=f"{id}: .*; choose a model of one stack"):
+            audit("vllm", model=id)
+
+
 def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     # LLaMA-3-8B at 8,192 tokens, 3·(W + C) = 51,471,187,968 FLOPs a token (tests/test_conventions)
     # at 8,000 tokens a second on 989 TFLOP/s
@@ -160,7 +179,16 @@ def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFix
         (["--peak", "989"], "belong to --mfu"),
         (["--model", "gpt2"], "--model needs a NAME"),
         (["slime", "--model", "t5-small"], "choose a model of one stack"),
-        (["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"], "choose a decoder"),
+        (["slime", "--model", "jamba-1.5-mini"], "attention and a feed-forward in every layer"),
+        (["slime", "--model", "deepseek-v3.2"], "an audited formula knows no indexer"),
+        (
+            ["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"],
+            "t5-small: an encoder-decoder has tokens of two kinds",
+        ),
+        (
+            ["--mfu", "mamba2-130m", "--tokens-per-second", "1", "--peak", "1"],
+            "mamba2-130m: an audited formula is of attention",
+        ),
         (
             ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
             "gpt2 has 1024 positions",

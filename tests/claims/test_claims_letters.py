@@ -8,9 +8,12 @@ from itertools import product
 import pytest
 from changed_claims import ALL, with_options
 
+from metacount import catalog
 from metacount.claims import judge_claim
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
 from metacount.claims.judges.algebra import evaluated
+from metacount.claims.parts import PARTS
+from metacount.errors import SpecError
 
 # two sets of sizes, no two of which are equal
 PRIMES: list[dict[str, int]] = [
@@ -116,7 +119,8 @@ def test_the_condition_of_attention_is_the_whole_condition() -> None:
 @pytest.mark.parametrize(
     ("id", "formula", "verdict"),
     [
-        ("attention-4d2", "2*d_model*head_dim*(n_heads + n_kv_heads)", RIGHT),
+        # an output gate is as wide as the queries (Qwen3-Next): one matrix more
+        ("attention-4d2", "2*d_model*head_dim*(n_heads + n_kv_heads)", CONDITIONAL),
         ("ffn-gelu-8d2", "2*d_model*d_ff", RIGHT),
         ("ffn-gelu-8d2", "2*d_model*d_ff + d_model", WRONG),
         ("ffn-swiglu-3dm", "2*d_model*d_ff", WRONG),
@@ -132,6 +136,26 @@ def test_the_condition_of_attention_is_the_whole_condition() -> None:
 )
 def test_another_formula_gets_another_verdict(id: str, formula: str, verdict: str) -> None:
     assert judge_claim(with_options(id, formula=formula)).verdict == verdict
+
+
+def test_four_matrices_are_all_but_with_an_output_gate() -> None:
+    formula = "2*d_model*head_dim*(n_heads + n_kv_heads)"
+    lines = judge_claim(with_options("attention-4d2", formula=formula)).computation
+    # 16 heads for queries, gate and output, 2 for keys and 2 for values: 16/(3·16 + 2·2) = 30.8 %
+    assert lines[-1] == (
+        "stated less exact, of exact: qwen3-next-80b-a3b -31 %, qwen3.5-35b-a3b-text -31 %"
+    )
+
+
+def test_blocks_and_latents_are_not_said_of_hybrids() -> None:
+    # a block of Falcon-H1 has a Mamba-2 mixer besides, and of Kimi Linear every fourth is MLA
+    for id in ("block-swiglu-16d2", "block-gelu-12d2", "mla-cache-dc"):
+        told = " ".join(judge_claim(id).computation)
+        assert not any(one in told for one in ("falcon-h1", "lfm2", "bamba", "kimi-linear"))
+    assert "of 3 models" in judge_claim("mla-cache-dc").reason
+    for part in ("layer", "layers", "layer_matrices", "layers_vectors", "width_norms"):
+        with pytest.raises(SpecError, match="is about a layer, and the model has several kinds"):
+            PARTS[part](catalog.entry("falcon-h1-0.5b").spec())
 
 
 @pytest.mark.parametrize(

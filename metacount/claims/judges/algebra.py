@@ -44,6 +44,11 @@ def is_silu(spec: ModelSpec) -> bool:
     return bool(spec.activation == "silu" and spec.swish_beta == 1.0)
 
 
+def alike(spec: ModelSpec) -> bool:
+    """Whether every block is attention and a feed-forward: no hybrid."""
+    return spec.last_stack.uniform
+
+
 @lru_cache
 def family(id: str) -> str:
     return catalog.entry(id).family
@@ -52,12 +57,12 @@ def family(id: str) -> str:
 # which models of the catalog a statement is about
 AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
     "attention": lambda _, s: s.attention == "gqa",
-    "mla": lambda _, s: s.attention == "mla",
+    "mla": lambda _, s: s.attention == "mla" and alike(s),
     "gelu": lambda _, s: dense(s) and not s.gated and s.activation.startswith("gelu"),
     "swiglu": lambda _, s: dense(s) and s.gated and is_silu(s),
     "swiglu_moe": lambda _, s: s.is_moe and s.gated and is_silu(s),
-    "gelu_blocks": lambda e, s: AMONG["gelu"](e, s) and not s.has_encoder,
-    "swiglu_blocks": lambda e, s: AMONG["swiglu"](e, s) and AMONG["attention"](e, s),
+    "gelu_blocks": lambda e, s: AMONG["gelu"](e, s) and alike(s) and not s.has_encoder,
+    "swiglu_blocks": lambda e, s: AMONG["swiglu"](e, s) and alike(s) and s.attention == "gqa",
     "original": lambda e, _: e.family == family("transformer-base"),
     "qwen2": lambda e, _: e.family == family("qwen2-7b"),
     "qwen3_dense": lambda e, s: dense(s) and e.family == family("qwen3-32b"),
