@@ -233,6 +233,7 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
         for key in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")
     },
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
+    "deepseek_v32": {"num_key_value_heads": [6], "mlp_bias": [False]},
     "cohere": {"use_qk_norm": [False]},
     "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
     "phimoe": {"num_experts_per_tok": [2]},

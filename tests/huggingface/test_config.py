@@ -25,7 +25,13 @@ ASKED = words(
     "gptj codegen opt bloom falcon mpt phi xglm biogpt persimmon mixtral qwen2_moe qwen3_moe olmoe "
     "phimoe granitemoe gpt_oss minimax_m2 glm4_moe deepseek_v2 deepseek_v3 minicpm3 llama4_text t5 "
     "switch_transformers bart bert roberta electra modernbert qwen3_next qwen3_5_text "
-    "qwen3_5_moe_text olmo_hybrid minimax kimi_linear"
+    "qwen3_5_moe_text olmo_hybrid minimax kimi_linear "
+    "arcee bamba camembert cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe "
+    "falcon_h1 falcon_mamba flex_olmo glm4_moe_lite gpt_bigcode granite_swa granitemoe_swa "
+    "granitemoehybrid granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax "
+    "iquestcoder jais2 jamba kolibri1 lfm2 lfm2_moe mamba mamba2 mbart mellum ministral mt5 "
+    "nanochat nemotron nemotron_h olmo3 plbart recurrent_gemma solar_open vaultgemma xlm-roberta "
+    "youtu"
 )
 
 
@@ -35,7 +41,7 @@ def mapped(model_type: str, **keys: Any) -> Mapped:
 
 def test_every_type_asked_for_is_mapped() -> None:
     assert set(ASKED) == set(mapped_types())
-    assert len(ASKED) == 61
+    assert len(ASKED) == 106
 
 
 def test_mapping_imports_neither_torch_nor_transformers() -> None:

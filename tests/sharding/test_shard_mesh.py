@@ -30,7 +30,7 @@ def test_every_rank_has_a_place_of_its_own() -> None:
     ("text", "world", "line"),
     [
         ("dp=8,tp=8", 100, r"dp=8,tp=8 makes 8·8 = 64 ranks, not 100; change a degree"),
-        ("dp=8,tq=8", None, r"no degree 'tq'; did you mean tp\?"),
+        ("dp=8,tq=8", None, r"no degree 'tq'; choose among dp, tp, pp, ep, cp"),
         ("dp=8,dp=4", None, "gives dp twice"),
         ("dp", None, "dp takes a whole number, as in dp=8"),
         ("dp=-1", None, "dp takes a whole number"),

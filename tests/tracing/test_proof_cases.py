@@ -11,6 +11,7 @@ import sympy
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
 from metacount.formulas import attention, moe
+from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
 from metacount.textbook.domain import holds
@@ -70,10 +71,16 @@ def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
         except SpecError:
             continue
         never |= {(name, size) for size in small(spec_of(first.model))}
-    # Falcon has one key/value head by a switch, Llama 4 one shared expert, Switch one per token
-    assert never == {("falcon", "n_kv_heads"), ("llama4_text", "n_shared_experts"),
-                     ("switch_transformers", "top_k"),
-                     ("qwen2_moe", "n_shared_experts")}  # fmt: skip
+    # one key/value head is a switch, a shared expert has a width and no number of them, and Switch
+    # routes a token to one expert
+    assert never == {
+        *((name, "n_kv_heads") for name in ("falcon", "gpt_bigcode")),
+        *((name, "n_shared_experts") for name in words(
+            "qwen2_moe llama4_text hunyuan_v1_moe kolibri1 qwen3_next qwen3_5_moe_text "
+            "granitemoehybrid nemotron_h"
+        )),
+        ("switch_transformers", "top_k"),
+    }  # fmt: skip
 
 
 Breach = Callable[[Any], Any]
@@ -93,12 +100,12 @@ def planted(monkeypatch: pytest.MonkeyPatch, where: str, name: str, wrong: Breac
 
 
 BREACHES = {
-    "a power": ("gemma-2b", "attention.attention_params", "n_kv_heads",
+    "a power": ("gemma-2b", "attention.attention_weights", "n_kv_heads",
                 lambda at: at["n_kv_heads"] ** 2),
     "a product of two sizes, one of them 1": (
-        "deepseek-v3", "moe.shared_params", "d_ff_shared",
+        "deepseek-v3", "moe.shared_weights", "d_ff_shared",
         lambda at: at["d_ff_shared"] * at["n_shared_experts"]),
-    "the larger of two": ("gemma-2b", "attention.attention_params", "n_kv_heads",
+    "the larger of two": ("gemma-2b", "attention.attention_weights", "n_kv_heads",
                           lambda at: _larger(at["n_kv_heads"], at["head_dim"] - 255)),
 }  # fmt: skip
 
