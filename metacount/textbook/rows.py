@@ -19,10 +19,17 @@ from metacount.formulas import block, ends, model, stack
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Weight, params_of
 from metacount.spec import ModelSpec, legend
+from metacount.spec.field import altered
 
 NORM = "layernorm"  # norms of the residual stream are named by where they stand: all end so
 # What belongs to the whole model in the formulas and is made in each stack.
 IN_A_STACK = ("embed_proj.", "embed_queries.")
+# The name in its block of a mixer whose formulas name its tensors without it, by the part's word.
+MIXERS = {"mamba": "mamba", "mamba2": "mamba", "gated_delta": "linear_attn",
+          "kimi_delta": "linear_attn", "lightning": "linear_attn"}  # fmt: skip
+# The module inside of a mixer that holds some of its tensors.
+HOLDERS = {"kimi_delta": {name: "forget_gate"
+                          for name in ("f_a_proj", "f_b_proj", "dt_bias", "A_log")}}  # fmt: skip
 
 
 def in_symbols(spec: ModelSpec) -> tuple[ModelSpec, dict[str, int]]:
@@ -79,8 +86,8 @@ class Rows:
         cross = self._has_cross(name)
         key = last.mixer_of(index), last.ffn_of(index), cross
         if key not in self._blocks:
-            self._blocks[key] = block.block_weights(
-                self.spec, mixer=key[0], ffn=key[1], cross=cross
+            self._blocks[key] = self._named_as_modules(
+                block.block_weights(self.spec, mixer=key[0], ffn=key[1], cross=cross)
             )
         weights = self._blocks[key]
         if not steps:
@@ -89,6 +96,16 @@ class Rows:
         if steps[0].endswith(NORM):
             return below(block.width_norm_weights(self.spec, NORM), (NORM, *steps[1:]))
         return below(weights, steps)
+
+    def _named_as_modules(self, weights: tuple[Weight, ...]) -> tuple[Weight, ...]:
+        """The same tensors, those of a mixer named by the module that holds them."""
+        word: str = vars(type(self._structure.last_stack.recurrent))["word"]
+        if word not in MIXERS:
+            return weights
+        holders = HOLDERS.get(word, {})
+        named = {one.name: ".".join(filter(None, (MIXERS[word], holders.get(one.name), one.name)))
+                 for one in block.recurrent_weights(self.spec)}  # fmt: skip
+        return tuple(altered(one, name=named.get(one.name, one.name)) for one in weights)
 
     def _in_stack(self) -> tuple[Weight, ...]:
         """What the formulas count with the whole model and the module holds in its stack."""

@@ -27,11 +27,14 @@ from metacount.textbook.count import count
 from metacount.views.flow import flow_text
 
 BUILT = [entry.id for entry in catalog.entries() if entry.sizes is not None]
-# One of each: placement of norms, kind of position, attention, feed-forward, stacks.
+# One of each: placement of norms, kind of position, attention, feed-forward, stacks, mixers.
 KINDS = (
     "gpt2", "bert-base", "t5-small", "mixtral-8x7b", "deepseek-v3", "gemma2-2b", "bloom-176b",
     "gpt-oss-20b", "pythia-12b", "olmo2-1b", "glm-130b", "transformer-base", "switch-base-8",
     "phi3.5-moe", "pangu-alpha-207b", "gopher-280b", "llama4-scout-text",
+    "falcon-mamba-7b", "falcon-h1-0.5b", "bamba-9b", "nemotron-h-8b", "olmo-hybrid-7b",
+    "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "minimax-text-01", "lfm2-1.2b",
+    "recurrentgemma-2b", "deepseek-v3.2",
 )  # fmt: skip
 
 

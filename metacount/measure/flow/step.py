@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from metacount.measure.flow.record import Shape
 
@@ -65,6 +65,19 @@ class Seen:
 
 # None: nothing is known of it. An empty text: it says nothing worth a line.
 Explain: TypeAlias = Callable[[Seen], str | None]
+
+
+class Row(NamedTuple):
+    """One equation: a text, or who makes it of what was seen. An empty text is not shown."""
+
+    module: type
+    gives: str
+    ran: str
+    text: str | Callable[[Seen], str | None]
+    beside: str = ""
+
+
+HIDDEN = ""
 
 
 def summed(steps: Iterable[Step]) -> dict[str, Any]:

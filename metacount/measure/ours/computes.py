@@ -20,9 +20,12 @@ PLACEMENTS = {
     "deep": "norm(α·x + f(x))",
     "sandwich": "x + norm(f(norm(x)))",
     "post_branch": "x + norm(f(x))",
+    "stream": "α·norm(x) + f(norm(x))",
     "parallel": "x + attn(norm(x)) + mlp(norm(x))",
     "parallel_two": "x + attn(norm(x)) + mlp(norm'(x))",
 }
+
+WEIGHTED = ("deep", "stream")  # with a weight of what is added to
 
 
 def computes(module: nn.Module) -> str:
@@ -73,9 +76,12 @@ def _block(module: Block) -> str:
 
 
 def _is(module: Block, placement: str) -> bool:
-    """Whether a block, or a copy of one, is of a placement; `deep` is `post` with another α."""
+    """Whether a block, or a copy of one, is of a placement.
+
+    `deep` is `post` with another α, and `stream` `pre`: its table of norms reads the same.
+    """
     from metacount.modules.block import NORMS
 
-    deep = module.alpha != 1.0
+    other = module.alpha != 1.0
     parallel = module.parallel == placement.startswith("parallel")
-    return module.norms == NORMS[placement] and parallel and (placement == "deep") == deep
+    return module.norms == NORMS[placement] and parallel and (placement in WEIGHTED) == other

@@ -7,11 +7,11 @@ none beside them and the second. What no row fits is shown by its operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from metacount.measure.flow.known import linear
-from metacount.measure.flow.step import Seen
+from metacount.measure.flow.step import HIDDEN, Row, Seen
+from metacount.measure.ours.equations_of_mixers import MIXERS
 from metacount.modules.attention import Attention, ScaledDotProduct
 from metacount.modules.block import NORMS, Block
 from metacount.modules.ends import (
@@ -32,18 +32,10 @@ from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 
 
-class Row(NamedTuple):
-    """One equation: a text, or who makes it of what was seen. An empty text is not shown."""
-
-    module: type
-    gives: str
-    ran: str
-    text: str | Callable[[Seen], str | None]
-    beside: str = ""
-
-
 ROTATES, TURNS = "pow mul cos sin sub add", "div neg reciprocal index"  # beside cat or stack
-HIDDEN = ""
+# What an equation of a residual calls each sublayer.
+SUBLAYERS = {"self_attn": "attn", "cross_attn": "cross", "mlp": "ffn", "mamba": "mamba",
+             "linear_attn": "attn", "conv": "conv", "temporal_block": "recurrence"}  # fmt: skip
 
 
 def _weight(seen: Seen) -> str:
@@ -100,16 +92,15 @@ def _gated(seen: Seen) -> str:
 
 
 def _residual(seen: Seen) -> str:
-    """What is added is the last sublayer, or its norm."""
+    """What is added is the last sublayer, or its norm; y where the sum of two was told."""
     module: Any = seen.module
-    names = {"self_attn": "attn", "cross_attn": "cross", "mlp": "ffn"}
-    last = next((names[name] for name in reversed(seen.before) if name in names), "y")
-    normed = seen.before[-1:] and seen.before[-1] not in names
+    last = next((SUBLAYERS.get(name, "y") for name in reversed(seen.before)
+                 if not name or name in SUBLAYERS), "y")  # fmt: skip
+    normed = seen.before[-1:] and seen.before[-1] and seen.before[-1] not in SUBLAYERS
     added = f"norm({last})" if normed else last
-    alpha = f"{module.alpha:.4g}·x" if module.alpha != 1.0 else "x"
+    x = "norm(x)" if module.norms is NORMS["stream"] else "x"
+    alpha = f"{module.alpha:.4g}·{x}" if module.alpha != 1.0 else x
     scale = f"{module.residual_scale:.4g}·" if module.residual_scale != 1.0 else ""
-    if module.norms is not NORMS["post"] and alpha != "x":
-        return "x = x + y"
     return f"x = {alpha} + {scale}{added}"
 
 
@@ -182,14 +173,15 @@ ROWS: tuple[Row, ...] = (
     Row(Attention, "q", "add div floor log1p mul", "q = q·(1 + a·ln(1 + ⌊position / step⌋))"),
     Row(Attention, "q", "add", "q = q + u"),
     Row(Attention, "bias", "mul", "bias = bias · scale"),
-    Row(Attention, "return", "", "heads joined"),
+    Row(Attention, "y_BSW", "", "heads joined"),
     # latent attention
     Row(LatentAttention, "q_BHSn, q_BHSP", "", "q = [q_n, q_r] of each head"),
     *_rope(LatentAttention, "q_BHSP", "q_r"),
     Row(LatentAttention, "latent_BSC, k_BSP", "", "[c, k_r]: the latent and the key to rotate"),
     *_rope(LatentAttention, "rotated_BSP", "k_r"),
     Row(LatentAttention, "kept_BTc", "cat", "kept = [norm(c), k_r]: all that a cache keeps"),
-    Row(LatentAttention, "kept_BTc,", "cat", "kept = [cached, kept]"),
+    Row(LatentAttention, "", f"{ROTATES} cat", "k_I = RoPE(k_I, position)", TURNS),
+    Row(LatentAttention, "kept", "cat", "kept = [cached, kept]"),
     Row(LatentAttention, "y_BHSU", "cat", "q = [q_n, q_r], k = [k_n, k_r of all heads]"),
     Row(LatentAttention, "y_BHSU", "bmm cat", "q = [q_n·W_UK, q_r]: into the latent"),
     Row(LatentAttention, "y_BHSU", "bmm", "out = out·W_UV: out of the latent"),
@@ -265,6 +257,7 @@ ROWS: tuple[Row, ...] = (
     Row(HeadTransform, "y", "silu", lambda s: f"h = {_activated(s)}(y)"),
     Row(Pooler, "return", "", "the first token of each sequence"),
     Row(Pooler, "return", "tanh", "pooled = tanh(y)"),
+    *MIXERS,
 )  # fmt: skip
 
 _BY_PLACE: dict[tuple[type, str], list[Row]] = {}

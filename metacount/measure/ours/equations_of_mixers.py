@@ -1,0 +1,198 @@
+"""What each statement of our mixers that keep a state computes; see `equations` for the rows.
+
+The recurrence of a scan is told as one step where it runs as one; where it runs in chunks, each of
+its products is a step. The state is the one that a chunk or a step begins with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metacount.measure.flow.step import HIDDEN, Row, Seen
+from metacount.modules.attention import Attention
+from metacount.modules.block import Block
+from metacount.modules.convolution import CausalConv1d
+from metacount.modules.gated_delta import GatedDelta
+from metacount.modules.indexer import Indexer, IndexScores
+from metacount.modules.kimi_delta import ForgetGate, KimiDelta
+from metacount.modules.lightning import Lightning
+from metacount.modules.mamba import Mamba
+from metacount.modules.mamba2 import GatedNorm, Mamba2
+from metacount.modules.rg_lru import RecurrentBlock, RgLru
+from metacount.modules.short_conv import ShortConvolution
+
+CUT = "positions cut into chunks, the last one filled up with zeros"
+
+
+def _conv(seen: Seen) -> str:
+    module: Any = seen.module
+    width: int = module.kernel_size[0]
+    return f"each channel's sum over {width} positions, itself and those before it"
+
+
+def _conv_continued(seen: Seen) -> str:
+    return f"{_conv(seen)}, which were kept"
+
+
+def _gated_norm(seen: Seen) -> str:
+    module: Any = seen.module
+    parts = "" if module.n_groups == 1 else f" of each of {module.n_groups} groups"
+    if module.before_gate:
+        return f"y = x / √(mean(x²) + ε){parts} · w · silu(z)"
+    return f"x = x · silu(z), y = x / √(mean(x²) + ε){parts} · w"
+
+
+def _rate_of_heads(seen: Seen) -> str:
+    return f"rate = 2^(−8·head / {seen.module.n_heads}) · {seen.module.slowed:.4g}"
+
+
+def _clamped(seen: Seen) -> str:
+    low, high = seen.module.steps
+    below = [] if low is None else [f"at least {low:g}"]
+    above = [] if high is None else [f"at most {high:g}"]
+    return f"Δ {', '.join(below + above)}"
+
+
+MIXERS: tuple[Row, ...] = (
+    # attention beside them: a gate on what it gives, both side by side
+    Row(Attention, "q, gate_BSW", "", "[q, gate] of each head"),
+    Row(Attention, "y_BSD", "sigmoid mul", "out = out · sigmoid(gate)"),
+    Row(Block, "y", "add", "y = mamba + attn"),
+    Row(CausalConv1d, "", "constant_pad_nd convolution", _conv),
+    Row(CausalConv1d, "", "cat convolution", _conv_continued),
+    Row(GatedNorm, "", "silu mul pow mean add rsqrt", _gated_norm),
+    # Mamba
+    Row(Mamba, "x_BSI", "silu", "x = silu(x)"),
+    Row(Mamba, "dt_BSI", "softplus", "Δ = softplus(Δ)"),
+    Row(Mamba, "decay_BSIN", "exp neg mul", "decay = exp(Δ·A) with A = −exp(A_log)"),
+    Row(Mamba, "added_BSIN", "mul", "added = Δ·x·Bᵀ"),
+    Row(Mamba, "states_BSIN", "mul add cat",
+        "state = decay·state + added, for all positions in rounds"),
+    Row(Mamba, "states_BSIN", "mul add stack", "state = decay·state + added"),
+    Row(Mamba, "y_BSI", "bmm", "y = state·C"),
+    Row(Mamba, "y_BSI", "mul add silu", "y = (y + D·x) · silu(z)"),
+    # Mamba-2
+    Row(Mamba2, "mixed", "silu", "[x, B, C] = silu([x, B, C])"),
+    Row(Mamba2, "x_BSHP", "", "x split into heads"),
+    Row(Mamba2, "b_BSHN, c_BSHN", "", "B, C of each head's group"),
+    Row(Mamba2, "dt_BSH", "add softplus", "Δ = softplus(Δ + bias)"),
+    Row(Mamba2, "dt_BSH", "clamp", _clamped),
+    Row(Mamba2, "decay_BSH", "exp neg mul", "log decay = Δ·A with A = −exp(A_log)"),
+    Row(Mamba2, "factors", "mul", "x = Δ·x"),
+    Row(Mamba2, "x, decay, b, c", "constant_pad_nd", CUT),
+    Row(Mamba2, "so_far", "cumsum", "decay so far in the chunk, as a log"),
+    Row(Mamba2, "scores", "bmm", "scores = C·Bᵀ in each chunk"),
+    Row(Mamba2, "scores", "tril bitwise_not masked_fill cumsum exp mul",
+        "scores = scores · decay between the two, 0 ahead"),
+    Row(Mamba2, "inside", "bmm", "inside = scores·x"),
+    Row(Mamba2, "left", "sub exp", "decay from each position to the chunk's end"),
+    Row(Mamba2, "added", "mul bmm", "added = (B · decay)ᵀ·x of each chunk"),
+    Row(Mamba2, "added", "cat", "added = [first state, added]"),
+    Row(Mamba2, "between", "constant_pad_nd tril bitwise_not masked_fill cumsum exp",
+        "decay between each two chunks"),
+    Row(Mamba2, "states", "bmm", "state of each chunk = Σ decay · added"),
+    Row(Mamba2, "before", "bmm", "before = C·state that the chunk began with"),
+    Row(Mamba2, "before", "exp mul", "before = before · decay so far"),
+    Row(Mamba2, "return", "add", "y = inside + before"),
+    Row(Mamba2, "y_BSHP, state_BHPN", "mul exp add bmm stack",
+        "state = decay·state + x·Bᵀ, y = state·C"),
+    Row(Mamba2, "y_BSI", "mul add", "y = y + D·x"),
+    Row(Mamba2, "y_BSI", "silu mul", "y = y · silu(z)"),
+    # the delta rule: one decay a head, or one a channel of the keys
+    *(Row(module, gives, ran, text) for module in (GatedDelta, KimiDelta) for gives, ran, text in (
+        ("mixed", "cat", "[q, k, v] side by side"),
+        ("mixed", "silu", "[q, k, v] = silu([q, k, v])"),
+        ("beta_BHS", "sigmoid", "β = sigmoid(b)"),
+        ("q, k, v, decay, beta", "constant_pad_nd", CUT),
+        ("so_far", "cumsum", "decay so far in the chunk, as a log"),
+        ("between", "sub tril bitwise_not masked_fill exp", "decay between the two, 0 ahead"),
+        ("corrections", "bmm sub", "written = values − keys·state"),
+        ("", "bmm add", "y = q·state + scores·written"),
+        ("added", "bmm", "added = kᵀ·written"),
+        ("state_BHKV", "mul add", "state = decay·state + added"),
+        ("return", "cat", "y of all chunks"),
+        ("return", "", "heads joined"),
+        ("y_BHSV, state_BHKV", "exp mul sum sub add stack",
+         "state = decay·state, state = state + β·k·(v − k·state)ᵀ, y = q·state"),
+    )),
+    Row(GatedDelta, "q_BHSK, k_BHSK", "pow sum add rsqrt mul", "q = q / |q|, k = k / |k|"),
+    Row(GatedDelta, "v_BHSV", "", "v split into heads"),
+    Row(GatedDelta, "beta_BHS", "mul", "β = 2·β"),
+    Row(GatedDelta, "step", "add softplus", "Δ = softplus(a + bias)"),
+    Row(GatedDelta, "decay_BHS", "exp neg mul", "log decay = −exp(A_log)·Δ"),
+    Row(GatedDelta, "q_BHSK", "mul", "q = q / √{last}"),
+    Row(GatedDelta, "beta_k, beta_v", "mul", "β·k, β·v"),
+    Row(GatedDelta, "triangle", "bmm mul", "A = (β·k)·kᵀ · decay between the two"),
+    Row(GatedDelta, "scores", "bmm mul", "scores = q·kᵀ · decay between the two"),
+    Row(GatedDelta, "from_start", "exp", "decay from the chunk's start"),
+    Row(GatedDelta, "values, keys", "mul", "β·k · decay from the chunk's start"),
+    Row(GatedDelta, "values, keys", "linalg_solve_triangular",
+        "(I + A)·values = β·v, (I + A)·keys = β·k · decay"),
+    Row(GatedDelta, "to_end", "sub exp", "decay to the chunk's end"),
+    Row(GatedDelta, "y, state", "mul", "q · decay from the start, k · decay to the end"),
+    Row(GatedDelta, "gate_BSHV", "", "gate split into heads"),
+    Row(GatedDelta, "y_BSHV", "silu mul", "y = y · silu(gate)"),
+    Row(KimiDelta, "q_BHSK, k_BHSK, v_BHSV", "", "q, k, v split into heads"),
+    Row(KimiDelta, "q_BHSK, k_BHSK", "pow sum add rsqrt mul",
+        "q = q / |q| / √{last}, k = k / |k|"),
+    Row(KimiDelta, "pairs", "mul", "k of each pair · decay between the two"),
+    Row(KimiDelta, "beta_k", "mul", "β·k"),
+    Row(KimiDelta, "triangle", "mul sum", "A = Σ β·k · k · decay, channel by channel"),
+    Row(KimiDelta, "scores", "mul sum", "scores = Σ q · k · decay, channel by channel"),
+    Row(KimiDelta, "solved", "eye mul stack sub sum", "(I + A)⁻¹, row by row"),
+    Row(KimiDelta, "values, keys", "mul bmm exp",
+        "values = (I + A)⁻¹·(β·v), keys = (I + A)⁻¹·(β·k · decay)"),
+    Row(KimiDelta, "to_end", "sub exp", "decay to the chunk's end"),
+    Row(KimiDelta, "y, state", "exp mul", "q · decay from the start, k · decay to the end"),
+    Row(KimiDelta, "gate", "sigmoid", "gate = sigmoid(gate)"),
+    Row(KimiDelta, "y_BSHV", "mul", "y = y · gate"),
+    Row(ForgetGate, "step", "add softplus", "Δ = softplus(f + bias)"),
+    Row(ForgetGate, "return", "exp neg mul", "log decay = −exp(A_log)·Δ of each channel"),
+    # lightning attention
+    Row(Lightning, "qkv", "silu", "[q, k, v] = silu([q, k, v])"),
+    Row(Lightning, "rate_H", "mul div exp2", _rate_of_heads),
+    Row(Lightning, "apart", "sub", "distance of the two positions"),
+    Row(Lightning, "between", "neg mul exp lt masked_fill",
+        "decay = exp(−rate · distance), 0 ahead"),
+    Row(Lightning, "inside", "bmm mul", "inside = (q·kᵀ · decay)·v"),
+    Row(Lightning, "", "neg mul exp bmm add", "y = inside + (q · decay so far)·state"),
+    Row(Lightning, "added", "rsub neg mul exp bmm", "added = (k · decay to the end)ᵀ·v"),
+    Row(Lightning, "state", "neg exp mul add", "state = decay·state + added"),
+    Row(Lightning, "added", "bmm", "added = kᵀ·v"),
+    Row(Lightning, "state_BHKK", "neg exp mul add", "state = decay·state + added"),
+    Row(Lightning, "", "bmm", "y = q·state"),
+    Row(Lightning, "return", "cat", "y of all chunks"),
+    Row(Lightning, "y_BSC", "", "heads joined"),
+    Row(Lightning, "return", "sigmoid mul", "y = sigmoid(gate) · y"),
+    # the real-gated linear recurrent unit
+    Row(RecurrentBlock, "x_BSW", "convolution",
+        "each channel's sum over its position and those before it"),
+    Row(RecurrentBlock, "x_BSW", "cat mul sum add",
+        "each channel's sum over its position and those kept"),
+    Row(RecurrentBlock, "", "cat", HIDDEN),
+    Row(RecurrentBlock, "y_BSW", "gelu", "y = gelu(y)"),
+    Row(RecurrentBlock, "return", "mul", "h · y"),
+    Row(RgLru, "input_gate", "bmm add sigmoid", "i = sigmoid(x·W_x + b_x), block by block"),
+    Row(RgLru, "recurrence_gate", "bmm add sigmoid", "r = sigmoid(x·W_a + b_a), block by block"),
+    Row(RgLru, "log_decay", "mul softplus", "log decay = −8·r·softplus(Λ)"),
+    Row(RgLru, "factor", "mul exp rsub sqrt", "factor = √(1 − decay²)"),
+    Row(RgLru, "factor", "cat", "factor = 1 at the first position"),
+    Row(RgLru, "gated", "mul", "x = x · i · factor"),
+    Row(RgLru, "return", "exp mul add cat constant_pad_nd",
+        "h = decay·h + x, for all positions in rounds"),
+    Row(RgLru, "return", "exp mul add cat", "h = decay·h + x"),
+    # the gated short convolution
+    Row(ShortConvolution, "y_BDS", "mul",
+        lambda s: "y = C · y" if "conv" in s.before else "x = B · x"),
+    # the indexer
+    Row(Indexer, "scores_BST", "pow mul cos sin sub add cat", "q_I = RoPE(q_I, position)",
+        "div neg reciprocal index"),
+    Row(Indexer, "scores_BST", "mul", lambda s: f"w = w / √{s.module.n_heads}"),
+    Row(Indexer, "scores_BST", "masked_fill bitwise_not",
+        "scores = −∞ where the query must not see the key"),
+    Row(Indexer, "best", "topk", lambda s: f"the {s.module.top_k} best positions of each query"),
+    Row(Indexer, "dropped", "scatter", "bias = 0 at the best positions, −∞ elsewhere"),
+    Row(IndexScores, "products", "bmm", "products = q_I·k_Iᵀ"),
+    Row(IndexScores, "positive_BSHT", "mul relu", "products = relu(products / √width of a key)"),
+    Row(IndexScores, "return", "bmm", "scores = Σ w · products over the heads"),
+)  # fmt: skip
