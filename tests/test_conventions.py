@@ -360,7 +360,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (("t5-small",), "one stack"),
-        (("type:mamba",), "has no formula"),
+        (("type:mamba",), "attention in every layer"),
+        (("jamba-1.5-mini",), "a mixer that keeps a state (mamba)"),
         (("--folder", "."), "takes MODEL, not --folder"),
     ],
 )

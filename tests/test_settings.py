@@ -143,8 +143,11 @@ def test_more_heads_are_narrower() -> None:
 def test_every_model_can_be_made_twice_as_wide(entry: catalog.CatalogEntry) -> None:
     spec = entry.spec()
     wide = metacount.like(entry.id, d_model=2 * spec.d_model, n_layers=2 * spec.n_layers).spec
-    assert wide.n_heads == 2 * spec.n_heads and wide.head_dim == spec.head_dim
-    assert (wide.d_ff or 0) == 2 * (spec.d_ff or 0)
+    twice = ("n_heads", "d_ff", "d_ssm", "n_ssm_heads", "n_linear_heads", "n_linear_v_heads",
+             "lru_width")  # fmt: skip
+    for size in twice:
+        assert (getattr(wide, size) or 0) == 2 * (getattr(spec, size) or 0)
+    assert wide.head_dim == spec.head_dim and wide.ssm_head_dim == spec.ssm_head_dim
     assert wide.n_encoder_layers == 2 * spec.n_encoder_layers
 
 
@@ -190,10 +193,10 @@ def test_a_file_names_all_that_it_lacks(tmp_path: Path) -> None:
     file = tmp_path / "small.json"
     file.write_text(json.dumps({"d_model": 8, "norm": "rmsnorm", "kind": "decoder"}), "utf-8")
     said = (
-        "missing: n_layers (a number), vocab_size (a number), n_heads (a number), activation "
-        "(relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity or clamped_swiglu), gated (true or "
-        "false), position (none, learned, sinusoidal, rope, alibi, t5 or transformer_xl), "
-        "n_kv_heads (a number), head_dim (a number), d_ff (a number)"
+        "missing: n_layers (a number), vocab_size (a number), position (none, learned, sinusoidal, "
+        "rope, alibi, t5 or transformer_xl), n_heads (a number), n_kv_heads (a number), head_dim "
+        "(a number), activation (relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity or "
+        "clamped_swiglu), gated (true or false), d_ff (a number)"
     )
     with pytest.raises(InputError, match=re.escape(said)):
         find_model(str(file))

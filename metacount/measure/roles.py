@@ -5,7 +5,7 @@ from __future__ import annotations
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 
 # a buffer's name in its module -> ours
-BUFFERS = {"e_score_correction_bias": "selection_bias"}
+BUFFERS = {"e_score_correction_bias": "selection_bias", "expert_bias": "selection_bias"}
 
 
 class UnclaimedTensor(LookupError):

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 # What keeps its ratio to the residual width.
-WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared", "q_lora_rank", "kv_lora_rank", "d_embedding")
+WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared", "q_lora_rank", "kv_lora_rank", "d_embedding",
+          "d_ssm", "dt_rank", "n_ssm_heads", "n_linear_heads", "n_linear_k_heads",
+          "n_linear_v_heads", "lru_width", "n_lru_blocks")  # fmt: skip
 
 
 def scaled(
@@ -23,9 +25,9 @@ def scaled(
 ) -> tuple[dict[str, Any], list[str]]:
     """The sizes that follow from those in `changes`, and in words what was done.
 
-    Widths keep their ratio to d_model, all heads together theirs, n_kv_heads its ratio to n_heads,
-    and an encoder its ratio of layers. An `InputError` names every size whose ratio gives no whole
-    number, and what it may be.
+    Widths keep their ratio to d_model, all heads together theirs (those of a mixer with a state
+    too), n_kv_heads its ratio to n_heads, and an encoder its ratio of layers. An `InputError` names
+    every size whose ratio gives no whole number, and what it may be.
 
     >>> from metacount.catalog import entry
     >>> sizes, said = scaled(entry("llama-7b").spec(), {"d_model": 256}, "llama-7b")
@@ -56,7 +58,8 @@ def scaled(
         follow("rotary_dim", Fraction(new["head_dim"], spec.head_dim))
     else:
         follow("n_heads", width)
-    follow("n_kv_heads", Fraction(new["n_heads"], spec.n_heads))
+    if spec.n_heads is not None:
+        follow("n_kv_heads", Fraction(new["n_heads"], spec.n_heads))
     for field in WIDTHS:
         follow(field, width)
     follow("n_encoder_layers", Fraction(new["n_layers"], spec.n_layers))

@@ -22,7 +22,7 @@ def missing_fields(data: Mapping[str, Any]) -> list[str]:
 
     >>> missing_fields({"kind": "decoder", "d_model": 8, "n_layers": 2, "vocab_size": 9,
     ...                 "n_heads": 2, "norm": "rmsnorm", "position": "learned"})
-    ['activation', 'gated', 'n_kv_heads', 'head_dim', 'n_positions', 'd_ff']
+    ['n_kv_heads', 'head_dim', 'n_positions', 'activation', 'gated', 'd_ff']
     """
     missing = [name for name in REQUIRED_NAMES if name not in data]
     filled = {**data, **{name: GUESSES.get(name, 2) for name in missing}}
@@ -32,11 +32,11 @@ def missing_fields(data: Mapping[str, Any]) -> list[str]:
         except SpecError as error:
             if not error.rule.startswith(NEEDED) or not error.remedy.startswith("set "):
                 break
-            name = error.remedy.split()[1]
+            name = error.remedy.split()[1].rstrip(",")
             if name not in FIELDS or filled.get(name) is not None:
                 break
             missing.append(name)
-            filled[name] = filled["n_heads"] if name == "n_kv_heads" else 2
+            filled[name] = filled["n_heads"] if name == "n_kv_heads" else GUESSES.get(name, 2)
         else:
             break
     return missing

@@ -101,11 +101,14 @@ class Convention:
 
 
 def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
-    """The amounts of one workload; an `InputError` for a model of two stacks."""
+    """The amounts of one workload; an `InputError` for two stacks or a mixer with a state."""
     if spec.has_encoder:
+        raise InputError("--conventions are of a model with one stack: an encoder-decoder has "
+                         "tokens of two kinds, and 6·N of neither; leave it out")  # fmt: skip
+    if spec.recurrent != "none":
         raise InputError(
-            "--conventions are of a model with one stack: an encoder-decoder has tokens of two "
-            "kinds, and 6·N of neither; leave it out"
+            "--conventions are of a model with attention in every layer: none of them counts a "
+            f"mixer that keeps a state ({spec.recurrent}); leave it out"
         )
     return amounts_at(spec, workload.batch_size, workload.seq_len, workload.prefix_len)
 
