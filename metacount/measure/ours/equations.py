@@ -31,7 +31,6 @@ from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 
-
 ROTATES, TURNS = "pow mul cos sin sub add", "div neg reciprocal index"  # beside cat or stack
 # What an equation of a residual calls each sublayer.
 SUBLAYERS = {"self_attn": "attn", "cross_attn": "cross", "mlp": "ffn", "mamba": "mamba",
