@@ -32,6 +32,10 @@ KINDS = (
     "gpt2", "bert-base", "t5-small", "mixtral-8x7b", "deepseek-v3", "gemma2-2b", "bloom-176b",
     "gpt-oss-20b", "pythia-12b", "olmo2-1b", "glm-130b", "transformer-base", "switch-base-8",
     "phi3.5-moe", "pangu-alpha-207b", "gopher-280b", "llama4-scout-text",
+)  # fmt: skip
+# One of each mixer that keeps a state, and the indexer: FLOPs and parameters of a step of theirs
+# may be a sum that no product of letters gives.
+MIXERS = (
     "falcon-mamba-7b", "falcon-h1-0.5b", "bamba-9b", "nemotron-h-8b", "olmo-hybrid-7b",
     "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "minimax-text-01", "lfm2-1.2b",
     "recurrentgemma-2b", "deepseek-v3.2",
