@@ -124,6 +124,8 @@ def below(weights: tuple[Weight, ...], steps: tuple[str, ...]) -> Dim:
     """The values of all tensors at or below a path; a `KeyError` where there is none."""
     path = ".".join(steps)
     found = [one for one in weights if one.name == path or one.name.startswith(f"{path}.")]
+    if not found:  # the matrix alone, where a bias is told apart
+        found = [one for one in weights if path == f"{one.name}.weight"]
     if not found:
         raise KeyError(path)
     return params_of(found)

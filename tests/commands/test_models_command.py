@@ -33,18 +33,18 @@ def test_models_lists_the_catalog(capsys: pytest.CaptureFixture[str]) -> None:
 def test_models_shows_more_with_more_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "180")
     wide = run(capsys, "models")
     assert "DeepSeek-V3 671B" in wide
     assert "With more width" not in wide
-    assert_readable(wide.splitlines(), 160)
+    assert_readable(wide.splitlines(), 180)
     monkeypatch.setenv("COLUMNS", "80")
     assert re.search(r"With more width, or --json: .*name\.", run(capsys, "models"), re.S)
 
 
 def test_models_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     assert {r["model"] for r in run_json(capsys, "models", "DEEPSEEK-V")} == {
-        "deepseek-v2", "deepseek-v3",
+        "deepseek-v2", "deepseek-v3", "deepseek-v3.2",
     }  # fmt: skip
     family = run_json(capsys, "models", "--family", "deepseek v3")
     assert [row["model"] for row in family] == ["deepseek-v3"]
