@@ -126,6 +126,8 @@ def drawn(name: str, seed: int) -> dict[str, Any]:
     config, chance = config_of(name, DECODERS), random.Random(f"{name} {seed}")
     fixed = {"num_key_value_heads"} if name in LATENT else set()
     fixed |= {"num_hidden_layers"} if "layer_types" in config else set()
+    # with linear layers alone transformers' cache does not know its length
+    fixed |= {"num_hidden_layers"} if "linear_num_heads" in config else set()
     fixed |= {"topk_group"} if config.get("n_group", 1) == 1 else set()
     for key, values in DRAWN.items():
         if key in config and key not in fixed:

@@ -191,7 +191,8 @@ def test_on_what_transformers_is_silent() -> None:
     causal = {"causal_matmul_flops"}
     assert_full(transformers_witness(MIXTRAL, WORKLOAD), causal)
     bert = {**LLAMA, "model_type": "bert", "max_position_embeddings": 37}
-    caches = {"kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes"}
+    caches = {"kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes",
+              "state_bytes"}  # fmt: skip
     decode = {"decode_matmul_flops"}
     assert_full(transformers_witness(bert, WORKLOAD), causal | caches | decode)
     # its code expands latents: what it multiplies is not what MLA needs

@@ -66,6 +66,7 @@ def test_roles_and_active_by_hand() -> None:
         "embedding": 101 * 12,
         "position": 0,
         "attention": 3 * TINY_ATTENTION,
+        "recurrent": 0,
         "ffn": 0,
         "moe": 3 * (5 * EXPERT + 5 * 12),  # the router [5, 12] is whole
         "norm": (3 * 2 + 1) * 12,
