@@ -19,7 +19,7 @@ class RgLru(Recurrent):
 
     lru_width: int = size("lru_width", "w_l", "channels of an RG-LRU", "values")
     n_lru_blocks: int = size(
-        "n_lru_blocks", "h_l", "blocks that each gate of an RG-LRU is made of", "blocks"
+        "n_lru_blocks", "b_l", "blocks that each gate of an RG-LRU is made of", "blocks"
     )
     activation: str = choice(
         "lru_activation", "of the branch beside an RG-LRU", "gelu_tanh", "gelu", "silu", "relu",

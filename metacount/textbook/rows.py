@@ -28,7 +28,8 @@ IN_A_STACK = ("embed_proj.", "embed_queries.")
 MIXERS = {"mamba": "mamba", "mamba2": "mamba", "gated_delta": "linear_attn",
           "kimi_delta": "linear_attn", "lightning": "linear_attn"}  # fmt: skip
 # The module inside of a mixer that holds some of its tensors.
-HOLDERS = {"kimi_delta": dict.fromkeys(("f_a_proj", "f_b_proj", "dt_bias", "A_log"), "forget_gate")}  # fmt: skip
+OF_FORGET_GATE = ("f_a_proj", "f_b_proj", "dt_bias", "A_log")
+HOLDERS = {"kimi_delta": dict.fromkeys(OF_FORGET_GATE, "forget_gate")}
 
 
 def in_symbols(spec: ModelSpec) -> tuple[ModelSpec, dict[str, int]]:
