@@ -199,11 +199,14 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
         "N_m": (last.ffn_pattern, "E"),
         "N_d": (last.ffn_pattern if "E" in last.ffn_pattern else "", "F"),
     }
-    return {
+    found = {
         letter: attention.lettered_layers(last.n_layers, pattern, letters)
         for letter, (pattern, letters) in kinds.items()
         if set(pattern) & set(letters) and set(pattern) - set(letters)
     }
+    if "N_w" in found:  # as the formulas write it
+        found["N_w"] = attention.windowed_layers(last.n_layers, last.seen)
+    return found
 
 
 def named_layers(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:

@@ -66,7 +66,7 @@ def latent_without_positions(keys: Keys) -> dict[str, Any]:
         "d_model": keys.size("hidden_size"),
         "n_layers": keys.layers("num_hidden_layers"),
         "vocab_size": keys.size("vocab_size"),
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
+        "tie_embeddings": keys.only("tie_word_embeddings", False, why="transformers never ties it"),
         "attention": "mla",
         "n_heads": n_heads,
         "q_lora_rank": keys.optional_size("q_lora_rank"),

@@ -213,7 +213,7 @@ FAMILIES = {
         **MAMBA, "vocab_size": 32768, "hidden_size": 4096, "state_size": 128,
         "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64, "n_groups": 8,
         "chunk_size": 256, "time_step_limit": (0.0, float("inf")), "tie_word_embeddings": False,
-    }, ignored=f"{STEPS} {OLD}"),
+    }, ignored=f"{STEPS} {OLD} time_step_rank"),
     "jamba": decoder("Jamba", jamba, {
         **{k: v for k, v in LLAMA.items() if k != "rope_theta"},
         "vocab_size": 65536, "intermediate_size": 14336, "num_key_value_heads": 8,
