@@ -115,7 +115,8 @@ class _Rows:
         if seen or ((whole or tied) and at.last) or len(at.last) == self._depth:
             return
         inner: list[Node | Row] = [*_tensor_rows(node, tensors, place, copies, within)]
-        inner += _together(tuple(child for child in node.children if _is_kept(child)))
+        held = tuple(child for child in node.children if _is_kept(child))
+        inner += _together(held) if node.module else held  # three of them are one already
         if node.own_flops and any(child.flops for child in node.children):
             inner.append(_own(node, place, copies))
         for i, item in enumerate(inner):

