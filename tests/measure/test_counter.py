@@ -256,8 +256,8 @@ CLASSES = {
     "embedding": "BertEmbeddings XEmbedding",
     "position": "LlamaRotaryEmbedding OPTLearnedPositionalEmbedding XRelativePositionEmbedding "
     "CohereRope",
-    "other": "MambaMixer Mamba2 SSM XConv BertPooler XVision XAudio LlavaProjector XDelta "
-    "Qwen3NextGatedDeltaNet XRecurrent LSTM XTower XAdapter XAdapters",
+    "recurrent": "MambaMixer Mamba2 SSM XDelta Qwen3NextGatedDeltaNet XRecurrent LSTM",
+    "other": "XConv BertPooler XVision XAudio LlavaProjector XTower XAdapter XAdapters",
 }
 # attributes of a block that hold a plain matrix
 ATTRIBUTES = {
@@ -269,7 +269,8 @@ ATTRIBUTES = {
     "embedding": "embeddings_project embedding_hidden_mapping_in project_in",
     "head": "lm_head cls lm_predictions vocab_transform vocab_projector predictions "
     "generator_lm_head output_projection pred_layer",
-    "other": "pooler vision_tower audio_tower multi_modal_projector mixer mamba conv visual",
+    "recurrent": "mixer mamba",
+    "other": "pooler vision_tower audio_tower multi_modal_projector conv visual",
 }
 TABLES = {
     "embedding": "wte embed_tokens word_embeddings token_type_embeddings token_embedding",
