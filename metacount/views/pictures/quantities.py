@@ -30,9 +30,9 @@ FLOPS = (("EFLOP", 10**18), ("PFLOP", 10**15), ("TFLOP", 10**12), ("GFLOP", 10**
 BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 # One colour for each part, in every picture; cross-attention is beside self-attention only.
 PARTS = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
-         "self-attention", "cross-attention")  # fmt: skip
+         "self-attention", "cross-attention", "conv")  # fmt: skip
 COLOUR_OF = {
-    part: COLOURS[i] for part, i in zip(PARTS, (0, 1, 2, 8, 4, 3, 6, 5, 7, 2, 1), strict=True)
+    part: COLOURS[i] for part, i in zip(PARTS, (0, 1, 2, 8, 4, 3, 6, 5, 7, 2, 1, 0), strict=True)
 }
 
 
