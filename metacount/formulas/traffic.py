@@ -5,9 +5,13 @@
 ...     kind="decoder", d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=32,
 ...     head_dim=128, d_ff=11008, activation="silu", gated=True, norm="rmsnorm", position="rope")
 >>> moved = block_moves(llama, Rank(tp=8), n_tokens=2048, moe=False, train=True)
->>> [(move.phase, move.kind, move.values) for move in moved]  # a block of LLaMA-7B
-[('forward', 'all-reduce', 8388608), ('forward', 'all-reduce', 8388608), ('backward', 'all-reduce', 8388608), ('backward', 'all-reduce', 8388608)]
-"""  # noqa: E501
+>>> for move in moved:  # a block of LLaMA-7B
+...     print(move.phase, move.kind, move.values)
+forward all-reduce 8388608
+forward all-reduce 8388608
+backward all-reduce 8388608
+backward all-reduce 8388608
+"""
 
 from __future__ import annotations
 

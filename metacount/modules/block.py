@@ -51,7 +51,7 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
     },
 }
 NORMS["deep"] = NORMS["post"]
-NORMS["stream"] = dict(NORMS["pre"])  # another table: what is added to is normed too
+NORMS["stream"] = dict(NORMS["pre"])
 
 
 def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
@@ -164,6 +164,8 @@ class Block(nn.Module):
         if placement == "hybrid":
             placement = "pre" if letter == "R" else "post_branch"
         self.norms = NORMS[placement]
+        self.norms_sum = placement in ("post", "deep")  # the norm stands behind the addition
+        self.adds_to_normed = placement == "stream"
         has = {"self_attn": letter != "N", "cross_attn": cross, "mlp": stack.ffn_of(index) != "N"}
         self.sublayers = [name for name, there in has.items() if there]
         for name in self.sublayers:
@@ -228,7 +230,7 @@ class Block(nn.Module):
             norm = self._modules.get(before) if before else None
             normed = x_BSD if norm is None else norm(x_BSD)
             y = run[name](normed)
-            x_BSD = self._join(normed if self.norms is NORMS["stream"] else x_BSD, y, after)
+            x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
         return x_BSD
 
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
@@ -243,9 +245,9 @@ class Block(nn.Module):
 
     def _join(self, x: Tensor, y: Tensor, after: str | None) -> Tensor:
         norm = None if after is None else self.get_submodule(after)
-        if norm is not None and self.norms is not NORMS["post"]:
+        if norm is not None and not self.norms_sum:
             y = norm(y)  # before the scale, which it would undo
         y = y if self.residual_scale == 1.0 else y * self.residual_scale
-        if norm is not None and self.norms is NORMS["post"]:
+        if norm is not None and self.norms_sum:
             return norm(self._weighted(x) + y)
         return self._weighted(x) + y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,13 @@ def test_placement_with_cross_attention(placement: str, scale: float, norm: dict
     block = randomised(Block(spec, 0, cross=True))
     x, y, sublayers = run(block, source=True)
     assert_near(y, by_hand(placement, block, x, sublayers, scale))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_copied_block_computes_the_same(placement: str) -> None:
+    block = randomised(Block(small(norm_placement=placement), 0))
+    x, sees = torch.randn(2, S, 13, dtype=torch.float64), Visibility(n_queries=S, n_keys=S)
+    assert torch.equal(copy.deepcopy(block)(x, sees), block(x, sees))
 
 
 def test_placements_differ() -> None:

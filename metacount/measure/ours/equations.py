@@ -13,7 +13,7 @@ from metacount.measure.flow.known import linear
 from metacount.measure.flow.step import HIDDEN, Row, Seen
 from metacount.measure.ours.equations_of_mixers import MIXERS
 from metacount.modules.attention import Attention, ScaledDotProduct
-from metacount.modules.block import NORMS, Block
+from metacount.modules.block import Block
 from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
@@ -97,7 +97,7 @@ def _residual(seen: Seen) -> str:
                  if not name or name in SUBLAYERS), "y")  # fmt: skip
     normed = seen.before[-1:] and seen.before[-1] and seen.before[-1] not in SUBLAYERS
     added = f"norm({last})" if normed else last
-    x = "norm(x)" if module.norms is NORMS["stream"] else "x"
+    x = "norm(x)" if module.adds_to_normed else "x"
     alpha = f"{module.alpha:.4g}·{x}" if module.alpha != 1.0 else x
     scale = f"{module.residual_scale:.4g}·" if module.residual_scale != 1.0 else ""
     return f"x = {alpha} + {scale}{added}"
