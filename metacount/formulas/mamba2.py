@@ -195,21 +195,21 @@ def mamba2_scan_flops(
 ) -> Dim:
     """FLOPs of the scan of one sequence of n tokens, in one of two forms of the same function.
 
-    recurrent:  per token, 2 FLOPs per multiply-add × 3 over the state: it decays, the input is
-                added, C reads it = 6·n·h_s·p_s·d_s
+    recurrent:  per token, 2 FLOPs per multiply-add × 2 over the state: the input is added, C
+                reads it = 4·n·h_s·p_s·d_s
     chunked:    the five products of `mamba2_products` over ⌈n/c_s⌉ chunks, the last one filled up
 
     Returns: FLOPs of the forward, exact.
     Source: Dao, Gu 2024, arXiv:2405.21060, eq. 2 (recurrent), listing 1 and sec. 6.3 (chunked).
-    Not counted: decays and masks of the chunked form, the softplus of Δ, D·x, the gate.
+    Not counted: decays, in either form; masks, the softplus of Δ, D·x, the gate.
 
     >>> sizes = {"n_ssm_heads": 80, "ssm_head_dim": 64, "ssm_state_dim": 128,
     ...          "ssm_chunk_size": 256}  # Mamba-2 2.7B, 2048 tokens
     >>> [mamba2_scan_flops(2048, **sizes, form=form) for form in ("recurrent", "chunked")]
-    [8053063680, 21581004800]
+    [5368709120, 21581004800]
     """
     if form == "recurrent":
-        return 6 * n_tokens * n_ssm_heads * ssm_head_dim * ssm_state_dim
+        return 4 * n_tokens * n_ssm_heads * ssm_head_dim * ssm_state_dim
     products = mamba2_products(
         n_ssm_heads=n_ssm_heads,
         ssm_head_dim=ssm_head_dim,
