@@ -128,7 +128,7 @@ def mamba_scan_flops(n_tokens: Dim, d_ssm: Dim, ssm_state_dim: Dim) -> Dim:
 
     Returns: FLOPs of the forward, exact.
     Source: Gu, Dao 2023, arXiv:2312.00752, eq. 2 and sec. 3.3.2, O(B·L·D·N).
-    Not counted: decays, as nowhere; what makes the factors (Δ·A's exponential, Δ·x), D·x, the gate.
+    Not counted: decays and what makes them (the exponential of Δ·A), Δ·x, D·x, the gate.
 
     >>> mamba_scan_flops(128, 5120, 16)  # Mamba 2.8B, 128 tokens
     41943040
