@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metacount.spec.stack import WITH_ATTENTION, WITH_FFN
+
 if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
@@ -18,6 +20,16 @@ POSITIONS = {
     "t5": "T5's relative positions",
     "transformer_xl": "Transformer-XL's relative positions",
 }
+MIXERS = {
+    "gated_delta": "gated DeltaNet",
+    "kimi_delta": "Kimi delta attention",
+    "lightning": "lightning attention",
+    "mamba": "Mamba",
+    "mamba2": "Mamba-2",
+    "short_conv": "short convolutions",
+    "rg_lru": "RG-LRU blocks",
+}
+LONGEST_PATTERN = 16
 
 
 def structure(spec: ModelSpec) -> str:
@@ -27,18 +39,38 @@ def structure(spec: ModelSpec) -> str:
     >>> structure(entry("qwen3-32b").spec())
     'decoder with multi-head or grouped attention, QK-norm, gated FFN, RMSNorm, untied head'
     """
-    parts = [_attention(spec), _biases(spec), QK_NORMS.get(spec.qk_norm, "")]
-    parts += ["sinks" if spec.attention_sinks else "", _ffn(spec), NORMS[spec.norm]]
-    parts += [POSITIONS.get(spec.position, ""), _head(spec)]
+    parts = [_recurrent(spec)]
+    if set(WITH_ATTENTION) & set(spec.mixer_pattern):
+        parts += [_attention(spec), _biases(spec), QK_NORMS.get(spec.qk_norm, "")]
+        parts.append("sinks" if spec.attention_sinks else "")
+    parts += [_ffn(spec), NORMS[spec.norm], POSITIONS.get(spec.position, ""), _head(spec)]
     if spec.window is not None:
         parts.append(f"{spec.window_kind} window (layers {spec.window_pattern})")
     return f"{spec.kind} with {', '.join(part for part in parts if part)}"
 
 
+def _recurrent(spec: ModelSpec) -> str:
+    if spec.recurrent == "none":
+        return ""
+    name, letters = MIXERS[spec.recurrent], spec.mixer_pattern
+    if set(letters) == {"P"}:
+        return f"{name} beside attention in every layer"
+    return name + _of_layers("R", letters)
+
+
+def _of_layers(letter: str, letters: str) -> str:
+    """Which layers of a pattern, where it is not all of them."""
+    if set(letters) == {letter}:
+        return ""
+    shown = letters if len(letters) <= LONGEST_PATTERN else letters[:LONGEST_PATTERN] + "..."
+    return f" in the layers {letter} of {shown}"
+
+
 def _attention(spec: ModelSpec) -> str:
     if spec.attention == "gqa":
         return "multi-head or grouped attention"  # how many key/value heads is a size
-    return "MLA" if spec.q_lora_rank is not None else "MLA without a query latent"
+    indexed = "" if spec.index_top_k is None else " that attends to the pairs an indexer selects"
+    return ("MLA" if spec.q_lora_rank is not None else "MLA without a query latent") + indexed
 
 
 def _biases(spec: ModelSpec) -> str:
@@ -48,13 +80,17 @@ def _biases(spec: ModelSpec) -> str:
 
 
 def _ffn(spec: ModelSpec) -> str:
+    if not set(WITH_FFN) & set(spec.ffn_pattern):
+        return "no FFN"
     kind = "gated" if spec.gated else "plain"
     bias = " with biases" if spec.ffn_bias or spec.expert_bias else ""
     if not spec.is_moe:
-        return f"{kind} FFN{bias}"
+        return f"{kind} FFN{bias}{_of_layers('F', spec.ffn_pattern)}"
     shared = " and shared experts" if spec.n_shared_experts else ""
     dense = " after dense layers" if spec.n_dense_layers else ""
     every = " in every moe_every-th layer" if spec.moe_every > 1 else ""
+    if "E" in spec.ffn_pattern:
+        every = _of_layers("E", spec.ffn_pattern)
     return f"{kind} experts{shared}{bias}{dense}{every}"
 
 

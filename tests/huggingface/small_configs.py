@@ -257,6 +257,8 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
         "num_key_value_heads": [],
         "first_k_dense_replace": [],
         "n_shared_experts": [],
+        # transformers' class never ties it: a tied one is refused
+        "tie_word_embeddings": [False],
     },
     "olmo_hybrid": {"num_hidden_layers": [2, 3, 5], "partial_rotary_factor": []},
     "minimax": {"head_dim": [8, 14], "sliding_window": [None]},

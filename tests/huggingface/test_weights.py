@@ -30,7 +30,7 @@ def reference(config: dict[str, Any]) -> Model:
 
 def mapped(ours: Model) -> Mapped:
     """What a config of this model would map to."""
-    return Mapped(spec=ours.spec, class_name="", notes=(), ignored=())
+    return Mapped(spec=ours.spec, model_type="", class_name="", notes=(), ignored=())
 
 
 def small() -> tuple[Model, dict[str, Tensor]]:
@@ -98,7 +98,7 @@ def test_tied_tensors_are_given_once_or_equal() -> None:
 
 def test_names_of_another_family_are_refused() -> None:
     ours, weights = small()
-    refused(ours, {"backbone.embeddings.weight": weights["lm_head.weight"]}, "no known family")
+    refused(ours, {"trunk.table.weight": weights["lm_head.weight"]}, "no known family")
 
 
 def test_tensors_without_values_are_refused() -> None:

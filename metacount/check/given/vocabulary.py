@@ -96,7 +96,7 @@ class Vocabulary:
     def _fixed(self, name: str) -> Any:
         """What a key of the model's own config is that is no field of the spec as it stands."""
         value = self.config.get(name)
-        if name in NAMES or legend.ours(name) == (name,) or name in self.fields:
+        if name in NAMES or self._is_ours(name) or name in self.fields:
             return None
         if type(value) is not int or not self.fields:
             return None
@@ -159,7 +159,7 @@ class Vocabulary:
     def _candidates(self, name: str) -> tuple[str, ...]:
         if name in NAMES:
             return (NAMES[name],)
-        if name in self.fields and legend.ours(name) != (name,):
+        if name in self.fields and not self._is_ours(name):
             # one key may be two sizes: num_layers of T5 is both stacks
             both = tuple(ours for ours in self.fields[name] if ours in legend.ours(name))
             return both or self.fields[name]
@@ -185,6 +185,16 @@ class Vocabulary:
                 f"{'both' if len(left) == 2 else 'all'}; write one of these names"
             )
         return left[0]
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether `name` is a field's own name, and no key of a config for something else.
+
+        Mamba-2's config calls the width of a state's head `head_dim`: no attention has one there.
+        """
+        if legend.ours(name) != (name,):
+            return False
+        absent = name in LETTERS and not self._has(name) and getattr(self.spec, name, None) is None
+        return not (absent and name in self.config)
 
     def _has(self, ours: str) -> bool:
         return LETTERS[ours] in self.numbers

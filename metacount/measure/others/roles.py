@@ -36,6 +36,8 @@ CLASS_WORDS = {
 
 # Words that say more than the last one: an attention that keeps a state is none of pairs.
 RECURRENT_WORDS = frozenset(["Delta", "Lightning"])
+# RWKV calls its mixing of times so, which keeps a state and scores no pairs.
+RECURRENT_CLASSES = frozenset(["RwkvSelfAttention"])
 
 # The attribute that a module is in its parent, for plain linears and tables that blocks hold.
 ATTRIBUTES = {
@@ -168,7 +170,7 @@ class Roles:
 
 def _by_class(module: nn.Module, words: list[str]) -> str | None:
     """The role that the words of a class's name give."""
-    if RECURRENT_WORDS.intersection(words):
+    if RECURRENT_WORDS.intersection(words) or type(module).__name__ in RECURRENT_CLASSES:
         return "recurrent"
     for word in reversed(words):
         role = CLASS_WORDS.get(word)
