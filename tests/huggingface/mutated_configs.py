@@ -144,6 +144,8 @@ def bases(model_type: str) -> dict[str, dict[str, Any]]:
     renamed = {other.get(key, key): value for key, value in bare.items()}
     if renamed != bare:
         found["other names"] = renamed
+    if model_type == "falcon_h1":  # its channels are given, or follow from the width
+        found["expanded"] = {**bare, "mamba_d_ssm": None, "mamba_expand": 2, "mamba_d_head": "auto"}
     default = bare.get("architectures", list(family.classes)[:1])
     for name, end in family.classes.items():
         if end is not None and [name] != default:

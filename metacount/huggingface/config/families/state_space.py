@@ -210,7 +210,8 @@ FAMILIES = {
     "falcon_mamba": decoder("FalconMamba", falcon_mamba, {**MAMBA, "mixer_rms_eps": 1e-6},
                             ignored=f"{STEPS} {OLD}"),
     "mamba2": decoder("Mamba2", mamba2, {
-        **MAMBA, "vocab_size": 32768, "hidden_size": 4096, "state_size": 128,
+        **{k: v for k, v in MAMBA.items() if k != "time_step_rank"},
+        "vocab_size": 32768, "hidden_size": 4096, "state_size": 128,
         "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64, "n_groups": 8,
         "chunk_size": 256, "time_step_limit": (0.0, float("inf")), "tie_word_embeddings": False,
     }, ignored=f"{STEPS} {OLD} time_step_rank"),
