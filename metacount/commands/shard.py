@@ -9,6 +9,8 @@ from metacount.commands.options import add_json, add_model, whole_number
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
+from metacount.sharding.shard import SCHEDULES, Asked
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -68,6 +70,16 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         "--master-weights", action="store_true",
         help="keep parameters, gradients and the optimizer's state in float32",
     )  # fmt: skip
+    for name, known in (
+        ("attention", ATTENTIONS),
+        ("checkpointing", CHECKPOINTINGS),
+        ("schedule", SCHEDULES),
+    ):
+        default = getattr(Asked(), name)
+        parser.add_argument(
+            f"--{name}", default=default, metavar="NAME",
+            help=f"in training: {', '.join(known)} (default {default})",
+        )  # fmt: skip
     parser.add_argument(
         "--batch", type=whole_number, metavar="N",
         help="sequences of all ranks together (default: one for each at a time)",
@@ -96,6 +108,9 @@ def how_of(args: argparse.Namespace) -> dict[str, Any]:
         "seq_len": args.seq,
         "micro_batches": args.micro_batches,
         "dtype": args.dtype,
+        "attention": args.attention,
+        "checkpointing": args.checkpointing,
+        "schedule": args.schedule,
     }
 
 

@@ -65,23 +65,43 @@ def moe_kept(
     >>> bytes_of(moe_kept(2048, 4096, mixture, silu, Widths(value=2)))  # Mixtral 8x7B
     570613760
     """
-    rows, value = n_tokens * part.top_k, widths.value
-
-    def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
-        return Kept(role="moe", name=f"experts: {name}", values=values, width=width, times=times)
-
     kept = router_kept(n_tokens, part, widths)
-    kept += [
-        term("rows and their order", rows, INDEX, 2 + part.bias),
-        term("input", rows * d_model, value),
-        term("hidden", rows * part.d_ff, value, hidden_tensors(like, fused=True)),
-        term("weight", rows, value),
-        term("weighted and summed", rows * d_model, value, 2),
-    ]
-    shared = part.shared
+    kept += rows_kept(n_tokens * part.top_k, d_model, part, like, widths)
+    shared, value = part.shared, widths.value
     if shared is not None:
         width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
         kept += ffn_kept(n_tokens, width, like, widths, role="moe")
         gate = when(shared.gate, n_tokens * (d_model + 1))
         kept.append(Kept(role="moe", name="shared experts: gate", values=gate, width=value))
     return kept
+
+
+def rows_kept(
+    rows: Dim, d_model: Dim, part: Mixture, like: FeedForward, widths: Widths, *, sent: bool = False
+) -> list[Kept]:
+    """Count what the experts keep of `rows`, each a token for one of its experts.
+
+    `sent`: to other ranks and back, where the experts are. Then a row's index, its weight and
+    [R, d] of it are kept once more, where it came from.
+
+    Returns: terms, exact; with `sent`, where as many rows come as went.
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, sec. 3.1 (rows sent); `hidden_tensors`.
+
+    >>> from metacount.formulas.kept import bytes_of
+    >>> mixture = Mixture(n_experts=8, top_k=2, d_ff=14336, router="topk_softmax")
+    >>> silu = FeedForward(activation="silu", gated=True)
+    >>> bytes_of(rows_kept(4096, 4096, mixture, silu, Widths(value=2)))  # Mixtral 8x7B
+    570499072
+    """
+    value = widths.value
+
+    def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
+        return Kept(role="moe", name=f"experts: {name}", values=values, width=width, times=times)
+
+    return [
+        term("rows and their order", rows, INDEX, 2 + part.bias + sent),
+        term("input", rows * d_model, value),
+        term("hidden", rows * part.d_ff, value, hidden_tensors(like, fused=True)),
+        term("weight", rows, value, 1 + sent),
+        term("weighted and summed", rows * d_model, value, 2 + sent),
+    ]

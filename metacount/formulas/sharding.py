@@ -238,3 +238,35 @@ def own_head_cut(spec: ModelSpec) -> list[Cut]:
         return []
     shape = (spec.vocab_size, table_width(spec))
     return [Cut(role="head", shape=shape, axis=0)]
+
+
+def kept_spec(spec: ModelSpec, rank: Rank) -> ModelSpec:
+    """The model whose blocks keep for their backward what those of a rank keep.
+
+    A rank has h / tp heads, h_kv / tp of keys and values, and its piece of every hidden width; the
+    residual width, and so norms, latents and the inputs of the branches, are whole on every rank.
+
+    Returns: a spec whose sizes are not checked.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; experts as `cut_shape`.
+
+    >>> from metacount.catalog import entry
+    >>> mine = kept_spec(entry("llama-7b").spec(), Rank(tp=8))
+    >>> mine.n_heads, mine.head_dim, mine.d_ff, mine.d_model
+    (4, 128, 1376, 4096)
+    """
+    tp, mixture = rank.tp, spec.last_stack.mixture
+
+    def mine(width: Dim) -> Dim:
+        return piece(width, tp, rank.tp_index)
+
+    sizes: dict[str, Dim] = {"n_heads": spec.n_heads // tp}
+    if spec.n_kv_heads is not None:
+        sizes["n_kv_heads"] = spec.n_kv_heads // tp
+    if spec.d_ff is not None:
+        sizes["d_ff"] = mine(spec.d_ff)
+    if mixture is not None and rank.ep == 1:
+        sizes["d_ff_expert"] = mine(mixture.d_ff)
+    if mixture is not None and mixture.shared is not None:
+        one = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
+        sizes["n_shared_experts"], sizes["d_ff_shared"] = 1, mine(mixture.shared.n_experts * one)
+    return spec.substituted(**sizes)

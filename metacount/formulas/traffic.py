@@ -102,14 +102,14 @@ def mixture_moves(
     sec. 4 (tokens that several ranks have are sent once).
     """
     found: list[Move] = []
-    if part.shared is not None:
-        found += feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
+    shared = feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
+    shared = shared if part.shared is not None else []
     if rank.ep == 1:
         if rank.tp != 1:
             found += feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
             weights = _summed("backward", n_tokens * part.top_k, kept="router")
             found += [weights] if train else []
-        return found
+        return found + shared
     rows = piece(n_tokens, rank.tp, rank.tp_index) * part.top_k
     found.append(Move(phase="forward", kind="all-to-all", group="ep", values=part.n_experts,
                       kept="counts"))  # fmt: skip
@@ -123,7 +123,7 @@ def mixture_moves(
         if train:
             found.append(Move(phase="backward", kind="all-gather", group="tp",
                               values=padded * part.top_k, kept="choice"))  # fmt: skip
-    return found
+    return found + shared
 
 
 def block_moves(
@@ -140,6 +140,35 @@ def block_moves(
     else:
         found += feed_forward_moves(spec.d_model, rank, n_tokens=n_tokens, train=train)
     return sorted(found, key=lambda move: move.phase != "forward")
+
+
+NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # they keep what a branch gives
+
+
+def recomputed_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool) -> list[Move]:
+    """Collectives of a checkpointed block's second forward, which the backward runs.
+
+    Those of the forward; but the last of the `tp` group only if something after it is kept: a norm
+    behind the branch, or the product with the shared experts' gate. torch stops where the last
+    tensor that was kept is there again.
+
+    Source: Korthikanti et al. 2022, arXiv:2205.05198, sec. 3 (recomputation); torch's
+    `torch.utils.checkpoint`, which stops early.
+
+    >>> from metacount.catalog import entry
+    >>> llama, rank = entry("llama-7b").spec(), Rank(tp=8)
+    >>> [move.kind for move in recomputed_moves(llama, rank, n_tokens=2048, moe=False)]
+    ['all-reduce']
+    """
+    moves = block_moves(spec, rank, n_tokens=n_tokens, moe=moe, train=False)
+    stack = spec.last_stack
+    shared = None if not moe or stack.mixture is None else stack.mixture.shared
+    gated = shared is not None and shared.gate
+    needed = gated or stack.norms.placement in NORMS_AFTER
+    if moves and moves[-1].group == "tp" and not needed:
+        del moves[-1]
+    return [Move(phase="backward", kind=move.kind, group=move.group, values=move.values,
+                 kept=move.kept) for move in moves]  # fmt: skip
 
 
 def embedding_moves(width: Dim, rank: Rank, *, n_tokens: Dim) -> list[Move]:

@@ -287,6 +287,13 @@ def fake_tensors() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def waited(tensor: Tensor) -> Tensor:
+    """What a collective gave, when it is there; any other tensor as it is."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
 def exchanged_rows(rows: Tensor, there: list[int], back: list[int], group: Any) -> Tensor:
     """The rows that the ranks of a group send here, so many each, for the rows sent to them.
 

@@ -22,6 +22,8 @@ class Piece:
     collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
     state_bytes: int  # of the optimizer
     kv_cache_bytes: int
+    activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
+    recomputed_bytes: int = 0
 
 
 def kind_from(
@@ -31,7 +33,7 @@ def kind_from(
     """Add up the pieces of a stage: what a rank of this kind holds and sends."""
     stored = DTYPE_BYTES[job.stored]
     by_role: dict[str, int] = {}
-    active = params = gradients = optimizer = cache = whole = unit = 0
+    active = params = gradients = optimizer = cache = whole = unit = again = 0
     sums: dict[tuple[str, str, str, int], int] = {}
     for piece in pieces:
         cut = sum(product(each.cut) for each in piece.held)
@@ -49,6 +51,7 @@ def kind_from(
             gradients += piece.copies * (shard if job.zero >= 2 else cut)
             optimizer += piece.copies * piece.state_bytes
         cache += piece.copies * piece.kv_cache_bytes
+        again = max(again, piece.recomputed_bytes) if piece.copies else again
         for key, times in piece.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
     gathered = 0
@@ -66,8 +69,20 @@ def kind_from(
         params=params, active_params=active, by_role=by_role,
         param_bytes=params * stored, gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
         gradients=gradients, gradient_bytes=gradients * stored, optimizer_bytes=optimizer,
+        activation_bytes=activations(job, stages[0], pieces),
+        micro_batches_kept=job.kept_at(stages[0]), recomputed_bytes=again,
         kv_cache_bytes=cache, collectives=(*sorted(found, key=_order), *between),
     )  # fmt: skip
+
+
+def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:
+    """Bytes that the backward keeps on a rank of a stage, of all micro-batches at once."""
+    found = 0
+    for piece in pieces:
+        if piece.activation_bytes is None:
+            return None
+        found += piece.copies * piece.activation_bytes
+    return job.kept_at(stage) * found
 
 
 def _order(each: Collective) -> tuple[str, str, str, int]:

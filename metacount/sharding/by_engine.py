@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from metacount.frozen import frozen
 from metacount.measure.torch_private import forget_ranks
 from metacount.sharding.adding import Piece, between_stages, kind_from
 from metacount.sharding.engine.alike import alike, tensor_breaks
@@ -42,7 +43,7 @@ class Measuring:
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
         self._held: dict[int, list[list[Held]]] = {}
-        self._ran: dict[tuple[int, int], tuple[Counter[tuple[str, Seen]], int]] = {}
+        self._ran: dict[tuple[int, int], Once] = {}
         self.tensor, self._at = [0], 0
         self._state: dict[tuple[int, ...], int] = {}
 
@@ -52,7 +53,7 @@ class Measuring:
         for tensor in self.tensor:  # one rank after the other
             for part in range(len(self.parts)):
                 self._run(part, tensor)
-        for (copies, first, last), stages in self._stages().items():
+        for (copies, first, last, _), stages in self._stages().items():
             between = between_stages(self.job, self.spec.d_model, first=first, last=last)
             for ranks in groups:
                 pieces = [self._piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
@@ -61,15 +62,18 @@ class Measuring:
                                        between))  # fmt: skip
         return found
 
-    def _stages(self) -> dict[tuple[tuple[int, ...], bool, bool], list[int]]:
-        """Stages that have equally many of each part and are alike in being first and last."""
-        found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
+    def _stages(self) -> dict[tuple[tuple[int, ...], bool, bool, int], list[int]]:
+        """Stages that have equally many of each part and keep equally many micro-batches.
+
+        And that are alike in being first and last.
+        """
+        found: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
         start = 0
         for stage, n in enumerate(self.layers):
             first, last = stage == 0, stage == self.mesh.pp - 1
             own = range(start, start + n)
             copies = tuple(part.copies(own, first=first, last=last) for part in self.parts)
-            found.setdefault((copies, first, last), []).append(stage)
+            found.setdefault((copies, first, last, self.job.kept_at(stage)), []).append(stage)
             start += n
         return found
 
@@ -95,14 +99,16 @@ class Measuring:
 
     def _piece(self, part: int, copies: int, rank: int) -> Piece:
         held = self._held_at(rank)[part]
-        once, cache = self._run(part, self.mesh.place(rank).tensor)
+        once = self._run(part, self.mesh.place(rank).tensor)
         return Piece(
             copies=copies,
             layer=bool(self.parts[part].layers),
             held=tuple(held),
-            collectives={(phase, *seen): times for (phase, seen), times in once.items()},
+            collectives={(phase, *seen): times for (phase, seen), times in once.sent.items()},
             state_bytes=self._state_of(tuple(each.shard for each in held)),
-            kv_cache_bytes=cache,
+            kv_cache_bytes=once.kv_cache_bytes,
+            activation_bytes=once.activation_bytes,
+            recomputed_bytes=once.recomputed_bytes,
         )
 
     def _state_of(self, sizes: tuple[int, ...]) -> int:
@@ -113,14 +119,14 @@ class Measuring:
             self._state[sizes] = state_bytes(self.job.optimizer, sizes, dtype)
         return self._state[sizes]
 
-    def _run(self, part: int, tensor: int) -> tuple[Counter[tuple[str, Seen]], int]:
-        """What one copy of a part sends, by phase, and the bytes that it keeps in a cache."""
+    def _run(self, part: int, tensor: int) -> Once:
+        """What one copy of a part sends and keeps."""
         key = part, max(i for i in self.tensor if i <= tensor)
         if key not in self._ran:
             self._ran[key] = self._run_at(*key)
         return self._ran[key]
 
-    def _run_at(self, part: int, rank: int) -> tuple[Counter[tuple[str, Seen]], int]:
+    def _run_at(self, part: int, rank: int) -> Once:
         job = self.job
         if rank != self._at:
             forget_ranks()
@@ -129,9 +135,22 @@ class Measuring:
             model = self.whole.part(self.parts[part])
             if job.train:
                 ran = train_once(model, self.styles, world, job)
-                return phases(forward=ran.forward, backward=ran.backward), 0
+                return Once(sent=phases(forward=ran.forward, backward=ran.backward),
+                            activation_bytes=ran.activation_bytes,
+                            recomputed_bytes=ran.recomputed_bytes)  # fmt: skip
             prompt, token = serve_once(model, self.styles, world, job)
-            return phases(prompt=prompt.forward, token=token.forward), prompt.kv_cache_bytes
+            return Once(sent=phases(prompt=prompt.forward, token=token.forward),
+                        kv_cache_bytes=prompt.kv_cache_bytes)  # fmt: skip
+
+
+@frozen
+class Once:
+    """What one copy of a part sends, by phase, and the bytes that it keeps."""
+
+    sent: Counter[tuple[str, Seen]]
+    kv_cache_bytes: int = 0
+    activation_bytes: int = 0
+    recomputed_bytes: int = 0
 
 
 def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from metacount.errors import SpecError
 from metacount.formulas import sharding, traffic
 from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import block_weights, kv_cache_values
 from metacount.formulas.ends import table_width
+from metacount.formulas.forward import Pass, mixer_of
+from metacount.formulas.kept import bytes_of
+from metacount.formulas.kept_model import check_covered
+from metacount.formulas.kept_sharding import block_kept, first_kept, last_kept
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
 from metacount.frozen import frozen
@@ -15,6 +20,7 @@ from metacount.sharding.plan import Plan
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.mla import LatentAttention
+from metacount.spec.position import Rope
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -31,6 +37,8 @@ class Unit:
     cuts: tuple[tuple[Cut, ...], ...]
     layers: tuple[int, ...] = ()
     moe: bool = False
+    rotated: bool = False
+    first_norm: bool = True
     window: int | None = None
     first: bool = False
     last: bool = False
@@ -51,14 +59,14 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     mesh, units = job.mesh, units_of(spec, job.mesh.pp)
     layers = stage_layers(spec.last_stack.n_layers, mesh.pp, plan.layers)
     found, start = [], 0
-    stages: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
+    stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
     for stage, n in enumerate(layers):
         own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
         copies = tuple(_copies(unit, own, first=first, last=last) for unit in units)
-        stages.setdefault((copies, first, last), []).append(stage)
+        stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
     groups = _groups(units, job)
-    for (copies, first, last), alike in stages.items():
+    for (copies, first, last, _), alike in stages.items():
         between = between_stages(job, spec.d_model, first=first, last=last)
         for ranks in groups:
             rank = rank_at(job, ranks[0])
@@ -84,19 +92,22 @@ def rank_at(job: Job, number: int) -> Rank:
 def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
     """The parts of a model, those layers together that are alike."""
     stack = spec.last_stack
-    alike: dict[tuple[str, str, bool, bool], list[int]] = {}
+    alike: dict[tuple[str, str, bool, bool, bool], list[int]] = {}
+    positions = spec.positions
     for i in range(stack.n_layers):
         lacks = i == 0 and not stack.norms.first
-        key = stack.mixer_of(i), stack.ffn_of(i), spec.is_windowed_layer(i), lacks
+        rotated = isinstance(positions, Rope) and positions.law.holds(i)
+        key = stack.mixer_of(i), stack.ffn_of(i), spec.is_windowed_layer(i), rotated, lacks
         alike.setdefault(key, []).append(i)
     window = stack.attention.window
     found = []
-    for (mixer, ffn, windowed, lacks), layers in alike.items():
+    for (mixer, ffn, windowed, rotated, lacks), layers in alike.items():
         cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn))
         if lacks:
             cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
         near = window.size if windowed and window is not None else None
-        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers), window=near))
+        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers), window=near,
+                          rotated=rotated, first_norm=not lacks))  # fmt: skip
     (table, *others), head = sharding.end_cuts(spec)
     if spec.head is not None and spec.head.tied and pp == 1:
         return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
@@ -149,9 +160,45 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     for move in _moves(spec, job, unit, rank):
         key = (move.phase, move.kind, move.group, move.values * _width(job, move))
         moves[key] = moves.get(key, 0) + 1
+    kept, again = _kept(spec, job, unit, rank)
     return Piece(copies=copies, layer=bool(unit.layers), held=held, collectives=moves,
+                 activation_bytes=kept, recomputed_bytes=again,
                  state_bytes=state if job.train else 0,
                  kv_cache_bytes=0 if job.train else _cache(spec, job, unit))  # fmt: skip
+
+
+def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None, int]:
+    """Bytes that a part keeps for its backward, and that it recomputes; None without a formula."""
+    if not job.train:
+        return 0, 0
+    if without_formula(spec, job):
+        return None, 0
+    run = pass_of(job)
+    if unit.layers:
+        whole = bytes_of(block_kept(spec, run, rank, routed=unit.moe, rotated=unit.rotated,
+                                    first_norm=unit.first_norm))  # fmt: skip
+        if job.checkpointing == "none":
+            return int(whole), 0
+        return job.rows * job.length * spec.d_model * DTYPE_BYTES[job.dtype], int(whole)
+    found = first_kept(spec, run) if unit.first else []
+    found += last_kept(spec, run) if unit.last else []
+    return int(bytes_of(found)), 0
+
+
+def pass_of(job: Job) -> Pass:
+    """A forward of one micro-batch on a rank; `SpecError` for a way that no formula covers."""
+    return Pass(batch_size=job.rows, seq_len=job.length, bytes_per_value=DTYPE_BYTES[job.dtype],
+                attention=job.attention, checkpointing=job.checkpointing)  # fmt: skip
+
+
+def without_formula(spec: ModelSpec, job: Job) -> str:
+    """Why no formula counts what the backward keeps; empty where one does."""
+    try:
+        mixer_of(spec)
+        check_covered(spec, pass_of(job))
+    except SpecError as error:
+        return str(error)
+    return ""
 
 
 def _width(job: Job, move: Move) -> int:
@@ -171,6 +218,8 @@ def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
     for phase, n in runs.items():
         for move in _run(spec, unit, rank, n, job.train):
             found.append(move if job.train else _renamed(move, phase))
+        if unit.layers and job.train and job.checkpointing != "none":
+            found += traffic.recomputed_moves(spec, rank, n_tokens=n, moe=unit.moe)
     if job.train:
         # without ZeRO the groups are there, and sum gradients
         whole = Rank(tp=rank.tp, ep=rank.ep, tp_index=rank.tp_index,

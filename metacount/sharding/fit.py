@@ -92,7 +92,7 @@ def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[lis
     known = model_of(model)
     found = [_smallest(known, device, train, how) for device in devices_named(gpu)]
     job = next((each.job for each in found if each.job is not None), None)
-    return found, [] if job is None else missing(known.spec, job)
+    return found, [] if job is None else missing(known.spec, job, formula=True)
 
 
 def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) -> Fit:
@@ -102,9 +102,8 @@ def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) ->
             continue
         largest = largest_of(model.spec, job)
         if largest.total_bytes <= device.bytes:
-            # in training nothing that is counted here grows with them
             batch, length = (
-                None if train else _most(model.spec, mesh, train, how, device.bytes, name)
+                _most(model.spec, mesh, train, how, device.bytes, name)
                 for name in ("batch_size", "seq_len")
             )
             return Fit(device=device, mesh=mesh, job=job, largest=largest, batch_size=batch,
@@ -184,6 +183,9 @@ def command(model: str, job: Job) -> str:
         said += f" --train --zero {job.zero}"
         said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
         said += " --master-weights" if job.master else ""
+        for name in ("attention", "checkpointing", "schedule"):
+            value = getattr(job, name)
+            said += f" --{name} {value}" if value != getattr(Asked(), name) else ""
     if job.batch_size != job.mesh.dp * job.micro_batches:
         said += f" --batch {job.batch_size}"
     if job.micro_batches != (job.mesh.pp if job.train else 1):
@@ -196,13 +198,16 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     """Whether the largest rank fits; if not, the smallest mesh of the search that does."""
     largest, job = found.largest, found.job
     parts = {name: getattr(largest, name) for name in (
-        "param_bytes", "gathered_bytes", "gradient_bytes", "optimizer_bytes", "kv_cache_bytes")
+        "param_bytes", "gathered_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes",
+        "recomputed_bytes", "kv_cache_bytes")
         if getattr(largest, name)}  # fmt: skip
     remedy = ""
     if largest.total_bytes > room:
         device = Device(id="", name="", bytes=room, source="")
         how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
-        how |= {"master_weights": job.master} if job.train else {}
+        if job.train:
+            same = ("attention", "checkpointing", "schedule")
+            how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
         remedy = _smallest(model, device, job.train, how).command
     return Verdict(room=room, rank=largest.first, total_bytes=largest.total_bytes, parts=parts,
                    remedy=remedy)  # fmt: skip

@@ -76,7 +76,12 @@ def ring_bytes(kind: str, n_bytes: int, ranks: int) -> int:
 
 @frozen
 class Kind:
-    """Ranks that hold and send the same: which, and how much."""
+    """Ranks that hold and send the same: which, and how much.
+
+    `activation_bytes` are what the backward keeps of the forward, of so many micro-batches at once
+    (None: no formula counts it); `recomputed_bytes` what a checkpointed block keeps in addition
+    while its backward runs, of the block that keeps most, its input included.
+    """
 
     ranks: tuple[tuple[int, int, int], ...]  # first, last, step
     count: int
@@ -90,14 +95,18 @@ class Kind:
     gradients: int
     gradient_bytes: int
     optimizer_bytes: int
+    activation_bytes: int | None
+    micro_batches_kept: int
+    recomputed_bytes: int
     kv_cache_bytes: int
     collectives: tuple[Collective, ...]
 
     @property
     def total_bytes(self) -> int:
         """Everything that is counted here."""
-        return (self.param_bytes + self.gathered_bytes + self.gradient_bytes + self.optimizer_bytes
-                + self.kv_cache_bytes)  # fmt: skip
+        stored = self.param_bytes + self.gathered_bytes + self.gradient_bytes
+        kept = (self.activation_bytes or 0) + self.recomputed_bytes + self.kv_cache_bytes
+        return stored + self.optimizer_bytes + kept
 
     @property
     def first(self) -> int:
@@ -142,6 +151,9 @@ class Job:
     micro_batches: int
     dtype: str
     master: bool = False  # parameters are kept in float32, and computed with in `dtype`
+    attention: str = "eager"
+    checkpointing: str = "none"
+    schedule: str = "1f1b"
 
     @property
     def stored(self) -> str:
@@ -152,6 +164,16 @@ class Job:
     def rows(self) -> int:
         """Sequences that one rank runs at a time."""
         return self.batch_size // (self.mesh.dp * self.micro_batches)
+
+    def kept_at(self, stage: int) -> int:
+        """Micro-batches that went forward through a stage, and not yet back, at most.
+
+        1f1b: as many as there are stages from this one on; gpipe: all.
+        """
+        if not self.train or self.mesh.pp == 1:
+            return int(self.train)
+        ahead = self.mesh.pp - stage if self.schedule == "1f1b" else self.micro_batches
+        return min(ahead, self.micro_batches)
 
     @property
     def length(self) -> int:

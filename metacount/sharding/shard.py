@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
+from metacount.sharding.by_formula import without_formula
 from metacount.sharding.mesh import Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
 from metacount.spec import DTYPE_BYTES, SEQ_LEN
+from metacount.spec.position import Alibi
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 THEIRS = "transformers"  # in place of a plan's file
 NOT_RUN = "placed by transformers' plan, not run: neither what ranks send nor a KV cache is counted"
 OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
+SCHEDULES = {
+    "1f1b": "one forward, one backward (1f1b): at a stage as many as there are stages from it on",
+    "gpipe": "all forwards before all backwards (gpipe): all of them",
+}
 
 
 def shard(
@@ -47,7 +54,7 @@ def shard(
     spec = known.spec
     whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
     job = job_of(spec, whole, Asked(**how), train=train)
-    source, notes = "formula" if formula else _engine(), missing(spec, job)
+    source, notes = "formula" if formula else _engine(), missing(spec, job, formula=formula)
     if plan == THEIRS:
         kinds = _theirs(known, job, formula)
         source, notes = f"{source}, by transformers' plan", [*notes, NOT_RUN]
@@ -116,6 +123,9 @@ class Asked:
     seq_len: int | None = None
     micro_batches: int | None = None
     dtype: str = "bf16"
+    attention: str = "eager"
+    checkpointing: str = "none"
+    schedule: str = "1f1b"
 
 
 def _check(asked: Asked, train: bool) -> None:
@@ -123,6 +133,14 @@ def _check(asked: Asked, train: bool) -> None:
     zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
     if not train and (zero is not None or asked.master_weights):
         raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
+    for name, known in (("attention", ATTENTIONS), ("checkpointing", CHECKPOINTINGS),
+                        ("schedule", SCHEDULES)):  # fmt: skip
+        value, default = getattr(asked, name), getattr(Asked(), name)
+        if value not in known:
+            close = nearest(value, known, f"choose one of {', '.join(known)}")
+            raise InputError(f"--{name} '{shown(value)}' is unknown; {close}")
+        if not train and value != default:
+            raise InputError(f"--{name} belongs to --train; add it, or leave it out")
     if zero is not None and zero not in range(4):
         raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
     if optimizer not in OPTIMIZERS:
@@ -140,6 +158,10 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     """What is to be done on a mesh, with every size; raises `InputError` for what cannot be."""
     _check(asked, train)
     check_fits(spec, mesh)
+    if asked.checkpointing != "none" and isinstance(spec.positions, Alibi):
+        # one bias for all blocks of a stage, which are measured one by one
+        raise InputError(f"--checkpointing {asked.checkpointing} is not for position=alibi on a "
+                         "mesh; choose none")  # fmt: skip
     default = mesh.pp if train else 1
     n = default if asked.micro_batches is None else asked.micro_batches
     at_once = mesh.dp * n
@@ -160,15 +182,21 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
                          f"choose {divisors(length)}")  # fmt: skip
     zero = (3 if asked.zero is None else asked.zero) if train else 0
     return Job(mesh=mesh, train=train, zero=zero, optimizer=asked.optimizer, batch_size=batch,
-               seq_len=length, micro_batches=n, dtype=asked.dtype,
+               seq_len=length, micro_batches=n, dtype=asked.dtype, attention=asked.attention,
+               checkpointing=asked.checkpointing, schedule=asked.schedule,
                master=asked.master_weights)  # fmt: skip
 
 
-def missing(spec: ModelSpec, job: Job) -> list[str]:
+def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     """What is not in the figures, or was not run, one sentence each."""
     found = []
+    if job.train and formula and (why := without_formula(spec, job)):
+        found.append(f"not counted: what the backward keeps of the forward: {why}")
     if job.train:
-        found.append("not counted: what the backward keeps of the forward (kept activations)")
+        found.append("not counted: tensors that come and go within the forward, the backward and "
+                     "the optimizer's step")  # fmt: skip
+        if job.mesh.pp > 1:
+            found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")

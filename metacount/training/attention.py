@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metacount.errors import InputError
-from metacount.measure.torch_private import cpu_fuses
+from metacount.measure.torch_private import cpu_fuses, is_fake
 
 aten = torch.ops.aten
 WIDEST = 256  # of a head that CUDA's kernel takes
@@ -35,7 +35,8 @@ class FusedAttention(TorchFunctionMode):
         given = kwargs or {}
         if func is F.scaled_dot_product_attention and self._run is not None:
             q = args[0] if args else given["query"]
-            if q.is_meta:
+            # on a fake CPU torch takes the kernel that its CPU would
+            if q.is_meta or (is_fake(q) and self._run is by_flash):
                 if self._run is by_flash and q.shape[-1] % 8:
                     self._said.add(f"CUDA pads heads of {q.shape[-1]} to a multiple of 8: no "
                                    "padding is counted")  # fmt: skip

@@ -70,13 +70,14 @@ def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def loss_of(logits: Tensor, targets: Tensor, setup: Setup) -> Tensor:
-    """Mean cross-entropy over all positions, from a float32 copy of the logits."""
+    """Mean cross-entropy over all positions, in float32 at least."""
     rows, wanted = logits.flatten(0, -2), targets.flatten()
+    wide = torch.promote_types(rows.dtype, torch.float32)
     if setup.loss == "full":
-        return F.cross_entropy(rows.float(), wanted)
+        return F.cross_entropy(rows.to(wide), wanted)
 
     def of_chunk(some: Tensor, those: Tensor) -> Tensor:
-        return F.cross_entropy(some.float(), those, reduction="sum")
+        return F.cross_entropy(some.to(wide), those, reduction="sum")
 
     n = setup.loss_chunks
     chunks = zip(rows.chunk(n), wanted.chunk(n), strict=True)

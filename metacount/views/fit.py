@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.views.layout import bold, columns, paragraph, table
+from metacount.views.layout import bold, columns, paragraph, table, wrapped
 from metacount.views.shard import work_said
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -23,7 +23,8 @@ def fit_text(model: Model, found: Sequence[Fit], notes: Sequence[str], *, train:
     done = next((each.job for each in found if each.job is not None), None)
     lines = [bold(f"{model.name}  ({model.id})")]
     if done is not None:
-        lines += [f"the smallest mesh for {work_said(done, batch=False)}; by formula"]
+        said = f"the smallest mesh for {work_said(done, batch=False)}; by formula"
+        lines += wrapped(said, width)
     lines += ["", *table(HEADS, [_row(each) for each in found], "<>>>>>"), ""]
     longest = max(len(each.device.id) for each in found)
     for each in found:

@@ -20,6 +20,8 @@ MEMORY = {
     "gathered_bytes": "gathered from others",
     "gradient_bytes": "gradients",
     "optimizer_bytes": "optimizer state",
+    "activation_bytes": "kept activations",
+    "recomputed_bytes": "recomputed block",
     "kv_cache_bytes": "KV cache",
 }
 
@@ -58,7 +60,8 @@ def work_said(job: Job, *, batch: bool = True) -> str:
     if not job.train:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
         return f"serving{many}, seq {job.seq_len}, {job.dtype}"
-    said = f"training, ZeRO {job.zero}, {job.optimizer}"
+    said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
+    said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
     return f"{said}, float32 kept, {job.dtype}" if job.master else f"{said}, {job.dtype}"
 
 

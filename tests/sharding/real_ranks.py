@@ -23,14 +23,16 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor  # noqa: E402
 
 from metacount.modules.build import build  # noqa: E402
+from metacount.sharding.engine.keeping import Keeping  # noqa: E402
 from metacount.sharding.engine.optimizer import OPTIMIZERS, states  # noqa: E402
 from metacount.sharding.engine.placing import end_step  # noqa: E402
+from metacount.sharding.engine.styles import local_part  # noqa: E402
 from metacount.sharding.engine.traffic import Traffic  # noqa: E402
 from metacount.sharding.engine.world import world_of  # noqa: E402
 from metacount.sharding.mesh import parse_mesh, stage_layers  # noqa: E402
 from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
 from metacount.sharding.reference.parts import Whole  # noqa: E402
-from metacount.sharding.reference.run import local, place, result  # noqa: E402
+from metacount.sharding.reference.run import place, result  # noqa: E402
 from metacount.sharding.result import Job  # noqa: E402
 from metacount.tensors import tensor_bytes  # noqa: E402
 
@@ -74,8 +76,9 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     held = place(stage, for_mesh(default_plan(spec), mesh), world, job)
     rows = job.batch_size // mesh.dp
     mine = tokens[at.shard * rows : (at.shard + 1) * rows]
+    kept: list[int] = []
     with Traffic(world.groups) as traffic:
-        loss = stepped(stage, mine, job, world, first, last)
+        loss = stepped(stage, mine, job, world, first, last, kept)
     seen = traffic.taken()
     end_step(stage)
     # rank 0 of a stage has the name of its first layer at 0
@@ -103,20 +106,30 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         "worst": worst,
         "largest": max(g.abs().max().item() for g in grads.values()),
         "held": [[each.name, list(each.whole), list(each.cut), each.shard] for each in held],
-        "gradients": sum(local(p.grad).numel() for p in stage.parameters()),
-        "optimizer_bytes": tensor_bytes(local(s) for s in states(optimizer)),
+        "gradients": sum(local_part(p.grad).numel() for p in stage.parameters()),
+        "optimizer_bytes": tensor_bytes(local_part(s) for s in states(optimizer)),
+        "kept": kept,
         "seen": [[*key, n] for key, n in sorted(seen.items())],
     }
 
 
-def stepped(stage: Any, tokens: Tensor, job: Job, world: Any, first: bool, last: bool) -> Tensor:
-    """Run forward and backward of one step; the loss of this rank's part of the batch."""
+def stepped(
+    stage: Any, tokens: Tensor, job: Job, world: Any, first: bool, last: bool, kept: list[int]
+) -> Tensor:
+    """Run forward and backward of one step; the loss of this rank's part of the batch.
+
+    Without a pipeline, `kept` takes the bytes that each forward kept for its backward.
+    """
     if job.mesh.pp == 1:
         found = []
         for part in tokens.chunk(job.micro_batches):
             if job.zero < 2 and job.mesh.shard > 1:
                 stage.set_requires_gradient_sync(len(found) == job.micro_batches - 1)
-            loss = loss_of(result(stage(part)), part)
+            keeping = Keeping(stage)
+            with keeping.watching():
+                logits = result(stage(part.clone()))
+            kept.append(keeping.bytes())
+            loss = loss_of(logits, part)
             (loss / job.micro_batches).backward()
             found.append(loss.detach())
         return torch.stack(found).mean()

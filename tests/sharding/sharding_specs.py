@@ -29,6 +29,13 @@ SPECS = {
         **COMMON, **LATENT, **{**EXPERTS, "router": "sigmoid_renorm"}, d_ff=19, n_dense_layers=1,
         n_shared_experts=1,
     ),
+    "sandwich": ModelSpec(**COMMON, **HEADS, d_ff=11, norm_placement="sandwich"),
+    "gate": ModelSpec(**COMMON, **HEADS, **EXPERTS, n_shared_experts=1, d_ff_shared=9,
+                      shared_expert_gate=True),
+    "weighted input": ModelSpec(
+        **COMMON, **HEADS, **{**EXPERTS, "router": "sigmoid", "top_k": 1}, nope_every=2,
+        router_scales_input=True,
+    ),
     "sinks": ModelSpec(**COMMON, **HEADS, d_ff=7, attention_sinks=True, window=5,
                        window_pattern="LG"),
 }  # fmt: skip

@@ -20,8 +20,8 @@ LLAMA = ("shard", "llama-7b", "--mesh", "dp=4,tp=2,pp=2", "--train")
 
 def test_the_screen_and_its_width(capsys: pytest.CaptureFixture[str], eighty_columns: None) -> None:
     text = run(capsys, *LLAMA, "--formula")
-    assert "on 16 ranks: dp=4,tp=2,pp=2; training, ZeRO 3, adamw, bf16" in text
-    assert "largest (rank 8)  smallest (rank 0)" in text
+    assert "on 16 ranks: dp=4,tp=2,pp=2; training, ZeRO 3, adamw, attention eager, bf16" in text
+    assert "largest (rank 0)  smallest (rank 8)" in text
     assert "kept activations" in text
     assert max(map(len, text.splitlines())) <= 80
     whole = run(capsys, *LLAMA, "--formula", "--ranks", "all")

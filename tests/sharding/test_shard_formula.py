@@ -12,7 +12,8 @@ import torch.distributed as dist
 from sharding.sharding_specs import SPECS
 
 import metacount
-from metacount.formulas import sharding, traffic
+from metacount.formulas import kept_sharding, sharding, traffic
+from metacount.formulas.kept_moe import rows_kept
 from metacount.sharding.by_engine import Measuring, measured_kinds
 from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
@@ -56,6 +57,15 @@ CASES = [
     ("mixtral", "dp=2,tp=2,ep=4", 3, {"dtype": "bf16", "master": True}),
     ("deepseek", "dp=4,tp=2,ep=4,pp=2", 3, {}),
     ("deepseek", "dp=4,ep=2,tp=2", -1, {}),
+    ("llama", "dp=2,tp=2", 3, {"checkpointing": "full"}),
+    ("llama", "dp=2,tp=2", 3, {"dtype": "bf16", "attention": "flash", "checkpointing": "full"}),
+    ("sandwich", "tp=2", 3, {"checkpointing": "full"}),  # the last sum is needed again
+    ("gate", "dp=2,tp=2", 3, {"checkpointing": "full"}),
+    ("gate", "dp=2,tp=2,ep=4", 3, {"dtype": "bf16"}),
+    ("weighted input", "dp=2,tp=2,ep=2", 3, {"dtype": "bf16", "attention": "flash"}),
+    ("weighted input", "dp=4,ep=2", 2, {"checkpointing": "full"}),
+    ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "schedule": "gpipe"}),
+    ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "checkpointing": "full"}),
 ]  # fmt: skip
 
 
@@ -101,12 +111,53 @@ def test_all_ranks_of_a_kind_hold_the_same(name: str, mesh: str) -> None:
         assert total == metacount.count(spec).params + 7 * spec.d_model
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -> None:
+    """Part by part on a fake world, or as one model on meta: the same storages."""
+    for dtype in ("bf16", "fp32", "fp64"):
+        spec, run = SPECS[name], metacount.Workload(batch_size=1, seq_len=9, dtype=dtype)
+        whole = metacount.train(spec, run, reference=True)
+        for kinds in (measured_kinds, counted_kinds):
+            (kind,) = kinds(spec, job("dp=1", dtype=dtype), default_plan(spec))
+            assert kind.activation_bytes == whole.activation_bytes > 0
+            assert (kind.micro_batches_kept, kind.recomputed_bytes) == (1, 0)
+
+
+def test_stages_keep_as_many_micro_batches_as_their_schedule_says() -> None:
+    one_f_one_b, gpipe = (job("pp=3", micro_batches=4, schedule=name) for name in ("1f1b", "gpipe"))
+    assert [one_f_one_b.kept_at(stage) for stage in range(3)] == [3, 2, 1]
+    assert [gpipe.kept_at(stage) for stage in range(3)] == [4, 4, 4]
+    assert job("pp=3", micro_batches=2).kept_at(0) == 2
+    assert job("pp=3", -1).kept_at(0) == 0
+    first, middle, last = counted_kinds(SPECS["llama"], one_f_one_b, default_plan(SPECS["llama"]))
+    assert [kind.micro_batches_kept for kind in (first, middle, last)] == [3, 2, 1]
+    ids = 3 * 9 * 8  # the first stage keeps the token ids as well, 8 bytes each
+    assert first.activation_bytes is not None and middle.activation_bytes is not None
+    assert (first.activation_bytes - ids) * 2 == middle.activation_bytes * 3
+
+
+def test_what_no_formula_counts_is_said_and_measured() -> None:
+    how: dict[str, Any] = {"train": True, "seq_len": 16, "attention": "sdpa", "dtype": "fp32"}
+    counted = metacount.shard(SPECS["llama"], "dp=2", formula=True, **how)
+    assert counted.largest.activation_bytes is None
+    assert any("attention has no formula: got 'sdpa'" in note for note in counted.missing)
+    measured = metacount.shard(SPECS["llama"], "dp=2", **how)
+    assert measured.largest.activation_bytes and not any("sdpa" in n for n in measured.missing)
+
+
+def unsent(*args: Any, sent: bool) -> Any:
+    """What experts keep of rows that nobody sends."""
+    return rows_kept(*args)
+
+
 PLANTED = {
     "a piece is rounded down": (sharding, "piece", lambda n, degree, index: n // degree),
     "no padding": (traffic, "gathered_values", sharding.cut_values),
     "o_proj by columns": (sharding, "ROWS", frozenset(["down_proj"])),
     "the latent is cut": (sharding, "COLUMNS", sharding.COLUMNS | {"kv_a_proj_with_mqa"}),
     "experts are counted whole": (sharding, "is_expert", lambda cut, rank: False),
+    "every rank keeps whole blocks": (kept_sharding, "kept_spec", lambda spec, rank: spec),
+    "rows stay where they are": (kept_sharding, "rows_kept", unsent),
 }
 
 

@@ -103,6 +103,24 @@ def test_a_real_rank_holds_and_sends_what_the_formula_says(real: Any, number: in
         assert sent(found["seen"], job, spec.d_model) == expected(kind)
 
 
+def test_a_real_rank_keeps_for_its_backward_what_the_formula_says(real: Any) -> None:
+    """To the byte, in float64, without what the loss keeps, which is another one there."""
+    compared = 0
+    for number, it in enumerate(CASES):
+        job, spec = job_of(it), SPECS[it["spec"]]
+        if job.mesh.pp > 1 or job.mesh.ep > 1:  # a stage runs in parts; rows go where they are sent
+            continue
+        kinds = counted_kinds(spec, job, default_plan(spec))
+        tokens = job.rows * job.length
+        loss = 8 * tokens * spec.vocab_size + 8 * tokens + 8
+        for rank in range(job.mesh.world):
+            kind = next(kind for kind in kinds if kind.holds(rank))
+            assert kind.activation_bytes is not None
+            assert set(real[rank][number]["kept"]) == {kind.activation_bytes - loss}
+            compared += 1
+    assert compared == 2 + 2 + 2 + 4
+
+
 def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
     """What really ran. Rows go where the router sends them: of these, only how often is compared;
     and stages first ask each other whether they are there, in tensors of other sizes."""

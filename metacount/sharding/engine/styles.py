@@ -20,7 +20,13 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from metacount.measure.torch_private import in_place_of, packed_in, parameters_of, put_tensor
+from metacount.measure.torch_private import (
+    in_place_of,
+    packed_in,
+    parameters_of,
+    put_tensor,
+    waited,
+)
 
 Style = Callable[[nn.Module, DeviceMesh, nn.Module], None]
 
@@ -42,6 +48,11 @@ def place(module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) 
     parameter = parameters_of(module)[name]
     tensor = cut(parameter.detach(), mesh, [placement], src_data_rank=None)
     put_tensor(module, name, nn.Parameter(tensor, requires_grad=parameter.requires_grad))
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return waited(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
 
 def local(module: nn.Module) -> dict[str, Tensor]:
@@ -76,7 +87,8 @@ def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> Non
 
     A mixture's router and experts each do as they are told; nothing is done to it.
     """
-    if not any(isinstance(child, nn.Linear) for child in module.children()):
+    children = dict(module.named_children())
+    if "experts" in children or not any(isinstance(c, nn.Linear) for c in children.values()):
         return
 
     def share(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from metacount.measure.torch_private import fake_tensors, is_fake, operator_name, unwatched
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
+from metacount.sharding.engine.keeping import Keeping
 from metacount.sharding.engine.optimizer import OPTIMIZERS, states
 from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
+from metacount.sharding.engine.styles import local_part
 from metacount.sharding.engine.traffic import Seen, Traffic
 from metacount.sharding.engine.world import World
 from metacount.sharding.reference.parts import (
@@ -25,6 +27,11 @@ from metacount.sharding.reference.parts import (
 )
 from metacount.sharding.result import Held, Job
 from metacount.tensors import DTYPES, tensor_bytes
+from metacount.training.attention import FusedAttention
+from metacount.training.checkpointing import checkpointed
+from metacount.training.ours import as_trained
+from metacount.training.setup import Setup
+from metacount.training.step import loss_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +41,8 @@ class Ran:
     forward: Counter[Seen]
     backward: Counter[Seen]
     kv_cache_bytes: int = 0
+    activation_bytes: int = 0  # that the backward keeps of the forward
+    recomputed_bytes: int = 0
     gradients: int = 0  # values that this rank has after the backward
     optimizer_bytes: int = 0
 
@@ -43,27 +52,20 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
     tie_again(model)
-    cut = [(name, role, tuple(local(tensor).shape), _active(owner, tensor),
+    cut = [(name, role, tuple(local_part(tensor).shape), _active(owner, tensor),
             world.mesh.ep > 1 and isinstance(owner, Experts))
            for name, role, owner, tensor in tensors_with_roles(model)]  # fmt: skip
     if job.train:
         shard_fully(model, *units_of(model), world, None if job.stored == job.dtype
                     else DTYPES[job.dtype])  # fmt: skip
-    held = {name: local(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
+    held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
     return [Held(name=name, role=role, whole=whole[name], cut=shape, active=active, expert=expert,
                  shard=held[name])
             for name, role, shape, active, expert in cut]  # fmt: skip
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
-    from torch.distributed.tensor import DTensor
-
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _active(owner: nn.Module, tensor: Tensor) -> int:
-    mine = local(tensor)
+    mine = local_part(tensor)
     if not isinstance(owner, Experts):
         return mine.numel()
     return mine[0].numel() * min(owner.top_k, mine.shape[0])
@@ -75,22 +77,48 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     with mode:
         in_memory(model)
     place(model, styles, world, job)
-    traffic = Traffic(world.groups)
-    with mode, EvenChoice(), traffic:
-        out = result(model(input_of(model, job.rows, job.length, job.dtype)))
-        forward = traffic.taken()
-        out.backward(torch.ones_like(out))
+    traffic, keeping = Traffic(world.groups), Keeping(model)
+    blocks: list[nn.Module] = [*model.last_stack.blocks]
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention):
+        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
+            out = _trained(model, job, keeping)
+            forward, kept = traffic.taken(), keeping.bytes()
+            out.backward(torch.ones_like(out))
         backward = traffic.taken()
         end_step(model)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         made = OPTIMIZERS[job.optimizer](model.parameters())
         made.step()
+        recomputed = 0
+        if blocks and job.checkpointing != "none":
+            again = Keeping(model)
+            held = _trained(model, job, again)
+            recomputed = again.bytes()
+            del held
     return Ran(
         forward=forward,
         backward=backward,
-        gradients=sum(local(g).numel() for g in gradients),
-        optimizer_bytes=tensor_bytes(local(state) for state in states(made)),
+        activation_bytes=kept,
+        recomputed_bytes=recomputed,
+        gradients=sum(local_part(g).numel() for g in gradients),
+        optimizer_bytes=tensor_bytes(local_part(state) for state in states(made)),
     )
+
+
+def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
+    """What a part gives of its input: hidden states, or the loss of the logits."""
+    given = input_of(model, job.rows, job.length, job.dtype)
+    with keeping.watching(), fused(job):
+        out = result(model(given))
+        if model.lm_head is None:
+            return out
+        targets = torch.zeros(given.shape[:2], dtype=torch.long)
+        return loss_of(out, targets, Setup(attention=job.attention))
+
+
+def fused(job: Job) -> FusedAttention:
+    """The mode in which attention runs by the kernel that the job names."""
+    return FusedAttention(job.attention, set())
 
 
 def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> tuple[Ran, Ran]:
