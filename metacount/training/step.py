@@ -72,7 +72,7 @@ def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
 def loss_of(logits: Tensor, targets: Tensor, setup: Setup) -> Tensor:
     """Mean cross-entropy over all positions, in float32 at least."""
     rows, wanted = logits.flatten(0, -2), targets.flatten()
-    wide = torch.promote_types(rows.dtype, torch.float32)
+    wide = torch.float32 if rows.element_size() < 4 else rows.dtype
     if setup.loss == "full":
         return F.cross_entropy(rows.to(wide), wanted)
 
