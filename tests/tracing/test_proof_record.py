@@ -318,14 +318,13 @@ nemotron_h olmo3 olmo_hybrid plbart qwen3_5_moe_text qwen3_5_text qwen3_next rec
 solar_open vaultgemma xlm-roberta youtu
 """
 NOT_YET_OURS = """
-bamba-9b bloom-176b chinchilla-70b deepseek-moe-16b deepseek-v2 deepseek-v3.2 falcon-180b
-falcon-h1-0.5b falcon-h1-7b falcon-mamba-7b galactica-120b gemma2-2b gemma3-1b glm-130b glm-4.5
-granite-4.0-h-micro granite-4.0-h-small granite-4.0-micro gshard-600b jamba-1.5-large jurassic1-178b
-kimi-linear-48b-a3b lamda-137b lfm2-1.2b lfm2-8b-a1b llama4-scout-text mamba-2.8b mamba-codestral-7b
-mamba2-1.3b minimax-text-01 mpt-30b nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b
-opt-175b palm-540b pangu-alpha-207b phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b
-qwen3-14b qwen3-235b-a22b qwen3-next-80b-a3b recurrentgemma-2b smollm3-3b switch-base-16
-switch-c-2048 switch-xxl textbook-block transformer-base
+bamba-9b bloom-176b chinchilla-70b deepseek-moe-16b deepseek-v3.2 falcon-180b falcon-h1-0.5b
+falcon-h1-7b falcon-mamba-7b galactica-120b gemma2-2b glm-130b granite-4.0-h-micro
+granite-4.0-h-small gshard-600b jamba-1.5-large jurassic1-178b kimi-linear-48b-a3b lamda-137b
+lfm2-1.2b lfm2-8b-a1b llama4-scout-text mamba-2.8b mamba-codestral-7b mamba2-1.3b minimax-text-01
+mpt-30b nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b opt-175b palm-540b
+pangu-alpha-207b phi3-small qwen1.5-72b qwen3-14b qwen3-next-80b-a3b recurrentgemma-2b smollm3-3b
+switch-base-16 switch-c-2048 switch-xxl textbook-block transformer-base
 """
 
 
