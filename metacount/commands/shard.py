@@ -9,6 +9,7 @@ from metacount.commands.options import add_json, add_model, whole_number
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
+from metacount.sharding.links import PER_MACHINE
 from metacount.sharding.shard import SCHEDULES, Asked
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
@@ -93,6 +94,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         help="tokens of each sequence; 128k is 128·1,024 (default 2048)",
     )  # fmt: skip
     parser.add_argument(
+        "--per-machine", type=whole_number, default=PER_MACHINE, metavar="N",
+        help=f"ranks of one machine, which follow each other (default {PER_MACHINE})",
+    )  # fmt: skip
+    parser.add_argument(
         "--dtype", type=dtype, default="bf16", metavar="DTYPE",
         help="that is computed with (default bf16)",
     )  # fmt: skip
@@ -111,6 +116,7 @@ def how_of(args: argparse.Namespace) -> dict[str, Any]:
         "attention": args.attention,
         "checkpointing": args.checkpointing,
         "schedule": args.schedule,
+        "per_machine": args.per_machine,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.frozen import frozen
+from metacount.sharding.links import group_layout, span
 from metacount.sharding.mesh import Mesh
 from metacount.sharding.result import Collective, Held, Job, Kind
 from metacount.spec import DTYPE_BYTES
@@ -59,7 +60,7 @@ def kind_from(
         gathered = unit if job.zero == 3 else whole
     found = [
         Collective(phase=phase, kind=kind, group=group, ranks=group_size(job.mesh, group),
-                   n_bytes=n_bytes, times=times * often(job, group))
+                   n_bytes=n_bytes, times=times * often(job, group), **machines_of(job, group))
         for (phase, kind, group, n_bytes), times in sums.items()
         if group_size(job.mesh, group) > 1
     ]  # fmt: skip
@@ -104,8 +105,15 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
         for kind, nobody in (("send", ahead), ("receive", behind)):
             if not nobody and job.mesh.pp > 1:
                 found.append(Collective(phase=phase, kind=kind, group="pp", ranks=2,
-                                        n_bytes=one * length, times=job.micro_batches))  # fmt: skip
+                                        n_bytes=one * length, times=job.micro_batches,
+                                        **machines_of(job, "pp")))  # fmt: skip
     return found
+
+
+def machines_of(job: Job, group: str) -> dict[str, int]:
+    """Over how many machines a group's ranks are, and how many of them are not on one's own."""
+    found = span(job.mesh, group, job.per_machine)
+    return {"machines": found.machines, "outside": found.outside}
 
 
 def often(job: Job, group: str) -> int:
@@ -124,8 +132,7 @@ def group_size(mesh: Mesh, group: str) -> int:
     >>> group_size(Mesh(dp=4, tp=8, ep=16), "copies")
     2
     """
-    sizes = {"tp": mesh.tp, "dp": mesh.shard, "ep": mesh.ep, "copies": mesh.expert_shard, "pp": 2}
-    return sizes[group]
+    return group_layout(mesh, group)[0]
 
 
 def product(sizes: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.frozen import fields, frozen
+from metacount.sharding.links import PER_MACHINE
 from metacount.sharding.mesh import Mesh
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -41,7 +42,8 @@ class Held:
 class Collective:
     """What a rank does together with others, `times` a step: a tensor of `n_bytes` in all.
 
-    `n_bytes` is the whole tensor: what a gather makes, what a scatter takes.
+    `n_bytes` is the whole tensor: what a gather makes, what a scatter takes. `machines`: over how
+    many its ranks are spread; `outside`: how many of the others are on another machine than a rank.
     """
 
     phase: str
@@ -50,11 +52,26 @@ class Collective:
     ranks: int
     n_bytes: int
     times: int
+    machines: int = 1
+    outside: int = 0
 
     @property
     def sent(self) -> int:
         """Bytes that a rank sends each time; see `ring_bytes`."""
         return ring_bytes(self.kind, self.n_bytes, self.ranks)
+
+    @property
+    def sent_between_machines(self) -> int:
+        """Of these, what leaves the machine, for the rank that sends most of it there.
+
+        In a ring the last rank of a machine sends all of its own to another; what goes from each
+        to each leaves for the ranks that are elsewhere.
+        """
+        if self.machines == 1:
+            return 0
+        if self.kind == "all-to-all":
+            return self.outside * -(-self.n_bytes // self.ranks)
+        return self.sent
 
 
 def ring_bytes(kind: str, n_bytes: int, ranks: int) -> int:
@@ -124,6 +141,14 @@ class Kind:
             found[each.group] = found.get(each.group, 0) + each.times * each.sent
         return found
 
+    def sent_between_machines(self) -> dict[str, int]:
+        """Bytes of these that leave the machine, by group, for the rank that sends most there."""
+        found: dict[str, int] = {}
+        for each in self.collectives:
+            between = each.times * each.sent_between_machines
+            found[each.group] = found.get(each.group, 0) + between
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         data = {name: getattr(self, name) for name in fields(Kind)}
@@ -131,10 +156,15 @@ class Kind:
         data["stages"] = list(self.stages)
         data["total_bytes"] = self.total_bytes
         data["collectives"] = [
-            {**{name: getattr(each, name) for name in fields(Collective)}, "sent": each.sent}
+            {
+                **{name: getattr(each, name) for name in fields(Collective)},
+                "sent": each.sent,
+                "sent_between_machines": each.sent_between_machines,
+            }
             for each in self.collectives
         ]
         data["sent_bytes"] = self.sent()
+        data["sent_between_machines_bytes"] = self.sent_between_machines()
         return data
 
 
@@ -154,6 +184,7 @@ class Job:
     attention: str = "eager"
     checkpointing: str = "none"
     schedule: str = "1f1b"
+    per_machine: int = PER_MACHINE
 
     @property
     def stored(self) -> str:

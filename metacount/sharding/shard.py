@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
 from metacount.sharding.by_formula import without_formula
+from metacount.sharding.links import PER_MACHINE
 from metacount.sharding.mesh import Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
@@ -126,6 +127,7 @@ class Asked:
     attention: str = "eager"
     checkpointing: str = "none"
     schedule: str = "1f1b"
+    per_machine: int = PER_MACHINE
 
 
 def _check(asked: Asked, train: bool) -> None:
@@ -169,7 +171,8 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     length = asked.seq_len
     if length is None:
         length = min(SEQ_LEN, spec.longest or SEQ_LEN)
-    for name, value in (("--micro-batches", n), ("--batch", batch), ("--seq", length)):
+    for name, value in (("--micro-batches", n), ("--batch", batch), ("--seq", length),
+                        ("--per-machine", asked.per_machine)):  # fmt: skip
         if value < 1:
             raise InputError(f"{name} must be at least 1: got {value}")
     if batch % at_once:
@@ -181,10 +184,10 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         raise InputError(f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
                          f"choose {divisors(length)}")  # fmt: skip
     zero = (3 if asked.zero is None else asked.zero) if train else 0
-    return Job(mesh=mesh, train=train, zero=zero, optimizer=asked.optimizer, batch_size=batch,
-               seq_len=length, micro_batches=n, dtype=asked.dtype, attention=asked.attention,
-               checkpointing=asked.checkpointing, schedule=asked.schedule,
-               master=asked.master_weights)  # fmt: skip
+    same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
+    return Job(mesh=mesh, train=train, zero=zero, batch_size=batch, seq_len=length,
+               micro_batches=n, master=asked.master_weights,
+               **{name: getattr(asked, name) for name in same})  # fmt: skip
 
 
 def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:

@@ -34,6 +34,7 @@ def check_model(spec: ModelSpec) -> None:
     _check_ends(spec)
     _check_patterns(spec, stack)
     _check_mixer(spec, stack)
+    _check_experts(stack)
     _check_window(spec, stack)
     _check_mixture(spec, stack)
     if spec.has_encoder and stack.norms.placement in ("parallel", "parallel_two"):
@@ -128,6 +129,16 @@ def short(letters: str) -> str:
     ('RRRA', 'RRRRRRRRRRRRRRRRRRRRRRRR...')
     """
     return letters if len(letters) <= 24 else letters[:24] + "..."
+
+
+def _check_experts(stack: Stack) -> None:
+    """Experts have no factors of their own: those of the feed-forward would be passed over."""
+    part = stack.feed_forward
+    if stack.mixture is None or part is None:
+        return
+    for name, value in (("gate_scale", part.gate_scale), ("ffn_scale", part.scale)):
+        if value != 1.0:
+            raise SpecError(name, "has no meaning for experts", value, "leave it out")
 
 
 def _check_mixer(spec: ModelSpec, stack: Stack) -> None:

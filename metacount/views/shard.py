@@ -129,7 +129,18 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[str]:
         rows.append(("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "",
                      units.gib(n)))  # fmt: skip
     heads = ("phase", f"rank {rank} with others", "group", "tensor", "times", "sends")
-    return [*table(heads, rows, "<<<>>>"), *_legend(kind)]
+    return [*table(heads, rows, "<<<>>>"), *_legend(kind), *_between(kind, job)]
+
+
+def _between(kind: Kind, job: Job) -> list[str]:
+    """What leaves a machine."""
+    if job.mesh.world <= job.per_machine:
+        return []
+    found = {group: n for group, n in kind.sent_between_machines().items() if n}
+    said = ", ".join(f"{units.gib(n)} of {group}" for group, n in found.items()) or "nothing"
+    text = (f"with {job.per_machine} ranks in each machine, the rank that sends most between "
+            f"machines sends there {said}")  # fmt: skip
+    return paragraph("links", text, columns())
 
 
 def _legend(kind: Kind) -> list[str]:

@@ -150,6 +150,18 @@ def unsent(*args: Any, sent: bool) -> Any:
     return rows_kept(*args)
 
 
+def test_what_leaves_a_machine_is_counted() -> None:
+    found = metacount.shard("llama-7b", "dp=4,tp=8", train=True, formula=True).largest
+    sent, between = found.sent(), found.sent_between_machines()
+    assert between == {"dp": sent["dp"], "tp": 0}  # each tp group is one machine of eight
+    wide = metacount.shard("llama-7b", "dp=4,tp=8", train=True, formula=True, per_machine=4)
+    assert wide.largest.sent_between_machines() == sent
+    experts = metacount.shard("mixtral-8x7b", "dp=16,ep=8", train=True, formula=True, per_machine=2)
+    for each in experts.largest.collectives:
+        if each.kind == "all-to-all":  # to seven others, of which one is near
+            assert each.sent_between_machines * 7 == each.sent * 6
+
+
 PLANTED = {
     "a piece is rounded down": (sharding, "piece", lambda n, degree, index: n // degree),
     "no padding": (traffic, "gathered_values", sharding.cut_values),

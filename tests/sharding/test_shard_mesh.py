@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metacount.errors import InputError
+from metacount.sharding.links import Span, span
 from metacount.sharding.mesh import Mesh, breaks, kinds, parse_mesh, ranges, stage_layers
 
 
@@ -79,3 +80,26 @@ def test_breaks_are_where_the_pieces_change() -> None:
             held = [max(0, min(each, size - each * i)) for i in range(degree)]
             changes = [0] + [i for i in range(1, degree) if held[i] != held[i - 1]]
             assert set(changes) <= set(breaks([size], degree))
+
+
+def test_groups_on_machines_are_those_that_are_counted_rank_by_rank() -> None:
+    for mesh in ("dp=4,tp=8", "dp=4,tp=6", "dp=3,tp=2,pp=4", "dp=8,tp=2,ep=4", "dp=16,ep=8,pp=2"):
+        made = parse_mesh(mesh)
+        places = [made.place(rank) for rank in range(made.world)]
+        alike = {
+            "tp": lambda p: (p.stage, p.shard), "dp": lambda p: (p.stage, p.tensor),
+            "ep": lambda p: (p.stage, p.copy), "copies": lambda p: (p.stage, p.expert),
+        }  # fmt: skip
+        for group, key in alike.items():
+            for per_machine in (1, 2, 3, 8, 100):
+                groups: dict[object, list[int]] = {}
+                for place in places:
+                    groups.setdefault(key(place), []).append(place.rank // per_machine)
+                machines = max(len(set(found)) for found in groups.values())
+                outside = max(len(found) - found.count(one)
+                              for found in groups.values() for one in found)  # fmt: skip
+                assert span(made, group, per_machine) == Span(machines=machines, outside=outside)
+        ahead = [(p.rank, p.rank + made.stage_ranks) for p in places if p.stage + 1 < made.pp]
+        if ahead:
+            crosses = max(len({a // 8, b // 8}) for a, b in ahead)
+            assert span(made, "pp", 8).machines == crosses
