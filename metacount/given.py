@@ -27,12 +27,16 @@ class Source:
 
 @frozen
 class TransformersOnly:
-    """A model without a spec of ours, which transformers may build; `problem` says why."""
+    """A model without a spec of ours, which transformers may build; `problem` says why.
+
+    `entry` is None when it came from a file.
+    """
 
     id: str
     name: str
     source: Source
     problem: str
+    entry: CatalogEntry | None = None
 
 
 @frozen

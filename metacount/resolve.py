@@ -144,6 +144,11 @@ def _find(argument: str) -> Model | TransformersOnly:
     name = argument.lower()
     if name in catalog.ids():
         entry = catalog.entry(name)
+        if entry.config is not None:
+            problem = (entry.not_expressible or "").rstrip(".")
+            return TransformersOnly(id=entry.id, name=entry.name, entry=entry,
+                                    source=Source(config=entry.config),
+                                    problem=problem[:1].lower() + problem[1:])  # fmt: skip
         return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
     if name.startswith("type:"):
         model_type = argument[len("type:") :]

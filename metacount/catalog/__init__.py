@@ -72,6 +72,7 @@ class CatalogEntry:
     family: str
     sizes: tuple[tuple[str, Any], ...] | None
     not_expressible: str | None
+    config: dict[str, Any] | None  # for transformers, of a model that no spec expresses
     published: Published
     explanation: str | None
     stored_checkpoint: StoredCheckpoint | None
@@ -84,7 +85,7 @@ class CatalogEntry:
     def spec(self) -> ModelSpec:
         """The model as a checked `ModelSpec`; `NotExpressible` says why where there is none."""
         if self.sizes is None:
-            raise NotExpressible("model", "is in the catalog but cannot be built", self.id,
+            raise NotExpressible("model", "is in the catalog, but has no spec", self.id,
                                  self.not_expressible or "its spec is missing")  # fmt: skip
         return ModelSpec.from_dict(dict(self.sizes))
 
@@ -176,6 +177,7 @@ def _entry(data: Json) -> CatalogEntry:
         family=data["family"],
         sizes=None if sizes is None else tuple(sizes.items()),
         not_expressible=data.get("not_expressible"),
+        config=data.get("config"),
         published=Published(**data["published"]),
         explanation=data["explanation"],
         stored_checkpoint=None if stored is None else StoredCheckpoint(**stored),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from metacount import units
+from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
 from metacount.views.layout import bold, columns, paragraph, table
+from metacount.views.models import compared
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -69,7 +71,16 @@ def measured_text(
         [
             *paragraph("warning", f"no formula: {model.problem}", width),
             *(line for note in notes for line in paragraph("note   ", note, width)),
+            *_published(model, total, width),
             *paragraph("counted", f"by {said.detail}", width),
         ],
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _published(model: TransformersOnly, total: int | None, width: int) -> list[str]:
+    """The published count beside the measured one, of a model of the catalog."""
+    if model.entry is None or total is None:
+        return []
+    said = compared(compare_published(model.entry, total), model.entry)
+    return paragraph("published", said, width)

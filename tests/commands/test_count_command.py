@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from command_line import assert_readable, number, refused, run, run_json
+from command_line import assert_readable, number, run, run_json
 from miniatures import TINY_PARAMS
 
 from metacount import catalog
@@ -98,12 +98,11 @@ def test_huge_workloads_are_exact_and_quick(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("name", catalog.ids())
-def test_every_model_of_the_catalog_is_counted_or_refused(
+def test_every_model_of_the_catalog_with_a_spec_is_counted(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     if catalog.entry(name).sizes is None:
-        assert "is in the catalog but cannot be built" in refused(capsys, "count", name)
-        return
+        return  # counted by transformers: tests/huggingface/test_catalog_configs.py
     data = run_json(capsys, "count", name)
     assert sum(data["by_role"].values()) == data["params"]
     lines = run(capsys, "count", name).splitlines()

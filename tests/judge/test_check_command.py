@@ -97,7 +97,7 @@ def test_no_line_is_too_wide(
         (("(d - 4096)**-1", "llama-7b"), "divides by zero at the sizes of the model"),
         (("d", "llama-7b", "--timeout", "0"), "must be seconds, more than 0"),
         (("d", "llama-7b", "--timeout", "nan"), "must be seconds, more than 0"),
-        (("d", "llama4-maverick"), "cannot be built"),
+        (("d", "llama4-maverick"), "has no spec, so there is no formula"),
         (("d", "no-such-model"), "is not in the catalog"),
         (("d", "type:zamba"), "has no spec, so there is no formula"),
     ],

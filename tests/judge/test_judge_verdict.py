@@ -149,7 +149,7 @@ def test_a_spec_or_a_model_will_do() -> None:
         ("head_dim", "deepseek-v3", "has no head_dim .* it has v_head_dim"),
         ("intermediate_size", "deepseek-v3", "could be d_ff or d_ff_expert: deepseek-v3 has both"),
         ("n_windowed_layers", "llama-7b", "in llama-7b no pattern says which are blocks that "),
-        ("d", "llama4-scout", "cannot be built"),
+        ("d", "llama4-scout", "has no spec, so there is no formula"),
         ("d", "no-such-model", "is not in the catalog"),
     ],
 )  # fmt: skip
