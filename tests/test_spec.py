@@ -206,6 +206,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"ffn_pattern": "FN"}, "ffn_pattern with N must name the layers of experts: got 'FN'; "),
     (DENSE, {"activation": "gelu", "gated": False, "gate_scale": 0.5},
      "gate_scale belongs to a gated feed-forward: got 0.5; set gated, or leave gate_scale out"),
+    (MOE, {"ffn_scale": 0.5}, "ffn_scale has no meaning for experts: got 0.5; leave it out"),
+    (MOE, {"gate_scale": 0.5}, "gate_scale has no meaning for experts: got 0.5; leave it out"),
     (DELTA, {"n_linear_k_heads": 8}, "n_linear_k_heads must be at most n_linear_v_heads = 6: got"),
     (DELTA, {"n_linear_k_heads": 4}, "n_linear_k_heads must divide n_linear_v_heads: 6 % 4 = 2: "),
     (DELTA, {"linear_chunk_size": 0}, "linear_chunk_size must be at least 1: got 0; choose 1 to "),
