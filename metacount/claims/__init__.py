@@ -55,6 +55,7 @@ JUDGES = {
     "selected_work": "sizes",
     "selected_cache": "sizes",
     "token_cost": "compared",
+    "same_at_length": "compared",
     "expert_shares": "spread",
     "part_formula": "algebra",
     "dense_flops": "compared",

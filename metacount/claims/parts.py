@@ -100,6 +100,11 @@ def _width_norms(spec: ModelSpec) -> Dim:
     return (spec.n_layers * norm.norms_per_block(spec.norm_placement) + last) * each
 
 
+def _cache_of_every_layer(spec: ModelSpec) -> Dim:
+    """Values of a token, were every block one of those with attention; 0 for an encoder."""
+    return 0 if spec.kind == "encoder" else spec.n_layers * block.kv_cache_values(spec)
+
+
 def _state_values(spec: ModelSpec) -> Dim:
     """Values of the states of all layers, of one sequence of any length; 0 where none has one."""
     mixer = mixer_of(spec.last_stack.recurrent)
@@ -158,6 +163,10 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
     "active_params": model.active_params,
     "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
     "cache_values": lambda spec: model.kv_cache_bytes_per_token(spec, bytes_per_value=1),
+    "cache_of_every_layer": _cache_of_every_layer,
+    "cache_saved": lambda spec: (
+        _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
+    ),
     "state_values": _state_values,
 }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GLUE = "\0"
 # a letter of the legend beside a sign of a formula: not the s of "one's"
-NAME = r"[A-Za-z](?:_[a-z]+)?\b"
+NAME = r"[A-Za-z](?:_[a-z]+)?(?![A-Za-z0-9_])"
 LETTER = re.compile(rf"(?<![\w']){NAME}(?=[·²)]| [-+=/] )|(?<=[·(]){NAME}")
 INDENT = "  "
 
@@ -117,7 +117,7 @@ def verdict_text(verdict: Verdict) -> str:
     claim, lang = verdict.claim, verdict.lang
     width = min(columns(), WIDEST_TEXT)
     topic = f"({claim.topic})" if lang == "en" else _topic(claim.topic, lang)
-    lines = [f"{bold(claim.id)}  {topic}", *wrapped(verdict.statement, width), ""]
+    lines = [f"{bold(claim.id)}  {topic}", *prose(verdict.statement, width), ""]
     stated = claim.stated
     if isinstance(stated, dict):
         fields = stated.keys() <= FIELDS.keys()  # a field's name is no word

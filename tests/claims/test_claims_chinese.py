@@ -33,8 +33,9 @@ NAME = re.compile(r"\{(\w+)\}")
 NAMES = {
     "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "GPT", "LLaMA",
     "LayerNorm", "MLA", "Mistral", "Mixtral", "MoE", "QK", "Qwen", "ReLU", "RMSNorm", "RoPE",
-    "Adam", "Bamba", "Codestral", "Jamba", "Korthikanti", "LoRA", "Mamba", "Math", "Playbook",
-    "SGD", "Scale", "SiLU", "Sublayer", "SwiGLU", "Swish", "Transformer", "Norm", "PE", "Ultra",
+    "Adam", "Bamba", "Codestral", "Jamba", "Kimi", "Korthikanti", "Linear", "LoRA", "Mamba", "Math",
+    "Next", "Norm", "PE", "Playbook", "SGD", "Scale", "SiLU", "Sublayer", "SwiGLU", "Swish",
+    "Transformer", "Ultra",
 }  # fmt: skip
 TERMS = {
     "softmax", "sigmoid", "logit", "logits", "top", "norm", "pre", "sandwich",

@@ -36,7 +36,7 @@ def test_the_list_fits_and_ends_with_the_counts(
     assert [line for line in lines if line.isupper() and not line.startswith(" ")] == [
         topic.upper() for topic in TOPICS
     ]
-    assert "96 statements: 47 right, 21 conditional, 28 wrong" in lines
+    assert "102 statements: 50 right, 21 conditional, 31 wrong" in lines
     for claim in claims():
         assert f"  {claim.id}" in lines
 
@@ -48,6 +48,15 @@ def test_whole_computations_fit(
     monkeypatch.setenv("COLUMNS", width)
     lines = run(capsys, *(claim.id for claim in claims())).splitlines()
     assert [line for line in lines if len(line) > int(width)] == []
+
+
+def test_a_squared_letter_is_explained_and_a_percent_sign_stays_with_its_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run(capsys, "minimax-state")
+    assert "d_l²·h_l" in text and "d_l width of one of its keys and values" in text
+    assert "75 % smaller than with MLA in every layer." in run(capsys, "kimi-linear-cache-75")
 
 
 def test_one_claim_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,8 @@ SENTENCES = [(id, n) for id, claim in ALL.items() for n in range(len(claim.expla
 
 # Digits in prose that are not put in when it is printed. Each is either part of a name, or a
 # coefficient or an exponent of a formula that a condition of the sentence compares.
-NAMES = ("Qwen3-4B", "Qwen3-0.6B", "LLaMA-7B", "T5 11B", "Mistral 7B", "DeepSeek-V3", "float32")
+NAMES = ("Qwen3-4B", "Qwen3-0.6B", "LLaMA-7B", "T5 11B", "Mistral 7B", "DeepSeek-V3", "float32",
+         "Qwen3-Next")  # fmt: skip
 FORMULAS = {
     "8·d²": "8*d_model**2",
     "4·d²": "4*d_model**2",

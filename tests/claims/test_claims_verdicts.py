@@ -12,6 +12,7 @@ from changed_claims import ALL, changed, with_options
 from metacount.claims import DATA, JUDGES, TOPICS, claims, judge_claim, needs_torch
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
 from metacount.claims.labels import parse
+from metacount.errors import SpecError
 
 # id -> verdict, and the correct number where there is one
 NUMBERS: dict[str, tuple[str, int]] = {
@@ -47,6 +48,11 @@ NUMBERS: dict[str, tuple[str, int]] = {
     "codestral-mamba-state": (RIGHT, 64 * (128 * 64 * 128 + 4 * (128 * 64 + 2 * 8 * 128))),
     "jamba-cache": (RIGHT, 4 * 2 * 8 * 128),
     "bamba-attention-layers": (RIGHT, 3 * 2 * 8 * 128),
+    # 12 of 48 layers attend, a key and a value of 256 in each of 2 heads
+    "qwen3-next-no-cache": (WRONG, 12 * 2 * 2 * 256),
+    # 70 of 80 layers keep a state, of 128 by 128 in each of 64 heads; 10 attend, 2·8·128 each:
+    # 70·64·128·128 / (10·2·8·128) = 3584
+    "minimax-state": (RIGHT, 70 * 64 * 128 * 128),
     "swiglu-eight-thirds": (RIGHT, 43 * 256),  # 32768/3 = 10922.67; 42·256 = 10752 is less
     "mixtral-expert": (RIGHT, 3 * 4096 * 14336),
     "mixtral-expert-is-llama-ffn": (WRONG, 3 * 4096 * 14336),
@@ -81,6 +87,23 @@ NUMBERS: dict[str, tuple[str, int]] = {
     ),
 }
 
+# Mamba-2 2.7B, a layer: x and z of 80·64, B and C of 128, 80 steps; out; the state [80·64, 128]
+# read with C; a filter of 4 over 80·64 + 2·128 channels at 2 positions
+MAMBA_LAYER = 2560 * (2 * 5120 + 2 * 128 + 80) + 5120 * 2560 + 5120 * 128 + 2 * 4 * (5120 + 2 * 128)
+MAMBA_TOKEN = 2 * (64 * MAMBA_LAYER + 50288 * 2560)
+
+# Qwen3-Next: 12 layers, 16 heads of 256, a score and a weighted value for each position
+NEXT_POSITION = 2 * 12 * 16 * (256 + 256)
+# all 48 layers: a router of 512, 10 experts and a shared one of 3·2048·512, its gate
+NEXT_MOE = 48 * (512 * 2048 + (10 + 1) * 3 * 2048 * 512 + 2048)
+# 36 layers: q and k of 16·128, v, gate and output of 32·128, two rates of 32, and a filter of 4
+# over the channels of q, k and v at 2 positions; the recurrence is computed without matrix products
+NEXT_LINEAR = 36 * (2048 * (2 * 2048 + 3 * 4096 + 2 * 32) + 2 * 4 * (2 * 2048 + 4096))
+# 12 layers: q, gate and output of 16·256, k and v of 2·256
+NEXT_ATTENTION = 12 * 2048 * (3 * 4096 + 2 * 512)
+# a token that attends to itself, with the head of 151,936
+NEXT_TOKEN = 2 * (NEXT_MOE + NEXT_LINEAR + NEXT_ATTENTION + 151936 * 2048) + NEXT_POSITION
+
 # id -> verdict, and what the correct value has to say, by hand
 SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     # 2,097,152 and 1,048,576 of 3,147,776
@@ -96,6 +119,15 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "indexed-attention-linear": (WRONG, ("1,330,929,582,735,360", "8,875,341,049,233,408")),
     # 512 + 64 + 128
     "indexed-cache-smaller": (WRONG, ("704 against 576",)),
+    # 7 of 27 layers are MLA, 20 are not: 20/27 = 0.7407
+    "kimi-linear-cache-75": (WRONG, ("74.07 %",)),
+    "mamba2-decode": (RIGHT, (f"{MAMBA_TOKEN:,} from 1 on",)),
+    "qwen3-next-decode": (
+        WRONG,
+        (f"{NEXT_TOKEN:,} at 1,", f"{NEXT_TOKEN + 131_071 * NEXT_POSITION:,} at 131,072"),
+    ),
+    # 8 of 26 layers attend, to themselves and 2,047 before: 2·256 values of each
+    "recurrentgemma-cache-bounded": (RIGHT, (f"{8 * 2047 * 2 * 256:,} from 2,048 on",)),
     "deepseek-moe-16-experts": (WRONG, ("n_experts 64", "top_k 6")),
     "all-moe-k2": (WRONG, ("Mixtral 8x7B 2", "DeepSeekMoE 16B 6", "V2 236B 6", "V3 671B 8")),
     "v2-162-experts": (CONDITIONAL, ("160", "162")),
@@ -187,7 +219,7 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def test_no_claim_is_without_a_test() -> None:
     assert sorted(ALL) == sorted([*NUMBERS, *SAID])
-    assert len(ALL) == len(claims()) == 96
+    assert len(ALL) == len(claims()) == 102
     assert not NUMBERS.keys() & SAID.keys()
 
 
@@ -308,7 +340,17 @@ def test_an_explained_difference_is_checked() -> None:
         ("rmsnorm-sum", {"of": "mean"}, RIGHT),
         ("layernorm-gamma-beta", {"scale": "weight", "shift": "bias"}, RIGHT),
         ("mixtral-total", {"because": ["n_experts == 9"]}, WRONG),
+        ("minimax-state", {"because": ["state_values() == 3585*cache_values()"]}, WRONG),
         ("swiglu-eight-thirds", {"within": "0.1 %"}, WRONG),
+        # a token that has read 2,046 needs them all, the next one no more than 2,047
+        ("recurrentgemma-cache-bounded", {"from": 2047}, RIGHT),
+        ("recurrentgemma-cache-bounded", {"from": 2046}, WRONG),
+        ("recurrentgemma-cache-bounded", {"from": 1, "to": 2}, WRONG),
+        ("recurrentgemma-cache-bounded", {"set": {"window": 2049}}, RIGHT),
+        ("recurrentgemma-cache-bounded", {"set": {"window": 2050}}, WRONG),
+        ("recurrentgemma-cache-bounded", {"of": "decode_flops"}, RIGHT),
+        ("recurrentgemma-cache-bounded", {"of": "decode_flops", "from": 2047}, WRONG),
+        ("qwen3-next-decode", {"of": "kept_values"}, WRONG),
         # then the rest alone decides, which is under 5 % in some
         ("shares-70-25-5", {"about": "60 %"}, CONDITIONAL),
         ("sandwich-norm", {"placement": "post_branch"}, WRONG),
@@ -338,6 +380,51 @@ def test_an_explained_difference_is_checked() -> None:
 )
 def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdict: str) -> None:
     assert judge_claim(with_options(id, **options)).verdict == verdict
+
+
+def test_a_state_beside_a_cache() -> None:
+    # Qwen3-Next: 36 layers of 32·128·128 and 4 inputs of 2·16·128 + 32·128 channels; 12 of 2·2·256
+    state, cache = 36 * (32 * 128 * 128 + 4 * (2 * 16 * 128 + 32 * 128)), 12 * 2 * 2 * 256
+    assert state == 1_632 * cache
+    reason = judge_claim("qwen3-next-no-cache").reason
+    assert f"keep {state:,} values of state" in reason and "as many as 1,632 tokens" in reason
+    # Kimi Linear: 20 layers of 32·128·128 and 4 inputs of 3·32·128 channels; 7 of 512 + 64
+    state, each = 20 * (32 * 128 * 128 + 4 * 3 * 32 * 128), 512 + 64
+    assert state + 995 * 7 * each > 995 * 27 * each and state + 996 * 7 * each < 996 * 27 * each
+    told = judge_claim("kimi-linear-cache-75")
+    assert f"{state:,} values at any length" in told.reason and "up to 995 tokens" in told.reason
+    assert told.computation == (f"KV cache saving: {20 * each:,} / {27 * each:,} = 74.07 %",)
+    # MiniMax-Text-01: a million tokens of 10·2·8·128 values, 70 states of 64·128·128
+    assert 279 < 10**6 * 10 * 2 * 8 * 128 / (70 * 64 * 128 * 128) < 280
+    assert (
+        "1,000,000 tokens the cache has more than 279 times" in judge_claim("minimax-state").reason
+    )
+    # RecurrentGemma: 18 layers of 2560 channels, a value and 3 inputs of the filter in each
+    reason = judge_claim("recurrentgemma-cache-bounded").reason
+    assert f"The state of the other layers, {18 * 2560 * (1 + 3):,} values" in reason
+
+
+def test_what_a_context_adds_to_a_token() -> None:
+    judged = judge_claim("qwen3-next-decode")
+    assert judged.computation[-1] == f"n further tokens add {NEXT_POSITION:,}·n"
+    assert f"The 12 layers that attend take {NEXT_POSITION:,} FLOPs" in judged.reason
+    assert 4 * NEXT_TOKEN < NEXT_TOKEN + 131_071 * NEXT_POSITION < 5 * NEXT_TOKEN
+    assert "more than 4 times" in judged.reason
+    # of Mistral 7B's 32 layers with a window of 4096, 2·2·32·128 each, and the last that is seen
+    windowed = judge_claim(changed("qwen3-next-decode", model="mistral-7b"))
+    assert windowed.verdict == WRONG
+    assert windowed.computation[-1].startswith(f"n further tokens add {32 * 4 * 32 * 128}·")
+    assert "that attend take" not in windowed.reason
+    assert judge_claim("mamba2-decode").computation[-1] == "n further tokens add 0"
+    nothing = judge_claim(with_options("mamba2-decode", of="kept_values"))
+    assert (nothing.verdict, nothing.correct) == (RIGHT, "0 from 1 on")
+
+
+@pytest.mark.parametrize("lengths", [(0, 2), (2, 2), (3, 2), (-1, 2)])
+def test_a_longer_length_comes_second(lengths: tuple[int, int]) -> None:
+    start, end = lengths
+    with pytest.raises(SpecError, match="the second length is the longer one"):
+        judge_claim(with_options("mamba2-decode", **{"from": start, "to": end}))
 
 
 def test_the_data_says_no_verdict() -> None:
