@@ -32,7 +32,9 @@ TINY_PARAMS = 2 * 1313 + 3 * (832 + 663 + 26) + 13
 
 def miniature(spec: ModelSpec) -> ModelSpec:
     """`spec` with its structure kept and every size replaced."""
-    sizes: dict[str, Any] = {"d_model": 13, "n_layers": 5, "n_heads": 6}
+    sizes: dict[str, Any] = {"d_model": 13, "n_layers": 5}
+    if spec.attention != "none":
+        sizes["n_heads"] = 6
     if spec.vocab_size is not None:
         sizes["vocab_size"] = 101
     if spec.has_encoder:
@@ -43,11 +45,14 @@ def miniature(spec: ModelSpec) -> ModelSpec:
         sizes["head_dim"] = 10 if spec.position == "rope" else 5
         if spec.rotary_dim is not None:
             sizes["rotary_dim"] = 4
-    else:
+    elif spec.attention == "mla":
         sizes |= {"kv_lora_rank": 19, "qk_nope_head_dim": 7, "qk_rope_head_dim": 4}
         sizes |= {"v_head_dim": 3, "q_lora_rank": None if spec.q_lora_rank is None else 23}
     if spec.window is not None:
         sizes["window"] = 4
+    if spec.index_top_k is not None:
+        sizes |= {"index_top_k": 3, "n_index_heads": 5, "index_head_dim": 8}
+    sizes |= _recurrent(spec)
     if spec.d_ff is not None:
         sizes["d_ff"] = 17
     if spec.is_moe:
@@ -82,3 +87,21 @@ def assert_full(witness: Witness, silent: set[str]) -> None:
         assert (parts is None) == (figure is None) == (name in silent), (witness.name, name)
         if parts is not None:
             assert sum(parts.values()) == figure and len([n for n in parts.values() if n]) > 1
+
+
+def _recurrent(spec: ModelSpec) -> dict[str, Any]:
+    """Sizes of a mixer with a state; chunks are shorter than the workload."""
+    sizes: dict[str, Any] = {
+        "none": {},
+        "mamba": {"d_ssm": 11, "ssm_state_dim": 5, "dt_rank": 3, "conv_kernel": 4},
+        "mamba2": {"n_ssm_heads": 6, "ssm_head_dim": 5, "ssm_state_dim": 7, "ssm_chunk_size": 4,
+                   "n_ssm_groups": 1 if spec.n_ssm_groups == 1 else 3, "conv_kernel": 3},
+        "gated_delta": {"n_linear_k_heads": 3, "n_linear_v_heads": 6, "linear_k_head_dim": 7,
+                        "linear_v_head_dim": 5, "linear_chunk_size": 4, "conv_kernel": 3},
+        "kimi_delta": {"n_linear_heads": 3, "linear_head_dim": 7, "linear_chunk_size": 4,
+                       "conv_kernel": 3},
+        "lightning": {"n_linear_heads": 3, "linear_head_dim": 7, "linear_chunk_size": 4},
+        "short_conv": {"conv_kernel": 4},
+        "rg_lru": {"lru_width": 15, "n_lru_blocks": 5, "conv_kernel": 3},
+    }[spec.recurrent]  # fmt: skip
+    return sizes

@@ -20,6 +20,7 @@ from metacount.measure.ours.roles import ROLE_OF
 from metacount.measure.ours.tree import Node, module_tree
 from metacount.measure.roles import UnclaimedTensor
 from metacount.modules.attention import Visibility
+from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
@@ -184,3 +185,35 @@ def test_the_tree_folds_identical_blocks_only() -> None:
     (stack,) = (child for child in tree.children if child.name == "decoder")
     (layers,) = (child for child in stack.children if child.name == "layers")
     assert [(child.name, child.count) for child in layers.children] == [("0-2", 3), ("3-60", 58)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("gpt3-175b", 1),
+        ("jamba-1.5-mini", 3),  # Mamba with a feed-forward or experts, attention
+        ("mamba2-130m", 1),
+        ("qwen3-next-80b-a3b", 2),
+        ("nemotron-h-8b", 3),
+    ],
+)
+def test_blocks_that_are_alike_run_once(
+    name: str, kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each of four forwards: over 8 tokens, over 1, over 7, and one token more."""
+    ran: list[str] = []
+    forward = Block.forward
+
+    def noted(self: Block, *args: Any, **kwargs: Any) -> Any:
+        ran.append(self.kind)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Block, "forward", noted)
+    model, run = build(catalog.entry(name).spec()), Workload(seq_len=8)
+    once = measure_forward(model, run)
+    assert (len(ran), len(set(ran))) == (4 * kinds, kinds)
+    monkeypatch.setattr(reference_flops, "_once", lambda block, *_: forward.__get__(block))
+    each = measure_forward(model, run)
+    assert (once.prefill, once.decode) == (each.prefill, each.decode)
+    assert once.kv_cache_bytes == each.kv_cache_bytes
+    assert [t.shape for t in once.states] == [t.shape for t in each.states]

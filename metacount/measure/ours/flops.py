@@ -16,7 +16,7 @@ from metacount.measure.roles import ROLES
 from metacount.measure.torch_private import unwatched
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
-from metacount.modules.cache import LayerCache
+from metacount.modules.cache import LayerCache, StateCache
 from metacount.modules.indexer import IndexScores
 from metacount.modules.position import RelativeScores
 
@@ -117,6 +117,7 @@ class _Replay:
     cost: Cost
     out: Tensor
     cached: tuple[tuple[tuple[Tensor, ...], int], ...]  # tensors kept, positions added
+    states: tuple[tuple[dict[str, Tensor], int], ...]  # the same of mixers with a state
 
 
 def _once(block: Block, counter: ReferenceCounter, record: dict[Any, _Replay]) -> Any:
@@ -129,29 +130,40 @@ def _once(block: Block, counter: ReferenceCounter, record: dict[Any, _Replay]) -
 
     def run(x_BSD: Tensor, visibility: Visibility, **rest: Any) -> Tensor:
         caches = [c for c in rest.values() if isinstance(c, LayerCache)]
+        states = [c for c in rest.values() if isinstance(c, StateCache)]
         if not x_BSD.is_meta:
             return forward(block, x_BSD, visibility, **rest)
         given = tuple(
             (name, tuple(value.shape)) if isinstance(value, Tensor) else (name, value)
             for name, value in sorted(rest.items())
-            if not isinstance(value, LayerCache)
+            if not isinstance(value, LayerCache | StateCache)
         )
         held = tuple((c.keep, c.length, tuple(t.shape for t in c.tensors)) for c in caches)
+        read = tuple(
+            (c.length, tuple((name, t.shape) for name, t in sorted(c.states.items())))
+            for c in states
+        )
         shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
         key = counter.hashable(
-            (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held)
+            (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held, read)
         )
         replay = record.get(key)
         if replay is None:
-            lengths = [c.length for c in caches]
+            before, read_before = [c.length for c in caches], [c.length for c in states]
             out, cost = counter.spent_in(lambda: forward(block, x_BSD, visibility, **rest))
-            cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, lengths, strict=True))
-            record[key] = _Replay(ran=block, cost=cost, out=out, cached=cached)
+            cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, before, strict=True))
+            kept = tuple(
+                ({**c.states}, c.length - n) for c, n in zip(states, read_before, strict=True)
+            )
+            record[key] = _Replay(ran=block, cost=cost, out=out, cached=cached, states=kept)
             return out
         counter.replay(replay.cost, replay.ran, block)
         for cache, (tensors, added) in zip(caches, replay.cached, strict=True):
             cache.tensors = tuple(torch.empty_like(t) for t in tensors)
             cache.length += added
+        for state, (by_name, added) in zip(states, replay.states, strict=True):
+            state.states = {name: torch.empty_like(t) for name, t in by_name.items()}
+            state.length += added
         return replay.out
 
     return run
