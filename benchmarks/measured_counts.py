@@ -90,6 +90,127 @@ def mixture(s: Sizes, experts: str = "num_experts") -> dict[str, Any]:
             "moe_intermediate_size": s["d_ff_expert"]}  # fmt: skip
 
 
+def letters(s: Sizes, name: str) -> str:
+    """A pattern of layers, written out."""
+    pattern: str = s.get(name, "F" if name == "ffn_pattern" else "A")
+    return "".join(pattern[i % len(pattern)] for i in range(s["n_layers"]))
+
+
+def layers(s: Sizes, **words: str) -> list[str]:
+    """A word for each layer, by the letter of its mixer."""
+    return [words[letter] for letter in letters(s, "mixer_pattern")]
+
+
+def mamba(s: Sizes) -> dict[str, Any]:
+    return {"hidden_size": s["d_model"], "intermediate_size": s["d_ssm"],
+            "state_size": s["ssm_state_dim"], "num_hidden_layers": s["n_layers"],
+            "conv_kernel": s["conv_kernel"], "time_step_rank": s["dt_rank"],
+            "expand": s["d_ssm"] // s["d_model"], "vocab_size": s["vocab_size"],
+            "tie_word_embeddings": s.get("tie_embeddings", False), "pad_token_id": 0}  # fmt: skip
+
+
+def mamba2(s: Sizes) -> dict[str, Any]:
+    width = s["n_ssm_heads"] * s["ssm_head_dim"]
+    return {"hidden_size": s["d_model"], "num_hidden_layers": s["n_layers"],
+            "state_size": s["ssm_state_dim"], "conv_kernel": s["conv_kernel"],
+            "expand": width // s["d_model"], "num_heads": s["n_ssm_heads"],
+            "head_dim": s["ssm_head_dim"], "n_groups": s.get("n_ssm_groups", 1),
+            "vocab_size": s["vocab_size"], "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0,
+            "tie_word_embeddings": s.get("tie_embeddings", False)}  # fmt: skip
+
+
+def bamba(s: Sizes) -> dict[str, Any]:
+    width = s["n_ssm_heads"] * s["ssm_head_dim"]
+    attends = [i for i, letter in enumerate(letters(s, "mixer_pattern")) if letter == "A"]
+    return {**without(common(s), "head_dim"), "attn_layer_indices": attends,
+            "mamba_n_heads": s["n_ssm_heads"], "mamba_d_head": s["ssm_head_dim"],
+            "mamba_n_groups": s.get("n_ssm_groups", 1), "mamba_d_state": s["ssm_state_dim"],
+            "mamba_d_conv": s["conv_kernel"], "mamba_expand": width // s["d_model"]}  # fmt: skip
+
+
+def jamba(s: Sizes) -> dict[str, Any]:
+    mixers, ffns = letters(s, "mixer_pattern"), letters(s, "ffn_pattern")
+    return {**without(common(s), "head_dim"), "intermediate_size": s["d_ff_expert"],
+            "num_experts": s["n_experts"], "num_experts_per_tok": s["top_k"],
+            "attn_layer_offset": mixers.index("A"), "attn_layer_period": len(s["mixer_pattern"]),
+            "expert_layer_offset": ffns.index("E"), "expert_layer_period": len(s["ffn_pattern"]),
+            "mamba_d_state": s["ssm_state_dim"], "mamba_d_conv": s["conv_kernel"],
+            "mamba_expand": s["d_ssm"] // s["d_model"], "mamba_dt_rank": s["dt_rank"],
+            "use_mamba_kernels": False}  # fmt: skip
+
+
+def kimi_linear(s: Sizes) -> dict[str, Any]:
+    heads = {"num_heads": s["n_linear_heads"], "head_dim": s["linear_head_dim"],
+             "short_conv_kernel_size": s["conv_kernel"]}  # fmt: skip
+    kinds = letters(s, "mixer_pattern")
+    of = {"kda_layers": "R", "full_attn_layers": "A"}
+    chosen = {
+        key: [i + 1 for i, x in enumerate(kinds) if x == letter] for key, letter in of.items()
+    }
+    return {
+        **without(common(s), "head_dim"), "num_key_value_heads": s["n_heads"],
+        **{name: s[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+                                      "v_head_dim")},
+        "q_lora_rank": s.get("q_lora_rank"), "linear_attn_config": {
+            **heads, "kda_layers": linear, "full_attn_layers": full},
+        "num_experts": s["n_experts"], "num_experts_per_token": s["top_k"],
+        "num_shared_experts": s["n_shared_experts"], "moe_intermediate_size": s["d_ff_expert"],
+        "first_k_dense_replace": s["n_dense_layers"],
+    }  # fmt: skip
+
+
+def lfm2(s: Sizes) -> dict[str, Any]:
+    return {**without(common(s), "head_dim"), "conv_L_cache": s["conv_kernel"],
+            "block_auto_adjust_ff_dim": False,
+            "layer_types": layers(s, A="full_attention", R="conv")}  # fmt: skip
+
+
+def lfm2_moe(s: Sizes) -> dict[str, Any]:
+    return {**without(lfm2(s), "block_auto_adjust_ff_dim"), "num_experts": s["n_experts"],
+            "num_experts_per_tok": s["top_k"], "moe_intermediate_size": s["d_ff_expert"],
+            "num_dense_layers": s["n_dense_layers"]}  # fmt: skip
+
+
+def minimax(s: Sizes) -> dict[str, Any]:
+    return {**mixture(s, "num_local_experts"), "intermediate_size": s["d_ff_expert"],
+            "layer_types": layers(s, A="full_attention", R="linear_attention")}  # fmt: skip
+
+
+def nemotron_h(s: Sizes) -> dict[str, Any]:
+    kinds = zip(letters(s, "mixer_pattern"), letters(s, "ffn_pattern"), strict=True)
+    names = {"RN": "M", "AN": "*", "NF": "-", "NE": "E"}
+    found = {**without(common(s), "num_hidden_layers"),
+             "hybrid_override_pattern": "".join(names[mixer + ffn] for mixer, ffn in kinds),
+             "mamba_num_heads": s["n_ssm_heads"], "mamba_head_dim": s["ssm_head_dim"],
+             "n_groups": s["n_ssm_groups"], "ssm_state_size": s["ssm_state_dim"],
+             "conv_kernel": s["conv_kernel"]}  # fmt: skip
+    if "n_experts" not in s:
+        return found
+    shared = s.get("d_ff_shared", s["d_ff_expert"])
+    return {**found, "intermediate_size": s.get("d_ff") or s["d_ff_expert"],
+            "n_routed_experts": s["n_experts"], "num_experts_per_tok": s["top_k"],
+            "moe_intermediate_size": s["d_ff_expert"], "n_shared_experts": s["n_shared_experts"],
+            "moe_shared_expert_intermediate_size": shared}  # fmt: skip
+
+
+def olmo_hybrid(s: Sizes) -> dict[str, Any]:
+    return {**without(common(s), "head_dim"),
+            "layer_types": layers(s, A="full_attention", R="linear_attention"),
+            "linear_num_key_heads": s["n_linear_k_heads"],
+            "linear_num_value_heads": s["n_linear_v_heads"],
+            "linear_key_head_dim": s["linear_k_head_dim"],
+            "linear_value_head_dim": s["linear_v_head_dim"],
+            "linear_conv_kernel_dim": s["conv_kernel"]}  # fmt: skip
+
+
+def recurrent_gemma(s: Sizes) -> dict[str, Any]:
+    kinds = s["mixer_pattern"]
+    words = {"R": "recurrent", "A": "attention"}
+    return {**common(s), "intermediate_size": 2 * s["d_ff"], "lru_width": s["lru_width"],
+            "block_types": [words[letter] for letter in kinds],
+            "conv1d_width": s["conv_kernel"]}  # fmt: skip
+
+
 # a prefix of the id, the class of transformers, and its config; the first that fits is taken
 CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("bert-base", "BertModel", lambda s: without(common(s), "head_dim", "num_key_value_heads")),
@@ -132,6 +253,15 @@ CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("smollm3", "SmolLM3ForCausalLM", square),
     ("switch", "SwitchTransformersForConditionalGeneration", switch),
     ("t5", "T5ForConditionalGeneration", t5),
+    ("bamba", "BambaForCausalLM", bamba), ("jamba", "JambaForCausalLM", jamba),
+    ("kimi-linear", "KimiLinearForCausalLM", kimi_linear),
+    ("lfm2-8b", "Lfm2MoeForCausalLM", lfm2_moe), ("lfm2", "Lfm2ForCausalLM", lfm2),
+    ("mamba-2.8b", "MambaForCausalLM", mamba), ("mamba2", "Mamba2ForCausalLM", mamba2),
+    ("mamba-codestral", "Mamba2ForCausalLM", mamba2),
+    ("minimax", "MiniMaxForCausalLM", minimax),
+    ("nemotron", "NemotronHForCausalLM", nemotron_h),
+    ("olmo-hybrid", "OlmoHybridForCausalLM", olmo_hybrid),
+    ("recurrentgemma", "RecurrentGemmaForCausalLM", recurrent_gemma),
     # the same tensors as LLaMA's under other names, or in other pieces
     *((id, "LlamaForCausalLM", common) for id in (
         "llama", "yi", "deepseek-67b", "internlm2", "yulan", "smollm2", "baichuan2")),

@@ -210,8 +210,8 @@ def test_any_model_that_the_spec_allows(
 
 WRONG = [
     # a formula that forgets or doubles something, and the quantity that must show it
-    (attention, "attention_params", lambda good: good + 1, "by_role.attention"),
-    (moe, "moe_active_params", lambda good: good - 1, "active_by_role.moe"),
+    (attention, "attention_weights", lambda good: (*good, good[0]), "by_role.attention"),
+    (moe, "moe_weights", lambda good: good[1:], "active_by_role.moe"),
     (block, "kv_cache_values", lambda good: 2 * good, "kv_cache_bytes"),
 ]
 

@@ -81,6 +81,8 @@ def prove(
     put_right = {**textbook.put_right, **_held_patterns(textbook, tracer)}
     textbook = Textbook(**{**vars(textbook), "put_right": put_right})
     names = [name for name in textbook.forms if not quantities or name in quantities]
+    if textbook.spec.recurrent == "none" and "state_bytes" not in quantities:
+        names = [name for name in names if name != "state_bytes"]  # nothing keeps a state
     found = {name: _proof(name, textbook, tracer, workload) for name in names}
     if textbook.spec.is_moe and "active_params" in found:
         found["active_params"] = _routed_as_meant(found, textbook, tracer, workload)

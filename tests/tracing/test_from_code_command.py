@@ -124,7 +124,7 @@ def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
         (("llama-7b", "--by", "operator"), "--by goes with --from-code"),
         (("llama-7b", "--from-code", "--by", "operator"), "params have no operator; leave it out"),
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
-        (("type:mamba", "--from-code", "--quantity", "causal_matmul_flops"),
+        (("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
          "computes every pair and masks afterwards"),
         (("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
          "no form of kv_cache_bytes: nothing is measured"),
@@ -144,8 +144,8 @@ def test_verify_for_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
         ("params", True), ("active_params", True), ("matmul_flops", True),
         ("decode_matmul_flops", True), ("kv_cache_bytes", True),
     ]  # fmt: skip
-    assert "--all-sizes needs a formula: type:mamba has none" in refused(
-        capsys, "verify", "type:mamba", "--all-sizes"
+    assert "--all-sizes needs a formula: type:rwkv has none" in refused(
+        capsys, "verify", "type:rwkv", "--all-sizes"
     )
 
 
@@ -164,8 +164,8 @@ def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     assert (proof["sizes_from"], proof["smaller_here"]) == (3, ["B = 1"])
     assert "head_dim is even" in proof["where"]
     assert "proven     params, active_params, matmul_flops" in run(capsys, "count", "llama-7b")
-    # no type of transformers' is the original Transformer; our modules are
-    data = json.loads(run(capsys, "count", "transformer-base", "--seq", "64", "--json"))
+    # no type of transformers' is Baichuan 2 13B; our modules are
+    data = json.loads(run(capsys, "count", "baichuan2-13b", "--seq", "64", "--json"))
     proof = data["proof"]
     assert (proof["model_type"], proof["quantities"]) == (None, [])
     assert "causal_matmul_flops" in proof["reference"]["quantities"]

@@ -176,6 +176,10 @@ def test_what_torch_asked_says_how_small_sizes_may_be() -> None:
     assert found == {times: 2}  # twice as many heads as key/value heads, at the least
 
 
+# A matrix of a feed-forward, and one with twice its rows.
+UP, UP_TWICE = b'"up_proj": (d_ff, d_model)', b'"up_proj": (2 * d_ff, d_model)'
+
+
 def test_a_constant_is_told_and_a_comment_is_not() -> None:
     file = "formulas/ffn.py"
     source = fingerprints.source_of(file)
@@ -185,11 +189,11 @@ def test_a_constant_is_told_and_a_comment_is_not() -> None:
         "as it is": source,
         "line ends": source.replace(b"\n", b"\r\n"),
         "comment": source + b"\n# one more\n",
-        "docstring": source.replace(b"Parameters of one gated", b"What one gated holds: the", 1),
+        "docstring": source.replace(b"The tensors of one feed-forward", b"What is in one", 1),
     }
     for read in reads.values():
         assert fingerprints.changed([file], recorded, lambda _, r=read: r) is None
-    for right, wrong in ((b"3 * d_model", b"2 * d_model"), (b"if gated", b"if not gated")):
+    for right, wrong in ((UP, UP_TWICE), (b"if gated", b"if not gated")):
         assert right in source
         planted = source.replace(right, wrong, 1)
         assert fingerprints.changed([file], recorded, lambda _, p=planted: p) == file
@@ -212,7 +216,7 @@ def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPat
 
 def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) -> None:
     package = Path(fingerprints.PACKAGE)
-    right, wrong = b"return 3 * d_model * d_ff", b"return 2 * d_model * d_ff"
+    right, wrong = UP, UP_TWICE
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(entry("llama-7b").spec().to_dict()), "utf-8")
     program = (

@@ -55,15 +55,13 @@ def test_a_formula_with_any_term_changed_is_refuted(model_type: str, quantity: s
 
 def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
     from metacount.formulas import moe
+    from metacount.formulas.terms import Weight
 
-    right = moe.moe_active_params
-    monkeypatch.setattr(
-        "metacount.formulas.block.experts.moe_active_params",
-        lambda *args, **kwargs: right(*args, **kwargs) + 1,
-        raising=True,
-    )
+    right = moe.moe_weights
+    one = Weight(role="moe", name="mlp.one_more", shape=(1,))
+    monkeypatch.setattr(moe, "moe_weights", lambda *args, **kw: (*right(*args, **kw), one))
     proofs = {p.quantity: p for p in prove({"model_type": "mixtral"}, RUN)}
-    # all parameters are counted as those active with k = E: one more in each layer
+    # one more in each layer, for every token
     for quantity in ("params", "active_params"):
         assert str(proofs[quantity].differences) == "{'moe': num_hidden_layers}"
     assert proofs["matmul_flops"].proven
