@@ -143,10 +143,7 @@ def kimi_linear(s: Sizes) -> dict[str, Any]:
     heads = {"num_heads": s["n_linear_heads"], "head_dim": s["linear_head_dim"],
              "short_conv_kernel_size": s["conv_kernel"]}  # fmt: skip
     kinds = letters(s, "mixer_pattern")
-    of = {"kda_layers": "R", "full_attn_layers": "A"}
-    chosen = {
-        key: [i + 1 for i, x in enumerate(kinds) if x == letter] for key, letter in of.items()
-    }
+    linear, full = ([i + 1 for i, kind in enumerate(kinds) if kind == it] for it in "RA")
     return {
         **without(common(s), "head_dim"), "num_key_value_heads": s["n_heads"],
         **{name: s[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
