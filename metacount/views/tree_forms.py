@@ -8,7 +8,7 @@ from metacount import units
 from metacount.algebra.writing import in_letters
 from metacount.frozen import frozen
 from metacount.spec import legend
-from metacount.textbook.closed_form import readable
+from metacount.textbook.closed_form import LAYERS, layers_of, named_layers, readable
 from metacount.textbook.rows import Rows
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class Forms:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._rows = Rows(spec, symbols=True)
+        self._numbers = {**self._rows.numbers, **layers_of(spec)}
+        n_layers = legend.sympy_symbols(["n_layers"])["n_layers"]
+        self._layers = named_layers(spec, n_layers)
         self._made: dict[tuple[tuple[int, str], ...], Form] = {}
         self._used: set[str] = set()
 
@@ -42,13 +45,13 @@ class Forms:
         import sympy
 
         found: Any = sympy.sympify(sum(times * self._rows.form(path) for times, path in forms))
-        expr = readable(found)
-        numbers = self._rows.numbers
+        expr = readable(found.subs(self._layers))
+        numbers = self._numbers
         self._used |= {letter.name for letter in expr.free_symbols}
         value = expr.subs({letter: numbers[letter.name] for letter in expr.free_symbols})
         return Form(text=in_letters(expr), latex=sympy.latex(expr), value=int(value))
 
     def legend(self) -> list[tuple[str, str, str, str]]:
         """Letter, name, number and meaning of every size that was used so far."""
-        return [(t.letter, t.name, units.exact(self._rows.numbers[t.letter]), t.meaning)
-                for t in legend.MODEL_TERMS if t.letter in self._used]  # fmt: skip
+        return [(t.letter, t.name, units.exact(self._numbers[t.letter]), t.meaning)
+                for t in (*legend.MODEL_TERMS, *LAYERS) if t.letter in self._used]  # fmt: skip
