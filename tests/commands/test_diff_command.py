@@ -192,8 +192,9 @@ def test_both_run_as_many_tokens_where_no_length_is_asked_for() -> None:
     for side, name in ((found.a, "gpt2"), (found.b, "deepseek-v3")):
         assert side.figures["matmul_flops"] == metacount.count(name, run).matmul_flops
     rwkv = {"model_type": "rwkv", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100,
-            "attention_hidden_size": 64, "intermediate_size": 256}  # fmt: skip
-    measured = metacount.diff("llama-7b", rwkv)  # of whose config the context is 1,024
-    assert (measured.a.workload.seq_len, measured.b.workload.seq_len) == (1024, 1024)
+            "attention_hidden_size": 64, "intermediate_size": 256,
+            "context_length": 48}  # fmt: skip
+    measured = metacount.diff("llama-7b", rwkv)  # of whose config the context is 48
+    assert (measured.a.workload.seq_len, measured.b.workload.seq_len) == (48, 48)
     asked = metacount.diff("gpt2", "llama-7b", metacount.Workload(seq_len=16))
     assert asked.b.workload.seq_len == 16

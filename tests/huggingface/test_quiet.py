@@ -29,7 +29,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
         ("count", "type:bamba", "--seq", "8"),
         ("verify", "type:mamba2", "--seq", "8"),
         ("verify", "type:falcon_h1", "--seq", "8"),
-        ("formula", "type:mamba", "--from-code", "--quantity", "state_bytes"),
+        ("formula", "type:mamba", "--from-code", "--quantity", "state_bytes", "--seq", "8"),
         ("tree", "type:jamba"),
         ("survey", "mamba", "mamba2", "--kind", "causal-LM"),
     ],
