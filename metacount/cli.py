@@ -26,7 +26,7 @@ from metacount.errors import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from types import ModuleType
     from typing import Any, NoReturn
 
@@ -96,12 +96,16 @@ def _run(arguments: Sequence[str]) -> int:
         return _reader_gone()
 
 
-def _write(text: str | Iterable[str]) -> int:
+def _write(text: str | Generator[str, None, None]) -> int:
     if sys.stdout is None:
         return 0
     try:
-        for piece in (text,) if isinstance(text, str) else text:
-            sys.stdout.write(piece)
+        if isinstance(text, str):
+            sys.stdout.write(text)
+        else:
+            from metacount.commands.writing import write_pieces
+
+            write_pieces(text)
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_gone()

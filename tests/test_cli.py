@@ -42,7 +42,7 @@ def script(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]
         (["count", "type:zamba2", "--set", "n_layers=2"], "--set needs a model that has a spec"),
         (["count", "a\nb\x1b[2J"], r"a\nb\x1b[2J"),
         (["count", "\udcff"], r"\udcff"),
-        (["count", "llama4-maverick"], "The vision tower"),
+        (["formula", "llama4-maverick"], "the vision tower"),
         (["count", "gpt2", "--set", "n_layers"], "--set needs FIELD=VALUE"),
         (["count", "gpt2", "--set", "n_lairs=2"], "did you mean n_layers"),
         (["count", "gpt2", "--set", "=2"], "is not a field of a model"),

@@ -9,9 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from metacount.commands.writing import write_pieces
 
 TIMEOUT = 120
 
@@ -279,3 +283,46 @@ def test_other_long_commands_end_quietly(seconds: float, arguments: tuple[str, .
     _, err = stopped(process)
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("metacount: interrupted")
+
+
+def test_an_interrupt_while_a_piece_is_written_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was counted and what was written stay alike, at whatever moment it comes."""
+    counted = []
+
+    def pieces() -> Generator[str, None, None]:
+        try:
+            for n in range(3):
+                counted.append(n)
+                yield f"{n}\n"
+        except KeyboardInterrupt:
+            yield "interrupted\n"
+
+    class Pressed:
+        def __init__(self, real: Any) -> None:
+            self.real = real
+
+        def write(self, piece: str) -> None:
+            self.real.write(piece[:1])
+            if piece.startswith("1"):
+                signal.raise_signal(signal.SIGINT)
+            self.real.write(piece[1:])
+
+    monkeypatch.setattr(sys, "stdout", Pressed(sys.stdout))
+    before = signal.getsignal(signal.SIGINT)
+    write_pieces(pieces())
+    assert capsys.readouterr().out == "0\n1\ninterrupted\n"
+    assert counted == [0, 1]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Never:
+        def write(self, piece: str) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sys, "stdout", Never())
+    with pytest.raises(KeyboardInterrupt):
+        write_pieces(piece for piece in ("0\n",))

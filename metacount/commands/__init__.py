@@ -7,12 +7,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator
 
     from metacount.views.tables import Table
 
     # A whole text, or its pieces as they come; the exit code, or who knows it after the last piece.
-    Result = tuple[str | Iterable[str], int | Callable[[], int]]
+    Result = tuple[str | Generator[str, None, None], int | Callable[[], int]]
 
 
 def json_text(data: object) -> str:

@@ -11,7 +11,7 @@ from metacount.errors import EXIT_DISAGREE, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
     from typing import Any
 
     from metacount.bench.grid import Asked
@@ -179,14 +179,14 @@ def _code(session: Any) -> int:
     return EXIT_DISAGREE if session.report.failed or session.report.unmeasured else 0
 
 
-def _at_the_end(session: Any) -> Iterator[str]:
+def _at_the_end(session: Any) -> Generator[str, None, None]:
     """Every row as JSON, also of a run that was stopped."""
     for _ in session.text():
         pass
     yield json_text(session.lines)
 
 
-def _as_it_comes(session: Any, old: Sequence[dict[str, Any]] | None) -> Iterator[str]:
+def _as_it_comes(session: Any, old: Sequence[dict[str, Any]] | None) -> Generator[str, None, None]:
     """Each case as it is done; at the end what the columns mean, and how it compares."""
     for piece in session.text():
         yield piece

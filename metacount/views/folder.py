@@ -12,7 +12,7 @@ from metacount.views.layout import columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from metacount.many.folder import Listing, Outcome
     from metacount.spec import Request
@@ -35,7 +35,7 @@ class FolderView:
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.in_text = self.interrupted = False
 
-    def json_lines(self) -> Iterator[str]:
+    def json_lines(self) -> Generator[str, None, None]:
         """One object a line, in the order of the paths; a refused file has `error` alone."""
         import json
 
@@ -57,7 +57,7 @@ class FolderView:
         except KeyboardInterrupt:
             self.interrupted = True  # what was counted stands there already
 
-    def text(self) -> Iterator[str]:
+    def text(self) -> Generator[str, None, None]:
         """A table of what was counted, then how many were refused and why."""
         self.in_text = True
         rows: list[tuple[str, ...]] = []
