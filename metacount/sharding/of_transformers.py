@@ -60,7 +60,7 @@ def _kind(job: Job, ranks: list[int], held: list[Held]) -> Kind:
         layers.setdefault(found[1] if found else "", []).append(each)
     pieces = [
         Piece(copies=1, layer=bool(layer), held=tuple(own), collectives={}, kv_cache_bytes=0,
-              state_bytes=_state(job, own))
+              state_bytes=_state(job, own), activation_bytes=None if job.train else 0)
         for layer, own in layers.items()
     ]  # fmt: skip
     return kind_from(job, list(ranges(ranks)), [0], len(ranks), pieces, [])

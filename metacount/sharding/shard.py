@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 THEIRS = "transformers"  # in place of a plan's file
-NOT_RUN = "placed by transformers' plan, not run: neither what ranks send nor a KV cache is counted"
+NOT_RUN = ("placed by transformers' plan, not run: neither what ranks send, nor a KV cache, nor what "
+           "a backward keeps is counted")  # fmt: skip
 OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
 SCHEDULES = {
     "1f1b": "one forward, one backward (1f1b): at a stage as many as there are stages from it on",
@@ -217,5 +218,6 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
             found.append("the first and the last stage each hold the tied table; keeping both "
                          "equal is not counted")  # fmt: skip
     if job.mesh.cp > 1:
-        found.append("not run and not counted: the exchange of keys and values between cp ranks")
+        found.append("not run and not counted: the exchange of keys and values between cp ranks"
+                     + (", and what the backward keeps of those of others" if job.train else ""))
     return found
