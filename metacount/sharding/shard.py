@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 THEIRS = "transformers"  # in place of a plan's file
-NOT_RUN = ("placed by transformers' plan, not run: neither what ranks send, nor a KV cache, nor what "
-           "a backward keeps is counted")  # fmt: skip
+NOT_RUN = ("placed by transformers' plan, not run: neither what ranks send, nor a KV cache, nor "
+           "what a backward keeps is counted")  # fmt: skip
 OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
 SCHEDULES = {
     "1f1b": "one forward, one backward (1f1b): at a stage as many as there are stages from it on",
