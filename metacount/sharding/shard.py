@@ -218,6 +218,8 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
             found.append("the first and the last stage each hold the tied table; keeping both "
                          "equal is not counted")  # fmt: skip
     if job.mesh.cp > 1:
-        found.append("not run and not counted: the exchange of keys and values between cp ranks"
-                     + (", and what the backward keeps of those of others" if job.train else ""))
+        found.append(
+            "not run and not counted: the exchange of keys and values between cp ranks"
+            + (", and what the backward keeps of those of others" if job.train else "")
+        )
     return found
