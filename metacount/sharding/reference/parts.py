@@ -139,9 +139,9 @@ def units_of(model: Model) -> tuple[list[nn.Module | list[nn.Module]], list[Expe
 
 def tie_again(model: Model) -> None:
     """Make the head's weight the table again, where the spec ties them and both are here."""
-    head = model.spec.head
-    if head is not None and head.tied and None not in (model.lm_head, model.embed_tokens):
-        model.lm_head.weight = model.embed_tokens.weight  # type: ignore[union-attr]
+    head, last, table = model.spec.head, model.lm_head, model.embed_tokens
+    if head is not None and head.tied and last is not None and table is not None:
+        last.weight = table.weight
 
 
 def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
