@@ -1,0 +1,110 @@
+"""What no proof is recorded of yet: it is named, and nothing calls it proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from metacount.catalog import entries, entry
+from metacount.resolve import Model, find_any
+from metacount.spec import Workload
+from metacount.textbook.proven import CODE, OURS, all_said, proven, read_record, structure
+
+ROOT = Path(__file__).parents[2]
+# What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
+NOT_YET = """
+arcee bamba camembert cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1
+falcon_mamba flex_olmo glm4_moe_lite gpt_bigcode granite_swa granitemoe_swa granitemoehybrid
+granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax iquestcoder jais2 jamba
+kimi_linear kolibri1 lfm2 lfm2_moe mamba mamba2 mbart mellum minimax ministral mt5 nanochat nemotron
+nemotron_h olmo3 olmo_hybrid plbart qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma
+solar_open vaultgemma xlm-roberta youtu
+"""
+NOT_YET_OURS = """
+bamba-9b bloom-176b chinchilla-70b deepseek-moe-16b deepseek-v3.2 falcon-180b falcon-h1-0.5b
+falcon-h1-7b falcon-mamba-7b galactica-120b gemma2-2b glm-130b granite-4.0-h-micro
+granite-4.0-h-small gshard-600b jamba-1.5-large jurassic1-178b kimi-linear-48b-a3b lamda-137b
+lfm2-1.2b lfm2-8b-a1b llama4-scout-text mamba-2.8b mamba-codestral-7b mamba2-1.3b minimax-text-01
+mpt-30b nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b opt-175b palm-540b
+pangu-alpha-207b phi3-small qwen1.5-72b qwen3-14b qwen3-next-80b-a3b recurrentgemma-2b smollm3-3b
+switch-base-16 switch-c-2048 switch-xxl textbook-block transformer-base
+"""
+
+
+def test_what_is_recorded_has_all_of_its_cases_and_the_rest_is_named() -> None:
+    from metacount.errors import SpecError
+    from metacount.huggingface.config.to_spec import mapped_types
+    from metacount.verify.cases import cases
+    from metacount.verify.recording import of_type
+
+    recorded = {(one["side"], one["name"]): [case["name"] for case in one["cases"]]
+                for one in read_record()["records"]}  # fmt: skip
+    expected: dict[tuple[str, str], list[str]] = {}
+    for name in mapped_types():
+        try:
+            expected[CODE, name] = [case.name for case in cases(of_type(name))]
+        except SpecError:
+            continue
+    by_key: dict[str, list[Any]] = {}
+    for model in entries():
+        if model.sizes is not None:
+            by_key.setdefault(structure(model.spec()), []).append((model.id, model.spec()))
+    for (name, spec), *others in by_key.values():
+        expected[OURS, name] = [case.name for case in cases(spec, [s for _, s in others])]
+    assert recorded == {one: found for one, found in expected.items() if one in recorded}
+    missing = {CODE: set[str](), OURS: set[str]()}
+    for side, name in expected.keys() - recorded.keys():
+        missing[side].add(name)
+    print("not recorded yet:", missing)
+    assert missing == {CODE: set(NOT_YET.split()), OURS: set(NOT_YET_OURS.split())}
+
+
+def called_proven(record: dict[str, Any]) -> set[tuple[str, str]]:
+    """Of what is not recorded: which is called equal to its own code, or to our modules."""
+    found = set()
+    for name in NOT_YET_OURS.split():
+        spec = entry(name).spec()
+        said = proven(spec, Workload(seq_len=min(64, spec.longest or 64)), record=record)
+        if said is not None and said.ours is not None and said.ours.of("equal", "chosen"):
+            found.add((OURS, name))
+    for name in NOT_YET.split():
+        model = find_any(f"type:{name}")
+        if not isinstance(model, Model):  # its default config makes no spec: it has no formula
+            continue
+        run = Workload(seq_len=min(64, model.spec.longest or 64))
+        said = proven(model.spec, run, {"model_type": name}, record)
+        # another type of the same structure may be named
+        if said is not None and said.code is not None and said.code.name == name:
+            found.add((CODE, name))
+    return found
+
+
+def test_nothing_that_is_not_recorded_is_called_equal_to_its_own_code() -> None:
+    record = read_record()
+    assert called_proven(record) == set()
+    # another's proof under its name, and one of a structure that has none
+    one = next(it for it in record["records"] if (it["side"], it["name"]) == (CODE, "mistral"))
+    ours = next(it for it in record["records"] if (it["side"], it["name"]) == (OURS, "qwen3-0.6b"))
+    planted = [{**one, "name": "ministral"},
+               {**ours, "structure": structure(entry("qwen3-14b").spec())}]  # fmt: skip
+    assert called_proven({**record, "records": planted}) == {
+        (CODE, "ministral"), (OURS, "qwen3-14b")}  # fmt: skip
+
+
+def test_the_readme_says_how_many_are_recorded() -> None:
+    equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
+    for one, _, quantity, found in all_said(read_record()):
+        if found.keys() == {"where"}:
+            equal[one["side"]].add((one["name"], quantity))
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    types, structures = ({name for name, _ in equal[side]} for side in (CODE, OURS))
+    sentence = (
+        f"{len(equal[CODE])} formulas of {len(types)} types equal transformers' code, "
+        f"{len(equal[OURS])} of {len(structures)} structures our modules"
+    )
+    rest = (
+        f"{len(NOT_YET.split())} types and {len(NOT_YET_OURS.split())} structures are not recorded "
+        "yet: equal to their own code none of these is called"
+    )
+    for said in (sentence, rest):
+        assert said in text, f"README should say: {said}"
