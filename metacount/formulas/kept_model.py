@@ -84,7 +84,12 @@ def _of(role: str, name: str, values: Dim, widths: Widths, times: Dim = 1) -> Ke
     return Kept(role=role, name=name, values=values, width=widths.value, times=times)
 
 
-def _times(term: Kept, times: Dim) -> Kept:
+def repeated(term: Kept, times: Dim) -> Kept:
+    """Name a storage that is kept so many times as often.
+
+    >>> repeated(Kept(role="norm", name="scale", values=2048, width=4), 32).bytes
+    262144
+    """
     return Kept(role=term.role, name=term.name, values=term.values, width=term.width,
                 times=times * term.times)  # fmt: skip
 
@@ -134,10 +139,10 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
         (n_routed, feed_forward_terms(spec, run, n, routed=True)),
         (n_layers - n_routed, feed_forward_terms(spec, run, n, routed=False)),
     ]
-    kept = [_times(term, times) for times, terms in parts if not is_zero(times) for term in terms]
+    kept = [repeated(term, times) for times, terms in parts if not is_zero(times) for term in terms]
     if not norms.first:
         missing = norm_kept("norm", run.batch_size * n, spec.d_model, norms, run.widths)
-        kept += [_times(term, -1) for term in missing]
+        kept += [repeated(term, -1) for term in missing]
     if isinstance(positions, Learned) and positions.n_query_positions:
         # one row for all sequences, copied for each where there are more positions than one
         sequences = 1 + several(n) * (run.batch_size - 1)
@@ -198,9 +203,9 @@ def around_terms(spec: ModelSpec, run: Pass, n: Dim, *, cross: bool) -> list[Kep
         kept += attention_kept(run.attending(n, run.source), part, stack.norms)
     kept.append(_of("other", "input of a branch", tokens * spec.d_model, widths, n_inputs))
     one = norm_kept("norm", tokens, spec.d_model, stack.norms, widths)
-    kept += [_times(term, n_norms) for term in one]
+    kept += [repeated(term, n_norms) for term in one]
     if placement == "parallel_two" and not widths.copies and stack.norms.kind == "rmsnorm":
-        kept.append(_times(one[0], -1))  # both norms keep the same x
+        kept.append(repeated(one[0], -1))  # both norms keep the same x
     return kept
 
 

@@ -16,6 +16,7 @@ backward all-reduce 8388608
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim
+from metacount.formulas.kept_model import NORMS_AFTER
 from metacount.formulas.sharding import Cut, Rank, cut_values, gathered_values, is_expert, piece
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -140,9 +141,6 @@ def block_moves(
     else:
         found += feed_forward_moves(spec.d_model, rank, n_tokens=n_tokens, train=train)
     return sorted(found, key=lambda move: move.phase != "forward")
-
-
-NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # they keep what a branch gives
 
 
 def recomputed_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool) -> list[Move]:

@@ -9,8 +9,9 @@ from metacount.formulas.block import block_weights, kv_cache_values
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass, mixer_of
 from metacount.formulas.kept import bytes_of
+from metacount.formulas.kept_ends import table_terms
 from metacount.formulas.kept_model import check_covered
-from metacount.formulas.kept_sharding import block_kept, first_kept, last_kept
+from metacount.formulas.kept_sharding import block_kept, last_kept
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
 from metacount.frozen import frozen
@@ -180,7 +181,7 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
         if job.checkpointing == "none":
             return int(whole), 0
         return job.rows * job.length * spec.d_model * DTYPE_BYTES[job.dtype], int(whole)
-    found = first_kept(spec, run) if unit.first else []
+    found = table_terms(spec, run, job.length) if unit.first else []
     found += last_kept(spec, run) if unit.last else []
     return int(bytes_of(found)), 0
 

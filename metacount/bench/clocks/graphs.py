@@ -58,7 +58,7 @@ def hold_device(_device: torch.device) -> None:
 def nodes_of(graph: torch.cuda.CUDAGraph) -> int | None:
     """Kernels and copies in a captured graph; None without NVIDIA's Python bindings."""
     try:
-        from cuda.bindings import runtime  # type: ignore[import-not-found, unused-ignore]
+        from cuda.bindings import runtime
 
         error, *found = runtime.cudaGraphGetNodes(graph.raw_cuda_graph(), numNodes=0)
         return int(found[-1]) if int(error) == 0 else None

@@ -97,7 +97,7 @@ def monitor_of(device: torch.device) -> Monitor | None:
     if device.type != "cuda":
         return None
     try:
-        import pynvml as nvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        import pynvml as nvml
 
         nvml.nvmlInit()
         handle = _handle(nvml, device)

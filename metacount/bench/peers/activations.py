@@ -46,7 +46,7 @@ class LigerGated(_Joined):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """[N, D] -> [N, D]."""
-        from liger_kernel.ops.swiglu import (  # type: ignore[import-not-found, unused-ignore]
+        from liger_kernel.ops.swiglu import (
             LigerSiLUMulFunction,
         )
 

@@ -32,7 +32,7 @@ class FlashAttention3(_Core):
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
     ) -> Tensor:
         """-> [B, H, S, U]."""
-        from flash_attn_interface import (  # type: ignore[import-not-found, unused-ignore]
+        from flash_attn_interface import (
             flash_attn_func,
         )
 
@@ -49,7 +49,7 @@ class FlashInfer(_Core):
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
     ) -> Tensor:
         """-> [B, H, S, U]."""
-        import flashinfer  # type: ignore[import-not-found, unused-ignore]
+        import flashinfer
 
         if len(q_BHSK) != 1:
             raise RuntimeError("flashinfer's single-sequence kernels take one sequence only")
@@ -73,7 +73,7 @@ class FlashMla(_Core):
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
     ) -> Tensor:
         """-> [B, H, S, U]; keys and values are one latent, whose first part is the values."""
-        from flash_mla import (  # type: ignore[import-not-found, unused-ignore]
+        from flash_mla import (
             flash_mla_with_kvcache,
             get_mla_metadata,
         )

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 try:
-    import triton  # type: ignore[import-not-found, unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
+    import triton
+    import triton.language as tl
 except ImportError:  # its variant is then said to be missing
     triton = tl = None
 
@@ -15,7 +15,7 @@ BLOCK = 1024
 
 
 # Triton looks every name of an annotation up: it must know them
-def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
