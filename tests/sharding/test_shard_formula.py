@@ -150,6 +150,17 @@ def unsent(*args: Any, sent: bool) -> Any:
     return rows_kept(*args)
 
 
+@pytest.mark.parametrize("name", ["sandwich", "gate", "deepseek"])
+def test_selective_checkpointing_sends_what_full_does(name: str) -> None:
+    """What is recomputed is sent again; what is kept no formula counts."""
+    spec, mesh = SPECS[name], "dp=2,tp=2,ep=4" if SPECS[name].is_moe else "dp=2,tp=2"
+    asked, plan = job(mesh, checkpointing="selective"), default_plan(spec)
+    measured, counted = measured_kinds(spec, asked, plan), counted_kinds(spec, asked, plan)
+    for ours, theirs in zip(as_told(counted), as_told(measured), strict=True):
+        assert ours["collectives"] == theirs["collectives"]
+        assert ours["activation_bytes"] is None and theirs["activation_bytes"] > 0
+
+
 def test_what_leaves_a_machine_is_counted() -> None:
     found = metacount.shard("llama-7b", "dp=4,tp=8", train=True, formula=True).largest
     sent, between = found.sent(), found.sent_between_machines()
