@@ -161,6 +161,9 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     """What is to be done on a mesh, with every size; raises `InputError` for what cannot be."""
     _check(asked, train)
     check_fits(spec, mesh)
+    if asked.checkpointing == "selective" and mesh.ep > 1:
+        # torch takes what FSDP2 does around a rank's experts for operators that were not repeated
+        raise InputError("--checkpointing selective is not for ep > 1; choose full or none")
     if asked.checkpointing != "none" and isinstance(spec.positions, Alibi):
         # one bias for all blocks of a stage, which are measured one by one
         raise InputError(f"--checkpointing {asked.checkpointing} is not for position=alibi on a "

@@ -153,12 +153,26 @@ def unsent(*args: Any, sent: bool) -> Any:
 @pytest.mark.parametrize("name", ["sandwich", "gate", "deepseek"])
 def test_selective_checkpointing_sends_what_full_does(name: str) -> None:
     """What is recomputed is sent again; what is kept no formula counts."""
-    spec, mesh = SPECS[name], "dp=2,tp=2,ep=4" if SPECS[name].is_moe else "dp=2,tp=2"
-    asked, plan = job(mesh, checkpointing="selective"), default_plan(spec)
+    spec = SPECS[name]
+    asked, plan = job("dp=2,tp=2", checkpointing="selective"), default_plan(spec)
     measured, counted = measured_kinds(spec, asked, plan), counted_kinds(spec, asked, plan)
     for ours, theirs in zip(as_told(counted), as_told(measured), strict=True):
         assert ours["collectives"] == theirs["collectives"]
         assert ours["activation_bytes"] is None and theirs["activation_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "way", "said"),
+    [
+        ("mixtral-8x7b", "dp=4,ep=2", "selective", "selective is not for ep > 1; choose full or"),
+        ("bloom-176b", "dp=4", "full", "full is not for position=alibi on a mesh; choose none"),
+    ],
+)
+def test_checkpointing_that_is_refused_is_refused_in_one_line(
+    model: str, mesh: str, way: str, said: str
+) -> None:
+    with pytest.raises(metacount.InputError, match=said):
+        metacount.shard(model, mesh, train=True, checkpointing=way, formula=True)
 
 
 def test_what_leaves_a_machine_is_counted() -> None:
