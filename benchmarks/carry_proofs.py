@@ -53,13 +53,15 @@ def forms_of(name: str, side: str = CODE) -> Iterator[dict[str, Any]]:
             "run_as": repr(case.run_as),
             "quantities": case.quantities,
             "model": case.model if side == CODE else case.model.to_dict(),
-            "forms": {q: {r: sympy.sympify(e) for r, e in by_role.items()}
-                      for q, by_role in found.forms.items()},
+            "forms": {
+                q: {r: sympy.sympify(e) for r, e in by_role.items()}
+                for q, by_role in found.forms.items()
+            },
             "fields": {n: sympy.sympify(e) for n, e in found.fields.items()},
             "put_right": found.put_right,
             "numbers": found.numbers,
             "relations": found.relations,
-        }  # fmt: skip
+        }
 
 
 def of_name(name: str) -> tuple[ModelSpec, tuple[ModelSpec, ...]]:
@@ -78,10 +80,14 @@ def dump(file: Path) -> None:
             if fingerprints.changed(files, data["files"]) is None:
                 said = with_where(record["cases"], one["conditions"].__getitem__)
                 side, name = record["side"], record["name"]
-                modules = {file: data["files"][file] for file in files
-                           if file.startswith("modules/")}  # fmt: skip
-                found[side, name] = {"cases": said, "modules": modules,
-                                     "forms": list(forms_of(name, side))}  # fmt: skip
+                modules = {
+                    file: data["files"][file] for file in files if file.startswith("modules/")
+                }
+                found[side, name] = {
+                    "cases": said,
+                    "modules": modules,
+                    "forms": list(forms_of(name, side)),
+                }
     with file.open("wb") as opened:
         pickle.dump({"transformers": data["transformers"], "found": found}, opened)
 

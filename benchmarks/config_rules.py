@@ -23,8 +23,15 @@ ROOT = Path(__file__).parent.parent
 FILE = ROOT / "metacount" / "huggingface" / "config" / "config_rules.json"
 sys.path.insert(0, str(ROOT / "tests" / "huggingface"))  # for the small configs
 
-PLAIN = {int: "int", float: "float", bool: "bool", str: "str", type(None): "null", list: "list",
-         dict: "dict"}  # fmt: skip
+PLAIN = {
+    int: "int",
+    float: "float",
+    bool: "bool",
+    str: "str",
+    type(None): "null",
+    list: "list",
+    dict: "dict",
+}
 
 
 def kind_of(annotation: Any) -> str | None:

@@ -55,8 +55,9 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     for _ in range(DRAWS):
         if found == configs:
             break
-        changed = other_sizes({n: v for n, v in values.items() if symbol(n) in total.free_symbols},
-                              draw)  # fmt: skip
+        changed = other_sizes(
+            {n: v for n, v in values.items() if symbol(n) in total.free_symbols}, draw
+        )
         numbers = {symbol(n): v for n, v in {**form.numbers, **values, **changed}.items()}
         if not changed or not in_domain(
             form.domain, {**form.every_number, **numbers}, form.every_number
@@ -129,8 +130,9 @@ def fixed(form: Any) -> dict[str, int]:
     """Sizes for one number of which the form holds."""
     import sympy
 
-    return {str(c.lhs): int(c.rhs) for c in form.domain
-            if isinstance(c, sympy.Eq) and c.rhs.is_Integer}  # fmt: skip
+    return {
+        str(c.lhs): int(c.rhs) for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer
+    }
 
 
 def _child(queue: Any, *asked: Any) -> None:
@@ -184,14 +186,17 @@ def main() -> int:
             print(json.dumps(row), file=sys.stderr, flush=True)
     built = [row for row in rows if row["builds"]]
     good = [row for row in built if "params" in row and row.get("confirmed_at", 0)]
-    print(f"{len(good)} of {len(built)} types that build have a form of their parameters, "
-          "confirmed at other sizes")  # fmt: skip
+    print(
+        f"{len(good)} of {len(built)} types that build have a form of their parameters, "
+        "confirmed at other sizes"
+    )
     share = len(good) / max(1, len(built))
     if args.flops:
         flops = [row for row in built if "matmul_flops" in row]
         traced = [row for row in flops if row["matmul_flops"].startswith("traced")]
-        print(f"{len(flops)} of {len(built)} have a form of their FLOPs, {len(traced)} of them "
-              "traced")  # fmt: skip
+        print(
+            f"{len(flops)} of {len(built)} have a form of their FLOPs, {len(traced)} of them traced"
+        )
         share = min(share, len(flops) / max(1, len(built)))
     if args.save:
         args.save.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

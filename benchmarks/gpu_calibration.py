@@ -141,8 +141,13 @@ def main() -> int:
         print(f"{name:<22}" + "".join(f"{1e6 * one[name]:>12.2f} µs" for one in kernels))
     print(json.dumps(load, indent=1))
     wrong = verdicts(kernels)
-    line = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **environment(device),
-            "kernels": kernels, "load": load, "wrong": wrong}  # fmt: skip
+    line = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **environment(device),
+        "kernels": kernels,
+        "load": load,
+        "wrong": wrong,
+    }
     with FILE.open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
     for text in wrong:

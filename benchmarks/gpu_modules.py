@@ -76,8 +76,12 @@ def run_one(spec: ModelSpec, dtype: str, device: torch.device) -> dict[str, Any]
     peak = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None
     error = float((got - expected).norm() / expected.norm())
     figures = count(spec, Workload(seq_len=TOKENS, dtype=dtype))
-    return {"relative_error": error, "param_bytes": figures.param_bytes, "allocated": taken,
-            "peak": peak}  # fmt: skip
+    return {
+        "relative_error": error,
+        "param_bytes": figures.param_bytes,
+        "allocated": taken,
+        "peak": peak,
+    }
 
 
 def main() -> int:
@@ -110,8 +114,10 @@ def main() -> int:
                 print(f"{entry.id:<24} {dtype} failed: {str(error).splitlines()[0]}")
                 wrong.append(entry.id)
                 continue
-            print(f"{entry.id:<24} {dtype} {found['relative_error']:.2e} weights "
-                  f"{found['param_bytes']:,} allocated {found['allocated']}")  # fmt: skip
+            print(
+                f"{entry.id:<24} {dtype} {found['relative_error']:.2e} weights "
+                f"{found['param_bytes']:,} allocated {found['allocated']}"
+            )
             lines.append({"model": entry.id, "dtype": dtype, "device": str(device), **found})
             if not found["relative_error"] < BOUNDS[dtype]:
                 wrong.append(entry.id)

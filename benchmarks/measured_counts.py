@@ -35,12 +35,16 @@ def sizes(id: str) -> Sizes:
 def common(s: Sizes) -> dict[str, Any]:
     """The keys that most config classes share."""
     return {
-        "hidden_size": s["d_model"], "num_hidden_layers": s["n_layers"],
-        "num_attention_heads": s["n_heads"], "num_key_value_heads": s.get("n_kv_heads"),
-        "head_dim": s.get("head_dim"), "intermediate_size": s.get("d_ff"),
-        "vocab_size": s["vocab_size"], "tie_word_embeddings": s.get("tie_embeddings", False),
+        "hidden_size": s["d_model"],
+        "num_hidden_layers": s["n_layers"],
+        "num_attention_heads": s["n_heads"],
+        "num_key_value_heads": s.get("n_kv_heads"),
+        "head_dim": s.get("head_dim"),
+        "intermediate_size": s.get("d_ff"),
+        "vocab_size": s["vocab_size"],
+        "tie_word_embeddings": s.get("tie_embeddings", False),
         "pad_token_id": 0,
-    }  # fmt: skip
+    }
 
 
 def without(keys: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -54,40 +58,72 @@ def square(s: Sizes) -> dict[str, Any]:
 
 def old_gpt(s: Sizes) -> dict[str, Any]:
     """GPT-2's names."""
-    return {"n_embd": s["d_model"], "n_layer": s["n_layers"], "n_head": s["n_heads"],
-            "vocab_size": s["vocab_size"], "n_positions": s["n_positions"]}  # fmt: skip
+    return {
+        "n_embd": s["d_model"],
+        "n_layer": s["n_layers"],
+        "n_head": s["n_heads"],
+        "vocab_size": s["vocab_size"],
+        "n_positions": s["n_positions"],
+    }
 
 
 def t5(s: Sizes) -> dict[str, Any]:
     gate = "gated-gelu" if s["gated"] else "relu"
-    return {"d_model": s["d_model"], "num_layers": s["n_layers"], "d_kv": s["head_dim"],
-            "num_decoder_layers": s["n_layers"], "num_heads": s["n_heads"], "d_ff": s.get("d_ff"),
-            "vocab_size": s["vocab_size"], "feed_forward_proj": gate}  # fmt: skip
+    return {
+        "d_model": s["d_model"],
+        "num_layers": s["n_layers"],
+        "d_kv": s["head_dim"],
+        "num_decoder_layers": s["n_layers"],
+        "num_heads": s["n_heads"],
+        "d_ff": s.get("d_ff"),
+        "vocab_size": s["vocab_size"],
+        "feed_forward_proj": gate,
+    }
 
 
 def switch(s: Sizes) -> dict[str, Any]:
     every = s["n_layers"] // s.get("moe_every", 1)
-    return {**t5(s), "d_ff": s["d_ff_expert"], "num_experts": s["n_experts"],
-            "num_sparse_encoder_layers": every, "num_sparse_decoder_layers": every}  # fmt: skip
+    return {
+        **t5(s),
+        "d_ff": s["d_ff_expert"],
+        "num_experts": s["n_experts"],
+        "num_sparse_encoder_layers": every,
+        "num_sparse_decoder_layers": every,
+    }
 
 
 def latent(s: Sizes) -> dict[str, Any]:
     return {
-        **without(common(s), "head_dim"), "num_key_value_heads": s["n_heads"],
-        **{name: s[name] for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-                                      "qk_rope_head_dim", "v_head_dim")},
-        "n_routed_experts": s["n_experts"], "num_experts_per_tok": s["top_k"],
-        "n_shared_experts": s["n_shared_experts"], "moe_intermediate_size": s["d_ff_expert"],
+        **without(common(s), "head_dim"),
+        "num_key_value_heads": s["n_heads"],
+        **{
+            name: s[name]
+            for name in (
+                "q_lora_rank",
+                "kv_lora_rank",
+                "qk_nope_head_dim",
+                "qk_rope_head_dim",
+                "v_head_dim",
+            )
+        },
+        "n_routed_experts": s["n_experts"],
+        "num_experts_per_tok": s["top_k"],
+        "n_shared_experts": s["n_shared_experts"],
+        "moe_intermediate_size": s["d_ff_expert"],
         "first_k_dense_replace": s["n_dense_layers"],
-    }  # fmt: skip
+    }
 
 
 def mixture(s: Sizes, experts: str = "num_experts") -> dict[str, Any]:
     """The keys of a mixture; a class of experts alone takes intermediate_size as their width."""
     dense = common(s)["intermediate_size"] or s["d_ff_expert"]
-    return {**common(s), "intermediate_size": dense, experts: s["n_experts"],
-            "num_experts_per_tok": s["top_k"],
-            "moe_intermediate_size": s["d_ff_expert"]}  # fmt: skip
+    return {
+        **common(s),
+        "intermediate_size": dense,
+        experts: s["n_experts"],
+        "num_experts_per_tok": s["top_k"],
+        "moe_intermediate_size": s["d_ff_expert"],
+    }
 
 
 def letters(s: Sizes, name: str) -> str:
@@ -102,110 +138,173 @@ def layers(s: Sizes, **words: str) -> list[str]:
 
 
 def mamba(s: Sizes) -> dict[str, Any]:
-    return {"hidden_size": s["d_model"], "intermediate_size": s["d_ssm"],
-            "state_size": s["ssm_state_dim"], "num_hidden_layers": s["n_layers"],
-            "conv_kernel": s["conv_kernel"], "time_step_rank": s["dt_rank"],
-            "expand": s["d_ssm"] // s["d_model"], "vocab_size": s["vocab_size"],
-            "tie_word_embeddings": s.get("tie_embeddings", False), "pad_token_id": 0}  # fmt: skip
+    return {
+        "hidden_size": s["d_model"],
+        "intermediate_size": s["d_ssm"],
+        "state_size": s["ssm_state_dim"],
+        "num_hidden_layers": s["n_layers"],
+        "conv_kernel": s["conv_kernel"],
+        "time_step_rank": s["dt_rank"],
+        "expand": s["d_ssm"] // s["d_model"],
+        "vocab_size": s["vocab_size"],
+        "tie_word_embeddings": s.get("tie_embeddings", False),
+        "pad_token_id": 0,
+    }
 
 
 def mamba2(s: Sizes) -> dict[str, Any]:
     width = s["n_ssm_heads"] * s["ssm_head_dim"]
-    return {"hidden_size": s["d_model"], "num_hidden_layers": s["n_layers"],
-            "state_size": s["ssm_state_dim"], "conv_kernel": s["conv_kernel"],
-            "expand": width // s["d_model"], "num_heads": s["n_ssm_heads"],
-            "head_dim": s["ssm_head_dim"], "n_groups": s.get("n_ssm_groups", 1),
-            "vocab_size": s["vocab_size"], "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0,
-            "tie_word_embeddings": s.get("tie_embeddings", False)}  # fmt: skip
+    return {
+        "hidden_size": s["d_model"],
+        "num_hidden_layers": s["n_layers"],
+        "state_size": s["ssm_state_dim"],
+        "conv_kernel": s["conv_kernel"],
+        "expand": width // s["d_model"],
+        "num_heads": s["n_ssm_heads"],
+        "head_dim": s["ssm_head_dim"],
+        "n_groups": s.get("n_ssm_groups", 1),
+        "vocab_size": s["vocab_size"],
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "tie_word_embeddings": s.get("tie_embeddings", False),
+    }
 
 
 def bamba(s: Sizes) -> dict[str, Any]:
     width = s["n_ssm_heads"] * s["ssm_head_dim"]
     attends = [i for i, letter in enumerate(letters(s, "mixer_pattern")) if letter == "A"]
-    return {**without(common(s), "head_dim"), "attn_layer_indices": attends,
-            "mamba_n_heads": s["n_ssm_heads"], "mamba_d_head": s["ssm_head_dim"],
-            "mamba_n_groups": s.get("n_ssm_groups", 1), "mamba_d_state": s["ssm_state_dim"],
-            "mamba_d_conv": s["conv_kernel"], "mamba_expand": width // s["d_model"]}  # fmt: skip
+    return {
+        **without(common(s), "head_dim"),
+        "attn_layer_indices": attends,
+        "mamba_n_heads": s["n_ssm_heads"],
+        "mamba_d_head": s["ssm_head_dim"],
+        "mamba_n_groups": s.get("n_ssm_groups", 1),
+        "mamba_d_state": s["ssm_state_dim"],
+        "mamba_d_conv": s["conv_kernel"],
+        "mamba_expand": width // s["d_model"],
+    }
 
 
 def jamba(s: Sizes) -> dict[str, Any]:
     mixers, ffns = letters(s, "mixer_pattern"), letters(s, "ffn_pattern")
-    return {**without(common(s), "head_dim"), "intermediate_size": s["d_ff_expert"],
-            "num_experts": s["n_experts"], "num_experts_per_tok": s["top_k"],
-            "attn_layer_offset": mixers.index("A"), "attn_layer_period": len(s["mixer_pattern"]),
-            "expert_layer_offset": ffns.index("E"), "expert_layer_period": len(s["ffn_pattern"]),
-            "mamba_d_state": s["ssm_state_dim"], "mamba_d_conv": s["conv_kernel"],
-            "mamba_expand": s["d_ssm"] // s["d_model"], "mamba_dt_rank": s["dt_rank"],
-            "use_mamba_kernels": False}  # fmt: skip
+    return {
+        **without(common(s), "head_dim"),
+        "intermediate_size": s["d_ff_expert"],
+        "num_experts": s["n_experts"],
+        "num_experts_per_tok": s["top_k"],
+        "attn_layer_offset": mixers.index("A"),
+        "attn_layer_period": len(s["mixer_pattern"]),
+        "expert_layer_offset": ffns.index("E"),
+        "expert_layer_period": len(s["ffn_pattern"]),
+        "mamba_d_state": s["ssm_state_dim"],
+        "mamba_d_conv": s["conv_kernel"],
+        "mamba_expand": s["d_ssm"] // s["d_model"],
+        "mamba_dt_rank": s["dt_rank"],
+        "use_mamba_kernels": False,
+    }
 
 
 def kimi_linear(s: Sizes) -> dict[str, Any]:
-    heads = {"num_heads": s["n_linear_heads"], "head_dim": s["linear_head_dim"],
-             "short_conv_kernel_size": s["conv_kernel"]}  # fmt: skip
+    heads = {
+        "num_heads": s["n_linear_heads"],
+        "head_dim": s["linear_head_dim"],
+        "short_conv_kernel_size": s["conv_kernel"],
+    }
     kinds = letters(s, "mixer_pattern")
     linear, full = ([i + 1 for i, kind in enumerate(kinds) if kind == it] for it in "RA")
     return {
-        **without(common(s), "head_dim"), "num_key_value_heads": s["n_heads"],
-        **{name: s[name] for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-                                      "v_head_dim")},
-        "q_lora_rank": s.get("q_lora_rank"), "linear_attn_config": {
-            **heads, "kda_layers": linear, "full_attn_layers": full},
-        "num_experts": s["n_experts"], "num_experts_per_token": s["top_k"],
-        "num_shared_experts": s["n_shared_experts"], "moe_intermediate_size": s["d_ff_expert"],
+        **without(common(s), "head_dim"),
+        "num_key_value_heads": s["n_heads"],
+        **{
+            name: s[name]
+            for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        },
+        "q_lora_rank": s.get("q_lora_rank"),
+        "linear_attn_config": {**heads, "kda_layers": linear, "full_attn_layers": full},
+        "num_experts": s["n_experts"],
+        "num_experts_per_token": s["top_k"],
+        "num_shared_experts": s["n_shared_experts"],
+        "moe_intermediate_size": s["d_ff_expert"],
         "first_k_dense_replace": s["n_dense_layers"],
-    }  # fmt: skip
+    }
 
 
 def lfm2(s: Sizes) -> dict[str, Any]:
-    return {**without(common(s), "head_dim"), "conv_L_cache": s["conv_kernel"],
-            "block_auto_adjust_ff_dim": False,
-            "layer_types": layers(s, A="full_attention", R="conv")}  # fmt: skip
+    return {
+        **without(common(s), "head_dim"),
+        "conv_L_cache": s["conv_kernel"],
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": layers(s, A="full_attention", R="conv"),
+    }
 
 
 def lfm2_moe(s: Sizes) -> dict[str, Any]:
-    return {**without(lfm2(s), "block_auto_adjust_ff_dim"), "num_experts": s["n_experts"],
-            "num_experts_per_tok": s["top_k"], "moe_intermediate_size": s["d_ff_expert"],
-            "num_dense_layers": s["n_dense_layers"]}  # fmt: skip
+    return {
+        **without(lfm2(s), "block_auto_adjust_ff_dim"),
+        "num_experts": s["n_experts"],
+        "num_experts_per_tok": s["top_k"],
+        "moe_intermediate_size": s["d_ff_expert"],
+        "num_dense_layers": s["n_dense_layers"],
+    }
 
 
 def minimax(s: Sizes) -> dict[str, Any]:
-    return {**mixture(s, "num_local_experts"), "intermediate_size": s["d_ff_expert"],
-            "layer_types": layers(s, A="full_attention", R="linear_attention")}  # fmt: skip
+    return {
+        **mixture(s, "num_local_experts"),
+        "intermediate_size": s["d_ff_expert"],
+        "layer_types": layers(s, A="full_attention", R="linear_attention"),
+    }
 
 
 def nemotron_h(s: Sizes) -> dict[str, Any]:
     kinds = zip(letters(s, "mixer_pattern"), letters(s, "ffn_pattern"), strict=True)
     names = {"RN": "M", "AN": "*", "NF": "-", "NE": "E"}
-    found = {**without(common(s), "num_hidden_layers"),
-             "hybrid_override_pattern": "".join(names[mixer + ffn] for mixer, ffn in kinds),
-             "mamba_num_heads": s["n_ssm_heads"], "mamba_head_dim": s["ssm_head_dim"],
-             "n_groups": s["n_ssm_groups"], "ssm_state_size": s["ssm_state_dim"],
-             "conv_kernel": s["conv_kernel"]}  # fmt: skip
+    found = {
+        **without(common(s), "num_hidden_layers"),
+        "hybrid_override_pattern": "".join(names[mixer + ffn] for mixer, ffn in kinds),
+        "mamba_num_heads": s["n_ssm_heads"],
+        "mamba_head_dim": s["ssm_head_dim"],
+        "n_groups": s["n_ssm_groups"],
+        "ssm_state_size": s["ssm_state_dim"],
+        "conv_kernel": s["conv_kernel"],
+    }
     if "n_experts" not in s:
         return found
     shared = s.get("d_ff_shared", s["d_ff_expert"])
-    return {**found, "intermediate_size": s.get("d_ff") or s["d_ff_expert"],
-            "n_routed_experts": s["n_experts"], "num_experts_per_tok": s["top_k"],
-            "moe_intermediate_size": s["d_ff_expert"], "n_shared_experts": s["n_shared_experts"],
-            "moe_shared_expert_intermediate_size": shared}  # fmt: skip
+    return {
+        **found,
+        "intermediate_size": s.get("d_ff") or s["d_ff_expert"],
+        "n_routed_experts": s["n_experts"],
+        "num_experts_per_tok": s["top_k"],
+        "moe_intermediate_size": s["d_ff_expert"],
+        "n_shared_experts": s["n_shared_experts"],
+        "moe_shared_expert_intermediate_size": shared,
+    }
 
 
 def olmo_hybrid(s: Sizes) -> dict[str, Any]:
-    return {**without(common(s), "head_dim"),
-            "layer_types": layers(s, A="full_attention", R="linear_attention"),
-            "linear_num_key_heads": s["n_linear_k_heads"],
-            "linear_num_value_heads": s["n_linear_v_heads"],
-            "linear_key_head_dim": s["linear_k_head_dim"],
-            "linear_value_head_dim": s["linear_v_head_dim"],
-            "linear_conv_kernel_dim": s["conv_kernel"]}  # fmt: skip
+    return {
+        **without(common(s), "head_dim"),
+        "layer_types": layers(s, A="full_attention", R="linear_attention"),
+        "linear_num_key_heads": s["n_linear_k_heads"],
+        "linear_num_value_heads": s["n_linear_v_heads"],
+        "linear_key_head_dim": s["linear_k_head_dim"],
+        "linear_value_head_dim": s["linear_v_head_dim"],
+        "linear_conv_kernel_dim": s["conv_kernel"],
+    }
 
 
 def recurrent_gemma(s: Sizes) -> dict[str, Any]:
     kinds = s["mixer_pattern"]
     words = {"R": "recurrent", "A": "attention"}
-    return {**common(s), "intermediate_size": 2 * s["d_ff"], "lru_width": s["lru_width"],
-            "block_types": [words[letter] for letter in kinds],
-            "conv1d_width": s["conv_kernel"]}  # fmt: skip
+    return {
+        **common(s),
+        "intermediate_size": 2 * s["d_ff"],
+        "lru_width": s["lru_width"],
+        "block_types": [words[letter] for letter in kinds],
+        "conv1d_width": s["conv_kernel"],
+    }
 
 
 # a prefix of the id, the class of transformers, and its config; the first that fits is taken
@@ -308,8 +407,7 @@ def pangu(s: Sizes) -> int:
 def phi3_small(s: Sizes) -> int:
     d, m, kv = s["d_model"], s["d_ff"], s["n_kv_heads"] * s["head_dim"]
     attention = 2 * d * d + 2 * d * kv + 2 * d + 2 * kv
-    return (s["vocab_size"] + 2) * d + s["n_layers"] * (
-        attention + 3 * d * m + 2 * m + d + 4 * d)  # fmt: skip
+    return (s["vocab_size"] + 2) * d + s["n_layers"] * (attention + 3 * d * m + 2 * m + d + 4 * d)
 
 
 def glm(s: Sizes) -> int:
@@ -346,11 +444,20 @@ def deepseek_moe(s: Sizes) -> tuple[int, int, int]:
 
 Count = int | tuple[int, int, int]
 ALGEBRA: dict[str, Callable[[Sizes], Count]] = {
-    "chinchilla-70b": gopher, "gopher-280b": gopher, "deepseek-moe-16b": deepseek_moe,
-    "galactica-120b": galactica, "glm-130b": glm, "gshard-600b": gshard, "lamda-137b": lamda,
-    "palm-540b": palm, "pangu-alpha-207b": pangu, "phi3-small": phi3_small,
-    "switch-xxl": switch_xxl, "transformer-base": transformer, "transformer-big": transformer,
-}  # fmt: skip
+    "chinchilla-70b": gopher,
+    "gopher-280b": gopher,
+    "deepseek-moe-16b": deepseek_moe,
+    "galactica-120b": galactica,
+    "glm-130b": glm,
+    "gshard-600b": gshard,
+    "lamda-137b": lamda,
+    "palm-540b": palm,
+    "pangu-alpha-207b": pangu,
+    "phi3-small": phi3_small,
+    "switch-xxl": switch_xxl,
+    "transformer-base": transformer,
+    "transformer-big": transformer,
+}
 
 
 def counted(id: str) -> tuple[Count, str]:

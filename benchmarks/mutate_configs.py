@@ -50,8 +50,13 @@ def of_type(model_type: str, draws: int, run: int, seed: int, ask: bool) -> dict
         if differences := figures_differ(config):
             odd.append(["figures differ", base, change, None, None, "; ".join(differences)])
     verdicts["figures differ"] = sum(entry[0] == "figures differ" for entry in odd)
-    return {"type": model_type, "tried": sum(verdicts.values()) - verdicts["figures differ"],
-            "run": len(chosen), "verdicts": dict(verdicts), "odd": odd}  # fmt: skip
+    return {
+        "type": model_type,
+        "tried": sum(verdicts.values()) - verdicts["figures differ"],
+        "run": len(chosen),
+        "verdicts": dict(verdicts),
+        "odd": odd,
+    }
 
 
 def main() -> int:
@@ -77,8 +82,11 @@ def main() -> int:
         rows.append(row)
         total.update({**row["verdicts"], "run": row["run"], "tried": row["tried"]})
         bad = [entry for entry in row["odd"] if entry[0] in ("wrong", "figures differ")]
-        print(f"{model_type}: {row['tried']} tried, {row['verdicts'].get('equal', 0)} equal, "
-              f"{len(bad)} wrong, {time.time() - start:.0f} s", flush=True)  # fmt: skip
+        print(
+            f"{model_type}: {row['tried']} tried, {row['verdicts'].get('equal', 0)} equal, "
+            f"{len(bad)} wrong, {time.time() - start:.0f} s",
+            flush=True,
+        )
         for entry in bad[:SHOWN]:
             print("   ", json.dumps(entry)[:300], flush=True)
         if args.save:

@@ -45,9 +45,20 @@ def bench(name: str, topic: str, *options: str) -> Step:
     file = RESULTS / f"gpu-{topic}.jsonl"
     return Step(
         name=name,
-        words=("-m", "metacount", "bench", topic, "--device", "cuda", *options, "--budget",
-               str(BUDGET), "--save", str(file)),
-    )  # fmt: skip
+        words=(
+            "-m",
+            "metacount",
+            "bench",
+            topic,
+            "--device",
+            "cuda",
+            *options,
+            "--budget",
+            str(BUDGET),
+            "--save",
+            str(file),
+        ),
+    )
 
 
 def steps() -> list[Step]:
@@ -57,8 +68,9 @@ def steps() -> list[Step]:
         Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
     ]
     for model in MODELS:
-        found.append(bench(f"ffn-{model}", "ffn", "--model", model, "--tokens", *TOKENS,
-                           "--dtype", "bf16"))  # fmt: skip
+        found.append(
+            bench(f"ffn-{model}", "ffn", "--model", model, "--tokens", *TOKENS, "--dtype", "bf16")
+        )
     found += [
         bench("ffn-again", "ffn", "--model", "llama-7b", "--tokens", "4096", "--dtype", "bf16",
               "--compare", str(RESULTS / "gpu-ffn.jsonl")),
@@ -85,8 +97,13 @@ def estimate(step: Step) -> float | None:
         return None
     words = [word for word in step.words if word != "--compare"]
     words = [w for i, w in enumerate(words) if not (w.endswith(".jsonl") or words[i] == "--save")]
-    done = subprocess.run([sys.executable, *words, "--dry-run", "--json"], cwd=ROOT,
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *words, "--dry-run", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return float(sum(case["seconds"] for case in json.loads(done.stdout)))
 
 
@@ -97,8 +114,9 @@ def run(chosen: Sequence[Step]) -> list[str]:
         print(f"== {step.name}: python {' '.join(step.words)}", flush=True)
         began = time.perf_counter()
         try:
-            code: int | str = subprocess.run([sys.executable, *step.words], cwd=ROOT,
-                                             timeout=LIMIT, check=False).returncode  # fmt: skip
+            code: int | str = subprocess.run(
+                [sys.executable, *step.words], cwd=ROOT, timeout=LIMIT, check=False
+            ).returncode
         except subprocess.TimeoutExpired:
             code = f"stopped after {LIMIT} s"
         print(f"== {step.name}: {code}, {time.perf_counter() - began:.0f} s", flush=True)

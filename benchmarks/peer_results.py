@@ -140,9 +140,11 @@ def _of(exact: int | None, n_models: int) -> str:
 
 
 def matrix_lines(
-    name: str, kept: dict[tuple[str, str], Result], truth: dict[str, dict[str, int]],
+    name: str,
+    kept: dict[tuple[str, str], Result],
+    truth: dict[str, dict[str, int]],
     tools: Sequence[str],
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """One figure: a line a model, a column a tool."""
     rows = []
     for model, right in truth.items():

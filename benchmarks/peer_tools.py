@@ -164,9 +164,12 @@ def llm_flops(config: Config, device: str) -> Figures:
     name = config["name"]
     model = LLM_FLOPS_NAMES.get(name) or registry._map_hf_config(name, config)
     found = estimate(
-        model, batch_size=BATCH_SIZE, sequence_length=SEQ_LEN, precision="bf16",
+        model,
+        batch_size=BATCH_SIZE,
+        sequence_length=SEQ_LEN,
+        precision="bf16",
         allow_hf_fetch=False,
-    )  # fmt: skip
+    )
     return {
         "params": int(found["parameters"]),
         "active_params": int(found["active_parameters"]),
@@ -191,8 +194,12 @@ def metacount_verify(config: Config, device: str) -> Figures:
     found = _metacount("verify", config)
     if not found["agree"]:
         raise RuntimeError("the witnesses disagree")
-    keys = {"params": "params", "active_params": "active_params", "flops": "matmul_flops",
-            "kv_cache_bytes": "kv_cache_bytes"}  # fmt: skip
+    keys = {
+        "params": "params",
+        "active_params": "active_params",
+        "flops": "matmul_flops",
+        "kv_cache_bytes": "kv_cache_bytes",
+    }
     said = {key: {w[name] for w in found["witnesses"]} - {None} for key, name in keys.items()}
     names = [w["name"] for w in found["witnesses"]]
     if not {"formula", "reference", "transformers"} <= set(names):
@@ -211,8 +218,9 @@ def _metacount(command: str, config: Config) -> Any:
         file.write_text(json.dumps(plain), encoding="utf-8")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            code = main([command, str(file), "--batch", str(BATCH_SIZE), "--seq", str(SEQ_LEN),
-                         "--json"])  # fmt: skip
+            code = main(
+                [command, str(file), "--batch", str(BATCH_SIZE), "--seq", str(SEQ_LEN), "--json"]
+            )
         if code:
             raise RuntimeError(f"ended with exit code {code}")
     return json.loads(out.getvalue())

@@ -88,8 +88,12 @@ def versions(python: Path) -> dict[str, str]:
 
 def run_tool(python: Path, tool: str, model: str, config: dict[str, Any], device: str) -> Result:
     """One tool on one model, in its own process."""
-    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error",
-             "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
+    quiet = {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{model}.json")
         file.write_text(json.dumps({"name": model, **config}), encoding="utf-8")
@@ -98,9 +102,12 @@ def run_tool(python: Path, tool: str, model: str, config: dict[str, Any], device
             start = time.perf_counter()
             process = subprocess.Popen(
                 [str(python), str(WORKER), tool, str(file), device],
-                stdout=stdout, stderr=subprocess.DEVNULL, env={**os.environ, **quiet},
-                cwd=folder, start_new_session=True,
-            )  # fmt: skip
+                stdout=stdout,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **quiet},
+                cwd=folder,
+                start_new_session=True,
+            )
             limit = threading.Timer(TIME_LIMIT, os.killpg, (process.pid, signal.SIGKILL))
             limit.start()
             _, status, usage = os.wait4(process.pid, 0)
@@ -116,10 +123,14 @@ def run_tool(python: Path, tool: str, model: str, config: dict[str, Any], device
         found = json.loads(text.splitlines()[-1])
     error = found.pop("error", None)
     return Result(
-        tool=tool, model=model, device=device, seconds=round(seconds, 3),
-        peak_bytes=usage.ru_maxrss * unit, figures=found,
+        tool=tool,
+        model=model,
+        device=device,
+        seconds=round(seconds, 3),
+        peak_bytes=usage.ru_maxrss * unit,
+        figures=found,
         error=None if error is None else _without_paths(error, folder, python),
-    )  # fmt: skip
+    )
 
 
 def _without_paths(text: str, folder: str, python: Path) -> str:
@@ -135,9 +146,9 @@ def devices(tool: str, weights: int) -> tuple[str, ...]:
     return ("meta", "cpu") if weights <= MOST_WEIGHTS else ("meta",)
 
 
-def compare(python: Path, tools: Sequence[str], names: Sequence[str]) -> tuple[
-    dict[str, dict[str, int]], list[Result]
-]:  # fmt: skip
+def compare(
+    python: Path, tools: Sequence[str], names: Sequence[str]
+) -> tuple[dict[str, dict[str, int]], list[Result]]:
     """The truth of every model, and every run."""
     configs = models()
     truth: dict[str, dict[str, int]] = {}

@@ -184,8 +184,11 @@ def run(todo: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
                 record = {"side": side, "name": name, "failed": text}
             minutes = (time.monotonic() - begun) / 60
             left = minutes / i * (len(todo) - i)
-            print(f"[{i}/{len(todo)}, {minutes:.0f} min, about {left:.0f} left] {_line(record)}",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"[{i}/{len(todo)}, {minutes:.0f} min, about {left:.0f} left] {_line(record)}",
+                file=sys.stderr,
+                flush=True,
+            )
             yield record
 
 
@@ -207,10 +210,11 @@ def refuted(record: dict[str, Any]) -> set[tuple[str, str, str]]:
     """(name, quantity, what is left) wherever a formula is refuted."""
     return {
         (one["name"], quantity, str(found["differs"]))
-        for one, _, quantity, found in all_said({"records": [record]} if "cases" in record else
-                                                {"records": []})
+        for one, _, quantity, found in all_said(
+            {"records": [record]} if "cases" in record else {"records": []}
+        )
         if "differs" in found
-    }  # fmt: skip
+    }
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -235,8 +239,10 @@ def sentence(records: list[dict[str, Any]]) -> str:
         if found.keys() == {"where"}:
             equal[one["side"]].add((one["name"], quantity))
     types, structures = (len({name for name, _ in equal[side]}) for side in (CODE, OURS))
-    return (f"{len(equal[CODE])} formulas of {types} types equal transformers' code, "
-            f"{len(equal[OURS])} of {structures} structures our modules")  # fmt: skip
+    return (
+        f"{len(equal[CODE])} formulas of {types} types equal transformers' code, "
+        f"{len(equal[OURS])} of {structures} structures our modules"
+    )
 
 
 def main() -> int:

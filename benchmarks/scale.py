@@ -234,8 +234,18 @@ def experts(counts: Sequence[int]) -> Growth:
 
 def several(counts: Sequence[int]) -> Growth:
     """`verify` of more and more models at once."""
-    names = ("llama-7b", "mixtral-8x7b", "gpt2", "bert-base", "t5-base", "qwen3-0.6b", "gemma-7b",
-             "gpt-oss-20b", "olmo2-7b", "mistral-7b")  # fmt: skip
+    names = (
+        "llama-7b",
+        "mixtral-8x7b",
+        "gpt2",
+        "bert-base",
+        "t5-base",
+        "qwen3-0.6b",
+        "gemma-7b",
+        "gpt-oss-20b",
+        "olmo2-7b",
+        "mistral-7b",
+    )
     return Growth(
         what="verify, models:",
         commands=tuple(("verify", *names[:n]) for n in counts),

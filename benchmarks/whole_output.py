@@ -24,8 +24,7 @@ from metacount import catalog, cli
 from metacount.textbook import fingerprints
 
 SHOWN = 12  # lines of each difference
-MEASURED = ("llama-7b", "gpt2", "bert-base", "t5-base", "gemma2-2b", "deepseek-v2",
-            "gpt-oss-20b")  # fmt: skip
+MEASURED = ("llama-7b", "gpt2", "bert-base", "t5-base", "gemma2-2b", "deepseek-v2", "gpt-oss-20b")
 TREES = (*MEASURED, "mixtral-8x7b", "llama4-scout-text", "qwen3-0.6b", "pangu-alpha-207b")
 FORMULAS = (
     "12*n_layers*d_model**2",
@@ -33,15 +32,34 @@ FORMULAS = (
     "V*d + N*(4*d**2 + 3*d*m + 2*d) + d",
     "4*n_layers*n_kv_heads*head_dim",
 )
-QUANTITIES = {"2*params*B*S": "matmul_flops",
-              "4*n_layers*n_kv_heads*head_dim": "kv_cache_bytes_per_token"}  # fmt: skip
+QUANTITIES = {
+    "2*params*B*S": "matmul_flops",
+    "4*n_layers*n_kv_heads*head_dim": "kv_cache_bytes_per_token",
+}
 # requests that are refused, each in one line, and sizes that somebody sets
 SETTINGS = (
-    "n_kv_heads=8", "n_kv_heads=7", "head_dim=none", "d_modle=5", "position=alibi", "window=1",
-    "n_experts=8", "attention=mla", "tie_embeddings=true", "pooler=true", "n_layers=0",
-    "activation=silly", "norm_eps=0", "rope_scaling=2", "gated=1", "window_pattern=LX",
-    "kind=encoder", "d_ff=none", "norm_placement=post", "qk_norm=head", "n_layers=2",
-)  # fmt: skip
+    "n_kv_heads=8",
+    "n_kv_heads=7",
+    "head_dim=none",
+    "d_modle=5",
+    "position=alibi",
+    "window=1",
+    "n_experts=8",
+    "attention=mla",
+    "tie_embeddings=true",
+    "pooler=true",
+    "n_layers=0",
+    "activation=silly",
+    "norm_eps=0",
+    "rope_scaling=2",
+    "gated=1",
+    "window_pattern=LX",
+    "kind=encoder",
+    "d_ff=none",
+    "norm_placement=post",
+    "qk_norm=head",
+    "n_layers=2",
+)
 
 
 def quick() -> Iterator[list[str]]:

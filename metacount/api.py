@@ -143,8 +143,13 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
     one, other = any_of(a), any_of(b)
     if isinstance(request, Request) and request.seq_len is None:
         both = min(_length(one, request), _length(other, request))
-        request = Request(batch_size=request.batch_size, seq_len=both, dtype=request.dtype,
-                          source_len=request.source_len, prefix_len=request.prefix_len)  # fmt: skip
+        request = Request(
+            batch_size=request.batch_size,
+            seq_len=both,
+            dtype=request.dtype,
+            source_len=request.source_len,
+            prefix_len=request.prefix_len,
+        )
     if not (isinstance(one, Model) and isinstance(other, Model)):
         from metacount.verify.by_role import diff_by_role
 
@@ -260,8 +265,9 @@ def _of_transformers(
         return values
 
     if active and unknown:
-        raise InputError(f"no number of experts per token is known for {unknown[0]}; leave active "
-                         "out")  # fmt: skip
+        raise InputError(
+            f"no number of experts per token is known for {unknown[0]}; leave active out"
+        )
     root = whole_tree(
         module,
         flops=by_module,

@@ -48,9 +48,11 @@ class SpecError(ValueError):
         """The same where fields are not left out and set, but in the words of another medium."""
         import re
 
-        remedy = re.sub(r"\bleave (\w+) out\b|\bset (\w+)\b",
-                        lambda found: unset(found[1]) if found[1] else give(found[2]),
-                        self.remedy)  # fmt: skip
+        remedy = re.sub(
+            r"\bleave (\w+) out\b|\bset (\w+)\b",
+            lambda found: unset(found[1]) if found[1] else give(found[2]),
+            self.remedy,
+        )
         return type(self)(self.field, self.rule, self.value, remedy)
 
 

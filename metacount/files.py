@@ -114,8 +114,11 @@ def read_text(path: str, kind: str = "a JSON file") -> str:
             f"0x{content[error.start]:02x}; give {kind}"
         ) from None
     if not text.strip():
-        raise InputError(f"{where}: is empty; give a JSON object" if "JSON" in kind else
-                         f"{where}: is empty; give {kind}")  # fmt: skip
+        raise InputError(
+            f"{where}: is empty; give a JSON object"
+            if "JSON" in kind
+            else f"{where}: is empty; give {kind}"
+        )
     if "\0" in text:
         raise InputError(f"{where}: is not text: it has a NUL byte; give {kind}")
     return text

@@ -98,8 +98,14 @@ def _like(name: str, settings: Sequence[str]) -> Model:
     changes, said = by_flat_name(it.spec(), parse_settings(settings))
     more, ratios = scaled(it.spec(), changes, it.id)
     spec = replaced(it.spec(), changes | more)
-    return Model(id=LIKE + it.id, name=f"a model like {it.name}", spec=spec, entry=None,
-                 changes=changes | more, computed=(*said, *ratios))  # fmt: skip
+    return Model(
+        id=LIKE + it.id,
+        name=f"a model like {it.name}",
+        spec=spec,
+        entry=None,
+        changes=changes | more,
+        computed=(*said, *ratios),
+    )
 
 
 def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
@@ -111,8 +117,18 @@ def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
     from metacount.settings.over import each_setting
 
     found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
-    return [Model(id=it, name=f"{m.name} with {it}", spec=m.spec, entry=m.entry, changes=m.changes,
-                  notes=m.notes, computed=m.computed) for it, m in found]  # fmt: skip
+    return [
+        Model(
+            id=it,
+            name=f"{m.name} with {it}",
+            spec=m.spec,
+            entry=m.entry,
+            changes=m.changes,
+            notes=m.notes,
+            computed=m.computed,
+        )
+        for it, m in found
+    ]
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
@@ -146,9 +162,13 @@ def _find(argument: str) -> Model | TransformersOnly:
         entry = catalog.entry(name)
         if entry.config is not None:
             problem = (entry.not_expressible or "").rstrip(".")
-            return TransformersOnly(id=entry.id, name=entry.name, entry=entry,
-                                    source=Source(config=entry.config),
-                                    problem=problem[:1].lower() + problem[1:])  # fmt: skip
+            return TransformersOnly(
+                id=entry.id,
+                name=entry.name,
+                entry=entry,
+                source=Source(config=entry.config),
+                problem=problem[:1].lower() + problem[1:],
+            )
         return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
     if name.startswith("type:"):
         model_type = argument[len("type:") :]

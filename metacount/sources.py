@@ -25,8 +25,14 @@ class Code:
 
     def to_dict(self) -> dict[str, object]:
         """As plain data."""
-        return {"name": self.name, "kind": self.kind, "file": f"metacount/{self.file}",
-                "line": self.line, "says": self.says, "code": self.text}  # fmt: skip
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "file": f"metacount/{self.file}",
+            "line": self.line,
+            "says": self.says,
+            "code": self.text,
+        }
 
 
 def codes() -> tuple[Code, ...]:
@@ -93,6 +99,14 @@ def _of_file(file: str) -> list[Code]:
             start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             kind = "class" if isinstance(node, ast.ClassDef) else "function"
             says = (ast.get_docstring(node) or "").partition("\n")[0]
-            found.append(Code(name=node.name, kind=kind, file=file, line=start, says=says,
-                              text="\n".join(lines[start - 1 : node.end_lineno])))  # fmt: skip
+            found.append(
+                Code(
+                    name=node.name,
+                    kind=kind,
+                    file=file,
+                    line=start,
+                    says=says,
+                    text="\n".join(lines[start - 1 : node.end_lineno]),
+                )
+            )
     return found

@@ -23,8 +23,14 @@ QUANTITIES = (
 )
 
 # The same, role by role; and buffers by name. Compared too, so that no two errors cancel.
-BREAKDOWNS = ("by_role", "active_by_role", "matmul_flops_by_role", "causal_matmul_flops_by_role",
-              "decode_matmul_flops_by_role", "buffers")  # fmt: skip
+BREAKDOWNS = (
+    "by_role",
+    "active_by_role",
+    "matmul_flops_by_role",
+    "causal_matmul_flops_by_role",
+    "decode_matmul_flops_by_role",
+    "buffers",
+)
 
 
 @frozen

@@ -82,9 +82,13 @@ def needs_of(file: Path) -> str:
 def fast_files() -> list[Path]:
     """Test files and files of the package whose tests need no torch."""
     files = (*TESTS.rglob("test_*.py"), *PACKAGE.rglob("*.py"))
-    return [file for file in sorted(files)
-            if needs_of(file) == "fast" and file.name not in SLOW
-            and (file.is_relative_to(TESTS) or ">>>" in file.read_text("utf-8"))]  # fmt: skip
+    return [
+        file
+        for file in sorted(files)
+        if needs_of(file) == "fast"
+        and file.name not in SLOW
+        and (file.is_relative_to(TESTS) or ">>>" in file.read_text("utf-8"))
+    ]
 
 
 if __name__ == "__main__":

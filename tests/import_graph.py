@@ -198,8 +198,11 @@ def _type_checking_is_false(tree: ast.Module) -> bool:
     given = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "typing" and not node.level:
-            given += [True for alias in node.names if alias.name == "TYPE_CHECKING"
-                      and alias.asname is None]  # fmt: skip
+            given += [
+                True
+                for alias in node.names
+                if alias.name == "TYPE_CHECKING" and alias.asname is None
+            ]
         elif isinstance(node, ast.ImportFrom | ast.Import):
             given += [False for a in node.names if (a.asname or a.name) == "TYPE_CHECKING"]
         elif isinstance(node, ast.Name) and node.id == "TYPE_CHECKING":

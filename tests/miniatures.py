@@ -62,8 +62,13 @@ def miniature(spec: ModelSpec) -> ModelSpec:
             sizes |= {"n_experts": 14, "n_groups": 7, "top_groups": 3}
         if spec.n_shared_experts:
             sizes |= {"n_shared_experts": 2, "d_ff_shared": 31}
-    for name, size in (("n_positions", 37), ("n_query_positions", 41), ("n_token_types", 3),
-                       ("n_buckets", 8), ("max_distance", 20)):  # fmt: skip
+    for name, size in (
+        ("n_positions", 37),
+        ("n_query_positions", 41),
+        ("n_token_types", 3),
+        ("n_buckets", 8),
+        ("max_distance", 20),
+    ):
         if getattr(spec, name):
             sizes[name] = size
     return spec.replace(**sizes)
@@ -94,14 +99,30 @@ def _recurrent(spec: ModelSpec) -> dict[str, Any]:
     sizes: dict[str, Any] = {
         "none": {},
         "mamba": {"d_ssm": 11, "ssm_state_dim": 5, "dt_rank": 3, "conv_kernel": 4},
-        "mamba2": {"n_ssm_heads": 6, "ssm_head_dim": 5, "ssm_state_dim": 7, "ssm_chunk_size": 4,
-                   "n_ssm_groups": 1 if spec.n_ssm_groups == 1 else 3, "conv_kernel": 3},
-        "gated_delta": {"n_linear_k_heads": 3, "n_linear_v_heads": 6, "linear_k_head_dim": 7,
-                        "linear_v_head_dim": 5, "linear_chunk_size": 4, "conv_kernel": 3},
-        "kimi_delta": {"n_linear_heads": 3, "linear_head_dim": 7, "linear_chunk_size": 4,
-                       "conv_kernel": 3},
+        "mamba2": {
+            "n_ssm_heads": 6,
+            "ssm_head_dim": 5,
+            "ssm_state_dim": 7,
+            "ssm_chunk_size": 4,
+            "n_ssm_groups": 1 if spec.n_ssm_groups == 1 else 3,
+            "conv_kernel": 3,
+        },
+        "gated_delta": {
+            "n_linear_k_heads": 3,
+            "n_linear_v_heads": 6,
+            "linear_k_head_dim": 7,
+            "linear_v_head_dim": 5,
+            "linear_chunk_size": 4,
+            "conv_kernel": 3,
+        },
+        "kimi_delta": {
+            "n_linear_heads": 3,
+            "linear_head_dim": 7,
+            "linear_chunk_size": 4,
+            "conv_kernel": 3,
+        },
         "lightning": {"n_linear_heads": 3, "linear_head_dim": 7, "linear_chunk_size": 4},
         "short_conv": {"conv_kernel": 4},
         "rg_lru": {"lru_width": 15, "n_lru_blocks": 5, "conv_kernel": 3},
-    }[spec.recurrent]  # fmt: skip
+    }[spec.recurrent]
     return sizes

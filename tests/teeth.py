@@ -121,9 +121,14 @@ def main() -> int:
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     settings.register_profile(
-        "teeth", derandomize=True, database=None, deadline=None, max_examples=50,
-        phases=[Phase.explicit, Phase.generate], report_multiple_bugs=False,
-    )  # fmt: skip
+        "teeth",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=50,
+        phases=[Phase.explicit, Phase.generate],
+        report_multiple_bugs=False,
+    )
     n_unknown = 0
     for name, part, files in parts:
         n = args.sample if args.sample is not None else 0 if name == FORMULAS else SAMPLE
@@ -133,9 +138,12 @@ def main() -> int:
             outcome = outcome_of(name, todo, tests, args, Path(folder))
         n_known = sum(mutant.key in EQUIVALENT for mutant in outcome.alive)
         n_left = len(outcome.alive) - n_known
-        print(f"{name}: {len(todo)} mutants, {outcome.n_noticed} noticed "
-              f"({outcome.n_hung} did not end), {n_known} known to change nothing, "
-              f"{n_left} survived", flush=True)  # fmt: skip
+        print(
+            f"{name}: {len(todo)} mutants, {outcome.n_noticed} noticed "
+            f"({outcome.n_hung} did not end), {n_known} known to change nothing, "
+            f"{n_left} survived",
+            flush=True,
+        )
         n_unknown += n_left
     return 1 if n_unknown else 0
 

@@ -36,7 +36,7 @@ qwen3-4b qwen3-8b qwen3-next-80b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recu
 smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
 textbook-block transformer-base transformer-big yi-34b yulan-12b
-""")  # fmt: skip
+""")
 
 # Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in
 # transformers 5.23 on the meta device, or plain algebra where transformers has no such class.
@@ -122,7 +122,7 @@ qwen3-30b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
 switch-base-256 switch-c-2048 switch-large-128 switch-xxl yulan-12b
 bamba-9b falcon-h1-0.5b falcon-mamba-7b granite-4.0-h-small jamba-1.5-mini mamba-2.8b mamba2-1.3b
 mamba2-2.7b mamba2-780m nemotron-h-8b
-""")  # fmt: skip
+""")
 
 UNPUBLISHED = ["switch-base-16", "switch-base-32", "switch-base-64", "switch-base-8"]
 
@@ -155,34 +155,55 @@ DIFFERS = {
 # Which of our two active counts a published active label means, at its last digit.
 ACTIVE = {
     "qwen3-235b-a22b": {"all", "no_embed"},
-    "qwen3-30b-a3b": set(), "mixtral-8x7b": {"all"}, "deepseek-moe-16b": {"all"},
-    "deepseek-v2": {"all", "no_embed"}, "deepseek-v3": {"no_embed"}, "gpt-oss-20b": {"no_embed"},
-    "glm-4.5": set(), "llama4-scout-text": {"all"}, "phi3.5-moe": {"all"},
-    "jamba-1.5-mini": {"all", "no_embed"}, "jamba-1.5-large": {"all", "no_embed"},
-    "granite-4.0-h-small": {"all", "no_embed"}, "nemotron-3-nano-30b-a3b": {"no_embed"},
-    "deepseek-v3.2": {"no_embed"}, "lfm2-8b-a1b": set(),
-}  # fmt: skip
+    "qwen3-30b-a3b": set(),
+    "mixtral-8x7b": {"all"},
+    "deepseek-moe-16b": {"all"},
+    "deepseek-v2": {"all", "no_embed"},
+    "deepseek-v3": {"no_embed"},
+    "gpt-oss-20b": {"no_embed"},
+    "glm-4.5": set(),
+    "llama4-scout-text": {"all"},
+    "phi3.5-moe": {"all"},
+    "jamba-1.5-mini": {"all", "no_embed"},
+    "jamba-1.5-large": {"all", "no_embed"},
+    "granite-4.0-h-small": {"all", "no_embed"},
+    "nemotron-3-nano-30b-a3b": {"no_embed"},
+    "deepseek-v3.2": {"no_embed"},
+    "lfm2-8b-a1b": set(),
+}
 
 ROUTERS = {
-    "mixtral-8x7b": ("topk_softmax", 1.0), "qwen3-235b-a22b": ("softmax_renorm", 1.0),
+    "mixtral-8x7b": ("topk_softmax", 1.0),
+    "qwen3-235b-a22b": ("softmax_renorm", 1.0),
     "qwen3-30b-a3b": ("softmax_renorm", 1.0),
-    "deepseek-moe-16b": ("softmax", 1.0), "deepseek-v2": ("softmax", 16.0),
-    "deepseek-v3.2": ("sigmoid_renorm", 2.5), "lfm2-8b-a1b": ("sigmoid_renorm", 1.0),
-    "deepseek-v3": ("sigmoid_renorm", 2.5), "glm-4.5": ("sigmoid_renorm", 2.5),
-    "gpt-oss-20b": ("topk_softmax", 1.0), "switch-base-8": ("softmax", 1.0),
-    "jamba-1.5-mini": ("softmax", 1.0), "granite-4.0-h-small": ("topk_softmax", 1.0),
+    "deepseek-moe-16b": ("softmax", 1.0),
+    "deepseek-v2": ("softmax", 16.0),
+    "deepseek-v3.2": ("sigmoid_renorm", 2.5),
+    "lfm2-8b-a1b": ("sigmoid_renorm", 1.0),
+    "deepseek-v3": ("sigmoid_renorm", 2.5),
+    "glm-4.5": ("sigmoid_renorm", 2.5),
+    "gpt-oss-20b": ("topk_softmax", 1.0),
+    "switch-base-8": ("softmax", 1.0),
+    "jamba-1.5-mini": ("softmax", 1.0),
+    "granite-4.0-h-small": ("topk_softmax", 1.0),
     "nemotron-3-nano-30b-a3b": ("sigmoid_renorm", 2.5),
-    "gshard-600b": ("softmax_renorm", 1.0), "llama4-scout-text": ("sigmoid", 1.0),
-}  # fmt: skip
+    "gshard-600b": ("softmax_renorm", 1.0),
+    "llama4-scout-text": ("sigmoid", 1.0),
+}
 
 WINDOWS = {
-    "mistral-7b": (4096, "sliding", 32), "gemma2-2b": (4096, "sliding", 13),
-    "gemma2-9b": (4096, "sliding", 21), "gemma3-270m": (512, "sliding", 15),
-    "gemma3-1b": (512, "sliding", 22), "gemma3-4b-text": (1024, "sliding", 29),
-    "gemma3-27b-text": (1024, "sliding", 52), "gpt-oss-20b": (128, "sliding", 12),
+    "mistral-7b": (4096, "sliding", 32),
+    "gemma2-2b": (4096, "sliding", 13),
+    "gemma2-9b": (4096, "sliding", 21),
+    "gemma3-270m": (512, "sliding", 15),
+    "gemma3-1b": (512, "sliding", 22),
+    "gemma3-4b-text": (1024, "sliding", 29),
+    "gemma3-27b-text": (1024, "sliding", 52),
+    "gpt-oss-20b": (128, "sliding", 12),
     "llama4-scout-text": (8192, "chunked", 36),
-    "recurrentgemma-2b": (2048, "sliding", 8), "recurrentgemma-9b": (2048, "sliding", 12),
-}  # fmt: skip
+    "recurrentgemma-2b": (2048, "sliding", 8),
+    "recurrentgemma-9b": (2048, "sliding", 12),
+}
 
 BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]
 
@@ -216,8 +237,17 @@ def test_an_entry_is_complete(id: str) -> None:
 
 @pytest.mark.parametrize("id", BUILT)
 def test_a_file_states_only_what_differs_from_a_default(id: str) -> None:
-    required = {"kind", "d_model", "n_layers", "vocab_size", "n_heads", "activation", "gated",
-                "norm", "position"}  # fmt: skip
+    required = {
+        "kind",
+        "d_model",
+        "n_layers",
+        "vocab_size",
+        "n_heads",
+        "activation",
+        "gated",
+        "norm",
+        "position",
+    }
     sizes = dict(catalog.entry(id).sizes or ())
     if sizes.get("attention") == "none":
         required -= {"n_heads"}
@@ -237,8 +267,9 @@ def test_what_is_inferred_names_its_fields(id: str) -> None:
 
 
 def test_low_confidence_is_never_silent() -> None:
-    silent = [e.id for e in catalog.entries()
-              if e.confidence in ("low", "medium") and not e.inferred]  # fmt: skip
+    silent = [
+        e.id for e in catalog.entries() if e.confidence in ("low", "medium") and not e.inferred
+    ]
     assert silent == []
 
 
@@ -290,27 +321,39 @@ def test_what_a_published_active_label_counts(id: str) -> None:
     entry = catalog.entry(id)
     assert entry.published.active_label is not None
     value, half = units.parse_count(entry.published.active_label)
-    ours = {"all": model.active_params(entry.spec()),
-            "no_embed": model.active_params_no_embed(entry.spec())}  # fmt: skip
+    ours = {
+        "all": model.active_params(entry.spec()),
+        "no_embed": model.active_params_no_embed(entry.spec()),
+    }
     assert {name for name, count in ours.items() if abs(count - value) <= half} == ACTIVE[id]
 
 
 def test_structure_beyond_the_count() -> None:
     specs = {id: catalog.entry(id).spec() for id in BUILT}
     assert {i: (specs[i].router, specs[i].routed_scale) for i in ROUTERS} == ROUTERS
-    windowed = {i: (s.window, s.window_kind, sum(map(s.is_windowed_layer, range(s.n_layers))))
-                for i, s in specs.items() if s.window}  # fmt: skip
+    windowed = {
+        i: (s.window, s.window_kind, sum(map(s.is_windowed_layer, range(s.n_layers))))
+        for i, s in specs.items()
+        if s.window
+    }
     assert windowed == WINDOWS
     for id, spec in specs.items():
         family = catalog.entry(id).family
         scaled = family.startswith("Gemma") or family == "Transformer"
-        own = {"phi3-small": 10.0, "granite-4.0-micro": 12.0, "recurrentgemma-2b": 50.5,
-               "recurrentgemma-9b": 64.0}.get(id, 1.0)  # fmt: skip
+        own = {
+            "phi3-small": 10.0,
+            "granite-4.0-micro": 12.0,
+            "recurrentgemma-2b": 50.5,
+            "recurrentgemma-9b": 64.0,
+        }.get(id, 1.0)
         assert spec.embedding_scale == (math.sqrt(spec.d_model) if scaled else own), id
         t5 = family in ("T5", "Switch Transformer")
         assert (spec.attention_scale == 1.0) == t5, id
         zero_centred = family.startswith("Gemma") or family in (
-            "Qwen3-Next", "Qwen3.5", "RecurrentGemma")  # fmt: skip
+            "Qwen3-Next",
+            "Qwen3.5",
+            "RecurrentGemma",
+        )
         assert spec.norm_unit_offset == zero_centred, id
     assert specs["gemma3-27b-text"].attention_scale == pytest.approx(1 / math.sqrt(168))
     assert specs["pythia-12b"].rotary_dim == 32 and specs["smollm3-3b"].nope_every == 4
@@ -350,17 +393,37 @@ def test_without_the_scanner_json_reads_the_same(monkeypatch: pytest.MonkeyPatch
     assert catalog.entries() == before
 
 
-def a_model(label: str | None, params: int | None = None, meaning: str | None = None,
-            explanation: str | None = None) -> catalog.CatalogEntry:  # fmt: skip
+def a_model(
+    label: str | None,
+    params: int | None = None,
+    meaning: str | None = None,
+    explanation: str | None = None,
+) -> catalog.CatalogEntry:
     published = catalog.Published(
-        label=label, label_meaning=meaning, params=params,
-        params_source="a table" if params else None, active_label=None,
-        active_label_meaning=None, active_params=None)  # fmt: skip
+        label=label,
+        label_meaning=meaning,
+        params=params,
+        params_source="a table" if params else None,
+        active_label=None,
+        active_label_meaning=None,
+        active_params=None,
+    )
     return catalog.CatalogEntry(
-        id="x", name="X", family="X", sizes=None, not_expressible="X.", config=None,
-        published=published, explanation=explanation, stored_checkpoint=None,
-        source=("a paper",), confidence="high", evidence_grade="A", inferred=(),
-        notes=None)  # fmt: skip
+        id="x",
+        name="X",
+        family="X",
+        sizes=None,
+        not_expressible="X.",
+        config=None,
+        published=published,
+        explanation=explanation,
+        stored_checkpoint=None,
+        source=("a paper",),
+        confidence="high",
+        evidence_grade="A",
+        inferred=(),
+        notes=None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,5 +451,5 @@ def test_a_comparison_by_hand(
 def test_a_stored_explanation_is_passed_on() -> None:
     entry = a_model("7B", explanation="counts the cat")
     assert catalog.compare_published(entry, 9 * 10**9) == catalog.Comparison(
-        status="differs", difference=2 * 10**9, percent="+29 %",
-        explanation="counts the cat")  # fmt: skip
+        status="differs", difference=2 * 10**9, percent="+29 %", explanation="counts the cat"
+    )

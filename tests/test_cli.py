@@ -79,7 +79,7 @@ def script(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]
         (["cuont", "gpt2"], "invalid choice: 'cuont'"),
         ([], "COMMAND"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_request_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:

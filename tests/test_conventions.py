@@ -79,8 +79,19 @@ def test_every_convention_by_hand() -> None:
     }
 
 
-@pytest.mark.parametrize("id", ["llama3-8b", "gpt2", "qwen3-0.6b", "qwen3-235b-a22b", "bert-base",
-                                "deepseek-v3", "pangu-alpha-207b", "gemma2-2b"])  # fmt: skip
+@pytest.mark.parametrize(
+    "id",
+    [
+        "llama3-8b",
+        "gpt2",
+        "qwen3-0.6b",
+        "qwen3-235b-a22b",
+        "bert-base",
+        "deepseek-v3",
+        "pangu-alpha-207b",
+        "gemma2-2b",
+    ],
+)
 def test_a_formula_says_what_was_computed(id: str) -> None:
     spec, workload = entry(id).spec(), Workload(batch_size=2, seq_len=384)
     letters = {k: Fraction(n) for k, n in amounts(spec, workload).letters().items()}
@@ -107,7 +118,9 @@ def test_the_readme_gives_the_range_that_the_command_prints(
     readme = " ".join((Path(__file__).parent.parent / "README.md").read_text("utf-8").split())
     model, seq, low, high = re.findall(
         r"`count MODEL --conventions` .* for ([\w.-]+) at ([\d,]+) tokens, training takes "
-        r"([\d.]+) to ([\d.]+) GFLOP per token", readme)[0]  # fmt: skip
+        r"([\d.]+) to ([\d.]+) GFLOP per token",
+        readme,
+    )[0]
     assert model == "LLaMA-3-8B"
     arguments = ["count", "llama3-8b", "--seq", seq.replace(",", ""), "--conventions"]
     assert main(arguments) == 0
@@ -149,18 +162,30 @@ def test_selective_recomputation_gives_the_papers_utilization(
     row: tuple[int, int, int, int, int, str, str, str],
 ) -> None:
     heads, h, n, gpus, batch, seconds, mfu, hfu = row
-    spec = entry("gpt3-175b").spec().replace(
-        d_model=h, n_heads=heads, n_kv_heads=heads, head_dim=h // heads, d_ff=4 * h, n_layers=n,
-        vocab_size=51200)  # fmt: skip
+    spec = (
+        entry("gpt3-175b")
+        .spec()
+        .replace(
+            d_model=h,
+            n_heads=heads,
+            n_kv_heads=heads,
+            head_dim=h // heads,
+            d_ff=4 * h,
+            n_layers=n,
+            vocab_size=51200,
+        )
+    )
     found = {
         c.formula: c.value for c in conventions(spec, Workload(batch_size=batch, seq_len=2048))
     }
     # eq. 7 and eq. 8
     v, s = 51200, 2048
     assert found["3·(W + A)"] == 72 * batch * n * s * h**2 * (
-        1 + Fraction(s, 6 * h) + Fraction(v, 12 * h * n))  # fmt: skip
+        1 + Fraction(s, 6 * h) + Fraction(v, 12 * h * n)
+    )
     assert found["3·W + 6·A"] == 72 * batch * n * s * h**2 * (
-        1 + Fraction(s, 3 * h) + Fraction(v, 12 * h * n))  # fmt: skip
+        1 + Fraction(s, 3 * h) + Fraction(v, 12 * h * n)
+    )
     # HFU / MFU is a ratio of FLOPs: the printed MFU, within its last digit, gives the printed HFU
     low, high = as_printed(mfu)
 
@@ -226,8 +251,19 @@ def megatron(spec: ModelSpec, seq: int, swiglu: bool) -> Fraction:
     return 3 * 2 * (per_token + spec.n_layers * core * seq)
 
 
-@pytest.mark.parametrize("id", ["llama3-8b", "qwen3-0.6b", "gpt2", "gemma2-2b", "mixtral-8x7b",
-                                "qwen3-235b-a22b", "deepseek-v3", "deepseek-moe-16b"])  # fmt: skip
+@pytest.mark.parametrize(
+    "id",
+    [
+        "llama3-8b",
+        "qwen3-0.6b",
+        "gpt2",
+        "gemma2-2b",
+        "mixtral-8x7b",
+        "qwen3-235b-a22b",
+        "deepseek-v3",
+        "deepseek-moe-16b",
+    ],
+)
 def test_each_users_code_restated(id: str) -> None:
     spec, seq = entry(id).spec(), 1024
     n = measure_params(build(spec))
@@ -236,8 +272,11 @@ def test_each_users_code_restated(id: str) -> None:
         for c in conventions(spec, Workload(batch_size=2, seq_len=seq))
         for source in c.sources
     }
-    wide = 2 * spec.head_dim if spec.head_dim else (
-        spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim)  # fmt: skip
+    wide = (
+        2 * spec.head_dim
+        if spec.head_dim
+        else (spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim)
+    )
     assert found[by.TORCHTITAN] == torchtitan(spec, n, seq, wide)
     square = 2 * (spec.d_model // spec.n_heads)
     assert found[by.TORCHTITAN_LLAMA] == torchtitan(spec, n, seq, square)
@@ -347,8 +386,20 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "llama3-8b", "--seq", str(S), "--conventions", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["model"] == "llama3-8b" and data["tokens"] == S
-    assert data["amounts"] == {"P": P, "Q": P, "E": E, "T": E, "L": 0, "W": W, "H": H, "B": W - H,
-                               "R": 0, "A": A, "D": A, "C": C}  # fmt: skip
+    assert data["amounts"] == {
+        "P": P,
+        "Q": P,
+        "E": E,
+        "T": E,
+        "L": 0,
+        "W": W,
+        "H": H,
+        "B": W - H,
+        "R": 0,
+        "A": A,
+        "D": A,
+        "C": C,
+    }
     by_formula = {c["formula"]: c for c in data["conventions"]}
     assert by_formula["8·P + 4·A"]["per_token"] == 81_421_959_168
     assert by_formula["8·P + 4·A"]["value"] == S * 81_421_959_168

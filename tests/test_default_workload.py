@@ -15,8 +15,14 @@ from tests.command_line import refused, run, run_json
 
 # tokens that a model has positions for, or 2,048, by hand from what was published:
 # BERT 512; GPT-2 1,024; OPT 2,048 (2,050 rows, of which the first two are never used)
-LENGTHS = {"bert-base": 512, "gpt2": 1024, "llama-7b": 2048, "t5-11b": 2048, "type:opt": 2048,
-           "type:roberta": 510}  # fmt: skip
+LENGTHS = {
+    "bert-base": 512,
+    "gpt2": 1024,
+    "llama-7b": 2048,
+    "t5-11b": 2048,
+    "type:opt": 2048,
+    "type:roberta": 510,
+}
 
 
 @pytest.mark.parametrize(("name", "length"), LENGTHS.items())
@@ -171,5 +177,7 @@ def test_every_model_of_the_catalog_has_a_length_it_can_run() -> None:
         if e.sizes is not None
     }
     assert set(lengths.values()) >= {512, 1024, 2048}
-    assert all(not metacount.count(name).warnings or "chunk" in metacount.count(name).warnings[0]
-               for name in lengths)  # fmt: skip
+    assert all(
+        not metacount.count(name).warnings or "chunk" in metacount.count(name).warnings[0]
+        for name in lengths
+    )

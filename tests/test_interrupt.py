@@ -134,9 +134,12 @@ def test_an_interrupt_of_code_made_from_text_ends_like_any(tmp_path: Path) -> No
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "late"], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "late"],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
 
 
@@ -185,11 +188,23 @@ def test_a_folder_keeps_what_was_counted(tmp_path: Path, flags: tuple[str, ...],
         (folder / f"{i:05}.json").symlink_to("0.json")
     with open(written, "w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "metacount", "count", "--folder", str(folder), "--jobs", jobs,
-             *flags],
-            stdout=file, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            [
+                sys.executable,
+                "-m",
+                "metacount",
+                "count",
+                "--folder",
+                str(folder),
+                "--jobs",
+                jobs,
+                *flags,
+            ],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
-        )  # fmt: skip
+        )
     if flags:
         wait_for(lambda: written.stat().st_size > 0, "nothing was ever written")
     else:
@@ -242,9 +257,24 @@ def test_claims_keep_what_was_judged(tmp_path: Path) -> None:
 
 def test_a_benchmark_keeps_its_finished_cases() -> None:
     process = started(
-        "bench", "norm", "--device", "cpu", "--tokens", "1", "2", "--model", "qwen3-0.6b",
-        "--no-compile", "--state", "hot", "--json", "--seconds", "1000", "--rounds", "1000",
-    )  # fmt: skip
+        "bench",
+        "norm",
+        "--device",
+        "cpu",
+        "--tokens",
+        "1",
+        "2",
+        "--model",
+        "qwen3-0.6b",
+        "--no-compile",
+        "--state",
+        "hot",
+        "--json",
+        "--seconds",
+        "1000",
+        "--rounds",
+        "1000",
+    )
     time.sleep(8)
     out, err = stopped(process)
     assert "Traceback" not in err

@@ -21,8 +21,12 @@ LAYERS = st.integers(1, 41)
 @st.composite
 def by_step(draw: st.DrawFn) -> Law:
     every = draw(st.integers(1, 7))
-    return Law(after=draw(st.integers(0, 45)), every=every, offset=draw(st.integers(0, every - 1)),
-               but=draw(st.booleans()))  # fmt: skip
+    return Law(
+        after=draw(st.integers(0, 45)),
+        every=every,
+        offset=draw(st.integers(0, every - 1)),
+        but=draw(st.booleans()),
+    )
 
 
 @st.composite
@@ -34,8 +38,9 @@ def by_letters(draw: st.DrawFn) -> Law:
 def formula(law: Law, n_layers: int) -> Any:
     """The formulas' count of the same layers: algebra that shares no code with the law."""
     if law.letters is None:
-        found = moe_layers(n_layers, n_dense_layers=law.after, moe_every=law.every,
-                           moe_offset=law.offset)  # fmt: skip
+        found = moe_layers(
+            n_layers, n_dense_layers=law.after, moe_every=law.every, moe_offset=law.offset
+        )
     else:
         windowed = windowed_layers(n_layers, law.letters)
         found = windowed if law.letter == "L" else n_layers - windowed

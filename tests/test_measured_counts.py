@@ -15,8 +15,18 @@ from metacount import catalog
 
 ROOT = Path(__file__).parent.parent
 # one of each kind of class; the whole table takes a minute: python benchmarks/measured_counts.py
-SAMPLE = ("bert-base", "gpt2", "qwen3-0.6b", "olmo2-1b", "t5-small", "switch-base-8", "gemma3-270m",
-          "pythia-12b", "gpt-oss-20b", "falcon-180b")  # fmt: skip
+SAMPLE = (
+    "bert-base",
+    "gpt2",
+    "qwen3-0.6b",
+    "olmo2-1b",
+    "t5-small",
+    "switch-base-8",
+    "gemma3-270m",
+    "pythia-12b",
+    "gpt-oss-20b",
+    "falcon-180b",
+)
 
 
 @pytest.fixture(scope="module")

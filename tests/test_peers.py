@@ -76,9 +76,14 @@ def result(results: Any, model: str = "a", **given: Any) -> Any:
     figures = {key: value for key, value in given.items() if key in TRUTH}
     error = given.get("error")
     return results.Result(
-        tool="t", model=model, device=given.get("device", "meta"), figures=figures, error=error,
-        seconds=given.get("seconds", 1.0), peak_bytes=given.get("mib", 1) * 2**20,
-    )  # fmt: skip
+        tool="t",
+        model=model,
+        device=given.get("device", "meta"),
+        figures=figures,
+        error=error,
+        seconds=given.get("seconds", 1.0),
+        peak_bytes=given.get("mib", 1) * 2**20,
+    )
 
 
 def test_of_two_results_the_nearer_one_stands_for_the_tool(results: Any) -> None:
@@ -99,8 +104,11 @@ def test_a_summary_counts_what_is_exact(results: Any) -> None:
     ]
     said = results.summary("t", "1.2.post3", found, {"a": TRUTH, "b": TRUTH, "c": TRUTH})
     assert said.exact == {
-        "params": 1, "active_params": None, "flops": 1, "kv_cache_bytes": None,
-    }  # fmt: skip
+        "params": 1,
+        "active_params": None,
+        "flops": 1,
+        "kv_cache_bytes": None,
+    }
     assert (said.n_models, said.failed, said.worst_flops) == (3, 1, "-50.0 %")
     assert (said.median_seconds, said.median_peak_mib) == (2.0, 5.0)
     assert results.summary_lines([said]) == [

@@ -18,12 +18,27 @@ from metacount.spec.flat import RECORDS
 from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
 from metacount.views.fields import field_rows
 
-YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False,
-        "attention_factor": 1.5}  # fmt: skip
-LONG = {"kind": "longrope", "n_trained": 32, "short_factors": [1.0, 1.5, 2.0, 2.5, 3.0],
-        "long_factors": [2.0, 3.0, 4.0, 5.0, 6.0]}  # fmt: skip
-LLAMA3 = {"kind": "llama3", "factor": 8.0, "n_trained": 32, "low_freq_factor": 1.0,
-          "high_freq_factor": 4.0}  # fmt: skip
+YARN = {
+    "kind": "yarn",
+    "factor": 4.0,
+    "n_trained": 32,
+    "beta_fast": 8.0,
+    "truncate": False,
+    "attention_factor": 1.5,
+}
+LONG = {
+    "kind": "longrope",
+    "n_trained": 32,
+    "short_factors": [1.0, 1.5, 2.0, 2.5, 3.0],
+    "long_factors": [2.0, 3.0, 4.0, 5.0, 6.0],
+}
+LLAMA3 = {
+    "kind": "llama3",
+    "factor": 8.0,
+    "n_trained": 32,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
 GROWTH: dict[str, Any] = {"weight": 0.1, "step": 16.0, "shift": 1, "nope_only": True}
 
 
@@ -37,30 +52,51 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, scaling(kind="ntk"), "rope_scaling.kind is unknown: got 'ntk'; choose one of linear, "),
     (DENSE, scaling(kind="linear"), "rope_scaling.factor is needed by linear: got None; give fac"),
     (DENSE, scaling(kind="linear", factr=2.0), "rope_scaling.factr is not one of its fields: got"),
-    (DENSE, scaling(kind="linear", factor=2.0, n_trained=7),
-     "rope_scaling.n_trained has no meaning with linear: got 7; leave it out"),
+    (
+        DENSE,
+        scaling(kind="linear", factor=2.0, n_trained=7),
+        "rope_scaling.n_trained has no meaning with linear: got 7; leave it out",
+    ),
     (DENSE, scaling(kind="linear", factor="2"), "rope_scaling.factor must be a positive number: g"),
     (DENSE, scaling(kind="linear", factor=0.5), "rope_scaling.factor must be at least 1: got 0.5"),
     (DENSE, scaling(**{**LLAMA3, "n_trained": 1.5}), "rope_scaling.n_trained must be a whole num"),
-    (DENSE, scaling(**{**LLAMA3, "high_freq_factor": 0.5}),
-     "rope_scaling.high_freq_factor must be at least low_freq_factor = 1.0: got 0.5; raise it"),
+    (
+        DENSE,
+        scaling(**{**LLAMA3, "high_freq_factor": 0.5}),
+        "rope_scaling.high_freq_factor must be at least low_freq_factor = 1.0: got 0.5; raise it",
+    ),
     (DENSE, scaling(**{**YARN, "truncate": 1}), "rope_scaling.truncate must be true or false: got"),
-    (DENSE, scaling(**{**LONG, "long_factors": [1.0]}),
-     "rope_scaling needs one factor for each of the 5 pairs: got 1; give as many"),
-    (DENSE, scaling(**{**LONG, "long_factors": [1.0, 2.0, "3", 4.0, 5.0]}),
-     "rope_scaling.long_factors must be a positive number: got '3'; choose one below 1e12"),
-    ({**DENSE, "rotary_dim": 2}, scaling(kind="dynamic", factor=2.0, n_trained=32),
-     "rope_scaling dynamic needs more than 2 rotated values: got 2; leave rope_scaling out"),
-    (DENSE, {"rope_scaling_windowed": YARN},
-     "rope_scaling_windowed has no meaning without rope_theta_windowed: got 'yarn'; give both"),
+    (
+        DENSE,
+        scaling(**{**LONG, "long_factors": [1.0]}),
+        "rope_scaling needs one factor for each of the 5 pairs: got 1; give as many",
+    ),
+    (
+        DENSE,
+        scaling(**{**LONG, "long_factors": [1.0, 2.0, "3", 4.0, 5.0]}),
+        "rope_scaling.long_factors must be a positive number: got '3'; choose one below 1e12",
+    ),
+    (
+        {**DENSE, "rotary_dim": 2},
+        scaling(kind="dynamic", factor=2.0, n_trained=32),
+        "rope_scaling dynamic needs more than 2 rotated values: got 2; leave rope_scaling out",
+    ),
+    (
+        DENSE,
+        {"rope_scaling_windowed": YARN},
+        "rope_scaling_windowed has no meaning without rope_theta_windowed: got 'yarn'; give both",
+    ),
     (DENSE, {"query_growth": {"weight": 0.1}}, "query_growth.step is missing: got None; give step"),
     (DENSE, {"query_growth": {**GROWTH, "weight": 0}}, "query_growth.weight must be a positive nu"),
     (DENSE, {"query_growth": {**GROWTH, "shift": 2}}, "query_growth.shift must be at most 1: got"),
     (DENSE, {"query_growth": {**GROWTH, "nope_only": 1}}, "query_growth.nope_only must be true or"),
     (MLA, {"query_growth": GROWTH}, "query_growth has no meaning with attention mla: got"),
-    ({**DENSE, "position": "none"}, {"rope_scaling": YARN},
-     "rope_scaling has no meaning with position none: got"),
-]  # fmt: skip
+    (
+        {**DENSE, "position": "none"},
+        {"rope_scaling": YARN},
+        "rope_scaling has no meaning with position none: got",
+    ),
+]
 
 
 @pytest.mark.parametrize(("base", "changes", "message"), RULES)
@@ -85,8 +121,11 @@ def test_no_rule_of_the_file_is_left_untried() -> None:
     source = ast.parse(inspect.getsource(rope_scaling))
     raised = [node for node in ast.walk(source) if isinstance(node, ast.Raise)]
     assert raised
-    assert [node.lineno for node in raised
-            if not seen & set(range(node.lineno, (node.end_lineno or 0) + 1))] == []  # fmt: skip
+    assert [
+        node.lineno
+        for node in raised
+        if not seen & set(range(node.lineno, (node.end_lineno or 0) + 1))
+    ] == []
 
 
 @pytest.mark.parametrize("part", [YARN, LONG, LLAMA3])

@@ -25,8 +25,10 @@ def said(rules: tuple[Rule, ...], numbers: dict[str, int]) -> str | None:
             continue
         if not rule.message:
             return said(rule.otherwise, numbers)
-        return "".join(str(eval(text, {}, dict(numbers))) if i % 2 else text
-                       for i, text in enumerate(rule.message))  # fmt: skip
+        return "".join(
+            str(eval(text, {}, dict(numbers))) if i % 2 else text
+            for i, text in enumerate(rule.message)
+        )
     return None
 
 
@@ -43,9 +45,17 @@ def refused(sheet: Worksheet, numbers: dict[str, int]) -> str | None:
 
 @pytest.mark.parametrize(
     "name",
-    ["llama3-8b", "deepseek-v3", "switch-base-8", "t5-11b", "gemma3-27b-text", "glm-130b",
-     "type:granitemoe", "type:qwen2_moe"],
-)  # fmt: skip
+    [
+        "llama3-8b",
+        "deepseek-v3",
+        "switch-base-8",
+        "t5-11b",
+        "gemma3-27b-text",
+        "glm-130b",
+        "type:granitemoe",
+        "type:qwen2_moe",
+    ],
+)
 def test_rules_say_what_the_spec_says(name: str) -> None:
     request = Request(prefix_len=100) if name == "glm-130b" else Request()
     sheet = worksheet(find_model(name), request)
@@ -55,9 +65,24 @@ def test_rules_say_what_the_spec_says(name: str) -> None:
         numbers = {size.term.name: size.number for size in sheet.sizes}
         for size in draw.sample(sheet.sizes, draw.randint(1, 4)):
             n = size.number
-            numbers[size.term.name] = max(size.least, draw.choice(
-                (1, 2, 3, 5, n - 1, n + 1, 2 * n, n // 2, size.most, size.most + 1,
-                 draw.choice([*numbers.values()]))))  # fmt: skip
+            numbers[size.term.name] = max(
+                size.least,
+                draw.choice(
+                    (
+                        1,
+                        2,
+                        3,
+                        5,
+                        n - 1,
+                        n + 1,
+                        2 * n,
+                        n // 2,
+                        size.most,
+                        size.most + 1,
+                        draw.choice([*numbers.values()]),
+                    )
+                ),
+            )
         mine, right = said(sheet.rules, numbers), refused(sheet, numbers)
         if right is None:
             taken += 1

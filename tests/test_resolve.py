@@ -39,39 +39,62 @@ def test_every_path_of_a_model_sets_its_field(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("llama-7b", ["decoder.atention.n_kv_heads=8"],
-         "--set: 'decoder.atention.n_kv_heads' is not a field of a model; did you mean "
-         "decoder.attention.n_kv_heads"),
-        ("bert-base", ["decoder.n_layers=2"],
-         "--set: this model has no decoder.n_layers; did you mean encoder.n_layers"),
+        (
+            "llama-7b",
+            ["decoder.atention.n_kv_heads=8"],
+            "--set: 'decoder.atention.n_kv_heads' is not a field of a model; did you mean "
+            "decoder.attention.n_kv_heads",
+        ),
+        (
+            "bert-base",
+            ["decoder.n_layers=2"],
+            "--set: this model has no decoder.n_layers; did you mean encoder.n_layers",
+        ),
         ("llama-7b", ["positions.n_buckets=8"], "this model has no positions.n_buckets; did you"),
-        ("t5-base", ["decoder.attention.n_heads=4"],
-         "--set decoder.attention.n_heads: encoder and decoder are made alike; set n_heads, which"),
+        (
+            "t5-base",
+            ["decoder.attention.n_heads=4"],
+            "--set decoder.attention.n_heads: encoder and decoder are made alike; set n_heads, "
+            "which",
+        ),
         ("llama-7b", ["n_kv_heads=8", "decoder.attention.n_kv_heads=8"], "n_kv_heads is given tw"),
         ("llama-7b", ["decoder.n_layers=two"], "--set decoder.n_layers must be a whole number, or"),
         ("llama-7b", ["head.tied=maybe"], "--set head.tied must be true or false: got 'maybe'"),
     ],
-)  # fmt: skip
+)
 def test_a_path_that_leads_nowhere(name: str, settings: list[str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         find_model(name, settings)
 
 
 def test_a_path_of_a_part_that_another_setting_chooses() -> None:
-    spec = find_model("gpt2", ["position=sinusoidal", "n_positions=none",
-                               "positions.style=halves"]).spec  # fmt: skip
+    spec = find_model(
+        "gpt2", ["position=sinusoidal", "n_positions=none", "positions.style=halves"]
+    ).spec
     assert (spec.sinusoid_style, spec.positions.style) == ("halves", "halves")
     both = find_model("t5-base", ["encoder.n_layers=2", "decoder.n_layers=3"]).spec
     assert (both.n_encoder_layers, both.n_layers) == (2, 3)
 
 
 def test_settings_are_parsed_by_type() -> None:
-    settings = ["n_layers=1_000", "gated=FALSE", "norm_eps=1e-6", "window=None", "norm=LayerNorm",
-                "window_pattern=LLG", "logit_softcap = 30"]  # fmt: skip
+    settings = [
+        "n_layers=1_000",
+        "gated=FALSE",
+        "norm_eps=1e-6",
+        "window=None",
+        "norm=LayerNorm",
+        "window_pattern=LLG",
+        "logit_softcap = 30",
+    ]
     assert parse_settings(settings) == {
-        "n_layers": 1000, "gated": False, "norm_eps": 1e-6, "window": None, "norm": "layernorm",
-        "window_pattern": "LLG", "logit_softcap": 30.0,
-    }  # fmt: skip
+        "n_layers": 1000,
+        "gated": False,
+        "norm_eps": 1e-6,
+        "window": None,
+        "norm": "layernorm",
+        "window_pattern": "LLG",
+        "logit_softcap": 30.0,
+    }
 
 
 def test_a_model_from_a_file_or_folder(
@@ -119,8 +142,10 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "Infinity": (tiny_with(norm_eps=float("-inf")), "norm_eps must be a positive number"),
     "tagged": (tiny_with(n_heads={"__float__": "Infinity"}), "n_heads must be a whole number"),
     "tag alone": (b'{"__float__": "NaN"}', "must be a JSON object {...}: got a number"),
-    "hugging face NaN": (b'{"model_type": "llama", "vocab_size": NaN}',
-                         "vocab_size must be a whole number: got nan"),
+    "hugging face NaN": (
+        b'{"model_type": "llama", "vocab_size": NaN}',
+        "vocab_size must be a whole number: got nan",
+    ),
     "duplicate": (b'{"d_model": 1, "d_model": 2}', "d_model is given twice"),
     "absurd": (b'{"d_model": ' + b"9" * 5000 + b"}", "a number of 5000 digits is no size"),
     "41 digits": (b'{"d_model": ' + b"9" * 41 + b"}", "a number of 41 digits is no size"),
@@ -138,11 +163,15 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "rule": (tiny_with(n_kv_heads=4), "n_kv_heads must divide n_heads: 6 % 4 = 2"),
     "name": (tiny_with(name=7), "name must be text: got 7"),
     "odd key": (b'{"a\\nb\\u001b[31m": 1}', r"a\nb\x1b[31m"),
-    "hugging face": (b'{"model_type": "llama", "hidden_size": "x"}',
-                     "hidden_size must be a whole number: got 'x'"),
-    "hugging face class": (b'{"architectures": ["X"]}',
-                           "model_type is missing, and architectures names no class"),
-}  # fmt: skip
+    "hugging face": (
+        b'{"model_type": "llama", "hidden_size": "x"}',
+        "hidden_size must be a whole number: got 'x'",
+    ),
+    "hugging face class": (
+        b'{"architectures": ["X"]}',
+        "model_type is missing, and architectures names no class",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
@@ -210,9 +239,25 @@ def test_a_file_at_its_limits_and_one_more(
     assert "a number of 41 digits is no size" in refused(capsys, "count", str(file))
 
 
-@pytest.mark.parametrize("name", ["org/", "/name", "a/b/c", ".org/name", "org/.name",
-                                  "org/-name", "~org/name", "org/~", "or g/name", "org/na:me",
-                                  "../name", "org/..", "org/name?x", "org/name.json"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "org/",
+        "/name",
+        "a/b/c",
+        ".org/name",
+        "org/.name",
+        "org/-name",
+        "~org/name",
+        "org/~",
+        "or g/name",
+        "org/na:me",
+        "../name",
+        "org/..",
+        "org/name?x",
+        "org/name.json",
+    ],
+)
 def test_what_is_no_repository_is_not_asked_of_a_hub(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -30,10 +30,16 @@ from metacount.spec.legend import MODEL_TERMS, SWITCHES
         ("mixtral-8x7b", "intermediate_size=7", {"d_ff_expert": 7}),
         ("llama-7b", "intermediate_size=7", {"d_ff": 7}),
         ("llama-7b", "qkv_bias=true", {"q_bias": True, "k_bias": True, "v_bias": True}),
-        ("gpt2", "bias=false", dict.fromkeys(
-            ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias"), False)),
-        ("mixtral-8x7b", "bias=true", dict.fromkeys(
-            ("q_bias", "k_bias", "v_bias", "o_bias", "expert_bias"), True)),
+        (
+            "gpt2",
+            "bias=false",
+            dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias"), False),
+        ),
+        (
+            "mixtral-8x7b",
+            "bias=true",
+            dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "expert_bias"), True),
+        ),
         ("deepseek-v3", "bias=true", dict.fromkeys(("mla_bias", "ffn_bias", "expert_bias"), True)),
         ("llama-7b", "d_ff=4*d_model", {"d_ff": 16_384}),
         ("llama-7b", "d_ff=2·m", {"d_ff": 22_016}),  # its own old value
@@ -41,7 +47,7 @@ from metacount.spec.legend import MODEL_TERMS, SWITCHES
         ("llama-7b", "n_kv_heads=n_heads", {"n_kv_heads": 32}),
         ("llama-7b", "head_dim=hidden_size//num_attention_heads", {"head_dim": 128}),
     ],
-)  # fmt: skip
+)
 def test_a_size_by_any_of_its_names(
     model: str, setting: str, changes: dict[str, int | bool | str]
 ) -> None:
@@ -59,11 +65,15 @@ def test_every_spelling_of_the_legend_means_its_field() -> None:
 
 
 def test_arithmetic_takes_new_sizes_in_any_order() -> None:
-    settings = ["d_ff=4*d_model", "d_model=n_heads*head_dim", "n_heads=2", "h_kv=h",
-                "head_dim=16"]  # fmt: skip
+    settings = ["d_ff=4*d_model", "d_model=n_heads*head_dim", "n_heads=2", "h_kv=h", "head_dim=16"]
     found = find_model("gpt2", settings)
-    assert found.changes == {"d_ff": 128, "d_model": 32, "n_heads": 2, "n_kv_heads": 2,
-                             "head_dim": 16}  # fmt: skip
+    assert found.changes == {
+        "d_ff": 128,
+        "d_model": 32,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "head_dim": 16,
+    }
     assert found.computed == (
         "d_model = n_heads*head_dim = 32",
         "d_ff = 4*d_model = 128",
@@ -84,13 +94,19 @@ def test_llamas_rule_of_rounding(width: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["d_ff=8/3*d_model"], "--set d_ff: 8/3*d_model is 10,922.67, no whole number; add --set "
-         "multiple_of=256 to round as LLaMA does, or use floor(...) or ceil(...)"),
+        (
+            ["d_ff=8/3*d_model"],
+            "--set d_ff: 8/3*d_model is 10,922.67, no whole number; add --set "
+            "multiple_of=256 to round as LLaMA does, or use floor(...) or ceil(...)",
+        ),
         (["n_heads=d_model/3"], "--set n_heads: d_model/3 is 1,365.33, no whole number; use floor"),
         (["d_ff=4*n_hed"], "--set d_ff: 'n_hed' is no size of a model; did you mean n_heads"),
         (["d_ff=4*gated"], "--set d_ff: 'gated' is no size of a model"),
-        (["d_ff=seq_len"], "--set d_ff must be a whole number, or none, or arithmetic over sizes "
-         "such as 4*d_model: got 'seq_len'"),
+        (
+            ["d_ff=seq_len"],
+            "--set d_ff must be a whole number, or none, or arithmetic over sizes "
+            "such as 4*d_model: got 'seq_len'",
+        ),
         (["d_ff=d_ff/0"], "divides by zero"),
         (["d_ff=d_ff**9**9**9"], "--set d_ff: the formula makes numbers of more than 2000 bits"),
         (["d_ff=q_lora_rank*2"], "--set d_ff: this model has no q_lora_rank"),
@@ -100,18 +116,24 @@ def test_llamas_rule_of_rounding(width: int) -> None:
         (["multiple_of=256"], "--set multiple_of rounds a width that is given as arithmetic; add"),
         (["d_ff=4*d", "multiple_of=0"], "--set multiple_of must be a whole number from 1 to"),
         (["d_ff=4*d", "multiple_of=d"], "--set multiple_of must be a whole number from 1 to"),
-        (["vocab_size=32k"], "--set vocab_size: k and m are powers of 1,024 in lengths only; "
-         "write 32000 or 32768: got '32k'"),
+        (
+            ["vocab_size=32k"],
+            "--set vocab_size: k and m are powers of 1,024 in lengths only; "
+            "write 32000 or 32768: got '32k'",
+        ),
         (["vocab_size=1m"], "write 1000000 or 1048576: got '1m'"),
         (["h=4", "n_heads=4"], "--set: n_heads is given twice; leave one out"),
         (["activation=swiglu", "gated=false"], "--set: gated is given twice; leave one out"),
         (["bias=maybe"], "--set bias must be true or false: got 'maybe'"),
         (["num_hiden_layers=4"], "is not a field of a model; did you mean num_hidden_layers"),
-        (["attention=mla"], "--set: missing: kv_lora_rank (a number), qk_nope_head_dim (a number), "
-         "qk_rope_head_dim (a number), v_head_dim (a number)"),
+        (
+            ["attention=mla"],
+            "--set: missing: kv_lora_rank (a number), qk_nope_head_dim (a number), "
+            "qk_rope_head_dim (a number), v_head_dim (a number)",
+        ),
         (["n_experts=8"], "--set: missing: top_k (a number), d_ff_expert (a number)"),
     ],
-)  # fmt: skip
+)
 def test_a_setting_that_cannot_be(settings: list[str], said: str) -> None:
     with pytest.raises((InputError, metacount.SpecError), match=re.escape(said)):
         find_model("llama-7b", settings)
@@ -138,13 +160,21 @@ def test_more_heads_are_narrower() -> None:
     assert metacount.like("pythia", d_model=512, head_dim=16).spec.rotary_dim == 4  # a quarter
 
 
-@pytest.mark.parametrize("entry", [e for e in catalog.entries() if e.sizes is not None],
-                         ids=lambda entry: entry.id)  # fmt: skip
+@pytest.mark.parametrize(
+    "entry", [e for e in catalog.entries() if e.sizes is not None], ids=lambda entry: entry.id
+)
 def test_every_model_can_be_made_twice_as_wide(entry: catalog.CatalogEntry) -> None:
     spec = entry.spec()
     wide = metacount.like(entry.id, d_model=2 * spec.d_model, n_layers=2 * spec.n_layers).spec
-    twice = ("n_heads", "d_ff", "d_ssm", "n_ssm_heads", "n_linear_heads", "n_linear_v_heads",
-             "lru_width")  # fmt: skip
+    twice = (
+        "n_heads",
+        "d_ff",
+        "d_ssm",
+        "n_ssm_heads",
+        "n_linear_heads",
+        "n_linear_v_heads",
+        "lru_width",
+    )
     for size in twice:
         assert (getattr(wide, size) or 0) == 2 * (getattr(spec, size) or 0)
     assert wide.head_dim == spec.head_dim and wide.ssm_head_dim == spec.ssm_head_dim
@@ -154,14 +184,18 @@ def test_every_model_can_be_made_twice_as_wide(entry: catalog.CatalogEntry) -> N
 @pytest.mark.parametrize(
     ("name", "sizes", "said"),
     [
-        ("llama", {"d_model": 250}, "like llama-7b, but d_model=250: --set is missing for n_heads "
-         "(32·125/2048 is not whole), d_ff (11,008·125/2048 is not whole)"),
+        (
+            "llama",
+            {"d_model": 250},
+            "like llama-7b, but d_model=250: --set is missing for n_heads "
+            "(32·125/2048 is not whole), d_ff (11,008·125/2048 is not whole)",
+        ),
         ("mixtral", {"d_model": 256}, "n_kv_heads (8·1/16 is not whole; choose 1, 2)"),
         ("deepseek-v3", {"n_layers": 2}, "n_dense_layers (choose 0 to 2)"),
         ("lama", {}, "--like 'lama' is no model and no family of the catalog; did you mean llama"),
         ("llama", {"n_kv_heads": 5}, "n_kv_heads must divide n_heads"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_made_alike(name: str, sizes: dict[str, int], said: str) -> None:
     with pytest.raises((InputError, metacount.SpecError), match=re.escape(said)):
         metacount.like(name, **sizes)

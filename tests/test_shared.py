@@ -20,14 +20,31 @@ from metacount.verify import compare as witnesses
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
-T5 = {"model_type": "t5", "d_model": 24, "d_kv": 5, "d_ff": 17, "num_layers": 2, "num_heads": 3,
-      "num_decoder_layers": 3, "vocab_size": 101, "relative_attention_num_buckets": 8,
-      "feed_forward_proj": "gated-gelu",
-      "architectures": ["T5ForConditionalGeneration"]}  # fmt: skip
-MISTRAL = {"model_type": "mistral", "hidden_size": 24, "num_hidden_layers": 3, "vocab_size": 101,
-           "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
-           "intermediate_size": 17, "sliding_window": 5,
-           "architectures": ["MistralForCausalLM"]}  # fmt: skip
+T5 = {
+    "model_type": "t5",
+    "d_model": 24,
+    "d_kv": 5,
+    "d_ff": 17,
+    "num_layers": 2,
+    "num_heads": 3,
+    "num_decoder_layers": 3,
+    "vocab_size": 101,
+    "relative_attention_num_buckets": 8,
+    "feed_forward_proj": "gated-gelu",
+    "architectures": ["T5ForConditionalGeneration"],
+}
+MISTRAL = {
+    "model_type": "mistral",
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "vocab_size": 101,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "intermediate_size": 17,
+    "sliding_window": 5,
+    "architectures": ["MistralForCausalLM"],
+}
 
 
 def is_moe_layer(patch: pytest.MonkeyPatch) -> None:
@@ -58,8 +75,9 @@ def a_longer_source(patch: pytest.MonkeyPatch) -> None:
 
 def a_key_taken_for_another(patch: pytest.MonkeyPatch) -> None:
     right = ModelSpec.from_dict
-    patch.setattr(ModelSpec, "from_dict",
-                  lambda fields: right({**fields, "n_kv_heads": fields["n_heads"]}))  # fmt: skip
+    patch.setattr(
+        ModelSpec, "from_dict", lambda fields: right({**fields, "n_kv_heads": fields["n_heads"]})
+    )
 
 
 def the_price_of_a_product(patch: pytest.MonkeyPatch) -> None:
@@ -70,19 +88,28 @@ def the_price_of_a_product(patch: pytest.MonkeyPatch) -> None:
 
 # name: (what is broken, the model, its workload, the quantity that differs)
 SHARED: dict[str, tuple[Plant, Any, Workload, str]] = {
-    "which layers have experts": (
-        is_moe_layer, "deepseek-moe-16b", Workload(seq_len=8), "params"),
+    "which layers have experts": (is_moe_layer, "deepseek-moe-16b", Workload(seq_len=8), "params"),
     "which layers see a window": (
-        is_windowed_layer, "gemma2-2b", Workload(seq_len=8192), "kv_cache_bytes"),
-    "bytes of a dtype": (
-        bytes_of_a_dtype, "llama-7b", Workload(seq_len=8), "kv_cache_bytes"),
+        is_windowed_layer,
+        "gemma2-2b",
+        Workload(seq_len=8192),
+        "kv_cache_bytes",
+    ),
+    "bytes of a dtype": (bytes_of_a_dtype, "llama-7b", Workload(seq_len=8), "kv_cache_bytes"),
     "the length of an encoder's input": (
-        a_longer_source, T5, Workload(seq_len=7, source_len=11), "matmul_flops"),
-    "from a config to a spec": (
-        a_key_taken_for_another, MISTRAL, Workload(seq_len=7), "params"),
+        a_longer_source,
+        T5,
+        Workload(seq_len=7, source_len=11),
+        "matmul_flops",
+    ),
+    "from a config to a spec": (a_key_taken_for_another, MISTRAL, Workload(seq_len=7), "params"),
     "prices of operators": (
-        the_price_of_a_product, "llama-7b", Workload(seq_len=8), "matmul_flops"),
-}  # fmt: skip
+        the_price_of_a_product,
+        "llama-7b",
+        Workload(seq_len=8),
+        "matmul_flops",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -24,16 +24,29 @@ from metacount.spec.stack import Encoder, Stack
 from metacount.spec.tree import fields_of
 
 DENSE: dict[str, Any] = {
-    "kind": "decoder", "d_model": 13, "n_layers": 3, "vocab_size": 101, "n_heads": 6,
-    "n_kv_heads": 2, "head_dim": 10, "d_ff": 17, "activation": "silu", "gated": True,
-    "norm": "rmsnorm", "position": "rope",
-}  # fmt: skip
+    "kind": "decoder",
+    "d_model": 13,
+    "n_layers": 3,
+    "vocab_size": 101,
+    "n_heads": 6,
+    "n_kv_heads": 2,
+    "head_dim": 10,
+    "d_ff": 17,
+    "activation": "silu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "rope",
+}
 MOE = {**DENSE, "n_experts": 12, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1}
 MLA: dict[str, Any] = {
-    **{k: v for k, v in DENSE.items() if k not in ("n_kv_heads", "head_dim")}, "attention": "mla",
-    "q_lora_rank": 11, "kv_lora_rank": 5, "qk_nope_head_dim": 3, "qk_rope_head_dim": 4,
+    **{k: v for k, v in DENSE.items() if k not in ("n_kv_heads", "head_dim")},
+    "attention": "mla",
+    "q_lora_rank": 11,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 4,
     "v_head_dim": 7,
-}  # fmt: skip
+}
 ENCODER = {
     **DENSE,
     "kind": "encoder",
@@ -41,13 +54,24 @@ ENCODER = {
     "position": "learned",
     "n_positions": 19,
 }
-BOTH = {**DENSE, "kind": "encoder-decoder", "n_encoder_layers": 2, "position": "t5",
-        "n_buckets": 8, "max_distance": 23}  # fmt: skip
+BOTH = {
+    **DENSE,
+    "kind": "encoder-decoder",
+    "n_encoder_layers": 2,
+    "position": "t5",
+    "n_buckets": 8,
+    "max_distance": 23,
+}
 BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
 
 INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
-GRIFFIN = {"recurrent": "rg_lru", "mixer_pattern": "RA", "conv_kernel": 4, "lru_width": 6,
-           "n_lru_blocks": 3}  # fmt: skip
+GRIFFIN = {
+    "recurrent": "rg_lru",
+    "mixer_pattern": "RA",
+    "conv_kernel": 4,
+    "lru_width": 6,
+    "n_lru_blocks": 3,
+}
 GROUPS = {"n_groups": 4, "top_groups": 2}
 WIDE = 2**24
 
@@ -57,20 +81,49 @@ def altered_stacks(**changes: Any) -> ModelSpec:
     spec = ModelSpec.from_dict(BOTH)
     assert spec.encoder is not None and spec.decoder is not None
     decoder = altered(spec.decoder, attention=altered(spec.decoder.attention, **changes))
-    return ModelSpec(kind=spec.kind, d_model=spec.d_model, embedding=spec.embedding,
-                     head=spec.head, positions=spec.positions, encoder=spec.encoder,
-                     decoder=decoder)  # fmt: skip
+    return ModelSpec(
+        kind=spec.kind,
+        d_model=spec.d_model,
+        embedding=spec.embedding,
+        head=spec.head,
+        positions=spec.positions,
+        encoder=spec.encoder,
+        decoder=decoder,
+    )
 
 
-DELTA = {**DENSE, "recurrent": "gated_delta", "mixer_pattern": "RA", "conv_kernel": 4,
-         "linear_chunk_size": 5, "n_linear_k_heads": 3, "n_linear_v_heads": 6,
-         "linear_k_head_dim": 7, "linear_v_head_dim": 5}  # fmt: skip
-STATE_SPACE = {**DENSE, "recurrent": "mamba2", "mixer_pattern": "RA", "conv_kernel": 4,
-               "n_ssm_heads": 6, "ssm_head_dim": 4, "n_ssm_groups": 2, "ssm_chunk_size": 5,
-               "ssm_state_dim": 3}  # fmt: skip
-FFN_ALONE = {**{name: value for name, value in DENSE.items()
-                if name not in ("n_heads", "n_kv_heads", "head_dim")},
-             "attention": "none", "mixer_pattern": "N", "position": "none"}  # fmt: skip
+DELTA = {
+    **DENSE,
+    "recurrent": "gated_delta",
+    "mixer_pattern": "RA",
+    "conv_kernel": 4,
+    "linear_chunk_size": 5,
+    "n_linear_k_heads": 3,
+    "n_linear_v_heads": 6,
+    "linear_k_head_dim": 7,
+    "linear_v_head_dim": 5,
+}
+STATE_SPACE = {
+    **DENSE,
+    "recurrent": "mamba2",
+    "mixer_pattern": "RA",
+    "conv_kernel": 4,
+    "n_ssm_heads": 6,
+    "ssm_head_dim": 4,
+    "n_ssm_groups": 2,
+    "ssm_chunk_size": 5,
+    "ssm_state_dim": 3,
+}
+FFN_ALONE = {
+    **{
+        name: value
+        for name, value in DENSE.items()
+        if name not in ("n_heads", "n_kv_heads", "head_dim")
+    },
+    "attention": "none",
+    "mixer_pattern": "N",
+    "position": "none",
+}
 
 # base, what is changed, and the message's beginning and remedy
 RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -264,7 +317,7 @@ PARTS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (Rope, {"scaling": 4.0}, "rope_scaling must be an object: got 4.0; leave rope_scaling out"),
     (Window, {"size": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
     (altered_stacks, {"n_heads": 4}, "n_heads differs between the encoder and the decoder, which"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("build", "values", "message"), PARTS)
@@ -279,9 +332,16 @@ def test_a_rule_of_a_part(
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 def test_a_model_is_made_of_its_parts(base: dict[str, Any]) -> None:
     spec = ModelSpec.from_dict(base)
-    made = ModelSpec(kind=spec.kind, d_model=spec.d_model, embedding=spec.embedding,
-                     head=spec.head, pooler=spec.pooler, positions=spec.positions,
-                     encoder=spec.encoder, decoder=spec.decoder)  # fmt: skip
+    made = ModelSpec(
+        kind=spec.kind,
+        d_model=spec.d_model,
+        embedding=spec.embedding,
+        head=spec.head,
+        pooler=spec.pooler,
+        positions=spec.positions,
+        encoder=spec.encoder,
+        decoder=spec.decoder,
+    )
     assert made == spec and made.to_dict() == spec.to_dict()
     assert (spec.encoder is None) == (base["kind"] == "decoder")
 
@@ -348,8 +408,9 @@ def stack(build: Callable[..., object], values: dict[str, Any]) -> set[tuple[str
     with pytest.raises(SpecError, match="; ") as caught:
         build(values) if build == ModelSpec.from_dict else build(**values)
     frames = traceback.extract_tb(caught.tb)
-    return {(Path(f.filename).name, f.lineno or 0) for f in frames
-            if Path(f.filename).parent == FOLDER}  # fmt: skip
+    return {
+        (Path(f.filename).name, f.lineno or 0) for f in frames if Path(f.filename).parent == FOLDER
+    }
 
 
 def test_no_rule_of_the_package_is_left_untried() -> None:
@@ -441,10 +502,34 @@ def test_nearest() -> None:
 
 
 JUNK = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 40), st.integers(), st.floats(), st.text(max_size=9),
-    st.sampled_from([10**5000, -(10**5000), 2**62, [], {}, b"", "\n", "x" * 999, 1j, "mla", "t5",
-                     "encoder", "encoder-decoder", "prefix-decoder", "LG", "learned", "chunked"]),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=9),
+    st.sampled_from(
+        [
+            10**5000,
+            -(10**5000),
+            2**62,
+            [],
+            {},
+            b"",
+            "\n",
+            "x" * 999,
+            1j,
+            "mla",
+            "t5",
+            "encoder",
+            "encoder-decoder",
+            "prefix-decoder",
+            "LG",
+            "learned",
+            "chunked",
+        ]
+    ),
+)
 
 
 @given(

@@ -12,12 +12,26 @@ from metacount.spec import LIMITS, Workload, legend
 
 # The letters of the design's vocabulary.
 LETTERS = {
-    "d_model": "d", "d_ff": "m", "d_ff_expert": "m_e", "n_layers": "N", "n_heads": "h",
-    "n_kv_heads": "h_kv", "head_dim": "h_d", "q_lora_rank": "r_q", "kv_lora_rank": "d_c",
-    "qk_nope_head_dim": "d_n", "qk_rope_head_dim": "d_r", "v_head_dim": "d_v", "n_experts": "E",
-    "n_shared_experts": "E_s", "top_k": "k", "vocab_size": "V", "batch_size": "B", "seq_len": "S",
+    "d_model": "d",
+    "d_ff": "m",
+    "d_ff_expert": "m_e",
+    "n_layers": "N",
+    "n_heads": "h",
+    "n_kv_heads": "h_kv",
+    "head_dim": "h_d",
+    "q_lora_rank": "r_q",
+    "kv_lora_rank": "d_c",
+    "qk_nope_head_dim": "d_n",
+    "qk_rope_head_dim": "d_r",
+    "v_head_dim": "d_v",
+    "n_experts": "E",
+    "n_shared_experts": "E_s",
+    "top_k": "k",
+    "vocab_size": "V",
+    "batch_size": "B",
+    "seq_len": "S",
     "kv_len": "T",
-}  # fmt: skip
+}
 
 # Spellings that mean different things in different code: each must list all of ours.
 AMBIGUOUS = {

@@ -46,8 +46,11 @@ def test_the_wheel_holds_the_mark(tmp_path: Path) -> None:
 
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=PACKAGE.parent, check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
+        cwd=PACKAGE.parent,
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     assert "metacount/py.typed" in ZipFile(wheel).namelist()
 
@@ -60,19 +63,26 @@ def test_a_user_s_mypy_sees_the_types(tmp_path: Path) -> None:
     (site / "metacount").symlink_to(PACKAGE)
     (tmp_path / "user.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-c",
-         "import sys\n"
-         "from mypy import modulefinder\n"
-         "real = modulefinder.get_search_dirs\n"
-         f"modulefinder.get_search_dirs = lambda e: ([], [{str(site)!r}])\n"
-         "from mypy import build\n"
-         "build.get_search_dirs = modulefinder.get_search_dirs\n"
-         "from mypy.main import main\n"
-         "main(args=['--strict', '--config-file=', '--cache-dir', sys.argv[1], 'user.py'])",
-         str(tmp_path / "cache")],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "from mypy import modulefinder\n"
+            "real = modulefinder.get_search_dirs\n"
+            f"modulefinder.get_search_dirs = lambda e: ([], [{str(site)!r}])\n"
+            "from mypy import build\n"
+            "build.get_search_dirs = modulefinder.get_search_dirs\n"
+            "from mypy.main import main\n"
+            "main(args=['--strict', '--config-file=', '--cache-dir', sys.argv[1], 'user.py'])",
+            str(tmp_path / "cache"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
         env={k: v for k, v in os.environ.items() if k not in ("MYPYPATH", "PYTHONPATH")},
-    )  # fmt: skip
+    )
     lines = done.stdout.splitlines()
     found = [
         line.partition('Revealed type is "')[2].rstrip('"') for line in lines if "Revealed" in line

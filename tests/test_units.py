@@ -118,9 +118,25 @@ def test_parse_count(text: str, value: int, half: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "B", "7 B", "7b", "-7B", "7.B", ".B", "7.1.2B", "1,23B", "12,3456", ",123", "1,234,", "²B",
-     "٣B", "7B (blog)", "0x10"],
-)  # fmt: skip
+    [
+        "",
+        "B",
+        "7 B",
+        "7b",
+        "-7B",
+        "7.B",
+        ".B",
+        "7.1.2B",
+        "1,23B",
+        "12,3456",
+        ",123",
+        "1,234,",
+        "²B",
+        "٣B",
+        "7B (blog)",
+        "0x10",
+    ],
+)
 def test_parse_count_refuses_what_is_not_a_count(text: str) -> None:
     with pytest.raises(ValueError, match="a count is digits"):
         units.parse_count(text)

@@ -213,8 +213,12 @@ def upward(package: Path) -> list[str]:
     def floor(name: str) -> int:
         return floors[".".join(name.split(".")[:2])]
 
-    return [f"{name} -> {other}" for name in graph.files for other in sorted(graph.edges[name])
-            if "metacount" not in (name, other) and floor(other) > floor(name)]  # fmt: skip
+    return [
+        f"{name} -> {other}"
+        for name in graph.files
+        for other in sorted(graph.edges[name])
+        if "metacount" not in (name, other) and floor(other) > floor(name)
+    ]
 
 
 def test_no_import_runs_upwards() -> None:
@@ -240,18 +244,27 @@ def planted(tmp_path: Path, **files: str) -> list[str]:
     """The breaches of a small package: some innocent modules, and the given ones."""
     innocent = {
         "__init__": "_HOMES = {'count': 'textbook.count', 'verify': 'verify.compare', "
-                    "'ModelSpec': 'spec'}\n",
-        "spec": "", "errors": "", "units": "", "textbook/__init__": "",
-        "textbook/count": "from metacount.formulas import ffn\n", "verify/__init__": "",
+        "'ModelSpec': 'spec'}\n",
+        "spec": "",
+        "errors": "",
+        "units": "",
+        "textbook/__init__": "",
+        "textbook/count": "from metacount.formulas import ffn\n",
+        "verify/__init__": "",
         "verify/compare": "from metacount.textbook import count\n"
-                          "from metacount.modules import ffn\n",
-        "formulas/__init__": "", "formulas/ffn": "", "modules/__init__": "import torch\n",
+        "from metacount.modules import ffn\n",
+        "formulas/__init__": "",
+        "formulas/ffn": "",
+        "modules/__init__": "import torch\n",
         "modules/ffn": "from metacount import spec\n",
-        "huggingface/__init__": "", "huggingface/module/__init__": "",
+        "huggingface/__init__": "",
+        "huggingface/module/__init__": "",
         "huggingface/module/witness": "import transformers\n",
-        "check/__init__": "_HOMES = {'check': 'verdict'}\n", "check/verdict": "",
-        "measure/__init__": "", "measure/counter": "import torch\n",
-    }  # fmt: skip
+        "check/__init__": "_HOMES = {'check': 'verdict'}\n",
+        "check/verdict": "",
+        "measure/__init__": "",
+        "measure/counter": "import torch\n",
+    }
     for name, text in {**innocent, **files}.items():
         file = tmp_path / "metacount" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -307,7 +320,7 @@ IN_MODULES = [
     "import runpy\nrunpy.run_module('metacount.formulas.ffn')",
     "import metacount\ngetattr(metacount, 'co' + 'unt')",
     "import metacount\nvars(metacount)",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", IN_MODULES)
@@ -320,36 +333,60 @@ def test_a_planted_breach_is_found(tmp_path: Path, text: str) -> None:
     ("files", "line"),
     [
         # through files that nobody suspects
-        ({"units": "from metacount.textbook.count import count\n",
-          "modules/ffn": "import metacount.units\n"},
-         "metacount.modules.ffn (module) reaches metacount.units -> metacount.textbook.count"),
-        ({"measure/counter": "from metacount.modules import ffn\n",
-          "huggingface/module/witness": "from ...measure import counter\n"},
-         "metacount.huggingface.module.witness (others) reaches metacount.measure.counter -> "
-         "metacount.modules"),
+        (
+            {
+                "units": "from metacount.textbook.count import count\n",
+                "modules/ffn": "import metacount.units\n",
+            },
+            "metacount.modules.ffn (module) reaches metacount.units -> metacount.textbook.count",
+        ),
+        (
+            {
+                "measure/counter": "from metacount.modules import ffn\n",
+                "huggingface/module/witness": "from ...measure import counter\n",
+            },
+            "metacount.huggingface.module.witness (others) reaches metacount.measure.counter -> "
+            "metacount.modules",
+        ),
         # through what a package does when it is imported
-        ({"check/__init__": "from metacount.modules import ffn\n",
-          "check/verdict": "", "textbook/count": "from metacount.check import verdict\n"},
-         "metacount.textbook.count (formula) reaches metacount.check -> metacount.modules"),
-        ({"formulas/ffn": "from metacount.modules import ffn\n"},
-         "metacount.formulas.ffn (formula) reaches metacount.modules"),
-        ({"formulas/ffn": "def f():\n    import torch.nn\n"},
-         "metacount.formulas.ffn (formula) imports torch"),
+        (
+            {
+                "check/__init__": "from metacount.modules import ffn\n",
+                "check/verdict": "",
+                "textbook/count": "from metacount.check import verdict\n",
+            },
+            "metacount.textbook.count (formula) reaches metacount.check -> metacount.modules",
+        ),
+        (
+            {"formulas/ffn": "from metacount.modules import ffn\n"},
+            "metacount.formulas.ffn (formula) reaches metacount.modules",
+        ),
+        (
+            {"formulas/ffn": "def f():\n    import torch.nn\n"},
+            "metacount.formulas.ffn (formula) imports torch",
+        ),
         ({"spec": "import torch\n"}, "metacount.spec (ground) imports torch"),
-        ({"formulas/ffn": "def f():\n    import numpy.linalg as la\n"},
-         "metacount.formulas.ffn (formula) imports numpy"),
-        ({"huggingface/module/witness": "from metacount import verify\n"},
-         "metacount.huggingface.module.witness (others) reaches metacount.verify.compare"),
+        (
+            {"formulas/ffn": "def f():\n    import numpy.linalg as la\n"},
+            "metacount.formulas.ffn (formula) imports numpy",
+        ),
+        (
+            {"huggingface/module/witness": "from metacount import verify\n"},
+            "metacount.huggingface.module.witness (others) reaches metacount.verify.compare",
+        ),
         ({"new_file": ""}, "metacount.new_file has no side"),
     ],
-)  # fmt: skip
+)
 def test_a_breach_through_others_is_found(tmp_path: Path, files: dict[str, str], line: str) -> None:
     assert line in planted(tmp_path, **files)
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
-    planted(tmp_path, units="from metacount import errors\n",
-            errors="def f():\n    from metacount.units import exact\n")  # fmt: skip
+    planted(
+        tmp_path,
+        units="from metacount import errors\n",
+        errors="def f():\n    from metacount.units import exact\n",
+    )
     assert ImportGraph(tmp_path / "metacount").circles() == [
         ["metacount.errors", "metacount.units"]
     ]
@@ -376,5 +413,6 @@ def test_a_fresh_interpreter_loads_one_side(module: str, must_not_load: tuple[st
     )
     loaded = json.loads(ran.stdout)
     assert module in loaded
-    assert [name for name in loaded
-            if any(within(name, f"metacount.{part}") for part in must_not_load)] == []  # fmt: skip
+    assert [
+        name for name in loaded if any(within(name, f"metacount.{part}") for part in must_not_load)
+    ] == []

@@ -111,17 +111,27 @@ def specs(draw: st.DrawFn) -> ModelSpec:
 
     size = st.integers(1, 23)
     flag = st.booleans()
-    fields: dict[str, object] = {name: draw(st.sampled_from(options))
-                                 for name, options in CHOICES.items()}  # fmt: skip
+    fields: dict[str, object] = {
+        name: draw(st.sampled_from(options)) for name, options in CHOICES.items()
+    }
     kv_heads = draw(st.integers(1, 4))
     fields |= {
-        "d_model": draw(size), "n_layers": draw(st.integers(1, 7)),
-        "n_heads": kv_heads * draw(st.integers(1, 3)), "vocab_size": maybe(size),
-        "ffn_bias": draw(flag), "gated": draw(flag), "final_norm": draw(flag),
-        "norm_affine": draw(flag), "embedding_norm": draw(flag), "pooler": draw(flag),
-        "has_head": draw(flag), "tie_embeddings": draw(flag), "head_bias": draw(flag),
-        "n_token_types": draw(st.integers(0, 3)), "norm_bias": draw(flag),
-    }  # fmt: skip
+        "d_model": draw(size),
+        "n_layers": draw(st.integers(1, 7)),
+        "n_heads": kv_heads * draw(st.integers(1, 3)),
+        "vocab_size": maybe(size),
+        "ffn_bias": draw(flag),
+        "gated": draw(flag),
+        "final_norm": draw(flag),
+        "norm_affine": draw(flag),
+        "embedding_norm": draw(flag),
+        "pooler": draw(flag),
+        "has_head": draw(flag),
+        "tie_embeddings": draw(flag),
+        "head_bias": draw(flag),
+        "n_token_types": draw(st.integers(0, 3)),
+        "norm_bias": draw(flag),
+    }
     if fields["kind"] == "encoder-decoder":
         fields["n_encoder_layers"] = draw(st.integers(1, 5))
     if fields["kind"] != "encoder":
@@ -135,18 +145,28 @@ def specs(draw: st.DrawFn) -> ModelSpec:
         fields |= {"head_bias": False, "tie_embeddings": False}
     if fields["attention"] == "mla":
         fields |= {
-            "q_lora_rank": maybe(size), "kv_lora_rank": draw(size), "qk_nope_head_dim": draw(size),
-            "qk_rope_head_dim": 2 * draw(st.integers(1, 3)), "v_head_dim": draw(size),
-            "mla_bias": draw(flag), "position": "rope", "qk_norm": "none",
-            "kind": draw(st.sampled_from(("decoder", "prefix-decoder"))), "n_encoder_layers": 0,
+            "q_lora_rank": maybe(size),
+            "kv_lora_rank": draw(size),
+            "qk_nope_head_dim": draw(size),
+            "qk_rope_head_dim": 2 * draw(st.integers(1, 3)),
+            "v_head_dim": draw(size),
+            "mla_bias": draw(flag),
+            "position": "rope",
+            "qk_norm": "none",
+            "kind": draw(st.sampled_from(("decoder", "prefix-decoder"))),
+            "n_encoder_layers": 0,
             "pooler": False,
-        }  # fmt: skip
+        }
     else:
         fields |= {
-            "n_kv_heads": kv_heads, "head_dim": 2 * draw(st.integers(1, 5)),
-            "q_bias": draw(flag), "k_bias": draw(flag), "v_bias": draw(flag),
-            "o_bias": draw(flag), "attention_sinks": draw(flag),
-        }  # fmt: skip
+            "n_kv_heads": kv_heads,
+            "head_dim": 2 * draw(st.integers(1, 5)),
+            "q_bias": draw(flag),
+            "k_bias": draw(flag),
+            "v_bias": draw(flag),
+            "o_bias": draw(flag),
+            "attention_sinks": draw(flag),
+        }
     if fields["position"] == "learned":
         fields["n_positions"] = draw(st.integers(12, 40))
         if fields["kind"] == "decoder":
@@ -156,21 +176,29 @@ def specs(draw: st.DrawFn) -> ModelSpec:
     if fields["position"] != "rope":
         fields["rope_style"] = "half"
     if draw(flag) and fields["kind"] in ("decoder", "encoder"):
-        fields |= {"window": draw(st.integers(2, 13)),
-                   "window_pattern": draw(st.text("LG", min_size=1, max_size=4))}  # fmt: skip
+        fields |= {
+            "window": draw(st.integers(2, 13)),
+            "window_pattern": draw(st.text("LG", min_size=1, max_size=4)),
+        }
     if fields.get("window") is None or fields["kind"] == "encoder":
         fields["window_kind"] = "sliding"
     if draw(flag):
         per_group, groups = draw(st.integers(2, 4)), draw(st.integers(1, 3))
         limited = draw(flag)
         fields |= {
-            "n_experts": per_group * groups, "top_k": draw(st.integers(1, per_group)),
-            "d_ff_expert": draw(size), "expert_bias": draw(flag), "router_bias": draw(flag),
-            "selection_bias": draw(flag), "n_dense_layers": draw(st.integers(0, 3)),
-            "moe_every": draw(st.integers(1, 3)), "n_shared_experts": draw(st.integers(0, 2)),
+            "n_experts": per_group * groups,
+            "top_k": draw(st.integers(1, per_group)),
+            "d_ff_expert": draw(size),
+            "expert_bias": draw(flag),
+            "router_bias": draw(flag),
+            "selection_bias": draw(flag),
+            "n_dense_layers": draw(st.integers(0, 3)),
+            "moe_every": draw(st.integers(1, 3)),
+            "n_shared_experts": draw(st.integers(0, 2)),
             "router_scales_input": draw(flag),
-            "n_groups": groups if limited else None, "top_groups": groups if limited else None,
-        }  # fmt: skip
+            "n_groups": groups if limited else None,
+            "top_groups": groups if limited else None,
+        }
         if fields["n_shared_experts"]:
             fields |= {"d_ff_shared": maybe(size), "shared_expert_gate": draw(flag)}
         stacks = (fields["n_layers"], fields.get("n_encoder_layers") or fields["n_layers"])
@@ -195,8 +223,11 @@ def specs(draw: st.DrawFn) -> ModelSpec:
 
 
 @given(spec=specs(), batch=st.integers(1, 3), seq=st.integers(1, 12), data=st.data())
-@settings(max_examples=150, deadline=None,
-          suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])  # fmt: skip
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 def test_any_model_that_the_spec_allows(
     spec: ModelSpec, batch: int, seq: int, data: st.DataObject
 ) -> None:

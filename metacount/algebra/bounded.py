@@ -47,8 +47,9 @@ def _bits(number: Any) -> int:
 
 
 def negative(value: Value) -> Value:
-    return Value(-value.expr, terms=value.terms, degree=value.degree, bits=value.bits,
-                 calls=value.calls)  # fmt: skip
+    return Value(
+        -value.expr, terms=value.terms, degree=value.degree, bits=value.bits, calls=value.calls
+    )
 
 
 def added(values: list[Value]) -> Value:
@@ -81,8 +82,10 @@ def raised(base: Value, exponent: Any) -> Value:
     n = int(exponent)
     most = MAX_EXPONENT if base.degree else MAX_BITS
     if abs(n) > most or base.bits * abs(n) > MAX_BITS or base.terms ** min(abs(n), 32) > MAX_TERMS:
-        raise InputError(f"a power of the formula is too large: exponents go up to {MAX_EXPONENT}, "
-                         f"numbers to {MAX_BITS} bits")  # fmt: skip
+        raise InputError(
+            f"a power of the formula is too large: exponents go up to {MAX_EXPONENT}, "
+            f"numbers to {MAX_BITS} bits"
+        )
     if n < 0 and base.expr == 0:
         raise InputError("the formula divides by zero")
     if n < 0 and base.terms > 1:
@@ -159,8 +162,9 @@ class _Making:
         self.sums_below += b.expr.is_Add
         self.below.append(b.expr)
         if b.terms > MAX_BELOW or self.sums_below > MAX_SUMS_BELOW:
-            raise InputError(f"a formula divides by at most {MAX_SUMS_BELOW} sums, "
-                             f"of at most {MAX_BELOW} terms")  # fmt: skip
+            raise InputError(
+                f"a formula divides by at most {MAX_SUMS_BELOW} sums, of at most {MAX_BELOW} terms"
+            )
         return Value(
             a.expr / b.expr,
             terms=a.terms,
@@ -174,8 +178,10 @@ class _Making:
         self.calls += 1
         nested = 1 + max(value.calls for value in arguments)
         if self.calls > MAX_CALLS or nested > MAX_CALL_DEPTH:
-            raise InputError(f"at most {MAX_CALLS} of floor, ceil, min, max, // and % in a "
-                             f"formula, {MAX_CALL_DEPTH} deep")  # fmt: skip
+            raise InputError(
+                f"at most {MAX_CALLS} of floor, ceil, min, max, // and % in a "
+                f"formula, {MAX_CALL_DEPTH} deep"
+            )
         if sum(value.terms for value in arguments) > MAX_BELOW:
             raise InputError(f"at most {MAX_BELOW} terms inside floor, ceil, min, max, // and %")
         bits = max(value.bits for value in arguments)

@@ -55,8 +55,11 @@ def plain(expr: Any) -> Any:
     >>> plain(sympy.floor(S * (S - 1) / 2) - S**2 / 2)
     -S/2
     """
-    whole = {call: call.args[0] for call in expr.atoms(sympy.floor, sympy.ceiling)
-             if is_whole(call.args[0])}  # fmt: skip
+    whole = {
+        call: call.args[0]
+        for call in expr.atoms(sympy.floor, sympy.ceiling)
+        if is_whole(call.args[0])
+    }
     return sympy.expand(expr.xreplace(whole) if whole else expr)
 
 
@@ -96,8 +99,11 @@ def is_zero(expr: Any) -> bool | None:
 def _by_remainder(expr: Any) -> list[Any]:
     """`expr` for each remainder of the one letter whose multiples its floors divide out."""
     calls = expr.atoms(sympy.floor, sympy.ceiling)
-    below = {int(sympy.denom(sympy.together(c.args[0]))) for c in calls
-             if sympy.denom(sympy.together(c.args[0])).is_Integer}  # fmt: skip
+    below = {
+        int(sympy.denom(sympy.together(c.args[0])))
+        for c in calls
+        if sympy.denom(sympy.together(c.args[0])).is_Integer
+    }
     letters = {letter for call in calls for letter in call.free_symbols}
     period = lcm(*below) if below else 0
     if len(letters) != 1 or not 1 < period <= MOST_REMAINDERS:

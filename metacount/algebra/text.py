@@ -32,9 +32,16 @@ TOKEN = re.compile(
 SAME = {"·": "*", "×": "*", "⋅": "*", "∙": "*", "−": "-"}
 RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 CALLS = {
-    "min": (2, 4), "Min": (2, 4), "max": (2, 4), "Max": (2, 4), "floor": (1, 1), "ceil": (1, 1),
-    "ceiling": (1, 1), "round_up": (2, 2), "Mod": (2, 2),
-}  # fmt: skip
+    "min": (2, 4),
+    "Min": (2, 4),
+    "max": (2, 4),
+    "Max": (2, 4),
+    "floor": (1, 1),
+    "ceil": (1, 1),
+    "ceiling": (1, 1),
+    "round_up": (2, 2),
+    "Mod": (2, 2),
+}
 ALLOWED = (
     "a formula has numbers, names, + - * / // % **, parentheses, min, max, floor, ceil, round_up"
 )
@@ -173,13 +180,16 @@ class _Parser:
             return InputError(f"'{word}' at column {column} of the formula; {ALLOWED}")
         before = self.tokens[self.at - 1][0] if self.at else ""
         if kind in ("number", "name") and before in ("number", "name", "raised"):
-            return InputError(f"a sign is missing before '{shown(word)}' at column {column}; "
-                              "write * between factors")  # fmt: skip
+            return InputError(
+                f"a sign is missing before '{shown(word)}' at column {column}; "
+                "write * between factors"
+            )
         if word == "(" and before == "name":
             called = shown(self.tokens[self.at - 1][1])
             return InputError(f"a call of '{called}' at column {column}; {ALLOWED}")
-        return InputError(f"'{shown(word)}' is out of place at column {column} of the formula; "
-                          f"{ALLOWED}")  # fmt: skip
+        return InputError(
+            f"'{shown(word)}' is out of place at column {column} of the formula; {ALLOWED}"
+        )
 
     def _deeper(self) -> None:
         self.depth += 1

@@ -91,9 +91,17 @@ def judged(
             accounted = accounted and theirs - ours == missed(formula, case)
         except (Absent, ZeroDivisionError) as error:
             return _unasked(formula, spec, model, in_scope, (n,), str(error))
-        one = Found(formula=formula.id, model=model, spec=spec, in_scope=in_scope, verdict=WRONG,
-                    seq_len=n,
-                    theirs=theirs, ours=ours, accounted=accounted)  # fmt: skip
+        one = Found(
+            formula=formula.id,
+            model=model,
+            spec=spec,
+            in_scope=in_scope,
+            verdict=WRONG,
+            seq_len=n,
+            theirs=theirs,
+            ours=ours,
+            accounted=accounted,
+        )
         if worst is None or abs(one.off) >= abs(worst.off):
             worst = one
     if worst is None:

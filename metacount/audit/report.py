@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 # kind -> the count whose recorded proofs stand behind our side
-PROVEN = {"params": "params", "active_params": "active_params", "kv_cache": "kv_cache_bytes",
-          "activations": "activation_bytes", "optimizer": "optimizer_bytes"}  # fmt: skip
+PROVEN = {
+    "params": "params",
+    "active_params": "active_params",
+    "kv_cache": "kv_cache_bytes",
+    "activations": "activation_bytes",
+    "optimizer": "optimizer_bytes",
+}
 
 
 @frozen

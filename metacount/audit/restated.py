@@ -110,5 +110,17 @@ def missed(formula: Formula, case: Case) -> Fraction:
     return sum(values(formula.misses, place_of(case)), Fraction(0))
 
 
-__all__ = ["Absent", "both", "by_convention", "check_inside", "holds", "missed", "outside",
-           "place_of", "there", "value_of", "values", "written"]  # fmt: skip
+__all__ = [
+    "Absent",
+    "both",
+    "by_convention",
+    "check_inside",
+    "holds",
+    "missed",
+    "outside",
+    "place_of",
+    "there",
+    "value_of",
+    "values",
+    "written",
+]

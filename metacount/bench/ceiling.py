@@ -136,8 +136,9 @@ def _watch(device: torch.device, call: Call) -> Stopwatch:
     if device.type == "cuda":
         room = CaptureRoom(device)
         room.warm_up(call)
-        return GraphStopwatch([call], _no_flush, call_s, room=room, states=(HOT,),
-                              check=_no_check, spoils=False)  # fmt: skip
+        return GraphStopwatch(
+            [call], _no_flush, call_s, room=room, states=(HOT,), check=_no_check, spoils=False
+        )
     return CpuStopwatch([call], _no_flush, call_s)
 
 

@@ -118,11 +118,19 @@ class Asked:
 
 
 OPTIONS = {
-    "tokens": "--tokens", "seq_lens": "--seq", "kv_lens": "--kv-len", "batch_sizes": "--batch",
-    "routings": "--routing", "d_models": "--d-model", "d_ffs": "--d-ff",
-    "directions": "--direction", "part": "--part", "parts": "--parts",
-    "equal_time": "--equal-time", "autotune": "--autotune",
-}  # fmt: skip
+    "tokens": "--tokens",
+    "seq_lens": "--seq",
+    "kv_lens": "--kv-len",
+    "batch_sizes": "--batch",
+    "routings": "--routing",
+    "d_models": "--d-model",
+    "d_ffs": "--d-ff",
+    "directions": "--direction",
+    "part": "--part",
+    "parts": "--parts",
+    "equal_time": "--equal-time",
+    "autotune": "--autotune",
+}
 TAKES = {
     "ffn": ("tokens", "d_models", "d_ffs", "directions", "parts", "equal_time", "autotune"),
     "attention": ("seq_lens", "kv_lens", "batch_sizes", "part"),
@@ -169,8 +177,11 @@ def _cases_of(
         ways = tuple(mla.GPU_WAYS if gpu else mla.WAYS)
         return [mla.case(name, spec, at, dtype, ways) for at in _positions(grid, asked)]
     if topic == "moe":
-        return [moe.case(name, spec, n, routing, dtype)
-                for n in tokens for routing in asked.routings or grid.routings]  # fmt: skip
+        return [
+            moe.case(name, spec, n, routing, dtype)
+            for n in tokens
+            for routing in asked.routings or grid.routings
+        ]
     return [norm.case(name, spec, n, dtype) for n in tokens]
 
 

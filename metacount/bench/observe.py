@@ -29,8 +29,13 @@ from metacount.measure.torch_private import (
 # 0.1.
 TOLERANCE = {"fp32": 1e-5, "tf32": 4 * 2**-11, "fp16": 4 * 2**-11, "bf16": 4 * 2**-8}
 
-UNWRITTEN = ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
-             "aten._unsafe_view")  # fmt: skip
+UNWRITTEN = (
+    "aten.empty",
+    "aten.empty_like",
+    "aten.empty_strided",
+    "aten.new_empty",
+    "aten._unsafe_view",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -233,8 +233,9 @@ def _watches(
     graph = not waits and not variant.reads_back
     found: list[Stopwatch] = []
     if GRAPH in plan.launches and graph:
-        found.append(GraphStopwatch(calls, flush, call_s, room=room, states=plan.states,
-                                    check=check))  # fmt: skip
+        found.append(
+            GraphStopwatch(calls, flush, call_s, room=room, states=plan.states, check=check)
+        )
     if EAGER in plan.launches or not found:
         found.append(EagerStopwatch(calls, flush, call_s, plan.device))
     torch.cuda.empty_cache()  # what this variant worked with is not kept while others run

@@ -102,9 +102,13 @@ def run_cases(
                         tell(done, len(cases), case.label, f"ceiling, {case.dtype}")
                     report.ceilings[case.dtype] = roofs.of(case.dtype)
                 rows = run_case(
-                    case, plan, report.ceilings.get(case.dtype), cache_bytes, monitor=monitor,
+                    case,
+                    plan,
+                    report.ceilings.get(case.dtype),
+                    cache_bytes,
+                    monitor=monitor,
                     tell=partial(tell, done, len(cases), case.label),
-                )  # fmt: skip
+                )
             report.rows.extend(rows)
             yield rows
             if (lost := device_lost(plan.device)) is not None:
@@ -169,8 +173,9 @@ def run_case(
         ready, refused = _prepared(case, built, plan, flush, room, tell)
         tell("timing")
         measured, failed = _timed(case, ready, plan)
-    timed = rows_of_case(measured, case, ceiling, _blank(case), plan.states, monitor,
-                         devices.clock_mhz(plan.device))  # fmt: skip
+    timed = rows_of_case(
+        measured, case, ceiling, _blank(case), plan.states, monitor, devices.clock_mhz(plan.device)
+    )
     rows = [*timed, *refused, *failed]
     order = {variant.key: i for i, variant in enumerate(built.variants)}
     return sorted(rows, key=lambda row: order.get((row.variant, row.direction), len(order)))
@@ -185,15 +190,29 @@ def _names(case: Case, plan: Plan) -> list[str]:
 
 
 def _blank(case: Case) -> Any:
-    return partial(Row, topic=case.topic, model=case.model, sizes=case.sizes,
-                   workload=case.workload, dtype=case.dtype)  # fmt: skip
+    return partial(
+        Row,
+        topic=case.topic,
+        model=case.model,
+        sizes=case.sizes,
+        workload=case.workload,
+        dtype=case.dtype,
+    )
 
 
 def _not_timed(case: Case, variant: Variant, status: str, reason: str, **known: Any) -> Row:
     row: Row = _blank(case)(
-        **{"variant": variant.name, "direction": variant.direction, "state": NO_STATE,
-           "launch": NO_STATE, "status": status, "reason": reason, **of_work(variant), **known}
-    )  # fmt: skip
+        **{
+            "variant": variant.name,
+            "direction": variant.direction,
+            "state": NO_STATE,
+            "launch": NO_STATE,
+            "status": status,
+            "reason": reason,
+            **of_work(variant),
+            **known,
+        }
+    )
     return row
 
 
@@ -227,13 +246,20 @@ def _timed(case: Case, ready: Sequence[Ready], plan: Plan) -> tuple[list[Measure
         (Entrant(name=one.variant.name, watch=watch), one) for one in ready for watch in one.watches
     ]
     owners = {id(entrant): one for entrant, one in pairs}
-    until = Until(rounds=plan.rounds, seconds=plan.seconds, precision=plan.precision,
-                  states=plan.states, warm_up_seconds=plan.warm_up_seconds)  # fmt: skip
+    until = Until(
+        rounds=plan.rounds,
+        seconds=plan.seconds,
+        precision=plan.precision,
+        states=plan.states,
+        warm_up_seconds=plan.warm_up_seconds,
+    )
     with no_collector():
         take_turns(
-            [entrant for entrant, _ in pairs], until, seed=plan.seed,
+            [entrant for entrant, _ in pairs],
+            until,
+            seed=plan.seed,
             is_ours=lambda entrant, error: is_ours(owners[id(entrant)].variant, error),
-        )  # fmt: skip
+        )
     measured, failed = [], []
     for entrant, one in pairs:
         if entrant.failed is not None:

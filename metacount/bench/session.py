@@ -122,14 +122,14 @@ class Session:
                 ):
                     self._keep(rows, environment, date)
                     talk.done(rows)
-                    new = {d: c for d, c in self.report.ceilings.items()
-                           if d not in shown_roofs}  # fmt: skip
+                    new = {d: c for d, c in self.report.ceilings.items() if d not in shown_roofs}
                     shown_roofs |= new
                     yield self.show.case_text(rows, new, environment)
             except KeyboardInterrupt:
                 self.interrupted = stopped[-1] if stopped else INTERRUPTED
-                n = len({(row.model, *row.workload.values(), row.dtype)
-                         for row in self.report.rows})  # fmt: skip
+                n = len(
+                    {(row.model, *row.workload.values(), row.dtype) for row in self.report.rows}
+                )
                 talk.say(f"interrupted after {n} of {len(self.cases)} cases")
             yield self.show.end_text(self.report.rows, self.report.ceilings)
             if self.file is not None:

@@ -85,8 +85,12 @@ class CatalogEntry:
     def spec(self) -> ModelSpec:
         """The model as a checked `ModelSpec`; `NotExpressible` says why where there is none."""
         if self.sizes is None:
-            raise NotExpressible("model", "is in the catalog, but has no spec", self.id,
-                                 self.not_expressible or "its spec is missing")  # fmt: skip
+            raise NotExpressible(
+                "model",
+                "is in the catalog, but has no spec",
+                self.id,
+                self.not_expressible or "its spec is missing",
+            )
         return ModelSpec.from_dict(dict(self.sizes))
 
 
@@ -119,8 +123,9 @@ def entry(id: str) -> CatalogEntry:
     known = ids()
     # asking the listing, not the file system, keeps every path outside the catalog out of reach
     if id not in known:
-        raise UnknownModel("model", "is not in the catalog", id,
-                           nearest(str(id), known, "see `metacount models`"))  # fmt: skip
+        raise UnknownModel(
+            "model", "is not in the catalog", id, nearest(str(id), known, "see `metacount models`")
+        )
     with open(os.path.join(_FOLDER, id + _ENDING), encoding="utf-8") as file:
         return _entry(json.load(file))
 
@@ -150,8 +155,12 @@ def compare_published(model: CatalogEntry, params: int) -> Comparison:
             model, difference, published.params, "differs" if difference else "exact"
         )
     if published.label is None:
-        return Comparison(status="unpublished", difference=None, percent="n/a",
-                          explanation=model.explanation or "")  # fmt: skip
+        return Comparison(
+            status="unpublished",
+            difference=None,
+            percent="n/a",
+            explanation=model.explanation or "",
+        )
     value, half = units.parse_count(published.label)
     difference = params - value
     if abs(difference) <= half and published.label_meaning is None:

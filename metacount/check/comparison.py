@@ -107,11 +107,15 @@ class Tried:
         if self.raised:
             said.append(f"at {self.raised} of {done} other sizes the formula gives an error")
         if self.inexact:
-            said.append(f"at {self.inexact} of {done} other sizes it gives a float beyond 2^53, "
-                        "which cannot be compared")  # fmt: skip
+            said.append(
+                f"at {self.inexact} of {done} other sizes it gives a float beyond 2^53, "
+                "which cannot be compared"
+            )
         if self.late:
-            said.append(f"the time ran out: {self.planned} other sizes were planned, {done} tried; "
-                        "--timeout gives it more")  # fmt: skip
+            said.append(
+                f"the time ran out: {self.planned} other sizes were planned, {done} tried; "
+                "--timeout gives it more"
+            )
         return said
 
     @property

@@ -36,8 +36,9 @@ def judged_function(
         with limited(timeout):
             answer = ask(function, case, words, name, seconds=timeout)
     except TooLong:
-        raise InputError(f"{name}: stopped after {timeout:g} s; is there a loop without "
-                         "end?") from None  # fmt: skip
+        raise InputError(
+            f"{name}: stopped after {timeout:g} s; is there a loop without end?"
+        ) from None
     return _judged(answer, model, case, quantity, timeout)
 
 

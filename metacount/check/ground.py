@@ -46,8 +46,10 @@ def _in_words(one: Said, code: str, small: tuple[str, ...]) -> str:
     if one.verdict == "equal":
         return f"proven equal to {code} {domain}"
     if one.verdict == "chosen":
-        return (f"equal to {code} for the experts that a token chose, {domain}; that code runs "
-                f"{one.text} more FLOPs")  # fmt: skip
+        return (
+            f"equal to {code} for the experts that a token chose, {domain}; that code runs "
+            f"{one.text} more FLOPs"
+        )
     if one.verdict == "differs":
         return f"not what {code} computes: the formula less the code is {one.text}"
     return f"not proven against {code} at these sizes: {one.text}"

@@ -33,9 +33,18 @@ FAR = 2**20  # a large size, so that a product gets large
 BASES = 6  # cases from which a crossing is looked for
 
 # How large a size is in models that people trained: the range that is drawn from.
-RANGES = {"vocab_size": (100, 300_000), "n_positions": (64, 200_000), "window": (2, 200_000),
-          "n_experts": (2, 2_048), "top_k": (1, 16), "n_heads": (1, 256), "n_kv_heads": (1, 128),
-          "head_dim": (2, 512), "n_buckets": (4, 256), "rotary_dim": (2, 256)}  # fmt: skip
+RANGES = {
+    "vocab_size": (100, 300_000),
+    "n_positions": (64, 200_000),
+    "window": (2, 200_000),
+    "n_experts": (2, 2_048),
+    "top_k": (1, 16),
+    "n_heads": (1, 256),
+    "n_kv_heads": (1, 128),
+    "head_dim": (2, 512),
+    "n_buckets": (4, 256),
+    "rotary_dim": (2, 256),
+}
 LENGTHS = (1, 2, 128, 512, 4_096, 8_192, 32_768, 131_072, 1_048_576)
 MOE_LAYERS = 2_000
 LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
@@ -152,8 +161,12 @@ def _numbers(literals: Iterable[Fraction]) -> list[int]:
     """The numbers to look beside: those of the formula, their products and quotients."""
     first: dict[int, None] = {}
     for number in literals:
-        for whole in (abs(floor(number)), abs(ceil(number)), abs(number.numerator),
-                      number.denominator):  # fmt: skip
+        for whole in (
+            abs(floor(number)),
+            abs(ceil(number)),
+            abs(number.numerator),
+            number.denominator,
+        ):
             if 0 < whole <= LARGEST:
                 first[whole] = None
     base = [*first][:MOST_LITERALS]
@@ -265,9 +278,12 @@ def _drawn(name: str, draw: random.Random) -> int:
 
 
 def _mixed(
-    case: Case, own: list[Case], numbers: list[int], turns: list[dict[str, int]],
+    case: Case,
+    own: list[Case],
+    numbers: list[int],
+    turns: list[dict[str, int]],
     draw: random.Random,
-) -> Iterator[Case]:  # fmt: skip
+) -> Iterator[Case]:
     """Each size from the model, from another one, beside a number of the formula, or at random."""
     here = sizes_of(case)
     for _ in range(MIXED):

@@ -16,9 +16,20 @@ Case = tuple[ModelSpec, Workload]
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 24, 29, 31, 64, 96)
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13)
 NAMES = tuple(term.name for term in legend.MODEL_TERMS)
-COUNTED = ("n_layers", "n_encoder_layers", "n_dense_layers", "n_kv_heads", "top_k",
-           "n_shared_experts", "moe_every", "moe_offset", "n_groups", "top_groups", "n_token_types",
-           "nope_every")  # fmt: skip
+COUNTED = (
+    "n_layers",
+    "n_encoder_layers",
+    "n_dense_layers",
+    "n_kv_heads",
+    "top_k",
+    "n_shared_experts",
+    "moe_every",
+    "moe_offset",
+    "n_groups",
+    "top_groups",
+    "n_token_types",
+    "nope_every",
+)
 ATTEMPTS = 40  # for each case that is wanted; most keep the rules at once
 
 

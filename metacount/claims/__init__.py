@@ -31,9 +31,17 @@ from metacount.claims.text import in_language, translated
 from metacount.languages import LANGUAGES
 
 TOPICS = (
-    "block", "attention", "recurrent", "ffn", "norm", "embedding", "position", "moe", "model",
+    "block",
+    "attention",
+    "recurrent",
+    "ffn",
+    "norm",
+    "embedding",
+    "position",
+    "moe",
+    "model",
     "training",
-)  # fmt: skip
+)
 DATA = Path(__file__).parent / "data"
 
 # judge -> the file of this package that holds it
@@ -131,10 +139,21 @@ def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
         return _judged(claim, lang)
     except SpecError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, SyntaxError, TypeError,
-            ValueError) as error:  # fmt: skip
-        raise SpecError("claim", "cannot be judged as it stands in the data", claim.id,
-                        f"{type(error).__name__}: {error}") from error  # fmt: skip
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise SpecError(
+            "claim",
+            "cannot be judged as it stands in the data",
+            claim.id,
+            f"{type(error).__name__}: {error}",
+        ) from error
 
 
 def _judged(claim: Claim, lang: str) -> Verdict:

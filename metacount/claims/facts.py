@@ -92,8 +92,12 @@ class Known:
     def name(self, name: str) -> Any:
         """A size, a field, a verdict, or what the judge found."""
         if name not in self.values:
-            raise SpecError("claim", "has a sentence with a name that was not computed", name,
-                            f"known are {', '.join(self.values)}")  # fmt: skip
+            raise SpecError(
+                "claim",
+                "has a sentence with a name that was not computed",
+                name,
+                f"known are {', '.join(self.values)}",
+            )
         return self.values[name]
 
     def call(self, name: str, id: str | None) -> Any:
@@ -145,5 +149,9 @@ def _walk(node: ast.expr, known: Known | Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and isinstance(known, Known):
         arguments = [_walk(argument, known) for argument in node.args]
         return known.call(node.func.id, *arguments) if arguments else known.call(node.func.id, None)
-    raise SpecError("claim", "has an expression that is not understood", ast.unparse(node),
-                    "see metacount/claims/facts.py")  # fmt: skip
+    raise SpecError(
+        "claim",
+        "has an expression that is not understood",
+        ast.unparse(node),
+        "see metacount/claims/facts.py",
+    )

@@ -34,8 +34,12 @@ def without_biases(spec: ModelSpec) -> Any:
 def check_alike(spec: ModelSpec) -> None:
     """Raise `SpecError` for a hybrid, of which no layer stands for all."""
     if not spec.last_stack.uniform:
-        raise SpecError("claim", "is about a layer, and the model has several kinds",
-                        spec.mixer_pattern, "name a model whose layers are alike")  # fmt: skip
+        raise SpecError(
+            "claim",
+            "is about a layer, and the model has several kinds",
+            spec.mixer_pattern,
+            "name a model whose layers are alike",
+        )
 
 
 def _layer(spec: ModelSpec) -> dict[str, Dim]:
@@ -119,8 +123,12 @@ def _of_experts(count: Callable[[ModelSpec], Any]) -> Callable[[ModelSpec], Any]
 
     def counted(spec: ModelSpec) -> Any:
         if not spec.is_moe:
-            raise SpecError("n_experts", "is needed by a claim about experts", None,
-                            "name a model that has some")  # fmt: skip
+            raise SpecError(
+                "n_experts",
+                "is needed by a claim about experts",
+                None,
+                "name a model that has some",
+            )
         return count(spec)
 
     return counted
@@ -180,8 +188,12 @@ def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
 def model_of(claim: Claim) -> CatalogEntry:
     """The catalog's entry of a claim's model; `SpecError` for a claim that names none."""
     if claim.model is None:
-        raise SpecError("claim", "is about no model, but its judge needs one", claim.id,
-                        "name a model of the catalog")  # fmt: skip
+        raise SpecError(
+            "claim",
+            "is about no model, but its judge needs one",
+            claim.id,
+            "name a model of the catalog",
+        )
     return catalog.entry(claim.model)
 
 

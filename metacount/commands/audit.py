@@ -19,24 +19,43 @@ LONGEST = 2**31
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", metavar="NAME", nargs="*",
-                        help="formulas or sources; all where none is named")  # fmt: skip
-    parser.add_argument("--model", metavar="MODEL",
-                        help=f"these formulas term by term at one model: {MODEL_HELP}")  # fmt: skip
-    parser.add_argument("--mfu", metavar="MODEL", nargs="+",
-                        help="the same run's MFU under every training formula, for these models "
-                        "at --seq, with --tokens-per-second and --peak")  # fmt: skip
-    parser.add_argument("--seq", metavar="N", nargs="+", type=_length,
-                        help="tokens of each sequence; several give several lengths (default 2048 "
-                        "with --model, else 2048, 8192 and 32768)")  # fmt: skip
-    parser.add_argument("--tokens-per-second", metavar="X", type=_amount,
-                        help="of the run, on one device (with --mfu)")  # fmt: skip
-    parser.add_argument("--peak", metavar="TFLOPS", type=_amount,
-                        help="the device's, in 10^12 FLOPs a second (with --mfu)")  # fmt: skip
-    parser.add_argument("--jobs", metavar="N", type=_jobs, default=1,
-                        help="processes (default 1)")  # fmt: skip
-    parser.add_argument("--markdown", action="store_true",
-                        help="the table of findings, a row for each source")  # fmt: skip
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="formulas or sources; all where none is named"
+    )
+    parser.add_argument(
+        "--model", metavar="MODEL", help=f"these formulas term by term at one model: {MODEL_HELP}"
+    )
+    parser.add_argument(
+        "--mfu",
+        metavar="MODEL",
+        nargs="+",
+        help="the same run's MFU under every training formula, for these models "
+        "at --seq, with --tokens-per-second and --peak",
+    )
+    parser.add_argument(
+        "--seq",
+        metavar="N",
+        nargs="+",
+        type=_length,
+        help="tokens of each sequence; several give several lengths (default 2048 "
+        "with --model, else 2048, 8192 and 32768)",
+    )
+    parser.add_argument(
+        "--tokens-per-second",
+        metavar="X",
+        type=_amount,
+        help="of the run, on one device (with --mfu)",
+    )
+    parser.add_argument(
+        "--peak",
+        metavar="TFLOPS",
+        type=_amount,
+        help="the device's, in 10^12 FLOPs a second (with --mfu)",
+    )
+    parser.add_argument("--jobs", metavar="N", type=_jobs, default=1, help="processes (default 1)")
+    parser.add_argument(
+        "--markdown", action="store_true", help="the table of findings, a row for each source"
+    )
     add_settings(parser)
     add_json(parser)
 
@@ -170,8 +189,9 @@ def _mfu(args: argparse.Namespace) -> str:
         lengths = args.seq or list(lengths_of(model.spec, LENGTHS))
         longest = model.spec.longest
         if longest is not None and max(lengths) > longest:
-            raise InputError(f"--seq {max(lengths)}: {model.id} has {longest} positions; "
-                             "give as many or fewer")  # fmt: skip
+            raise InputError(
+                f"--seq {max(lengths)}: {model.id} has {longest} positions; give as many or fewer"
+            )
         rows = mfu(model, lengths, **run)
         data.append(mfu_data(model, lengths, rows))
         texts.append(mfu_text(model, lengths, rows, words))

@@ -63,71 +63,143 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("topic", metavar="TOPIC", choices=TOPICS, help=", ".join(TOPICS))
     what = parser.add_argument_group("what is timed")
-    what.add_argument("--model", nargs="+", metavar="NAME",
-                      help="take the sizes of these models of the catalog")  # fmt: skip
-    what.add_argument("--d-model", nargs="+", type=_size, metavar="N",
-                      help="of ffn: these widths, in no model")  # fmt: skip
-    what.add_argument("--d-ff", nargs="+", type=_size, metavar="N",
-                      help="of ffn: SwiGLU at these widths too (swiglu-own)")  # fmt: skip
-    what.add_argument("--tokens", nargs="+", type=_size, metavar="N",
-                      help="tokens of ffn, moe and norm")  # fmt: skip
-    what.add_argument("--seq", nargs="+", type=_size, metavar="N",
-                      help="prefill of attention and mla: so many tokens")  # fmt: skip
-    what.add_argument("--kv-len", nargs="+", type=_size, metavar="N",
-                      help="decode of attention and mla: one token that attends to so many, "
-                      "itself included")  # fmt: skip
-    what.add_argument("--batch", nargs="+", type=_size, metavar="N",
-                      help="sequences of attention and mla")  # fmt: skip
-    what.add_argument("--part", choices=("layer", "core"),
-                      help="of attention: core is what lies between the projections")  # fmt: skip
-    what.add_argument("--parts", action="store_true",
-                      help="of ffn: each product and the activation alone as well")  # fmt: skip
-    what.add_argument("--equal-time", action="store_true",
-                      help="of ffn: the width at which SwiGLU takes GELU's time")  # fmt: skip
-    what.add_argument("--direction", nargs="+", metavar="WAY", choices=DIRECTIONS,
-                      help=f"of ffn: {', '.join(DIRECTIONS)} (default forward)")  # fmt: skip
-    what.add_argument("--routing", nargs="+", choices=("balanced", "skewed"),
-                      help="of moe (default both)")  # fmt: skip
-    what.add_argument("--dtype", nargs="+", metavar="DTYPE", choices=DTYPES,
-                      help=f"{', '.join(DTYPES)} (default bf16 on CUDA, else fp32)")  # fmt: skip
+    what.add_argument(
+        "--model", nargs="+", metavar="NAME", help="take the sizes of these models of the catalog"
+    )
+    what.add_argument(
+        "--d-model", nargs="+", type=_size, metavar="N", help="of ffn: these widths, in no model"
+    )
+    what.add_argument(
+        "--d-ff",
+        nargs="+",
+        type=_size,
+        metavar="N",
+        help="of ffn: SwiGLU at these widths too (swiglu-own)",
+    )
+    what.add_argument(
+        "--tokens", nargs="+", type=_size, metavar="N", help="tokens of ffn, moe and norm"
+    )
+    what.add_argument(
+        "--seq",
+        nargs="+",
+        type=_size,
+        metavar="N",
+        help="prefill of attention and mla: so many tokens",
+    )
+    what.add_argument(
+        "--kv-len",
+        nargs="+",
+        type=_size,
+        metavar="N",
+        help="decode of attention and mla: one token that attends to so many, itself included",
+    )
+    what.add_argument(
+        "--batch", nargs="+", type=_size, metavar="N", help="sequences of attention and mla"
+    )
+    what.add_argument(
+        "--part",
+        choices=("layer", "core"),
+        help="of attention: core is what lies between the projections",
+    )
+    what.add_argument(
+        "--parts", action="store_true", help="of ffn: each product and the activation alone as well"
+    )
+    what.add_argument(
+        "--equal-time",
+        action="store_true",
+        help="of ffn: the width at which SwiGLU takes GELU's time",
+    )
+    what.add_argument(
+        "--direction",
+        nargs="+",
+        metavar="WAY",
+        choices=DIRECTIONS,
+        help=f"of ffn: {', '.join(DIRECTIONS)} (default forward)",
+    )
+    what.add_argument(
+        "--routing", nargs="+", choices=("balanced", "skewed"), help="of moe (default both)"
+    )
+    what.add_argument(
+        "--dtype",
+        nargs="+",
+        metavar="DTYPE",
+        choices=DTYPES,
+        help=f"{', '.join(DTYPES)} (default bf16 on CUDA, else fp32)",
+    )
     what.add_argument("--device", choices=("cpu", "cuda"), help="default cuda where there is one")
     what.add_argument("--variant", nargs="+", metavar="NAME", help="only these variants")
     what.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
-    what.add_argument("--autotune", action="store_true",
-                      help="of ffn: torch.compile in its mode max-autotune as well")  # fmt: skip
+    what.add_argument(
+        "--autotune",
+        action="store_true",
+        help="of ffn: torch.compile in its mode max-autotune as well",
+    )
     how = parser.add_argument_group("how")
-    how.add_argument("--state", nargs="+", choices=("hot", "cold"),
-                     help="caches as they are, or flushed first (default both)")  # fmt: skip
-    how.add_argument("--launch", nargs="+", choices=("eager", "graph"),
-                     help="on CUDA: from Python, or as a CUDA graph (default both)")  # fmt: skip
-    how.add_argument("--precision", type=_percent, metavar="PERCENT",
-                     help="stop when every median is known to so much of it, up or down, at 95 %% "
-                     "confidence (default 0.5)")  # fmt: skip
+    how.add_argument(
+        "--state",
+        nargs="+",
+        choices=("hot", "cold"),
+        help="caches as they are, or flushed first (default both)",
+    )
+    how.add_argument(
+        "--launch",
+        nargs="+",
+        choices=("eager", "graph"),
+        help="on CUDA: from Python, or as a CUDA graph (default both)",
+    )
+    how.add_argument(
+        "--precision",
+        type=_percent,
+        metavar="PERCENT",
+        help="stop when every median is known to so much of it, up or down, at 95 %% "
+        "confidence (default 0.5)",
+    )
     how.add_argument(
         "--rounds",
         type=_size,
         metavar="N",
         help="most rounds; each variant has one turn in a round (default 40)",
     )
-    how.add_argument("--seconds", type=_seconds, metavar="X",
-                     help="stop, after three rounds, when they have lasted so long for each "
-                     "variant, launch and state (default 0.3)")  # fmt: skip
-    how.add_argument("--budget", type=_budget, metavar="SECONDS",
-                     help="of the whole run: cases that by an estimate would not fit any more are "
-                     "rows that say so")  # fmt: skip
-    how.add_argument("--no-ceiling", action="store_true",
-                     help="do not measure what the device can do; no shares then")  # fmt: skip
+    how.add_argument(
+        "--seconds",
+        type=_seconds,
+        metavar="X",
+        help="stop, after three rounds, when they have lasted so long for each "
+        "variant, launch and state (default 0.3)",
+    )
+    how.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="SECONDS",
+        help="of the whole run: cases that by an estimate would not fit any more are "
+        "rows that say so",
+    )
+    how.add_argument(
+        "--no-ceiling",
+        action="store_true",
+        help="do not measure what the device can do; no shares then",
+    )
     out = parser.add_argument_group("what becomes of it")
-    out.add_argument("--save", nargs="?", const=SAVED, metavar="FILE",
-                     help="append the rows as JSON lines to FILE (default "
-                     "metacount-bench-TOPIC.jsonl in the current folder)")  # fmt: skip
-    out.add_argument("--compare", metavar="OLD",
-                     help="lay the medians beside those of a file that --save wrote")  # fmt: skip
-    out.add_argument("--list", action="store_true",
-                     help="print the cases and variants, and run nothing")  # fmt: skip
-    out.add_argument("--dry-run", action="store_true",
-                     help="print shapes, FLOPs, bytes and an estimate of the time, and run "
-                     "nothing; needs no device")  # fmt: skip
+    out.add_argument(
+        "--save",
+        nargs="?",
+        const=SAVED,
+        metavar="FILE",
+        help="append the rows as JSON lines to FILE (default "
+        "metacount-bench-TOPIC.jsonl in the current folder)",
+    )
+    out.add_argument(
+        "--compare", metavar="OLD", help="lay the medians beside those of a file that --save wrote"
+    )
+    out.add_argument(
+        "--list", action="store_true", help="print the cases and variants, and run nothing"
+    )
+    out.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print shapes, FLOPs, bytes and an estimate of the time, and run "
+        "nothing; needs no device",
+    )
     add_json(parser)
 
 

@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="*",
-                        help="these statements, each with its whole computation")  # fmt: skip
-    parser.add_argument("--topic", metavar="NAME", help="only statements on this topic: block, "
-                        "attention, ffn, norm, embedding, position, moe, model")  # fmt: skip
-    parser.add_argument("--verdict", metavar="NAME",
-                        help="only statements that are right, conditional or wrong")  # fmt: skip
+    parser.add_argument(
+        "ids", metavar="ID", nargs="*", help="these statements, each with its whole computation"
+    )
+    parser.add_argument(
+        "--topic",
+        metavar="NAME",
+        help="only statements on this topic: block, "
+        "attention, ffn, norm, embedding, position, moe, model",
+    )
+    parser.add_argument(
+        "--verdict", metavar="NAME", help="only statements that are right, conditional or wrong"
+    )
     parser.add_argument(
         "--lang",
         metavar="LANG",

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", metavar="NAME", nargs="*",
-                        help="a class or a function (RMSNorm, apply_rope, glu_params), or a topic: "
-                        "all of norm, ffn, attention, mla, moe, position, ...")  # fmt: skip
+    parser.add_argument(
+        "names",
+        metavar="NAME",
+        nargs="*",
+        help="a class or a function (RMSNorm, apply_rope, glu_params), or a topic: "
+        "all of norm, ffn, attention, mla, moe, position, ...",
+    )
     add_json(parser)
 
 

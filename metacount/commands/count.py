@@ -135,8 +135,10 @@ def _columns(
     from metacount.views.comparison import heading, notes
     from metacount.views.layout import columns
 
-    rows = [(heading(model), model.name, getattr(model, "spec", None), each)
-            for model, each in zip(found, data, strict=True)]  # fmt: skip
+    rows = [
+        (heading(model), model.name, getattr(model, "spec", None), each)
+        for model, each in zip(found, data, strict=True)
+    ]
     if args.json:
         return json_text(columns_data(args.columns, rows))
     if args.table:

@@ -40,8 +40,13 @@ def run(args: argparse.Namespace) -> Result:
     code = 0 if all(each.mesh is not None for each in found) else 1
     if args.json:
         answers = [each.to_dict() for each in found]
-        data = {"model": model.id, "train": args.train, "answers": answers, "missing": notes,
-                "source": "formula"}  # fmt: skip
+        data = {
+            "model": model.id,
+            "train": args.train,
+            "answers": answers,
+            "missing": notes,
+            "source": "formula",
+        }
         return json_text(data), code
     from metacount.views.fit import fit_text
 

@@ -81,8 +81,9 @@ def _from_code(args: argparse.Namespace) -> Result:
 
     check_quantity(args.quantity, QUANTITIES)
     if args.by == "operator" and not args.quantity.endswith("flops"):
-        raise InputError(f"--by operator splits FLOPs: {args.quantity} have no operator; leave "
-                         "it out")  # fmt: skip
+        raise InputError(
+            f"--by operator splits FLOPs: {args.quantity} have no operator; leave it out"
+        )
     if isinstance(model, TransformersOnly):
         from metacount.verify.compare import fitted_outside
 

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", nargs="?",
-                        help="one of those that `metacount lesson` lists")  # fmt: skip
+    parser.add_argument(
+        "topic", metavar="TOPIC", nargs="?", help="one of those that `metacount lesson` lists"
+    )
     parser.add_argument("--model", metavar="MODEL", help=f"the model to teach with: {MODEL_HELP}")
     add_settings(parser)
-    parser.add_argument("--lang", metavar="LANG",
-                        help="en or zh (default: that of the terminal, else en)")  # fmt: skip
+    parser.add_argument(
+        "--lang", metavar="LANG", help="en or zh (default: that of the terminal, else en)"
+    )
     parser.add_argument("--answers", action="store_true", help="show the exercises' answers")
     parser.add_argument("--markdown", action="store_true", help="print Markdown instead of text")
     add_json(parser)

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 
 RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
 # What can be drawn, by option; one of them is asked for.
-KINDS = {"model": "MODEL", "caches": "--caches MODEL", "activations": "--activations NAME",
-         "roofline": "--roofline RESULTS", "curves": "--curves RESULTS"}  # fmt: skip
+KINDS = {
+    "model": "MODEL",
+    "caches": "--caches MODEL",
+    "activations": "--activations NAME",
+    "roofline": "--roofline RESULTS",
+    "curves": "--curves RESULTS",
+}
 # Options that belong to some of these alone, where they are not given: None or an empty list.
 BELONGS = {
     "settings": ("--set", ("model", "caches")),
@@ -48,43 +53,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from metacount.textbook.closed_form import QUANTITIES
 
     parser.add_argument("model", metavar="MODEL", nargs="*", help=MODEL_HELP)
-    parser.add_argument("-o", "--output", metavar="FILE",
-                        help="the picture: a name that ends in .svg, .png or .pdf")  # fmt: skip
-    parser.add_argument("--html", metavar="PAGE.html",
-                        help="in place of a picture: a page for a browser, which needs no network; "
-                        "its sizes are sliders, its numbers closed forms that it evaluates, each "
-                        "with what is proven of it")  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the picture: a name that ends in .svg, .png or .pdf"
+    )
+    parser.add_argument(
+        "--html",
+        metavar="PAGE.html",
+        help="in place of a picture: a page for a browser, which needs no network; "
+        "its sizes are sliders, its numbers closed forms that it evaluates, each "
+        "with what is proven of it",
+    )
     add_quantity(parser, QUANTITIES, "; by its parts, absolute and in percent")
     add_over(parser)
-    parser.add_argument("--seq", metavar="N,N,...",
-                        help="a bar for each length of a sequence: 1k,4k,16k,64k; with --caches "
-                        "the points of its lines")  # fmt: skip
+    parser.add_argument(
+        "--seq",
+        metavar="N,N,...",
+        help="a bar for each length of a sequence: 1k,4k,16k,64k; with --caches "
+        "the points of its lines",
+    )
     parser.add_argument("--batch", type=int, metavar="N", help="sequences (default 1)")
-    parser.add_argument("--caches", metavar="MODEL",
-                        help="the KV caches that MHA, GQA, MQA and MLA would need in this model, "
-                        "beside each other")  # fmt: skip
-    parser.add_argument("--activations", nargs="+", metavar="NAME",
-                        help="activations and their derivatives, as the modules run them: relu, "
-                        "gelu, silu, ...")  # fmt: skip
-    parser.add_argument("--roofline", nargs="+", metavar="RESULTS",
-                        help="rates over intensity, from what `bench --save` wrote")  # fmt: skip
-    parser.add_argument("--curves", nargs="+", metavar="RESULTS",
-                        help="GELU and SwiGLU over the tokens, from such files")  # fmt: skip
-    parser.add_argument("--state", choices=("hot", "cold"), default="hot",
-                        help="which rows of the results (default hot)")  # fmt: skip
-    parser.add_argument("--launch", choices=("eager", "graph"),
-                        help="which rows of the results (default graph, where there "
-                        "are any)")  # fmt: skip
-    parser.add_argument("--dtype", type=dtype, metavar="DTYPE",
-                        help="of a model's KV cache (default bf16); of results, which rows: "
-                        f"{', '.join(RESULT_DTYPES)} (default: of the last one)")  # fmt: skip
-    parser.add_argument("--lang", choices=LANGUAGES,
-                        help="the language of the labels: English (default) or "
-                        "Chinese")  # fmt: skip
+    parser.add_argument(
+        "--caches",
+        metavar="MODEL",
+        help="the KV caches that MHA, GQA, MQA and MLA would need in this model, beside each other",
+    )
+    parser.add_argument(
+        "--activations",
+        nargs="+",
+        metavar="NAME",
+        help="activations and their derivatives, as the modules run them: relu, gelu, silu, ...",
+    )
+    parser.add_argument(
+        "--roofline",
+        nargs="+",
+        metavar="RESULTS",
+        help="rates over intensity, from what `bench --save` wrote",
+    )
+    parser.add_argument(
+        "--curves",
+        nargs="+",
+        metavar="RESULTS",
+        help="GELU and SwiGLU over the tokens, from such files",
+    )
+    parser.add_argument(
+        "--state",
+        choices=("hot", "cold"),
+        default="hot",
+        help="which rows of the results (default hot)",
+    )
+    parser.add_argument(
+        "--launch",
+        choices=("eager", "graph"),
+        help="which rows of the results (default graph, where there are any)",
+    )
+    parser.add_argument(
+        "--dtype",
+        type=dtype,
+        metavar="DTYPE",
+        help="of a model's KV cache (default bf16); of results, which rows: "
+        f"{', '.join(RESULT_DTYPES)} (default: of the last one)",
+    )
+    parser.add_argument(
+        "--lang", choices=LANGUAGES, help="the language of the labels: English (default) or Chinese"
+    )
     add_settings(parser)
-    parser.add_argument("--json", action="store_true",
-                        help="print the numbers of a picture as JSON instead of drawing "
-                        "it")  # fmt: skip
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the numbers of a picture as JSON instead of drawing it",
+    )
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -98,8 +135,10 @@ def run(args: argparse.Namespace) -> Result:
     draw = {"model": _quantities, "caches": _caches, "activations": _activations}
     if args.json:
         if kind not in draw:
-            raise InputError("--json gives the numbers of a picture of models, caches or "
-                             "activations; results are in their files already")  # fmt: skip
+            raise InputError(
+                "--json gives the numbers of a picture of models, caches or "
+                "activations; results are in their files already"
+            )
         return json_text(draw[kind](args).data), 0
     if args.output is None:
         raise InputError("required: -o/--output FILE, or --html PAGE.html with MODEL")
@@ -138,11 +177,13 @@ def _kind(args: argparse.Namespace) -> str:
     if args.quantity != "params" and (wanted[0] != "model" or args.html):
         raise InputError("--quantity belongs to a picture of MODEL; leave it out here")
     if args.json and (args.html or args.output or args.lang):
-        raise InputError("--json prints numbers in place of a picture; leave out -o, --html and "
-                         "--lang")  # fmt: skip
+        raise InputError(
+            "--json prints numbers in place of a picture; leave out -o, --html and --lang"
+        )
     if args.html and (args.output or args.over or args.lang):
-        raise InputError("--html takes the place of -o, and a page has no --over and no --lang; "
-                         "leave them out")  # fmt: skip
+        raise InputError(
+            "--html takes the place of -o, and a page has no --over and no --lang; leave them out"
+        )
     return wanted[0]
 
 
@@ -243,8 +284,9 @@ def _results(args: argparse.Namespace) -> _Picture:
     from metacount.views.pictures import ffn as plot_ffn
 
     if args.dtype not in (None, *RESULT_DTYPES):
-        raise InputError(f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got "
-                         f"'{shown(args.dtype)}'")  # fmt: skip
+        raise InputError(
+            f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got '{shown(args.dtype)}'"
+        )
     files = args.roofline or args.curves
     lines = results.latest_run([line for file in files for line in results.read(file)])
     chosen = plot_bench.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)

@@ -64,13 +64,16 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         help="what is spread over dp: 1 optimizer, 2 and gradients, 3 and parameters (default 3)",
     )
     parser.add_argument(
-        "--optimizer", default="adamw", metavar="NAME",
+        "--optimizer",
+        default="adamw",
+        metavar="NAME",
         help="adamw, adagrad, sgd, sgd-momentum (default adamw)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--master-weights", action="store_true",
+        "--master-weights",
+        action="store_true",
         help="keep parameters, gradients and the optimizer's state in float32",
-    )  # fmt: skip
+    )
     for name, known in (
         ("attention", ATTENTIONS),
         ("checkpointing", CHECKPOINTINGS),
@@ -78,29 +81,43 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     ):
         default = getattr(Asked(), name)
         parser.add_argument(
-            f"--{name}", default=default, metavar="NAME",
+            f"--{name}",
+            default=default,
+            metavar="NAME",
             help=f"in training: {', '.join(known)} (default {default})",
-        )  # fmt: skip
+        )
     parser.add_argument(
-        "--batch", type=whole_number, metavar="N",
+        "--batch",
+        type=whole_number,
+        metavar="N",
         help="sequences of all ranks together (default: one for each at a time)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--micro-batches", type=whole_number, metavar="N",
+        "--micro-batches",
+        type=whole_number,
+        metavar="N",
         help="how often a rank runs in a step (default: pp)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--seq", type=lambda text: length(text) or whole_number(text), metavar="N",
+        "--seq",
+        type=lambda text: length(text) or whole_number(text),
+        metavar="N",
         help="tokens of each sequence; 128k is 128·1,024 (default 2048)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--per-machine", type=whole_number, default=PER_MACHINE, metavar="N",
+        "--per-machine",
+        type=whole_number,
+        default=PER_MACHINE,
+        metavar="N",
         help=f"ranks of one machine, which follow each other (default {PER_MACHINE})",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--dtype", type=dtype, default="bf16", metavar="DTYPE",
+        "--dtype",
+        type=dtype,
+        default="bf16",
+        metavar="DTYPE",
         help="that is computed with (default bf16)",
-    )  # fmt: skip
+    )
 
 
 def how_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -137,8 +154,9 @@ def run(args: argparse.Namespace) -> Result:
     model = find_model(args.model, args.settings)
     if not args.formula:
         prepare_for_torch()
-    found = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula,
-                  **how_of(args))  # fmt: skip
+    found = shard(
+        model, mesh, train=args.train, plan=args.plan, formula=args.formula, **how_of(args)
+    )
     fits = None
     if room is not None:
         from metacount.sharding.fit import verdict

@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("types", metavar="TYPE", nargs="*",
-                        help="model types (default: all that transformers knows)")  # fmt: skip
-    parser.add_argument("--kind", choices=("causal-LM", "seq2seq", "masked-LM"),
-                        help="only classes of this kind")  # fmt: skip
+    parser.add_argument(
+        "types",
+        metavar="TYPE",
+        nargs="*",
+        help="model types (default: all that transformers knows)",
+    )
+    parser.add_argument(
+        "--kind", choices=("causal-LM", "seq2seq", "masked-LM"), help="only classes of this kind"
+    )
     parser.add_argument("--params-only", action="store_true", help="run no forward")
-    parser.add_argument("--train", action="store_true",
-                        help="FLOPs of the backward and bytes kept, too")  # fmt: skip
+    parser.add_argument(
+        "--train", action="store_true", help="FLOPs of the backward and bytes kept, too"
+    )
     add_json(parser)
 
 

@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
 FIGURES = (
-    "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
-    "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes_per_token", "kv_cache_bytes",
+    "params",
+    "active_params",
+    "active_params_no_embed",
+    "param_bytes",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "decode_matmul_flops",
+    "kv_cache_bytes_per_token",
+    "kv_cache_bytes",
     "state_bytes",
-)  # fmt: skip
+)
 
 
 @frozen
@@ -244,5 +251,7 @@ def _forms(spec: ModelSpec, run: Workload) -> dict[tuple[str, str], str]:
     from metacount.textbook.rows import in_symbols
 
     symbolic, _ = in_symbols(spec)
-    return {(part.stack, part.name): in_letters(readable(sympy.sympify(part.one)))
-            for part in parts(symbolic, run, spec)}  # fmt: skip
+    return {
+        (part.stack, part.name): in_letters(readable(sympy.sympify(part.one)))
+        for part in parts(symbolic, run, spec)
+    }

@@ -73,7 +73,10 @@ class _Parts:
         self.spec, self.plain = spec, structure
         sizes = run_sizes(structure, run)
         self.batch, self.seq, self.source = (
-            sizes["batch_size"], sizes["seq_len"], sizes["source_len"])  # fmt: skip
+            sizes["batch_size"],
+            sizes["seq_len"],
+            sizes["source_len"],
+        )
         self.bytes = sizes["bytes_per_value"]
         self.end_params = ends.end_params(spec)
         self.end_flops = ends.end_flops(spec, n_tokens=self.batch * self.seq)
@@ -105,14 +108,30 @@ class _Parts:
         spec, plain, found = self.spec, self.plain, []
         if plain.embedding is not None:
             said = f"[{plain.embedding.vocab_size}, {ends.table_width(plain)}]"
-            found.append(self.part("embedding", "table", said, self.end_params["embedding"],
-                                   "embedding", flops=self.end_flops["embedding"]))  # fmt: skip
+            found.append(
+                self.part(
+                    "embedding",
+                    "table",
+                    said,
+                    self.end_params["embedding"],
+                    "embedding",
+                    flops=self.end_flops["embedding"],
+                )
+            )
         if plain.position != "none":
             params = model.params_by_role(spec)["position"]
             word = plain.position
             rows = f", {plain.n_positions} rows" if plain.n_positions else ""
-            found.append(self.part("positions", word, word + rows, params, "positions",
-                                   flops=self._position_flops()))  # fmt: skip
+            found.append(
+                self.part(
+                    "positions",
+                    word,
+                    word + rows,
+                    params,
+                    "positions",
+                    flops=self._position_flops(),
+                )
+            )
         return found
 
     def _position_flops(self) -> Dim:
@@ -122,8 +141,9 @@ class _Parts:
         return self.spec.last_stack.n_layers * self._self_attention(self.seq)["position"]
 
     def _self_attention(self, n: Dim) -> dict[str, Dim]:
-        return block.self_attention_flops(self.spec, batch_size=self.batch, n_queries=n, n_keys=n,
-                                          n_pairs=n * n, absorbed=False)  # fmt: skip
+        return block.self_attention_flops(
+            self.spec, batch_size=self.batch, n_queries=n, n_keys=n, n_pairs=n * n, absorbed=False
+        )
 
     def of_stack(self, name: str) -> list[Part]:
         """What the blocks of a stack are made of, and its norms."""
@@ -154,21 +174,41 @@ class _Parts:
             ]
         )
         if cross:
-            flops = block.cross_attention_flops(spec, batch_size=self.batch, n_queries=self.seq,
-                                                source_len=self.source, cached=False)  # fmt: skip
-            found.append(self.part(
-                "cross-attention", "heads", attention_described(plain),
-                block.gqa_params(spec, sinks=False), "decoder.attention", stack=name,
-                copies=n_layers, flops=n_layers * flops["attention"], cache=self._cross_cache(),
-            ))  # fmt: skip
+            flops = block.cross_attention_flops(
+                spec,
+                batch_size=self.batch,
+                n_queries=self.seq,
+                source_len=self.source,
+                cached=False,
+            )
+            found.append(
+                self.part(
+                    "cross-attention",
+                    "heads",
+                    attention_described(plain),
+                    block.gqa_params(spec, sinks=False),
+                    "decoder.attention",
+                    stack=name,
+                    copies=n_layers,
+                    flops=n_layers * flops["attention"],
+                    cache=self._cross_cache(),
+                )
+            )
         found += self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
         params = params_of(weight for weight in weights if weight.role == "norm")
         norms = plain.last_stack.norms
-        found.append(self.part("norms", norms.kind, f"{norms.kind}, {norms.placement}", params,
-                               "decoder.norms embedding.norm decoder.attention.qk_norm",
-                               stack=name))  # fmt: skip
+        found.append(
+            self.part(
+                "norms",
+                norms.kind,
+                f"{norms.kind}, {norms.placement}",
+                params,
+                "decoder.norms embedding.norm decoder.attention.qk_norm",
+                stack=name,
+            )
+        )
         return found
 
     def _recurrent(self, name: str) -> list[Part]:
@@ -181,10 +221,18 @@ class _Parts:
         run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
         terms: tuple[Weight | Product, ...] = (*weights, *mixer.products(part))
         word: str = vars(type(part))["word"]
-        return [self.part("recurrent mixer", word, word.replace("_", " "),
-                          params_of(weight for weight in weights if weight.role == "recurrent"),
-                          "decoder.recurrent decoder.mixer_pattern", stack=name, copies=copies,
-                          flops=copies * flops_of(terms, run))]  # fmt: skip
+        return [
+            self.part(
+                "recurrent mixer",
+                word,
+                word.replace("_", " "),
+                params_of(weight for weight in weights if weight.role == "recurrent"),
+                "decoder.recurrent decoder.mixer_pattern",
+                stack=name,
+                copies=copies,
+                flops=copies * flops_of(terms, run),
+            )
+        ]
 
     def _feed_forwards(self, name: str, n_layers: Dim, n_tokens: Dim) -> list[Part]:
         """The dense feed-forward and the mixture, as many blocks as have each."""
@@ -197,22 +245,35 @@ class _Parts:
         n_moe, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
         if like.d_ff is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
-            found.append(self.part(
-                "feed-forward", made, f"{act}, m = {like.d_ff} = {times_d(like.d_ff, plain)}",
-                block.dense_ffn_params(spec), "decoder.feed_forward", stack=name,
-                copies=n_dense, flops=n_dense * flops,
-            ))  # fmt: skip
+            found.append(
+                self.part(
+                    "feed-forward",
+                    made,
+                    f"{act}, m = {like.d_ff} = {times_d(like.d_ff, plain)}",
+                    block.dense_ffn_params(spec),
+                    "decoder.feed_forward",
+                    stack=name,
+                    copies=n_dense,
+                    flops=n_dense * flops,
+                )
+            )
         if mixture is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True)["moe"]
             shared = mixture.shared.n_experts if mixture.shared is not None else 0
             said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {act}"
-            found.append(self.part(
-                "mixture", f"{made} mixture", said + (f", {shared} shared" if shared else ""),
-                block.moe_layer_params(spec, active=False),
-                "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated",
-                stack=name, copies=n_moe, flops=n_moe * flops,
-                active=block.moe_layer_params(spec, active=True),
-            ))  # fmt: skip
+            found.append(
+                self.part(
+                    "mixture",
+                    f"{made} mixture",
+                    said + (f", {shared} shared" if shared else ""),
+                    block.moe_layer_params(spec, active=False),
+                    "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated",
+                    stack=name,
+                    copies=n_moe,
+                    flops=n_moe * flops,
+                    active=block.moe_layer_params(spec, active=True),
+                )
+            )
         return found
 
     def ends_after(self) -> list[Part]:
@@ -222,22 +283,37 @@ class _Parts:
             said = f"[{plain.embedding.vocab_size}, {ends.table_width(plain)}]"
             said += ", the token table" if plain.head.tied else ""
             params = self.end_params["head"] + self.end_params["norm"]
-            found.append(self.part("head", "head", said, params, "head",
-                                   flops=self.end_flops["head"]))  # fmt: skip
+            found.append(
+                self.part("head", "head", said, params, "head", flops=self.end_flops["head"])
+            )
         if plain.pooler:
             flops = ends.pooler_flops(self.spec, batch_size=self.batch)["other"]
-            found.append(self.part("pooler", "pooler", "tanh(dense(first token))",
-                                   self.end_params["other"], "pooler", flops=flops))  # fmt: skip
+            found.append(
+                self.part(
+                    "pooler",
+                    "pooler",
+                    "tanh(dense(first token))",
+                    self.end_params["other"],
+                    "pooler",
+                    flops=flops,
+                )
+            )
         return found
 
     def _cross_cache(self) -> Dim:
-        return model.cross_kv_cache_bytes(self.spec, batch_size=self.batch, source_len=self.source,
-                                          bytes_per_value=self.bytes)  # fmt: skip
+        return model.cross_kv_cache_bytes(
+            self.spec, batch_size=self.batch, source_len=self.source, bytes_per_value=self.bytes
+        )
 
     def _cache(self) -> Dim:
         """What the self-attention of all layers keeps."""
-        both = model.kv_cache_bytes(self.spec, batch_size=self.batch, seq_len=self.seq,
-                                    bytes_per_value=self.bytes, source_len=self.source)  # fmt: skip
+        both = model.kv_cache_bytes(
+            self.spec,
+            batch_size=self.batch,
+            seq_len=self.seq,
+            bytes_per_value=self.bytes,
+            source_len=self.source,
+        )
         return both - self._cross_cache()
 
 

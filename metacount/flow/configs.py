@@ -23,8 +23,11 @@ def lettered_fields(config: dict[str, Any], spec: ModelSpec | None) -> dict[str,
     found: dict[str, tuple[str, int]] = {}
     for field, value in size_values(config).items():
         known = legend.ours(field.rpartition(".")[2])
-        names = [name for name in known if name not in KEPT
-                 and (spec is None or getattr(spec, name, None) == value)]  # fmt: skip
+        names = [
+            name
+            for name in known
+            if name not in KEPT and (spec is None or getattr(spec, name, None) == value)
+        ]
         if "n_kv_heads" in known:  # of a latent too, whose spec has none
             names = ["n_kv_heads"]
         if names and names[0] not in found:
@@ -66,5 +69,9 @@ def other_config(
     if "d_model" in values:  # the heads fit into it
         values["d_model"] *= values.get("n_heads", 1)
     changed = with_fields(config, {fields[name][0]: number for name, number in values.items()})
-    return changed, letters_of({name: (field, values[name] if value > 0 else -1)
-                                for name, (field, value) in fields.items()})  # fmt: skip
+    return changed, letters_of(
+        {
+            name: (field, values[name] if value > 0 else -1)
+            for name, (field, value) in fields.items()
+        }
+    )

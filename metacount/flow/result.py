@@ -81,11 +81,13 @@ class Flow:
             "matmul_flops": self.matmul_flops,
             "params": self.params,
             "unused_params": self.unused,
-            "letters": {one.letter: {"name": one.name, "value": one.value, "meaning": one.meaning}
-                        for one in self.letters},
+            "letters": {
+                one.letter: {"name": one.name, "value": one.value, "meaning": one.meaning}
+                for one in self.letters
+            },
             "notes": list(self.notes),
             "steps": [_data(step, self.depth) for step in self.steps],
-        }  # fmt: skip
+        }
 
 
 def _walk(steps: Sequence[Step], times: int) -> Iterator[tuple[int, Step]]:
@@ -120,8 +122,13 @@ def _is_named(step: Step, path: str) -> bool:
     span = step.name.rpartition(".")[2].partition("-")
     for own, wanted in zip(reversed(mine), reversed(asked), strict=False):
         first, dash, last = span
-        inside = (dash and own == first and last.isdecimal() and wanted.isdecimal()
-                  and int(first) <= int(wanted) <= int(last))  # fmt: skip
+        inside = (
+            dash
+            and own == first
+            and last.isdecimal()
+            and wanted.isdecimal()
+            and int(first) <= int(wanted) <= int(last)
+        )
         if own != wanted and not inside:
             return False
     return True
@@ -152,5 +159,7 @@ def _data(step: Step, depth: int | None) -> dict[str, Any]:
 
 def _sizes(shapes: Sequence[Shape], letters: Sequence[Named]) -> list[dict[str, Any]]:
     named = letters or [(None,) * len(shape) for shape in shapes]
-    return [{"shape": list(shape), "letters": list(terms)}
-            for shape, terms in zip(shapes, named, strict=True)]  # fmt: skip
+    return [
+        {"shape": list(shape), "letters": list(terms)}
+        for shape, terms in zip(shapes, named, strict=True)
+    ]

@@ -15,17 +15,35 @@ RUNS = 2  # beside the one that is shown
 
 # Which blocks are of which kind: what is run must stay the same.
 STRUCTURE = frozenset(
-    ["n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every",
-     "position_offset", "max_distance"]
-)  # fmt: skip
+    [
+        "n_layers",
+        "n_encoder_layers",
+        "n_dense_layers",
+        "moe_every",
+        "moe_offset",
+        "nope_every",
+        "position_offset",
+        "max_distance",
+    ]
+)
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
-SMALL = {"top_k": (5, 7), "n_shared_experts": (7, 5), "n_token_types": (5, 7),
-         "top_groups": (11, 13), "n_groups": (13, 17), "conv_kernel": (7, 5),
-         "linear_chunk_size": (11, 13), "ssm_chunk_size": (11, 13)}  # fmt: skip
+SMALL = {
+    "top_k": (5, 7),
+    "n_shared_experts": (7, 5),
+    "n_token_types": (5, 7),
+    "top_groups": (11, 13),
+    "n_groups": (13, 17),
+    "conv_kernel": (7, 5),
+    "linear_chunk_size": (11, 13),
+    "ssm_chunk_size": (11, 13),
+}
 CHUNKS = ("linear_chunk_size", "ssm_chunk_size")
 # A size that must divide another, which is so many times as large.
-DIVIDES = {"n_linear_k_heads": "n_linear_v_heads", "n_ssm_groups": "n_ssm_heads",
-           "n_lru_blocks": "lru_width"}  # fmt: skip
+DIVIDES = {
+    "n_linear_k_heads": "n_linear_v_heads",
+    "n_ssm_groups": "n_ssm_heads",
+    "n_lru_blocks": "lru_width",
+}
 BATCHES = (19, 23)
 COUNTS = ((29, 31, 37, 43, 41), (31, 29, 41, 37, 43))
 LENGTHS = ((47, 53), (67, 71))  # of the sequence, and of what an encoder reads
@@ -94,8 +112,11 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     """Another value for each size that is free."""
     counts, widths = iter(COUNTS[n]), iter(WIDTHS[n])
     names = [name for name in free_sizes(spec) if name not in STRUCTURE]
-    values = {name: SMALL[name][n] if name in SMALL else next(widths)
-              for name in names if getattr(spec, name) != 1}  # fmt: skip
+    values = {
+        name: SMALL[name][n] if name in SMALL else next(widths)
+        for name in names
+        if getattr(spec, name) != 1
+    }
     heads = next(counts)
     if spec.n_heads not in (1, None):
         values["n_heads"] = heads

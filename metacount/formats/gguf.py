@@ -79,7 +79,7 @@ ARCHITECTURES = {
         said="five layers of six have a window, as llama.cpp has it",
         tied=True,
     ),
-}  # fmt: skip
+}
 
 
 def described(path: str) -> Described:
@@ -88,8 +88,9 @@ def described(path: str) -> Described:
     name = header.keys.get(ARCHITECTURE)
     if not isinstance(name, str) or name not in ARCHITECTURES:
         remedy = nearest(str(name), ARCHITECTURES, f"those that are: {', '.join(ARCHITECTURES)}")
-        raise InputError(f"{shown(path)}: {ARCHITECTURE} {shown(repr(name))} is not one that is "
-                         f"read; {remedy}")  # fmt: skip
+        raise InputError(
+            f"{shown(path)}: {ARCHITECTURE} {shown(repr(name))} is not one that is read; {remedy}"
+        )
     return _Reading(path, header, name).described()
 
 
@@ -101,8 +102,12 @@ class _Reading:
         self.it = ARCHITECTURES[name]
         for key in header.keys:
             if not key.startswith((f"{name}.", *BESIDE)):
-                raise SpecError(shown(key), f"is not a key of the architecture {name}",
-                                header.keys[key], "remove it if it changes nothing")  # fmt: skip
+                raise SpecError(
+                    shown(key),
+                    f"is not a key of the architecture {name}",
+                    header.keys[key],
+                    "remove it if it changes nothing",
+                )
         own = {key: value for key, value in header.keys.items() if key.startswith(f"{name}.")}
         self.keys = Keys(own, {}, {}, "head")
         self.names: dict[str, str] = {}
@@ -131,8 +136,10 @@ class _Reading:
             config["max_position_embeddings"] = self.size("context_length", "")
         self.keys.finish((), kind="decoder")
         kinds = ", ".join(dict.fromkeys(tensor.dtype for tensor in self.header.tensors))
-        said = (f"GGUF, architecture {self.name}, {len(self.shapes)} tensors in {kinds}; counted "
-                "are values, however they are stored")  # fmt: skip
+        said = (
+            f"GGUF, architecture {self.name}, {len(self.shapes)} tensors in {kinds}; counted "
+            "are values, however they are stored"
+        )
         notes = (said, *([self.it.said] if self.it.said else []), *self.notes)
         if self.name == "llama" and "num_local_experts" in config:
             config["model_type"] = "mixtral"
@@ -160,15 +167,25 @@ class _Reading:
         found["num_key_value_heads"] = (
             self.size(groups, "num_key_value_heads") if self.has(groups) else n_heads
         )
-        lengths = {self.size(f"attention.{one}_length", "head_dim")
-                   for one in ("key", "value") if self.has(f"attention.{one}_length")}  # fmt: skip
+        lengths = {
+            self.size(f"attention.{one}_length", "head_dim")
+            for one in ("key", "value")
+            if self.has(f"attention.{one}_length")
+        }
         if len(lengths) > 1:
-            raise SpecError(f"{self.name}.attention.value_length", "differs from key_length, which "
-                            "is not so here", min(lengths), "convert it again")  # fmt: skip
+            raise SpecError(
+                f"{self.name}.attention.value_length",
+                "differs from key_length, which is not so here",
+                min(lengths),
+                "convert it again",
+            )
         if not lengths and d_model % n_heads:
-            raise SpecError(f"{self.name}.attention.head_count", f"must divide embedding_length: "
-                            f"{d_model} % {n_heads} = {d_model % n_heads}", n_heads,
-                            "give attention.key_length")  # fmt: skip
+            raise SpecError(
+                f"{self.name}.attention.head_count",
+                f"must divide embedding_length: {d_model} % {n_heads} = {d_model % n_heads}",
+                n_heads,
+                "give attention.key_length",
+            )
         found["head_dim"] = lengths.pop() if lengths else d_model // n_heads
         found["intermediate_size"] = self.size("feed_forward_length", "intermediate_size")
         if self.has("expert_count") and self.keys.data[f"{self.name}.expert_count"] != 0:
@@ -186,13 +203,20 @@ class _Reading:
         if self.has("rope.dimension_count"):
             turned = self.size("rope.dimension_count", "partial_rotary_factor")
             if turned != head_dim and self.name != "phi3":
-                raise SpecError(f"{self.name}.rope.dimension_count", f"must be the heads' width "
-                                f"{head_dim} here", turned, "convert it again")  # fmt: skip
+                raise SpecError(
+                    f"{self.name}.rope.dimension_count",
+                    f"must be the heads' width {head_dim} here",
+                    turned,
+                    "convert it again",
+                )
             if self.name == "phi3":
                 found["partial_rotary_factor"] = turned / head_dim
         kind = self.keys.given(f"{self.name}.rope.scaling.type")
-        details = {key: value for key, value in self.keys.data.items()
-                   if key.startswith(f"{self.name}.rope.scaling.")}  # fmt: skip
+        details = {
+            key: value
+            for key, value in self.keys.data.items()
+            if key.startswith(f"{self.name}.rope.scaling.")
+        }
         self.keys.read |= set(details)
         if kind == "linear":
             factor = self.keys.number(self.named("rope.scaling.factor", "factor"))
@@ -213,9 +237,12 @@ class _Reading:
             rule = f"must be there in [vocab_size, embedding_length = {d_model}]"
             raise SpecError("token_embd.weight", rule, shape, "convert the file again")
         if self.has("vocab_size") and self.size("vocab_size", "vocab_size") != shape[0]:
-            raise SpecError(f"{self.name}.vocab_size", f"differs from the {shape[0]} rows of "
-                            "token_embd.weight", self.keys.data[f"{self.name}.vocab_size"],
-                            "convert the file again")  # fmt: skip
+            raise SpecError(
+                f"{self.name}.vocab_size",
+                f"differs from the {shape[0]} rows of token_embd.weight",
+                self.keys.data[f"{self.name}.vocab_size"],
+                "convert the file again",
+            )
         return shape[0]
 
     def by_tensors(self, n_layers: int) -> dict[str, Any]:
@@ -227,8 +254,9 @@ class _Reading:
             in_block = len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal()
             if leaf not in ("weight", "bias") or (parts[2] if in_block else stem) not in known:
                 rule = f"is a tensor that the architecture {self.name} does not have here"
-                raise SpecError(shown(name), rule, list(self.shapes[name]),
-                                "it may change the model")  # fmt: skip
+                raise SpecError(
+                    shown(name), rule, list(self.shapes[name]), "it may change the model"
+                )
             if in_block:
                 blocks.add(parts[1])
             if leaf == "bias":
@@ -250,7 +278,7 @@ class _Reading:
         if biased != wanted:
             odd = ", ".join(sorted(biased ^ wanted))
             rule = f"{'has' if biased - wanted else 'lacks'} a bias, unlike {self.it.model_type}"
-            raise SpecError(shown(odd), rule, sorted(biased), "convert it again")  # fmt: skip
+            raise SpecError(shown(odd), rule, sorted(biased), "convert it again")
         return found
 
 

@@ -36,8 +36,19 @@ ALIGNMENT = 32
 
 TEXT, LIST = 8, 9
 # By the format's number of a type, how struct reads one.
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
-           12: "d"}  # fmt: skip
+NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 
 
 @frozen
@@ -108,11 +119,14 @@ class _Reader:
 
     def _check(self, n_bytes: int) -> None:
         if n_bytes > self.size - self.at:
-            raise self.wrong(f"is cut short: at byte {self.at} it claims {n_bytes} more, "
-                             f"the file has {self.size - self.at}")  # fmt: skip
+            raise self.wrong(
+                f"is cut short: at byte {self.at} it claims {n_bytes} more, "
+                f"the file has {self.size - self.at}"
+            )
         if self.at + n_bytes > MAX_HEADER_BYTES:
-            raise InputError(f"{self.where}: its header is longer than {MAX_HEADER_BYTES} bytes; "
-                             "no model's is")  # fmt: skip
+            raise InputError(
+                f"{self.where}: its header is longer than {MAX_HEADER_BYTES} bytes; no model's is"
+            )
 
     def number(self, kind: int) -> Any:
         letter = "<" + NUMBERS[kind]
@@ -181,18 +195,23 @@ def _as_written(number: float) -> float:
 def _header(reader: _Reader) -> Header:
     start = reader.take(min(8, reader.size))
     if start.startswith(b"version "):
-        raise InputError(f"{reader.where}: is a Git LFS pointer, not the file; fetch it with "
-                         "`git lfs pull`")  # fmt: skip
+        raise InputError(
+            f"{reader.where}: is a Git LFS pointer, not the file; fetch it with `git lfs pull`"
+        )
     if start[:4] != MAGIC:
-        raise InputError(f"{reader.where}: is no GGUF file: it begins with "
-                         f"{shown(repr(start[:4]))}, not with {MAGIC!r}")  # fmt: skip
+        raise InputError(
+            f"{reader.where}: is no GGUF file: it begins with "
+            f"{shown(repr(start[:4]))}, not with {MAGIC!r}"
+        )
     if len(start) < 8:
         raise reader.wrong(f"is cut short: it has {len(start)} bytes")
     version = struct.unpack("<I", start[4:])[0]
     if version not in VERSIONS:
         said = "is big endian" if version % 65536 == 0 else f"is of version {version}"
-        raise InputError(f"{reader.where}: {said}; versions {' and '.join(map(str, VERSIONS))} are "
-                         "read, little endian; convert it again")  # fmt: skip
+        raise InputError(
+            f"{reader.where}: {said}; versions {' and '.join(map(str, VERSIONS))} are "
+            "read, little endian; convert it again"
+        )
     n_tensors, n_keys = reader.number(10), reader.number(10)
     for n, most, what in ((n_tensors, MAX_TENSORS, "tensors"), (n_keys, MAX_KEYS, "keys")):
         if n > most:
@@ -228,8 +247,10 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
         sizes = [reader.number(10) for _ in range(n_dims)]
         kind, offset = reader.number(4), reader.number(10)
         if kind not in types:
-            raise InputError(f"{reader.where}: {here} is of type {kind}, which the installed gguf "
-                             "does not know; install a newer one")  # fmt: skip
+            raise InputError(
+                f"{reader.where}: {here} is of type {kind}, which the installed gguf "
+                "does not know; install a newer one"
+            )
         dtype, block, size = types[kind]
         n_values = 1
         for one in sizes:
@@ -237,8 +258,9 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
             if not 0 < one <= MAX_VALUES or n_values > MAX_VALUES:
                 raise reader.wrong(f"{here} has sizes that no tensor has: {shown(sizes)}")
         if sizes and sizes[0] % block:
-            raise reader.wrong(f"{here} has rows of {sizes[0]} values, {dtype} has blocks of "
-                               f"{block}")  # fmt: skip
+            raise reader.wrong(
+                f"{here} has rows of {sizes[0]} values, {dtype} has blocks of {block}"
+            )
         found[name] = GgufTensor(
             name=name, dtype=dtype, shape=tuple(reversed(sizes)), block=block, size=size
         )
@@ -256,8 +278,10 @@ def _check_places(reader: _Reader, places: list[tuple[int, int, str]], alignment
             raise reader.wrong(f"tensor {shown(name)} begins at byte {begin} and {fault}")
         at = end
         if start + end > reader.size:
-            raise reader.wrong(f"is cut short: tensor {shown(name)} ends at byte {start + end}, "
-                               f"the file has {reader.size}")  # fmt: skip
+            raise reader.wrong(
+                f"is cut short: tensor {shown(name)} ends at byte {start + end}, "
+                f"the file has {reader.size}"
+            )
 
 
 def _types() -> dict[int, tuple[str, int, int]]:

@@ -20,37 +20,73 @@ if TYPE_CHECKING:
 
 # Arguments with one value that size the model, and what Megatron takes where they are not given.
 VALUES: dict[str, Any] = {
-    "--num-layers": None, "--hidden-size": None, "--num-attention-heads": None,
-    "--max-position-embeddings": None, "--vocab-size": None, "--padded-vocab-size": None,
-    "--ffn-hidden-size": None, "--kv-channels": None, "--num-query-groups": 1,
-    "--make-vocab-size-divisible-by": 128, "--tensor-model-parallel-size": 1,
-    "--position-embedding-type": "learned_absolute", "--rotary-base": 10000,
-    "--rotary-percent": 1.0, "--rotary-seq-len-interpolation-factor": None,
-    "--rope-scaling-factor": 8.0, "--normalization": "LayerNorm",
-    "--norm-epsilon": 1e-5, "--num-experts": None, "--moe-router-topk": 2,
-    "--moe-ffn-hidden-size": None, "--moe-layer-freq": 1,
-    "--moe-shared-expert-intermediate-size": None, "--moe-router-score-function": "softmax",
-    "--moe-router-topk-scaling-factor": None, "--moe-router-num-groups": None,
+    "--num-layers": None,
+    "--hidden-size": None,
+    "--num-attention-heads": None,
+    "--max-position-embeddings": None,
+    "--vocab-size": None,
+    "--padded-vocab-size": None,
+    "--ffn-hidden-size": None,
+    "--kv-channels": None,
+    "--num-query-groups": 1,
+    "--make-vocab-size-divisible-by": 128,
+    "--tensor-model-parallel-size": 1,
+    "--position-embedding-type": "learned_absolute",
+    "--rotary-base": 10000,
+    "--rotary-percent": 1.0,
+    "--rotary-seq-len-interpolation-factor": None,
+    "--rope-scaling-factor": 8.0,
+    "--normalization": "LayerNorm",
+    "--norm-epsilon": 1e-5,
+    "--num-experts": None,
+    "--moe-router-topk": 2,
+    "--moe-ffn-hidden-size": None,
+    "--moe-layer-freq": 1,
+    "--moe-shared-expert-intermediate-size": None,
+    "--moe-router-score-function": "softmax",
+    "--moe-router-topk-scaling-factor": None,
+    "--moe-router-num-groups": None,
     "--moe-router-group-topk": None,
-}  # fmt: skip
+}
 FLAGS = (
-    "--group-query-attention", "--use-rotary-position-embeddings", "--no-position-embedding",
-    "--use-rope-scaling", "--swiglu", "--squared-relu", "--quick-geglu", "--openai-gelu",
-    "--no-bias-gelu-fusion", "--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm",
-    "--untie-embeddings-and-output-weights", "--apply-layernorm-1p", "--rotary-interleaved",
-    "--moe-router-pre-softmax", "--moe-router-enable-expert-bias", "--moe-shared-expert-gate",
-)  # fmt: skip
+    "--group-query-attention",
+    "--use-rotary-position-embeddings",
+    "--no-position-embedding",
+    "--use-rope-scaling",
+    "--swiglu",
+    "--squared-relu",
+    "--quick-geglu",
+    "--openai-gelu",
+    "--no-bias-gelu-fusion",
+    "--disable-bias-linear",
+    "--add-qkv-bias",
+    "--qk-layernorm",
+    "--untie-embeddings-and-output-weights",
+    "--apply-layernorm-1p",
+    "--rotary-interleaved",
+    "--moe-router-pre-softmax",
+    "--moe-router-enable-expert-bias",
+    "--moe-shared-expert-gate",
+)
 # Other names of the same.
 ALIASES = {"--layernorm-epsilon": "--norm-epsilon"}
 NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings")
 NAMES = {
-    "d_model": "--hidden-size", "n_layers": "--num-layers", "n_heads": "--num-attention-heads",
-    "n_kv_heads": "--num-query-groups", "head_dim": "--kv-channels", "d_ff": "--ffn-hidden-size",
-    "vocab_size": "--vocab-size", "n_positions": "--max-position-embeddings",
-    "n_experts": "--num-experts", "top_k": "--moe-router-topk",
-    "d_ff_expert": "--moe-ffn-hidden-size", "n_groups": "--moe-router-num-groups",
-    "top_groups": "--moe-router-group-topk", "rotary_dim": "--rotary-percent",
-}  # fmt: skip
+    "d_model": "--hidden-size",
+    "n_layers": "--num-layers",
+    "n_heads": "--num-attention-heads",
+    "n_kv_heads": "--num-query-groups",
+    "head_dim": "--kv-channels",
+    "d_ff": "--ffn-hidden-size",
+    "vocab_size": "--vocab-size",
+    "n_positions": "--max-position-embeddings",
+    "n_experts": "--num-experts",
+    "top_k": "--moe-router-topk",
+    "d_ff_expert": "--moe-ffn-hidden-size",
+    "n_groups": "--moe-router-num-groups",
+    "top_groups": "--moe-router-group-topk",
+    "rotary_dim": "--rotary-percent",
+}
 
 
 def described(path: str) -> Described:
@@ -63,12 +99,15 @@ def described(path: str) -> Described:
     text = read_text(path, "a script with Megatron-LM's arguments")
     other = re.search(r"\b(?:pre)?train_(?!gpt\b)\w+\.py\b", text)
     if other:
-        raise InputError(f"{where}: runs {shown(other[0])}, whose model is another; those of "
-                         "pretrain_gpt.py are read")  # fmt: skip
+        raise InputError(
+            f"{where}: runs {shown(other[0])}, whose model is another; those of "
+            "pretrain_gpt.py are read"
+        )
     given = options(text, where)
     if not given.keys() & set(NEEDED):
-        raise InputError(f"{where}: has none of {', '.join(NEEDED)}; give a script with "
-                         "Megatron-LM's arguments")  # fmt: skip
+        raise InputError(
+            f"{where}: has none of {', '.join(NEEDED)}; give a script with Megatron-LM's arguments"
+        )
     data = _values(given, where)
     for name in NEEDED:
         if name not in data:
@@ -93,17 +132,20 @@ def _values(given: dict[str, list[list[str]]], where: str) -> dict[str, Any]:
                 raise SpecError(name, f"is given as {data[name]} too", value, "give one")
         elif not runs_only(name):
             known = (*VALUES, *FLAGS, *ALIASES)
-            raise InputError(f"{where}: {shown(name)} is not an argument that is understood here, "
-                             f"and it may change the model; "
-                             f"{nearest(name, known, 'remove it if it does not')}")  # fmt: skip
+            raise InputError(
+                f"{where}: {shown(name)} is not an argument that is understood here, "
+                f"and it may change the model; "
+                f"{nearest(name, known, 'remove it if it does not')}"
+            )
     return data
 
 
 def _typed(name: str, text: str) -> Any:
     """A number where it is one; what only a shell knows is none."""
     if "$" in text or "`" in text:
-        raise SpecError(name, "must be written down: only a shell knows it here", text,
-                        "write its value")  # fmt: skip
+        raise SpecError(
+            name, "must be written down: only a shell knows it here", text, "write its value"
+        )
     for kind in (int, float):
         try:
             return kind(text) if len(text) < 40 else text
@@ -153,13 +195,19 @@ def _vocabulary(keys: Keys, notes: list[str]) -> int:
         keys.raw("--vocab-size")
         return padded
     if keys.raw("--vocab-size") is None:
-        raise SpecError("--vocab-size", "is missing, and a tokenizer is not opened", None,
-                        "give the number of its pieces")  # fmt: skip
+        raise SpecError(
+            "--vocab-size",
+            "is missing, and a tokenizer is not opened",
+            None,
+            "give the number of its pieces",
+        )
     size = keys.size("--vocab-size")
     rows = multiple * -(-size // multiple)
     if rows != size:
-        notes.append(f"vocab_size {rows}: {size} padded to a multiple of {multiple}, which is "
-                     "--make-vocab-size-divisible-by · --tensor-model-parallel-size")  # fmt: skip
+        notes.append(
+            f"vocab_size {rows}: {size} padded to a multiple of {multiple}, which is "
+            "--make-vocab-size-divisible-by · --tensor-model-parallel-size"
+        )
     return rows
 
 
@@ -167,8 +215,12 @@ def _groups(keys: Keys, n_heads: int) -> int:
     if keys.flag("--group-query-attention"):
         return keys.size("--num-query-groups")
     if keys.given("--num-query-groups") not in (None, n_heads):
-        raise SpecError("--num-query-groups", "has no effect without --group-query-attention",
-                        keys.raw("--num-query-groups"), "add it")  # fmt: skip
+        raise SpecError(
+            "--num-query-groups",
+            "has no effect without --group-query-attention",
+            keys.raw("--num-query-groups"),
+            "add it",
+        )
     return n_heads
 
 
@@ -184,8 +236,11 @@ def _activation(keys: Keys, bias: bool) -> dict[str, Any]:
     chosen = [name for name in ways if keys.flag(name)]
     if len(chosen) > 1:
         raise SpecError(chosen[0], f"does not go with {chosen[1]}", True, "leave one of them out")
-    return ways[chosen[0]] if chosen else {"activation": "gelu_tanh" if fused else "gelu",
-                                           "gated": False}  # fmt: skip
+    return (
+        ways[chosen[0]]
+        if chosen
+        else {"activation": "gelu_tanh" if fused else "gelu", "gated": False}
+    )
 
 
 def _norms(keys: Keys, notes: list[str]) -> dict[str, Any]:
@@ -209,8 +264,12 @@ def _positions(keys: Keys, head_dim: int) -> dict[str, Any]:
     if keys.flag("--use-rotary-position-embeddings"):
         kind = "rope"
     if keys.flag("--no-position-embedding") and kind != "rope":
-        raise SpecError("--no-position-embedding", "goes with rope alone", True,
-                        "write --position-embedding-type none")  # fmt: skip
+        raise SpecError(
+            "--no-position-embedding",
+            "goes with rope alone",
+            True,
+            "write --position-embedding-type none",
+        )
     base, percent = keys.number("--rotary-base"), keys.number("--rotary-percent")
     scaled, factor = keys.flag("--use-rope-scaling"), keys.number("--rope-scaling-factor")
     style = "interleaved" if keys.flag("--rotary-interleaved") else "half"
@@ -219,16 +278,22 @@ def _positions(keys: Keys, head_dim: int) -> dict[str, Any]:
         return learned if kind == "learned_absolute" else {"position": "none"}
     turned = int(head_dim * percent)
     if percent > 1 or turned < 2:
-        raise SpecError("--rotary-percent", f"leaves {turned} of {head_dim}", percent,
-                        "choose above 0 to 1")  # fmt: skip
+        raise SpecError(
+            "--rotary-percent", f"leaves {turned} of {head_dim}", percent, "choose above 0 to 1"
+        )
     stretch = keys.optional_number("--rotary-seq-len-interpolation-factor")
     if scaled and stretch:
-        raise SpecError("--rotary-seq-len-interpolation-factor", "does not go with "
-                        "--use-rope-scaling here", stretch, "leave one of them out")  # fmt: skip
+        raise SpecError(
+            "--rotary-seq-len-interpolation-factor",
+            "does not go with --use-rope-scaling here",
+            stretch,
+            "leave one of them out",
+        )
     scaling = None
     if scaled:
-        scaling = RopeScaling(kind="llama3", factor=factor, n_trained=8192, low_freq_factor=1.0,
-                              high_freq_factor=4.0)  # fmt: skip
+        scaling = RopeScaling(
+            kind="llama3", factor=factor, n_trained=8192, low_freq_factor=1.0, high_freq_factor=4.0
+        )
     elif stretch:
         scaling = RopeScaling(kind="linear", factor=stretch)
     return {

@@ -12,11 +12,19 @@ if TYPE_CHECKING:
 
     from metacount.huggingface.config.keys import Keys
 
-EXPERTS = ("--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
-           "--moe-shared-expert-intermediate-size", "--moe-router-score-function",
-           "--moe-router-topk-scaling-factor", "--moe-router-num-groups",
-           "--moe-router-group-topk", "--moe-router-pre-softmax",
-           "--moe-router-enable-expert-bias", "--moe-shared-expert-gate")  # fmt: skip
+EXPERTS = (
+    "--moe-router-topk",
+    "--moe-ffn-hidden-size",
+    "--moe-layer-freq",
+    "--moe-shared-expert-intermediate-size",
+    "--moe-router-score-function",
+    "--moe-router-topk-scaling-factor",
+    "--moe-router-num-groups",
+    "--moe-router-group-topk",
+    "--moe-router-pre-softmax",
+    "--moe-router-enable-expert-bias",
+    "--moe-shared-expert-gate",
+)
 
 
 def with_experts(keys: Keys, fields: dict[str, Any], bias: bool) -> dict[str, Any]:
@@ -24,13 +32,18 @@ def with_experts(keys: Keys, fields: dict[str, Any], bias: bool) -> dict[str, An
     if keys.raw("--num-experts") is None:
         for name in EXPERTS:
             if name in keys.data:
-                raise SpecError(name, "has no effect without --num-experts", keys.data[name],
-                                "add it")  # fmt: skip
+                raise SpecError(
+                    name, "has no effect without --num-experts", keys.data[name], "add it"
+                )
         return fields
     n_experts, top_k = keys.size("--num-experts"), keys.size("--moe-router-topk")
     if bias:
-        raise SpecError("--num-experts", "is read with experts without biases alone", n_experts,
-                        "add --disable-bias-linear")  # fmt: skip
+        raise SpecError(
+            "--num-experts",
+            "is read with experts without biases alone",
+            n_experts,
+            "add --disable-bias-linear",
+        )
     layout = _layout(keys, fields["n_layers"])
     width = keys.optional_size("--moe-ffn-hidden-size") or fields["d_ff"]
     scale = keys.optional_number("--moe-router-topk-scaling-factor")
@@ -60,8 +73,9 @@ def _layout(keys: Keys, n_layers: int) -> dict[str, Any]:
         first, rest, every = int(pattern[1]), int(pattern[2]), 1
         stack = [i >= first for i in range(n_layers)]
         if first + rest != n_layers or not rest:
-            raise SpecError(name, f"must name {n_layers} layers, some with experts", given,
-                            "see --num-layers")  # fmt: skip
+            raise SpecError(
+                name, f"must name {n_layers} layers, some with experts", given, "see --num-layers"
+            )
     layout = moe_layout(keys, name, [stack], first=first, every=every)
     assert layout is not None  # at least one layer has experts
     return layout
@@ -89,6 +103,10 @@ def _grouped(keys: Keys, top_k: int) -> dict[str, Any]:
     chosen = keys.size("--moe-router-group-topk")
     scores = {1: "max", 2: "top2_sum"}
     if top_k % chosen or top_k // chosen not in scores:
-        raise SpecError("--moe-router-group-topk", "must leave one or two experts a group of "
-                        f"--moe-router-topk {top_k}", chosen, "choose another")  # fmt: skip
+        raise SpecError(
+            "--moe-router-group-topk",
+            f"must leave one or two experts a group of --moe-router-topk {top_k}",
+            chosen,
+            "choose another",
+        )
     return {"n_groups": groups, "top_groups": chosen, "group_score": scores[top_k // chosen]}

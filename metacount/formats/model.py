@@ -88,13 +88,20 @@ def _from_description(
 ) -> Model | TransformersOnly:
     """The model that a description of another tool means."""
     if told.spec is not None:
-        return Model(id=shown(where), name=shown(name), spec=told.spec, entry=None, changes={},
-                     notes=told.notes)  # fmt: skip
+        return Model(
+            id=shown(where),
+            name=shown(name),
+            spec=told.spec,
+            entry=None,
+            changes={},
+            notes=told.notes,
+        )
     assert told.config is not None  # it is one of the two
     if told.gguf is not None:
         source_of = {"gguf": told.gguf}
-    return from_hugging_face(told.config, where, name=name, source_of=source_of, path=where,
-                              told=told)  # fmt: skip
+    return from_hugging_face(
+        told.config, where, name=name, source_of=source_of, path=where, told=told
+    )
 
 
 def from_data(

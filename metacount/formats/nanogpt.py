@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 2**18  # of a file of assignments
 
 GPT_CONFIG: dict[str, Any] = {
-    "block_size": 1024, "vocab_size": 50304, "n_layer": 12, "n_head": 12, "n_embd": 768,
+    "block_size": 1024,
+    "vocab_size": 50304,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_embd": 768,
     "bias": True,
-}  # fmt: skip
+}
 TRAIN = {**GPT_CONFIG, "bias": False}  # what train.py takes where a file says nothing
 GPT2 = {**GPT_CONFIG, "vocab_size": 50257}
 # What `init_from` takes the sizes of.
@@ -35,8 +39,12 @@ RUN = words(
     "learning_rate max_iters weight_decay beta1 beta2 grad_clip decay_lr warmup_iters "
     "lr_decay_iters min_lr backend device dtype compile"
 )
-NAMES = {"n_layers": "n_layer", "n_heads": "n_head", "d_model": "n_embd",
-         "n_positions": "block_size"}  # fmt: skip
+NAMES = {
+    "n_layers": "n_layer",
+    "n_heads": "n_head",
+    "d_model": "n_embd",
+    "n_positions": "block_size",
+}
 
 
 def from_keys(data: dict[str, Any]) -> Described:
@@ -55,18 +63,22 @@ def from_python(path: str) -> Described:
     text = read_text(path, "a config of nanoGPT's train.py")
     where = shown(path)
     if len(text) > MAX_CHARACTERS:
-        raise InputError(f"{where}: has {len(text)} characters; a config has at most "
-                         f"{MAX_CHARACTERS}")  # fmt: skip
+        raise InputError(
+            f"{where}: has {len(text)} characters; a config has at most {MAX_CHARACTERS}"
+        )
     data = _assigned(text, where)
     if not data:
-        raise InputError(f"{where}: assigns nothing that train.py of nanoGPT knows; give a config "
-                         "of it")  # fmt: skip
+        raise InputError(
+            f"{where}: assigns nothing that train.py of nanoGPT knows; give a config of it"
+        )
     start = data.pop("init_from", "scratch")
     notes = ["a config of nanoGPT's train.py: read, not run"]
     if start == "scratch":
         if "vocab_size" not in data:
-            notes.append(f"vocab_size {TRAIN['vocab_size']}: train.py's own, where the data set "
-                         "brings no meta.pkl; else --set vocab_size=N")  # fmt: skip
+            notes.append(
+                f"vocab_size {TRAIN['vocab_size']}: train.py's own, where the data set "
+                "brings no meta.pkl; else --set vocab_size=N"
+            )
         return _described(data, TRAIN, RUN, notes)
     if start not in PUBLISHED:
         rule = "takes the sizes from elsewhere" if start == "resume" else "is none that is known"
@@ -74,11 +86,16 @@ def from_python(path: str) -> Described:
     known = PUBLISHED[start]
     for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size"):
         if name in data and data[name] != known[name]:
-            raise SpecError(name, f"is {known[name]} by init_from = {start}", data[name],
-                            "remove one of them")  # fmt: skip
+            raise SpecError(
+                name, f"is {known[name]} by init_from = {start}", data[name], "remove one of them"
+            )
     if data.get("block_size", 0) > known["block_size"]:
-        raise SpecError("block_size", f"can only be cut from {known['block_size']} by init_from = "
-                        f"{start}", data["block_size"], "choose less")  # fmt: skip
+        raise SpecError(
+            "block_size",
+            f"can only be cut from {known['block_size']} by init_from = {start}",
+            data["block_size"],
+            "choose less",
+        )
     return _described(data, known, RUN, [*notes, f"init_from {start}: its sizes"])
 
 
@@ -109,8 +126,12 @@ def _described(
     # a name that only other tools give a meaning to is none of nanoGPT's
     for name in keys.data:
         if name not in keys.read and name not in ignored:
-            raise SpecError(shown(name), "is not an argument of nanoGPT", keys.data[name],
-                            nearest(name, [*GPT_CONFIG, *ignored], "remove it"))  # fmt: skip
+            raise SpecError(
+                shown(name),
+                "is not an argument of nanoGPT",
+                keys.data[name],
+                nearest(name, [*GPT_CONFIG, *ignored], "remove it"),
+            )
     return Described(spec=spec_of(fields, NAMES), notes=tuple(notes))
 
 
@@ -134,15 +155,21 @@ def _assigned(text: str, where: str) -> dict[str, Any]:
         if isinstance(step, ast.Import | ast.ImportFrom) or text_alone:
             continue
         here = f"{where}: line {step.lineno}"
-        if not (isinstance(step, ast.Assign) and len(step.targets) == 1
-                and isinstance(step.targets[0], ast.Name)):  # fmt: skip
-            raise InputError(f"{here}: is no assignment to a name, and nothing is run; give a "
-                             "config of nanoGPT's train.py (tree takes FILE.py:NAME)")  # fmt: skip
+        if not (
+            isinstance(step, ast.Assign)
+            and len(step.targets) == 1
+            and isinstance(step.targets[0], ast.Name)
+        ):
+            raise InputError(
+                f"{here}: is no assignment to a name, and nothing is run; give a "
+                "config of nanoGPT's train.py (tree takes FILE.py:NAME)"
+            )
         name = step.targets[0].id
         if name not in (*TRAIN, *RUN, "init_from"):
             close = nearest(name, [*TRAIN, *RUN, "init_from"], "remove it")
-            raise InputError(f"{here}: {shown(name)} is not an argument of nanoGPT's train.py; "
-                             f"{close}")  # fmt: skip
+            raise InputError(
+                f"{here}: {shown(name)} is not an argument of nanoGPT's train.py; {close}"
+            )
         found[name] = None if name in RUN else _value(step.value, text, found, f"{here}: {name}")
     return found
 

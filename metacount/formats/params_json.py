@@ -28,17 +28,33 @@ NAMES = {
     "sliding_window": "sliding_window",
 }
 # Of how the model is run, not of what it is.
-RUN = ("max_batch_size", "max_seq_len", "max_position_embeddings", "model_parallel_size",
-       "causal", "tokenizer_path")  # fmt: skip
+RUN = (
+    "max_batch_size",
+    "max_seq_len",
+    "max_position_embeddings",
+    "model_parallel_size",
+    "causal",
+    "tokenizer_path",
+)
 META_DEFAULTS: dict[str, Any] = {
-    "n_kv_heads": None, "vocab_size": -1, "multiple_of": 256, "ffn_dim_multiplier": None,
-    "norm_eps": 1e-5, "rope_theta": None, "use_scaled_rope": False, "rope_scaling_factor": None,
+    "n_kv_heads": None,
+    "vocab_size": -1,
+    "multiple_of": 256,
+    "ffn_dim_multiplier": None,
+    "norm_eps": 1e-5,
+    "rope_theta": None,
+    "use_scaled_rope": False,
+    "rope_scaling_factor": None,
     "rope_high_freq_factor": None,
-}  # fmt: skip
+}
 MISTRAL_DEFAULTS: dict[str, Any] = {
-    "rope_theta": None, "sliding_window": None, "moe": None, "use_biases": False,
-    "tied_embeddings": False, "model_type": "transformer",
-}  # fmt: skip
+    "rope_theta": None,
+    "sliding_window": None,
+    "moe": None,
+    "use_biases": False,
+    "tied_embeddings": False,
+    "model_type": "transformer",
+}
 
 
 def described(data: dict[str, Any]) -> Described:
@@ -50,11 +66,20 @@ def described(data: dict[str, Any]) -> Described:
     (11008, 32000)
     """
     if "multiple_of" in data and "hidden_dim" in data:
-        raise SpecError("hidden_dim", "is Mistral's word and multiple_of Meta's: both size the "
-                        "feed-forward", data["hidden_dim"], "leave one of them out")  # fmt: skip
+        raise SpecError(
+            "hidden_dim",
+            "is Mistral's word and multiple_of Meta's: both size the feed-forward",
+            data["hidden_dim"],
+            "leave one of them out",
+        )
     if "hidden_dim" not in data and "multiple_of" not in data:
-        raise SpecError("multiple_of", "is missing (Meta), and so is hidden_dim (Mistral): the "
-                        "width of the feed-forward is not said", None, "give one")  # fmt: skip
+        raise SpecError(
+            "multiple_of",
+            "is missing (Meta), and so is hidden_dim (Mistral): the "
+            "width of the feed-forward is not said",
+            None,
+            "give one",
+        )
     return _mistral(data) if "hidden_dim" in data else _meta(data)
 
 
@@ -79,14 +104,21 @@ def _meta(data: dict[str, Any]) -> Described:
     if keys.flag("use_scaled_rope"):
         # what Meta's code takes where the file does not say it
         config["rope_scaling"] = {
-            "rope_type": "llama3", "factor": factor or 8.0, "low_freq_factor": 1.0,
-            "high_freq_factor": high or 4.0, "original_max_position_embeddings": 8192,
-        }  # fmt: skip
+            "rope_type": "llama3",
+            "factor": factor or 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": high or 4.0,
+            "original_max_position_embeddings": 8192,
+        }
     keys.finish(RUN, kind="decoder")
-    said = (f"Meta's params.json: d_ff {config['intermediate_size']} by its rule from dim, "
-            "multiple_of and ffn_dim_multiplier")  # fmt: skip
-    untied = ("params.json does not say whether the head is tied: it is counted apart, as Meta's "
-              "code has it")  # fmt: skip
+    said = (
+        f"Meta's params.json: d_ff {config['intermediate_size']} by its rule from dim, "
+        "multiple_of and ffn_dim_multiplier"
+    )
+    untied = (
+        "params.json does not say whether the head is tied: it is counted apart, as Meta's "
+        "code has it"
+    )
     return Described(config=config, names=NAMES, notes=(said, *notes, untied))
 
 
@@ -95,10 +127,15 @@ def _vocabulary(keys: Keys) -> tuple[int, list[str]]:
     if keys.raw("vocab_size") != -1:
         return keys.size("vocab_size"), []
     if keys.given("rope_theta") is not None:
-        raise SpecError("vocab_size", "of -1 is the tokenizer's, and with rope_theta (Code Llama) "
-                        "there are several", -1, "write the number of its pieces")  # fmt: skip
-    return SENTENCEPIECE, [f"vocab_size -1 is the tokenizer's, {SENTENCEPIECE} pieces in LLaMA and "
-                           "Llama 2"]  # fmt: skip
+        raise SpecError(
+            "vocab_size",
+            "of -1 is the tokenizer's, and with rope_theta (Code Llama) there are several",
+            -1,
+            "write the number of its pieces",
+        )
+    return SENTENCEPIECE, [
+        f"vocab_size -1 is the tokenizer's, {SENTENCEPIECE} pieces in LLaMA and Llama 2"
+    ]
 
 
 def _width(keys: Keys, dim: int) -> int:
@@ -132,8 +169,10 @@ def _mistral(data: dict[str, Any]) -> Described:
     }
     notes = ["Mistral's params.json"]
     if theta is None:
-        notes.append(f"rope_theta is not given: {config['rope_theta']:.0f}, as Mistral's code has "
-                     f"it {'without' if window is None else 'with'} a window")  # fmt: skip
+        notes.append(
+            f"rope_theta is not given: {config['rope_theta']:.0f}, as Mistral's code has "
+            f"it {'without' if window is None else 'with'} a window"
+        )
     moe = keys.raw("moe")
     if moe is not None:
         config |= {"model_type": "mixtral", **_experts(moe)}

@@ -26,8 +26,10 @@ def options(text: str, where: str) -> dict[str, list[list[str]]]:
     {'--num-layers': [['24']], '--swiglu': [[]]}
     """
     if len(text) > MAX_CHARACTERS:
-        raise InputError(f"{where}: has {len(text)} characters; a script of arguments has at most "
-                         f"{MAX_CHARACTERS}")  # fmt: skip
+        raise InputError(
+            f"{where}: has {len(text)} characters; a script of arguments has at most "
+            f"{MAX_CHARACTERS}"
+        )
     words, variables = _words(text, where)
     found: dict[str, list[list[str]]] = {}
     following: list[str] = []

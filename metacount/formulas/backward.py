@@ -38,8 +38,11 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     """
     check_covered(spec, run)
     forward = model.matmul_flops_by_role(
-        spec, batch_size=run.batch_size, seq_len=run.seq_len,
-        source_len=run.source if spec.has_encoder else None)  # fmt: skip
+        spec,
+        batch_size=run.batch_size,
+        seq_len=run.seq_len,
+        source_len=run.source if spec.has_encoder else None,
+    )
     found = {role: 2 * flops for role, flops in forward.items()}
     if spec.pooler:
         # [B, d] @ [d, d] of the forward

@@ -79,10 +79,11 @@ def state_bytes_by_part(
         return {}
     copies = batch_size * stack.recurrent_layers(spec)
     return {
-        state.name: copies * state.size
+        state.name: copies
+        * state.size
         * (bytes_per_value if state.bytes_per_value is None else state.bytes_per_value)
         for state in (*mixer.states(part), *mixer.wide_states(part, spec.d_model))
-    }  # fmt: skip
+    }
 
 
 def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:

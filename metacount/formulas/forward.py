@@ -52,8 +52,12 @@ class Widths:
 
     def __post_init__(self) -> None:
         if self.value not in (2, 4, 8):
-            raise SpecError("dtype", "has no formula for what a backward keeps", self.value,
-                            "choose bf16, fp16, fp32 or fp64")  # fmt: skip
+            raise SpecError(
+                "dtype",
+                "has no formula for what a backward keeps",
+                self.value,
+                "choose bf16, fp16, fp32 or fp64",
+            )
 
     @property
     def wide(self) -> int:
@@ -148,9 +152,12 @@ def mixer_of(spec: ModelSpec) -> Attention | LatentAttention:
     mixer = stack.attention
     if not stack.uniform or not isinstance(mixer, Attention | LatentAttention):
         name = "ffn_pattern" if set(stack.mixer_pattern) == {"A"} else "mixer_pattern"
-        raise SpecError(name, "has no formula for training unless every layer has attention and a "
-                        "feed-forward", getattr(stack, name),
-                        "choose a model of such layers")  # fmt: skip
+        raise SpecError(
+            name,
+            "has no formula for training unless every layer has attention and a feed-forward",
+            getattr(stack, name),
+            "choose a model of such layers",
+        )
     return mixer
 
 

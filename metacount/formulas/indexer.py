@@ -87,8 +87,9 @@ def index_flops(
     ...             index_head_dim=128)  # DeepSeek-V3.2, 128 tokens
     3844079616
     """
-    weights = indexer_weights(d_model, q_lora_rank=q_lora_rank, n_index_heads=n_index_heads,
-                              index_head_dim=index_head_dim)  # fmt: skip
+    weights = indexer_weights(
+        d_model, q_lora_rank=q_lora_rank, n_index_heads=n_index_heads, index_head_dim=index_head_dim
+    )
     products = indexer_products(n_index_heads, index_head_dim)
     return flops_of((*weights, *products), {TOKENS: n_tokens, PAIRS: n_pairs})
 

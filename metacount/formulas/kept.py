@@ -95,8 +95,12 @@ def activation_kept(part: FeedForward) -> ActivationKept:
     if part.activation == "silu" and part.swish_beta != 1.0:
         return SWISH
     if part.activation not in ACTIVATIONS:
-        raise SpecError("activation", "has no formula for what a backward keeps", part.activation,
-                        f"choose one of {', '.join(ACTIVATIONS)}")  # fmt: skip
+        raise SpecError(
+            "activation",
+            "has no formula for what a backward keeps",
+            part.activation,
+            f"choose one of {', '.join(ACTIVATIONS)}",
+        )
     return ACTIVATIONS[part.activation]
 
 

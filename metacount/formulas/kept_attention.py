@@ -32,8 +32,9 @@ def check_fused(part: Attention | LatentAttention) -> None:
     known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
     for name, value in {**known, "v_head_dim": wide}.items():
         if value is not None:
-            raise SpecError(name, "has no formula with fused attention", value,
-                            "choose attention eager")  # fmt: skip
+            raise SpecError(
+                name, "has no formula with fused attention", value, "choose attention eager"
+            )
 
 
 def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool) -> list[Kept]:

@@ -44,9 +44,12 @@ def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
     """
     tables, head = spec.embedding, spec.head
     if tables is None or head is None:
-        raise SpecError("has_head" if tables else "vocab_size",
-                        "has no formula for training: without logits there is no loss", None,
-                        "choose a model with an output head")  # fmt: skip
+        raise SpecError(
+            "has_head" if tables else "vocab_size",
+            "has no formula for training: without logits there is no loss",
+            None,
+            "choose a model with an output head",
+        )
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
     kept: list[Kept] = []
     for part, n in zip(spec.stacks, lengths, strict=True):
@@ -90,8 +93,13 @@ def repeated(term: Kept, times: Dim) -> Kept:
     >>> repeated(Kept(role="norm", name="scale", values=2048, width=4), 32).bytes
     262144
     """
-    return Kept(role=term.role, name=term.name, values=term.values, width=term.width,
-                times=times * term.times)  # fmt: skip
+    return Kept(
+        role=term.role,
+        name=term.name,
+        values=term.values,
+        width=term.width,
+        times=times * term.times,
+    )
 
 
 def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
@@ -112,18 +120,30 @@ def check_covered(spec: ModelSpec, run: Pass) -> None:
     mixer, positions = mixer_of(spec), spec.positions
     windowed = mixer.window is not None and set(mixer.window.pattern) != {"L"}
     if windowed and isinstance(positions, RelativeBuckets | Alibi):
-        raise SpecError("window_pattern", "has no formula for training with a bias of positions",
-                        spec.window_pattern, "leave the window out")  # fmt: skip
+        raise SpecError(
+            "window_pattern",
+            "has no formula for training with a bias of positions",
+            spec.window_pattern,
+            "leave the window out",
+        )
     if run.attention == FLASH:
         check_fused(mixer)
         chunked = mixer.window is not None and mixer.window.kind == "chunked"
         if chunked or spec.kind == "prefix-decoder":
             name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
-            raise SpecError(name, "has no formula with fused attention: it needs a mask", value,
-                            "choose attention eager")  # fmt: skip
+            raise SpecError(
+                name,
+                "has no formula with fused attention: it needs a mask",
+                value,
+                "choose attention eager",
+            )
         if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
-            raise SpecError("position", "has no formula with fused attention: it adds to scores",
-                            spec.position, "choose attention eager")  # fmt: skip
+            raise SpecError(
+                "position",
+                "has no formula with fused attention: it adds to scores",
+                spec.position,
+                "choose attention eager",
+            )
 
 
 def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:

@@ -33,16 +33,23 @@ def moe_weights(
     mlp.experts.down_proj (4096, 14336) 8 2
     """
     router = matrix("mlp.gate.proj", "moe", (n_experts, d_model), TOKENS, bias=router_bias)
-    up = ("gate_up_proj", (2 * d_ff_expert, d_model)) if gated else (
-        "up_proj", (d_ff_expert, d_model))  # fmt: skip
+    up = (
+        ("gate_up_proj", (2 * d_ff_expert, d_model))
+        if gated
+        else ("up_proj", (d_ff_expert, d_model))
+    )
     found = list(router)
     for name, shape in (up, ("down_proj", (d_model, d_ff_expert))):
         path = f"mlp.experts.{name}"
-        found.append(Weight(role="moe", name=path, shape=shape, times=n_experts, used=top_k,
-                            rows=TOKENS))  # fmt: skip
+        found.append(
+            Weight(role="moe", name=path, shape=shape, times=n_experts, used=top_k, rows=TOKENS)
+        )
         if expert_bias:
-            found.append(Weight(role="moe", name=f"{path}_bias", shape=shape[:1], times=n_experts,
-                                used=top_k))  # fmt: skip
+            found.append(
+                Weight(
+                    role="moe", name=f"{path}_bias", shape=shape[:1], times=n_experts, used=top_k
+                )
+            )
     shared = shared_weights(
         d_model,
         d_ff_expert if d_ff_shared is None else d_ff_shared,

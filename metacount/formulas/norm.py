@@ -6,8 +6,15 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Weight, params_of
 
 # norms of a block by placement: (per sublayer, so that cross-attention brings its own; or in all)
-_PER_SUBLAYER = {"pre": 1, "post": 1, "deep": 1, "post_branch": 1, "stream": 1, "hybrid": 1,
-                 "sandwich": 2}  # fmt: skip
+_PER_SUBLAYER = {
+    "pre": 1,
+    "post": 1,
+    "deep": 1,
+    "post_branch": 1,
+    "stream": 1,
+    "hybrid": 1,
+    "sandwich": 2,
+}
 _PER_PARALLEL_BLOCK = {"parallel": 1, "parallel_two": 2}
 
 

@@ -179,8 +179,14 @@ def lora_tensors(spec: ModelSpec, rank: Dim, targets: tuple[str, ...]) -> list[W
         if weight.name in targets or ALL_LINEAR in targets:
             out, into = weight.shape
             for name, shape in (("lora_a", (rank, into)), ("lora_b", (out, rank))):
-                found.append(Weight(role=weight.role, name=f"{weight.name}.{name}", shape=shape,
-                                    times=weight.times))  # fmt: skip
+                found.append(
+                    Weight(
+                        role=weight.role,
+                        name=f"{weight.name}.{name}",
+                        shape=shape,
+                        times=weight.times,
+                    )
+                )
     return found
 
 

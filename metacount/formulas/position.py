@@ -83,10 +83,14 @@ def transformer_xl_products(
     """
     width = n_heads * head_dim
     return (
-        Product(role="position", name="projection of the relative positions",
-                width=d_model * width, per=positions),
+        Product(
+            role="position",
+            name="projection of the relative positions",
+            width=d_model * width,
+            per=positions,
+        ),
         Product(role="position", name="scores of the relative positions", width=width, per=pairs),
-    )  # fmt: skip
+    )
 
 
 def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:

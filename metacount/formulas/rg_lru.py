@@ -46,9 +46,11 @@ def rg_lru_weights(
         *matrix(f"{BLOCK}.linear_y", ROLE, (lru_width, d_model), TOKENS, bias=True),
         *matrix(f"{BLOCK}.linear_x", ROLE, (lru_width, d_model), TOKENS, bias=True),
         *matrix(f"{BLOCK}.linear_out", ROLE, (d_model, lru_width), TOKENS, bias=True),
-        *(Weight(role=ROLE, name=f"{BLOCK}.{name}", shape=shape, rows=rows)
-          for name, shape, rows in each),
-    )  # fmt: skip
+        *(
+            Weight(role=ROLE, name=f"{BLOCK}.{name}", shape=shape, rows=rows)
+            for name, shape, rows in each
+        ),
+    )
 
 
 def rg_lru_run(

@@ -183,8 +183,20 @@ def _spread(cut: Cut, rank: Rank) -> tuple[Dim, Dim]:
 
 # What is cut by columns (of what comes out, the first axis), with its bias, and what by rows (of
 # what goes in), whose bias is added once, after the sum, and is whole.
-COLUMNS = frozenset(["q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj",
-                     "embed_tokens", "lm_head", "core"])  # fmt: skip
+COLUMNS = frozenset(
+    [
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "q_b_proj",
+        "kv_b_proj",
+        "gate_proj",
+        "up_proj",
+        "embed_tokens",
+        "lm_head",
+        "core",
+    ]
+)
 ROWS = frozenset(["o_proj", "down_proj"])
 
 
@@ -207,8 +219,15 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
         if weight.used is not None:
             name = weight.name.rpartition(".")[2]
             inner, parts = (2 if name == "down_proj" else 1), 1 + (name == "gate_up_proj")
-            found.append(Cut(role=weight.role, shape=(weight.times, *weight.shape), axis=inner,
-                             parts=parts, top_k=weight.used))  # fmt: skip
+            found.append(
+                Cut(
+                    role=weight.role,
+                    shape=(weight.times, *weight.shape),
+                    axis=inner,
+                    parts=parts,
+                    top_k=weight.used,
+                )
+            )
         elif weight.size:
             by_rows = owner in ROWS and len(weight.shape) == 2
             axis = 0 if owner in COLUMNS else 1 if by_rows else None
@@ -222,8 +241,10 @@ def end_cuts(spec: ModelSpec) -> tuple[list[Cut], list[Cut]]:
     Source: `ends.end_weights`, `ends.stack_end_weights`.
     """
     after = ("norm", "lm_head", "head_transform", "pooler")
-    weights = sorted((*end_weights(spec), *stack_end_weights(spec)),
-                     key=lambda weight: weight.name != "embed_tokens.weight")  # fmt: skip
+    weights = sorted(
+        (*end_weights(spec), *stack_end_weights(spec)),
+        key=lambda weight: weight.name != "embed_tokens.weight",
+    )
     last = [weight for weight in weights if weight.name.partition(".")[0] in after]
     first = [weight for weight in weights if weight.name.partition(".")[0] not in after]
     return cuts_of(first), cuts_of(last)

@@ -27,8 +27,9 @@ def short_conv_weights(
     >>> params_of(short_conv_weights(2048, conv_kernel=3))  # LFM2-1.2B
     16783360
     """
-    filters = [Weight(role=ROLE, name="conv.conv.weight", shape=(d_model, 1, conv_kernel),
-                      rows=CONVOLVED)]  # fmt: skip
+    filters = [
+        Weight(role=ROLE, name="conv.conv.weight", shape=(d_model, 1, conv_kernel), rows=CONVOLVED)
+    ]
     if conv_bias:
         filters.append(Weight(role=ROLE, name="conv.conv.bias", shape=(d_model,)))
     return (

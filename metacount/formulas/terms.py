@@ -93,8 +93,9 @@ class Product:
 
     def repeated(self, times: Dim) -> Product:
         """So many of it, in as many layers."""
-        return Product(role=self.role, name=self.name, width=self.width, per=self.per,
-                       times=times * self.times)  # fmt: skip
+        return Product(
+            role=self.role, name=self.name, width=self.width, per=self.per, times=times * self.times
+        )
 
     def flops(self, run: Mapping[str, Dim]) -> Dim:
         """FLOPs of all of it, 2 per multiply-add; `run` has the number of what `per` names."""

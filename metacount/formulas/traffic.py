@@ -112,18 +112,28 @@ def mixture_moves(
             found += [weights] if train else []
         return found + shared
     rows = piece(n_tokens, rank.tp, rank.tp_index) * part.top_k
-    found.append(Move(phase="forward", kind="all-to-all", group="ep", values=part.n_experts,
-                      kept="counts"))  # fmt: skip
+    found.append(
+        Move(phase="forward", kind="all-to-all", group="ep", values=part.n_experts, kept="counts")
+    )
     phases = ("forward", "backward") if train else ("forward",)
     for phase in phases:
         found += 2 * [Move(phase=phase, kind="all-to-all", group="ep", values=rows * d_model)]
     if rank.tp != 1:
         padded = rank.tp * -(-n_tokens // rank.tp)
-        found += [Move(phase=phase, kind="all-gather", group="tp", values=padded * d_model)
-                  for phase in phases]  # fmt: skip
+        found += [
+            Move(phase=phase, kind="all-gather", group="tp", values=padded * d_model)
+            for phase in phases
+        ]
         if train:
-            found.append(Move(phase="backward", kind="all-gather", group="tp",
-                              values=padded * part.top_k, kept="choice"))  # fmt: skip
+            found.append(
+                Move(
+                    phase="backward",
+                    kind="all-gather",
+                    group="tp",
+                    values=padded * part.top_k,
+                    kept="choice",
+                )
+            )
     return found + shared
 
 
@@ -165,8 +175,10 @@ def recomputed_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool) -
     needed = gated or stack.norms.placement in NORMS_AFTER
     if moves and moves[-1].group == "tp" and not needed:
         del moves[-1]
-    return [Move(phase="backward", kind=move.kind, group=move.group, values=move.values,
-                 kept=move.kept) for move in moves]  # fmt: skip
+    return [
+        Move(phase="backward", kind=move.kind, group=move.group, values=move.values, kept=move.kept)
+        for move in moves
+    ]
 
 
 def embedding_moves(width: Dim, rank: Rank, *, n_tokens: Dim) -> list[Move]:

@@ -105,8 +105,9 @@ def attention_tensors(spec: ModelSpec, part: Attention | LatentAttention) -> lis
     if isinstance(spec.positions, TransformerXL):
         found += _linear("position", "r_proj", width, d, False)
         biases = (part.n_heads, part.head_dim)
-        found.append(Weight(role="position", name="content and position bias", shape=biases,
-                            times=2))  # fmt: skip
+        found.append(
+            Weight(role="position", name="content and position bias", shape=biases, times=2)
+        )
     return found
 
 

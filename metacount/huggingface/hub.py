@@ -43,8 +43,10 @@ def config_file(repository: str) -> str:
     except GatedRepoError:
         problem = "access is gated; accept its terms, and log in (`hf auth login`)"
     except RepositoryNotFoundError:
-        problem = ("is no file, and the hub knows no such repository, or not for you; "
-                   "check the name, or log in (`hf auth login`)")  # fmt: skip
+        problem = (
+            "is no file, and the hub knows no such repository, or not for you; "
+            "check the name, or log in (`hf auth login`)"
+        )
     except (EntryNotFoundError, LocalEntryNotFoundError):
         problem = "the repository has no config.json that could be read; give a path to a config"
     except HFValidationError as error:
@@ -52,6 +54,8 @@ def config_file(repository: str) -> str:
     except InputError:
         raise
     except (OfflineModeIsEnabled, http_error, OSError, ValueError) as error:
-        problem = (f"is no file, and the hub cannot be reached ({type(error).__name__}); "
-                   "give a path to a config")  # fmt: skip
+        problem = (
+            f"is no file, and the hub cannot be reached ({type(error).__name__}); "
+            "give a path to a config"
+        )
     raise InputError(f"{where}: {problem}")

@@ -126,8 +126,12 @@ class _Making:
         """What a placeholder's function computes, once."""
         if name not in self.values:
             if name not in self.functions:
-                raise SpecError("lesson", "has a placeholder that nothing computes", name,
-                                f"see metacount/lessons/parts/{self.topic}.py")  # fmt: skip
+                raise SpecError(
+                    "lesson",
+                    "has a placeholder that nothing computes",
+                    name,
+                    f"see metacount/lessons/parts/{self.topic}.py",
+                )
             self.values[name] = self.functions[name](self.here)
         return self.values[name]
 
@@ -166,8 +170,12 @@ class _Making:
             else:
                 rows.append(tuple(self._filled(cell) for cell in cells))
         if any(len(row) != len(heads) for row in rows):
-            raise SpecError("lesson", "has a table whose rows do not have the cells of its head",
-                            heads, "see its text")  # fmt: skip
+            raise SpecError(
+                "lesson",
+                "has a table whose rows do not have the cells of its head",
+                heads,
+                "see its text",
+            )
         return Block(kind="table", heads=heads, rows=tuple(rows)) if rows else None
 
     def _exercise(self, value: Exercise) -> Block:

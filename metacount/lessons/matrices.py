@@ -75,11 +75,16 @@ def matrices(spec: ModelSpec) -> list[Matrix]:
     sizes["m_s"] = sizes["m_s"] or sizes["m_e"]
     named = {ATTENTION: _attention(spec), FEED_FORWARD: _feed_forward(spec)}
     found = [
-        Matrix(part=part, name=name, letters=shape,
-               rows=int(evaluated(shape[0], sizes)), columns=int(evaluated(shape[1], sizes)))
+        Matrix(
+            part=part,
+            name=name,
+            letters=shape,
+            rows=int(evaluated(shape[0], sizes)),
+            columns=int(evaluated(shape[1], sizes)),
+        )
         for part, shapes in named.items()
         for name, shape in shapes.items()
-    ]  # fmt: skip
+    ]
     bare = vectors_left_out(spec)
     moe = has_experts(spec)
     counted = block.self_attention_params(bare)

@@ -279,8 +279,13 @@ def survey(
         for job, answer in found:
             kind, model_type = distinct[job]
             if isinstance(answer, Failed):
-                answer = SurveyRow(model_type=model_type, kind=kind, class_name="",
-                                   shortfall=answer.reason, seconds=timeout_s)  # fmt: skip
+                answer = SurveyRow(
+                    model_type=model_type,
+                    kind=kind,
+                    class_name="",
+                    shortfall=answer.reason,
+                    seconds=timeout_s,
+                )
             rows[kind, model_type] = answer
             if progress is not None:
                 progress(len(rows), len(distinct), answer)

@@ -81,8 +81,11 @@ def parameters_of(owner: nn.Module) -> dict[str, Tensor]:
 
 def stored_buffers_of(owner: nn.Module) -> dict[str, Tensor]:
     """The buffers that a module itself holds and a checkpoint stores, by name."""
-    return {name: tensor for name, tensor in owner._buffers.items()
-            if tensor is not None and name not in owner._non_persistent_buffers_set}  # fmt: skip
+    return {
+        name: tensor
+        for name, tensor in owner._buffers.items()
+        if tensor is not None and name not in owner._non_persistent_buffers_set
+    }
 
 
 def put_tensor(owner: nn.Module, name: str, tensor: Tensor) -> None:

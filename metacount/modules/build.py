@@ -23,12 +23,19 @@ def build(
     """
     n_blocks = spec.n_layers + spec.n_encoder_layers
     if n_blocks > MAX_BLOCKS:
-        raise SpecError("n_layers", f"is too large to instantiate block by block (limit "
-                        f"{MAX_BLOCKS} in all)", n_blocks,
-                        "use `count`, which needs no module")  # fmt: skip
+        raise SpecError(
+            "n_layers",
+            f"is too large to instantiate block by block (limit {MAX_BLOCKS} in all)",
+            n_blocks,
+            "use `count`, which needs no module",
+        )
     if dtype not in DTYPES:
-        raise SpecError("dtype", "is not one that a module is built in", dtype,
-                        f"choose one of {', '.join(DTYPES)}")  # fmt: skip
+        raise SpecError(
+            "dtype",
+            "is not one that a module is built in",
+            dtype,
+            f"choose one of {', '.join(DTYPES)}",
+        )
     if seed is not None:
         torch.manual_seed(seed)
     before = torch.get_default_dtype()

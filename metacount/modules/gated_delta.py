@@ -34,7 +34,10 @@ class GatedDelta(nn.Module):
     def __init__(self, part: parts.GatedDelta, d_model: int, *, norms: Norms) -> None:
         super().__init__()
         self.k_head_dim, self.v_head_dim, self.n_v_heads = (
-            part.k_head_dim, part.v_head_dim, part.n_v_heads)  # fmt: skip
+            part.k_head_dim,
+            part.v_head_dim,
+            part.n_v_heads,
+        )
         self.chunk_size, self.negative = part.chunk_size, part.negative
         key, value = part.n_k_heads * part.k_head_dim, part.n_v_heads * part.v_head_dim
         self.convolved = (key, key, value)

@@ -117,9 +117,14 @@ def in_chunks(
     values, keys = solved @ (beta[..., None] * v), solved @ (beta_k * torch.exp(so_far))
     to_end = torch.exp(so_far[..., -1:, :] - so_far)
     y, state = hand_on(
-        q * torch.exp(so_far), keys, values, scores, k * to_end,
-        torch.exp(so_far[..., -1, :]), state_BHKV,
-    )  # fmt: skip
+        q * torch.exp(so_far),
+        keys,
+        values,
+        scores,
+        k * to_end,
+        torch.exp(so_far[..., -1, :]),
+        state_BHKV,
+    )
     return y[:, :, :n], state
 
 

@@ -50,7 +50,10 @@ class Mamba2(nn.Module):
         heads, groups = part.n_heads, part.n_groups
         inner, shared = heads * part.head_dim, groups * part.state_dim
         self.head_dim, self.state_dim, self.chunk_size = (
-            part.head_dim, part.state_dim, part.chunk_size)  # fmt: skip
+            part.head_dim,
+            part.state_dim,
+            part.chunk_size,
+        )
         self.steps, self.scales = (part.dt_min, part.dt_max), part.scales
         self.convolved = (inner, shared, shared)
         self.projected = (inner, sum(self.convolved), heads)
@@ -98,8 +101,11 @@ class Mamba2(nn.Module):
         if self.scales is None:
             return projected
         z_BSI, mixed, dt_BSH = projected
-        parts = zip(mixed.split(self.convolved, dim=-1),
-                    (self.scales.x, self.scales.b, self.scales.c), strict=True)  # fmt: skip
+        parts = zip(
+            mixed.split(self.convolved, dim=-1),
+            (self.scales.x, self.scales.b, self.scales.c),
+            strict=True,
+        )
         mixed = torch.cat([part * scale for part, scale in parts], dim=-1)
         return z_BSI * self.scales.gate, mixed, dt_BSH * self.scales.step
 

@@ -45,8 +45,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
                 raise InputError(f"--set: {key} is given twice; leave one out")
             changes[key] = value
     if MULTIPLE_OF in changes and not any(isinstance(v, Arithmetic) for v in changes.values()):
-        raise InputError(f"--set {MULTIPLE_OF} rounds a width that is given as arithmetic; "
-                         "add one, such as d_ff=8/3*d_model")  # fmt: skip
+        raise InputError(
+            f"--set {MULTIPLE_OF} rounds a width that is given as arithmetic; "
+            "add one, such as d_ff=8/3*d_model"
+        )
     return changes
 
 
@@ -99,8 +101,10 @@ def _computed(
             it = changes[name]
             flat = {word: flat_name(spec, word, paths) for word in it.words}
             # a size in its own arithmetic is what it was
-            sizes = {word: getattr(spec, field) if field == name else from_here[field]
-                     for word, field in flat.items()}  # fmt: skip
+            sizes = {
+                word: getattr(spec, field) if field == name else from_here[field]
+                for word, field in flat.items()
+            }
             if any(isinstance(value, Arithmetic) for value in sizes.values()):
                 continue
             for word, value in sizes.items():
@@ -109,8 +113,9 @@ def _computed(
             changes[name] = from_here[name] = _rounded(name, it, sizes, step, said)
             break
         else:
-            raise InputError(f"--set: {' and '.join(waiting)} depend on each other; "
-                             "give one as a number")  # fmt: skip
+            raise InputError(
+                f"--set: {' and '.join(waiting)} depend on each other; give one as a number"
+            )
         waiting = [n for n, value in changes.items() if isinstance(value, Arithmetic)]
     return changes, said
 
@@ -128,15 +133,18 @@ def _rounded(
     if step is not None and name in WIDTHS:
         found = -(-int(exact) // step) * step
         cut = "" if exact == int(exact) else f", cut to {int(exact):,}"
-        said.append(f"{name} = {it.text} = {_written(exact)}{cut}, up to a multiple of {step}: "
-                    f"{found:,}")  # fmt: skip
+        said.append(
+            f"{name} = {it.text} = {_written(exact)}{cut}, up to a multiple of {step}: {found:,}"
+        )
         return found
     if exact != int(exact):
         remedy = (
             f"add --set {MULTIPLE_OF}=256 to round as LLaMA does, or " if name in WIDTHS else ""
         )
-        raise InputError(f"--set {name}: {shown(it.text)} is {_written(exact)}, no whole number; "
-                         f"{remedy}use floor(...) or ceil(...)")  # fmt: skip
+        raise InputError(
+            f"--set {name}: {shown(it.text)} is {_written(exact)}, no whole number; "
+            f"{remedy}use floor(...) or ceil(...)"
+        )
     said.append(f"{name} = {it.text} = {int(exact):,}")
     return int(exact)
 

@@ -15,9 +15,22 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 # What keeps its ratio to the residual width.
-WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared", "q_lora_rank", "kv_lora_rank", "d_embedding",
-          "d_ssm", "dt_rank", "n_ssm_heads", "n_linear_heads", "n_linear_k_heads",
-          "n_linear_v_heads", "lru_width", "n_lru_blocks")  # fmt: skip
+WIDTHS = (
+    "d_ff",
+    "d_ff_expert",
+    "d_ff_shared",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "d_embedding",
+    "d_ssm",
+    "dt_rank",
+    "n_ssm_heads",
+    "n_linear_heads",
+    "n_linear_k_heads",
+    "n_linear_v_heads",
+    "lru_width",
+    "n_lru_blocks",
+)
 
 
 def scaled(
@@ -66,8 +79,9 @@ def scaled(
     if "n_dense_layers" not in changes and spec.n_dense_layers > new["n_layers"]:
         missing.append(f"n_dense_layers (choose 0 to {new['n_layers']})")
     if missing:
-        raise InputError(f"like {name}, but {_listed(changes)}: --set is missing for "
-                         f"{', '.join(missing)}")  # fmt: skip
+        raise InputError(
+            f"like {name}, but {_listed(changes)}: --set is missing for {', '.join(missing)}"
+        )
     return made, [f"{_listed(made)} from the ratios of {name}"] if made else []
 
 
@@ -96,8 +110,10 @@ def template(name: str) -> catalog.CatalogEntry:
     family = [entry for entry in entries if _plain(entry.family) == _plain(name)]
     if not family:
         known = sorted({entry.family.lower() for entry in entries} | {e.id for e in entries})
-        raise InputError(f"--like '{shown(name)}' is no model and no family of the catalog; "
-                         + nearest(name, known, "see `metacount models`"))  # fmt: skip
+        raise InputError(
+            f"--like '{shown(name)}' is no model and no family of the catalog; "
+            + nearest(name, known, "see `metacount models`")
+        )
     return min(family, key=lambda entry: (entry.spec().d_model, entry.id))
 
 

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 NEEDED = "is needed"  # how the rule begins that asks for a field
 # Values with which nothing else is asked for, to go on looking with.
-GUESSES: dict[str, Any] = {"kind": "decoder", "vocab_size": None, "position": "none",
-                           "activation": "relu", "gated": False, "norm": "layernorm"}  # fmt: skip
+GUESSES: dict[str, Any] = {
+    "kind": "decoder",
+    "vocab_size": None,
+    "position": "none",
+    "activation": "relu",
+    "gated": False,
+    "norm": "layernorm",
+}
 
 
 def missing_fields(data: Mapping[str, Any]) -> list[str]:

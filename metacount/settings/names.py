@@ -89,8 +89,9 @@ def flat_name(spec: ModelSpec, typed: str, paths: Mapping[str, str]) -> str:
         raise InputError(f"--set: this model has no {shown(name)}; {remedy}")
     stack, _, below = name.partition(".")
     if spec.has_encoder and stack in ("encoder", "decoder") and below != "n_layers":
-        raise InputError(f"--set {name}: encoder and decoder are made alike; "
-                         f"set {paths[name]}, which is of both")  # fmt: skip
+        raise InputError(
+            f"--set {name}: encoder and decoder are made alike; set {paths[name]}, which is of both"
+        )
     return paths[name]
 
 

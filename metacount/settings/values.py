@@ -12,13 +12,25 @@ if TYPE_CHECKING:
     from metacount.spec.field import Field
 
 # The gated family: what is between its matrices, by the name it goes under.
-GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid",
-         "bilinear": "identity"}  # fmt: skip
+GATED = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "reglu": "relu",
+    "glu": "sigmoid",
+    "bilinear": "identity",
+}
 # Numbers of positions, in which 128k is 128 · 1,024.
 LENGTHS = ("window", "n_positions", "max_distance")
 TIMES = {"k": 1024, "m": 1024**2}
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
-          "float": "fp32", "float64": "fp64", "double": "fp64"}  # fmt: skip
+DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "float64": "fp64",
+    "double": "fp64",
+}
 
 
 class Arithmetic:
@@ -57,8 +69,9 @@ def bytes_size(text: str) -> int:
     digits = text.strip().rstrip("".join(BYTES) + "".join(BYTES).upper()).strip()
     unit = BYTES.get(text.strip()[len(digits) :].strip().lower())
     if unit is None or not digits.isascii() or not digits.isdigit() or len(digits) > 9:
-        raise InputError(f"a size of memory is a whole number and GiB or GB, as in 80GiB: "
-                         f"got '{shown(text)}'")  # fmt: skip
+        raise InputError(
+            f"a size of memory is a whole number and GiB or GB, as in 80GiB: got '{shown(text)}'"
+        )
     return int(digits) * unit
 
 
@@ -101,8 +114,10 @@ def _whole(field: Field, name: str, text: str) -> int | Arithmetic:
     found = length(text)
     if found is not None and field.name not in LENGTHS:
         thousands = int(text[:-1]) * {"k": 10**3, "m": 10**6}[text[-1].lower()]
-        raise InputError(f"--set {name}: k and m are powers of 1,024 in lengths only; write "
-                         f"{thousands} or {found}: got '{shown(text)}'")  # fmt: skip
+        raise InputError(
+            f"--set {name}: k and m are powers of 1,024 in lengths only; write "
+            f"{thousands} or {found}: got '{shown(text)}'"
+        )
     if found is not None:
         return found
     if _is_arithmetic(text):
@@ -111,8 +126,10 @@ def _whole(field: Field, name: str, text: str) -> int | Arithmetic:
         except InputError as error:
             raise InputError(f"--set {name}: {error}") from None
     rule = "a whole number" + (", or none" if field.optional or field.lacking else "")
-    raise InputError(f"--set {name} must be {rule}, or arithmetic over sizes such as 4*d_model: "
-                     f"got '{shown(text)}'")  # fmt: skip
+    raise InputError(
+        f"--set {name} must be {rule}, or arithmetic over sizes such as 4*d_model: "
+        f"got '{shown(text)}'"
+    )
 
 
 def _is_arithmetic(text: str) -> bool:
@@ -142,6 +159,7 @@ def multiple(text: str) -> int:
     """What widths given as arithmetic are rounded up to."""
     found = plain(text)
     if found is None or not 1 <= found <= 2**20:
-        raise InputError(f"--set {MULTIPLE_OF} must be a whole number from 1 to {2**20}: "
-                         f"got '{shown(text)}'")  # fmt: skip
+        raise InputError(
+            f"--set {MULTIPLE_OF} must be a whole number from 1 to {2**20}: got '{shown(text)}'"
+        )
     return found

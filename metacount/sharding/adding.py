@@ -28,9 +28,13 @@ class Piece:
 
 
 def kind_from(
-    job: Job, ranks: Sequence[tuple[int, int, int]], stages: Sequence[int], count: int,
-    pieces: Sequence[Piece], between: Sequence[Collective]
-) -> Kind:  # fmt: skip
+    job: Job,
+    ranks: Sequence[tuple[int, int, int]],
+    stages: Sequence[int],
+    count: int,
+    pieces: Sequence[Piece],
+    between: Sequence[Collective],
+) -> Kind:
     """Add up the pieces of a stage: what a rank of this kind holds and sends."""
     stored = DTYPE_BYTES[job.stored]
     by_role: dict[str, int] = {}
@@ -59,21 +63,37 @@ def kind_from(
     if job.train and job.zero and job.mesh.shard > 1:
         gathered = unit if job.zero == 3 else whole
     found = [
-        Collective(phase=phase, kind=kind, group=group, ranks=group_size(job.mesh, group),
-                   n_bytes=n_bytes, times=times * often(job, group), **machines_of(job, group))
+        Collective(
+            phase=phase,
+            kind=kind,
+            group=group,
+            ranks=group_size(job.mesh, group),
+            n_bytes=n_bytes,
+            times=times * often(job, group),
+            **machines_of(job, group),
+        )
         for (phase, kind, group, n_bytes), times in sums.items()
         if group_size(job.mesh, group) > 1
-    ]  # fmt: skip
+    ]
     return Kind(
-        ranks=tuple(ranks), count=count, stages=tuple(stages),
+        ranks=tuple(ranks),
+        count=count,
+        stages=tuple(stages),
         layers=sum(piece.copies for piece in pieces if piece.layer),
-        params=params, active_params=active, by_role=by_role,
-        param_bytes=params * stored, gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
-        gradients=gradients, gradient_bytes=gradients * stored, optimizer_bytes=optimizer,
+        params=params,
+        active_params=active,
+        by_role=by_role,
+        param_bytes=params * stored,
+        gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
+        gradients=gradients,
+        gradient_bytes=gradients * stored,
+        optimizer_bytes=optimizer,
         activation_bytes=activations(job, stages[0], pieces),
-        micro_batches_kept=job.kept_at(stages[0]), recomputed_bytes=again,
-        kv_cache_bytes=cache, collectives=(*sorted(found, key=_order), *between),
-    )  # fmt: skip
+        micro_batches_kept=job.kept_at(stages[0]),
+        recomputed_bytes=again,
+        kv_cache_bytes=cache,
+        collectives=(*sorted(found, key=_order), *between),
+    )
 
 
 def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:
@@ -98,15 +118,26 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     """
     found = []
     one = job.rows * d_model * DTYPE_BYTES[job.dtype]
-    runs = {"forward": job.length, "backward": job.length} if job.train else {
-        "prompt": job.length, "token": 1}  # fmt: skip
+    runs = (
+        {"forward": job.length, "backward": job.length}
+        if job.train
+        else {"prompt": job.length, "token": 1}
+    )
     for phase, length in runs.items():
         ahead, behind = (first, last) if phase == "backward" else (last, first)
         for kind, nobody in (("send", ahead), ("receive", behind)):
             if not nobody and job.mesh.pp > 1:
-                found.append(Collective(phase=phase, kind=kind, group="pp", ranks=2,
-                                        n_bytes=one * length, times=job.micro_batches,
-                                        **machines_of(job, "pp")))  # fmt: skip
+                found.append(
+                    Collective(
+                        phase=phase,
+                        kind=kind,
+                        group="pp",
+                        ranks=2,
+                        n_bytes=one * length,
+                        times=job.micro_batches,
+                        **machines_of(job, "pp"),
+                    )
+                )
     return found
 
 

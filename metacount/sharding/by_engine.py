@@ -58,8 +58,9 @@ class Measuring:
             for ranks in groups:
                 pieces = [self._piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
                 own = [stage * self.mesh.stage_ranks + rank for stage in stages for rank in ranks]
-                found.append(kind_from(self.job, list(ranges(own)), stages, len(own), pieces,
-                                       between))  # fmt: skip
+                found.append(
+                    kind_from(self.job, list(ranges(own)), stages, len(own), pieces, between)
+                )
         return found
 
     def _stages(self) -> dict[tuple[tuple[int, ...], bool, bool, int], list[int]]:
@@ -135,12 +136,16 @@ class Measuring:
             model = self.whole.part(self.parts[part])
             if job.train:
                 ran = train_once(model, self.styles, world, job)
-                return Once(sent=phases(forward=ran.forward, backward=ran.backward),
-                            activation_bytes=ran.activation_bytes,
-                            recomputed_bytes=ran.recomputed_bytes)  # fmt: skip
+                return Once(
+                    sent=phases(forward=ran.forward, backward=ran.backward),
+                    activation_bytes=ran.activation_bytes,
+                    recomputed_bytes=ran.recomputed_bytes,
+                )
             prompt, token = serve_once(model, self.styles, world, job)
-            return Once(sent=phases(prompt=prompt.forward, token=token.forward),
-                        kv_cache_bytes=prompt.kv_cache_bytes)  # fmt: skip
+            return Once(
+                sent=phases(prompt=prompt.forward, token=token.forward),
+                kv_cache_bytes=prompt.kv_cache_bytes,
+            )
 
 
 @frozen
@@ -155,5 +160,6 @@ class Once:
 
 def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
     """What was seen in each phase, together."""
-    return Counter({(phase, each): times for phase, found in seen.items()
-                    for each, times in found.items()})  # fmt: skip
+    return Counter(
+        {(phase, each): times for phase, found in seen.items() for each, times in found.items()}
+    )

@@ -71,11 +71,13 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
         between = between_stages(job, spec.d_model, first=first, last=last)
         for ranks in groups:
             rank = rank_at(job, ranks[0])
-            pieces = [_piece(spec, job, unit, n, rank)
-                      for unit, n in zip(units, copies, strict=True) if n]  # fmt: skip
+            pieces = [
+                _piece(spec, job, unit, n, rank) for unit, n in zip(units, copies, strict=True) if n
+            ]
             all_ranks = [stage * mesh.stage_ranks + r for stage in alike for r in ranks]
-            found.append(kind_from(job, list(ranges(all_ranks)), alike, len(all_ranks), pieces,
-                                   between))  # fmt: skip
+            found.append(
+                kind_from(job, list(ranges(all_ranks)), alike, len(all_ranks), pieces, between)
+            )
     return found
 
 
@@ -84,10 +86,14 @@ def rank_at(job: Job, number: int) -> Rank:
     mesh, at = job.mesh, job.mesh.place(number)
     spread = job.train and job.zero > 0
     return Rank(
-        tp=mesh.tp, ep=mesh.ep, tp_index=at.tensor,
-        shard=mesh.shard if spread else 1, shard_index=at.shard if spread else 0,
-        copies=mesh.expert_shard if spread else 1, copy_index=at.copy if spread else 0,
-    )  # fmt: skip
+        tp=mesh.tp,
+        ep=mesh.ep,
+        tp_index=at.tensor,
+        shard=mesh.shard if spread else 1,
+        shard_index=at.shard if spread else 0,
+        copies=mesh.expert_shard if spread else 1,
+        copy_index=at.copy if spread else 0,
+    )
 
 
 def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
@@ -107,15 +113,25 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
         if lacks:
             cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
         near = window.size if windowed and window is not None else None
-        found.append(Unit(cuts=(tuple(cuts),), moe=ffn == "E", layers=tuple(layers), window=near,
-                          rotated=rotated, first_norm=not lacks))  # fmt: skip
+        found.append(
+            Unit(
+                cuts=(tuple(cuts),),
+                moe=ffn == "E",
+                layers=tuple(layers),
+                window=near,
+                rotated=rotated,
+                first_norm=not lacks,
+            )
+        )
     (table, *others), head = sharding.end_cuts(spec)
     if spec.head is not None and spec.head.tied and pp == 1:
         return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
     head = [*head, *sharding.own_head_cut(spec)]
     # a pooler is gathered apart from the head and its norms
-    ends = tuple(cut for cut in head if cut.role != "other"), tuple(
-        cut for cut in head if cut.role == "other")  # fmt: skip
+    ends = (
+        tuple(cut for cut in head if cut.role != "other"),
+        tuple(cut for cut in head if cut.role == "other"),
+    )
     return [Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=ends, last=True)]
 
 
@@ -130,8 +146,11 @@ def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
     mesh = job.mesh
     cuts = [cut for unit in units for group in unit.cuts for cut in group]
     one = Rank(tp=mesh.tp, ep=mesh.ep)
-    sizes = [cut.shape[cut.axis] // cut.parts for cut in cuts
-             if cut.axis is not None and not sharding.is_expert(cut, one)]  # fmt: skip
+    sizes = [
+        cut.shape[cut.axis] // cut.parts
+        for cut in cuts
+        if cut.axis is not None and not sharding.is_expert(cut, one)
+    ]
     tensor = breaks([*sizes, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
     shard, copy = {0}, {0}
     if job.train and job.zero:
@@ -150,11 +169,17 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     """What a rank holds and sends of one part."""
     cuts = [cut for group in unit.cuts for cut in group]
     held = tuple(
-        Held(name="", role=cut.role, whole=cut.shape, cut=sharding.cut_shape(cut, rank),
-             active=sharding.active_values(cut, rank), shard=sharding.shard_values(cut, rank),
-             expert=sharding.is_expert(cut, rank))
+        Held(
+            name="",
+            role=cut.role,
+            whole=cut.shape,
+            cut=sharding.cut_shape(cut, rank),
+            active=sharding.active_values(cut, rank),
+            shard=sharding.shard_values(cut, rank),
+            expert=sharding.is_expert(cut, rank),
+        )
         for cut in cuts
-    )  # fmt: skip
+    )
     states, beside = STATES[job.optimizer]
     state = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
     moves: dict[tuple[str, str, str, int], int] = {}
@@ -162,10 +187,16 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         key = (move.phase, move.kind, move.group, move.values * _width(job, move))
         moves[key] = moves.get(key, 0) + 1
     kept, again = _kept(spec, job, unit, rank)
-    return Piece(copies=copies, layer=bool(unit.layers), held=held, collectives=moves,
-                 activation_bytes=kept, recomputed_bytes=again,
-                 state_bytes=state if job.train else 0,
-                 kv_cache_bytes=0 if job.train else _cache(spec, job, unit))  # fmt: skip
+    return Piece(
+        copies=copies,
+        layer=bool(unit.layers),
+        held=held,
+        collectives=moves,
+        activation_bytes=kept,
+        recomputed_bytes=again,
+        state_bytes=state if job.train else 0,
+        kv_cache_bytes=0 if job.train else _cache(spec, job, unit),
+    )
 
 
 def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None, int]:
@@ -176,8 +207,11 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
         return None, 0
     run = pass_of(job)
     if unit.layers:
-        whole = bytes_of(block_kept(spec, run, rank, routed=unit.moe, rotated=unit.rotated,
-                                    first_norm=unit.first_norm))  # fmt: skip
+        whole = bytes_of(
+            block_kept(
+                spec, run, rank, routed=unit.moe, rotated=unit.rotated, first_norm=unit.first_norm
+            )
+        )
         if job.checkpointing == "none":
             return int(whole), 0
         return job.rows * job.length * spec.d_model * DTYPE_BYTES[job.dtype], int(whole)
@@ -188,8 +222,13 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
 
 def pass_of(job: Job) -> Pass:
     """A forward of one micro-batch on a rank; `SpecError` for a way that no formula covers."""
-    return Pass(batch_size=job.rows, seq_len=job.length, bytes_per_value=DTYPE_BYTES[job.dtype],
-                attention=job.attention, checkpointing=job.checkpointing)  # fmt: skip
+    return Pass(
+        batch_size=job.rows,
+        seq_len=job.length,
+        bytes_per_value=DTYPE_BYTES[job.dtype],
+        attention=job.attention,
+        checkpointing=job.checkpointing,
+    )
 
 
 def without_formula(spec: ModelSpec, job: Job) -> str:
@@ -223,8 +262,13 @@ def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
             found += traffic.recomputed_moves(spec, rank, n_tokens=n, moe=unit.moe)
     if job.train:
         # without ZeRO the groups are there, and sum gradients
-        whole = Rank(tp=rank.tp, ep=rank.ep, tp_index=rank.tp_index,
-                     shard=job.mesh.shard, copies=job.mesh.expert_shard)  # fmt: skip
+        whole = Rank(
+            tp=rank.tp,
+            ep=rank.ep,
+            tp_index=rank.tp_index,
+            shard=job.mesh.shard,
+            copies=job.mesh.expert_shard,
+        )
         for group in unit.cuts:
             found += traffic.spread_moves(group, whole, zero=job.zero)
     return found

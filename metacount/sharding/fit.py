@@ -44,16 +44,23 @@ class Fit:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         found = {
-            "gpu": self.device.id, "name": self.device.name, "bytes": self.device.bytes,
-            "source": self.device.source, "fits": self.mesh is not None,
-        }  # fmt: skip
+            "gpu": self.device.id,
+            "name": self.device.name,
+            "bytes": self.device.bytes,
+            "source": self.device.source,
+            "fits": self.mesh is not None,
+        }
         if self.mesh is None or self.largest is None or self.job is None:
             return found
         return {
-            **found, "job": self.job.to_dict(), "world": self.mesh.world,
-            "total_bytes": self.largest.total_bytes, "largest_batch_size": self.batch_size,
-            "largest_seq_len": self.seq_len, "command": self.command,
-        }  # fmt: skip
+            **found,
+            "job": self.job.to_dict(),
+            "world": self.mesh.world,
+            "total_bytes": self.largest.total_bytes,
+            "largest_batch_size": self.batch_size,
+            "largest_seq_len": self.seq_len,
+            "command": self.command,
+        }
 
 
 @frozen
@@ -73,9 +80,14 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {"fits": self.fits, "bytes": self.room, "rank": self.rank,
-                "total_bytes": self.total_bytes, "parts": self.parts,
-                "remedy": self.remedy}  # fmt: skip
+        return {
+            "fits": self.fits,
+            "bytes": self.room,
+            "rank": self.rank,
+            "total_bytes": self.total_bytes,
+            "parts": self.parts,
+            "remedy": self.remedy,
+        }
 
 
 def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[list[Fit], list[str]]:
@@ -106,8 +118,15 @@ def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) ->
                 _most(model.spec, mesh, train, how, device.bytes, name)
                 for name in ("batch_size", "seq_len")
             )
-            return Fit(device=device, mesh=mesh, job=job, largest=largest, batch_size=batch,
-                       seq_len=length, command=command(model.id, job))  # fmt: skip
+            return Fit(
+                device=device,
+                mesh=mesh,
+                job=job,
+                largest=largest,
+                batch_size=batch,
+                seq_len=length,
+                command=command(model.id, job),
+            )
     return Fit(device=device, mesh=None)
 
 
@@ -197,10 +216,19 @@ def command(model: str, job: Job) -> str:
 def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     """Whether the largest rank fits; if not, the smallest mesh of the search that does."""
     largest, job = found.largest, found.job
-    parts = {name: getattr(largest, name) for name in (
-        "param_bytes", "gathered_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes",
-        "recomputed_bytes", "kv_cache_bytes")
-        if getattr(largest, name)}  # fmt: skip
+    parts = {
+        name: getattr(largest, name)
+        for name in (
+            "param_bytes",
+            "gathered_bytes",
+            "gradient_bytes",
+            "optimizer_bytes",
+            "activation_bytes",
+            "recomputed_bytes",
+            "kv_cache_bytes",
+        )
+        if getattr(largest, name)
+    }
     remedy = ""
     if largest.total_bytes > room:
         device = Device(id="", name="", bytes=room, source="")
@@ -209,5 +237,6 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
             same = ("attention", "checkpointing", "schedule")
             how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
         remedy = _smallest(model, device, job.train, how).command
-    return Verdict(room=room, rank=largest.first, total_bytes=largest.total_bytes, parts=parts,
-                   remedy=remedy)  # fmt: skip
+    return Verdict(
+        room=room, rank=largest.first, total_bytes=largest.total_bytes, parts=parts, remedy=remedy
+    )

@@ -122,14 +122,16 @@ def parse_mesh(text: str, world: int | None = None) -> Mesh:
         if name in degrees:
             raise InputError(f"--mesh gives {name} twice; leave one out")
         if not equals or not value.isascii() or not value.isdigit() or len(value) > 9:
-            raise InputError(f"--mesh {name} takes a whole number, as in {name}=8: "
-                             f"got '{shown(value)}'")  # fmt: skip
+            raise InputError(
+                f"--mesh {name} takes a whole number, as in {name}=8: got '{shown(value)}'"
+            )
         degrees[name] = int(value)
     mesh = Mesh(**degrees)
     if world is not None and mesh.world != world:
         product = "·".join(str(n) for name, n in degrees.items() if name != "ep" and n > 1) or "1"
-        raise InputError(f"--mesh {mesh} makes {product} = {mesh.world} ranks, not {world}; "
-                         "change a degree")  # fmt: skip
+        raise InputError(
+            f"--mesh {mesh} makes {product} = {mesh.world} ranks, not {world}; change a degree"
+        )
     return mesh
 
 
@@ -162,8 +164,9 @@ def spread_axis(shape: Sequence[int], copies: int) -> int:
     return int(shape[0] < copies and shape[1] % copies == 0)
 
 
-def kinds(mesh: Mesh, shard: Sequence[int], tensor: Sequence[int], copy: Sequence[int]
-          ) -> dict[tuple[int, int, int], list[int]]:  # fmt: skip
+def kinds(
+    mesh: Mesh, shard: Sequence[int], tensor: Sequence[int], copy: Sequence[int]
+) -> dict[tuple[int, int, int], list[int]]:
     """The ranks of the first stage, those together whose places fall between the same breaks."""
     found: dict[tuple[int, int, int], list[int]] = {}
     first = [_below(shard, i) for i in range(mesh.shard)]
@@ -203,11 +206,15 @@ def stage_layers(n_layers: int, pp: int, asked: Sequence[int] | None = None) -> 
     ([16, 15, 15, 15], [3, 1])
     """
     if pp > n_layers:
-        raise InputError(f"--mesh pp must be at most the {n_layers} layers: got {pp} stages; "
-                         f"choose 1 to {n_layers}")  # fmt: skip
+        raise InputError(
+            f"--mesh pp must be at most the {n_layers} layers: got {pp} stages; "
+            f"choose 1 to {n_layers}"
+        )
     if asked is None:
         return [n_layers // pp + (stage < n_layers % pp) for stage in range(pp)]
     if len(asked) != pp or sum(asked) != n_layers or min(asked) < 1:
-        raise InputError(f"pp of the plan must be {pp} numbers of layers, at least 1 each, "
-                         f"{n_layers} in all: got {shown(list(asked))}")  # fmt: skip
+        raise InputError(
+            f"pp of the plan must be {pp} numbers of layers, at least 1 each, "
+            f"{n_layers} in all: got {shown(list(asked))}"
+        )
     return list(asked)

@@ -59,10 +59,17 @@ def _kind(job: Job, ranks: list[int], held: list[Held]) -> Kind:
         found = re.match(r"(.*?\.\d+)\.", each.name)
         layers.setdefault(found[1] if found else "", []).append(each)
     pieces = [
-        Piece(copies=1, layer=bool(layer), held=tuple(own), collectives={}, kv_cache_bytes=0,
-              state_bytes=_state(job, own), activation_bytes=None if job.train else 0)
+        Piece(
+            copies=1,
+            layer=bool(layer),
+            held=tuple(own),
+            collectives={},
+            kv_cache_bytes=0,
+            state_bytes=_state(job, own),
+            activation_bytes=None if job.train else 0,
+        )
         for layer, own in layers.items()
-    ]  # fmt: skip
+    ]
     return kind_from(job, list(ranges(ranks)), [0], len(ranks), pieces, [])
 
 
@@ -76,9 +83,14 @@ def _held(config: Any, job: Job, rank: int) -> list[Held]:
     """What a rank has of each parameter, once each."""
     module, _ = build_transformers(config, dtype=DTYPES[job.stored])
     roles, (routed, _unknown) = Roles(module), routing(module)
-    told = {name: (role_name(roles.role.get(id(module.get_submodule(name.rpartition(".")[0])))),
-                   tuple(p.shape), routed.get(id(p)))
-            for name, p in module.named_parameters()}  # fmt: skip
+    told = {
+        name: (
+            role_name(roles.role.get(id(module.get_submodule(name.rpartition(".")[0])))),
+            tuple(p.shape),
+            routed.get(id(p)),
+        )
+        for name, p in module.named_parameters()
+    }
     cut: dict[str, tuple[int, ...]] = {}
 
     def between() -> None:
@@ -95,8 +107,17 @@ def _held(config: Any, job: Job, rank: int) -> list[Held]:
         k, n = chosen or (1, 1)
         mine = cut[name][0] if n > 1 else 1
         active = values // mine * min(k, mine) if n > 1 else values * k
-        found.append(Held(name=name, role=role, whole=whole, cut=cut[name], active=active,
-                          shard=shards[name], expert=job.mesh.ep > 1 and n > 1))  # fmt: skip
+        found.append(
+            Held(
+                name=name,
+                role=role,
+                whole=whole,
+                cut=cut[name],
+                active=active,
+                shard=shards[name],
+                expert=job.mesh.ep > 1 and n > 1,
+            )
+        )
     return found
 
 
@@ -112,8 +133,10 @@ def _config(job: Job) -> Any:
         return DistributedConfig(tp_size=mesh.tp, fsdp_size=mesh.dp, ep_size=mesh.ep, pp_size=1)
     except (ImportError, TypeError, ValueError) as error:
         said = str(error).splitlines()[0]
-        raise InputError(f"the installed transformers does not take this mesh: {said}; change it, "
-                         "or leave out --plan transformers") from None  # fmt: skip
+        raise InputError(
+            f"the installed transformers does not take this mesh: {said}; change it, "
+            "or leave out --plan transformers"
+        ) from None
 
 
 def _meshes(mesh: Mesh, rank: int) -> Any:
@@ -122,7 +145,8 @@ def _meshes(mesh: Mesh, rank: int) -> Any:
     made = [
         device_mesh(torch.arange(mesh.world).view(1, 1, copies, whole), rank, AXES[name])
         for copies, whole, name in (
-            (mesh.shard, mesh.tp, "tp"), (mesh.expert_shard, mesh.ep, "ep"),
+            (mesh.shard, mesh.tp, "tp"),
+            (mesh.expert_shard, mesh.ep, "ep"),
         )
-    ]  # fmt: skip
+    ]
     return TransformersDeviceMesh(*made)

@@ -93,8 +93,9 @@ def read_plan(path: str) -> Plan:
         raise InputError(f"{where}: a plan has tp and pp: got {shown(unknown[0])}; leave it out")
     styles, layers = data.get("tp", {}), data.get("pp")
     if not isinstance(styles, dict) or not all(isinstance(v, str) for v in styles.values()):
-        raise InputError(f"{where}: tp must be an object of patterns and styles: "
-                         f"got {shown(styles)}")  # fmt: skip
+        raise InputError(
+            f"{where}: tp must be an object of patterns and styles: got {shown(styles)}"
+        )
     if layers is not None and not _whole_numbers(layers):
         raise InputError(f"{where}: pp must be a list of numbers of layers: got {shown(layers)}")
     return Plan(styles=styles, layers=None if layers is None else tuple(layers), source=path)
@@ -114,16 +115,25 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     if spec.kind not in ("decoder", "prefix-decoder"):
         raise SpecError("kind", "has no plan for a mesh", spec.kind, "choose a decoder")
     if isinstance(spec.positions, Learned) and spec.positions.n_query_positions:
-        raise SpecError("n_query_positions", "has no plan for a mesh: the last layer reads what "
-                        "the first stage holds", spec.n_query_positions,
-                        "choose another model")  # fmt: skip
+        raise SpecError(
+            "n_query_positions",
+            "has no plan for a mesh: the last layer reads what the first stage holds",
+            spec.n_query_positions,
+            "choose another model",
+        )
     if spec.embedding is None:
-        raise SpecError("vocab_size", "is needed on a mesh: the first stage reads tokens", None,
-                        "choose a model with a vocabulary")  # fmt: skip
+        raise SpecError(
+            "vocab_size",
+            "is needed on a mesh: the first stage reads tokens",
+            None,
+            "choose a model with a vocabulary",
+        )
     if set(stack.mixer_pattern) != {"A"} or "N" in stack.ffn_pattern:
-        raise InputError("a mesh has a plan for layers of attention and feed-forward; this model's "
-                         f"mixer_pattern is {stack.mixer_pattern}, its ffn_pattern "
-                         f"{stack.ffn_pattern}; choose another model")  # fmt: skip
+        raise InputError(
+            "a mesh has a plan for layers of attention and feed-forward; this model's "
+            f"mixer_pattern is {stack.mixer_pattern}, its ffn_pattern "
+            f"{stack.ffn_pattern}; choose another model"
+        )
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
@@ -137,14 +147,18 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
         if mixture is not None and mesh.ep == 1:
             _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
             if mixture.bias:
-                raise InputError("--mesh tp cuts experts, and the biases of these would be added "
-                                 "on every rank; choose ep > 1 to keep them whole")  # fmt: skip
+                raise InputError(
+                    "--mesh tp cuts experts, and the biases of these would be added "
+                    "on every rank; choose ep > 1 to keep them whole"
+                )
 
 
 def _divides(degree: str, n: int, field: str, size: int) -> None:
     if size % n:
-        raise InputError(f"--mesh {degree} must divide {field}: {size} % {n} = {size % n}; "
-                         f"choose {divisors(size)}")  # fmt: skip
+        raise InputError(
+            f"--mesh {degree} must divide {field}: {size} % {n} = {size % n}; "
+            f"choose {divisors(size)}"
+        )
 
 
 def _check_heads_are_apart(spec: ModelSpec) -> None:

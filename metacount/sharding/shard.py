@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 THEIRS = "transformers"  # in place of a plan's file
-NOT_RUN = ("placed by transformers' plan, not run: neither what ranks send, nor a KV cache, nor "
-           "what a backward keeps is counted")  # fmt: skip
+NOT_RUN = (
+    "placed by transformers' plan, not run: neither what ranks send, nor a KV cache, nor "
+    "what a backward keeps is counted"
+)
 OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
 SCHEDULES = {
     "1f1b": "one forward, one backward (1f1b): at a stage as many as there are stages from it on",
@@ -62,14 +64,23 @@ def shard(
         source, notes = f"{source}, by transformers' plan", [*notes, NOT_RUN]
     else:
         kinds = _kinds(spec, job, plan_of(spec, plan), formula)
-    return Sharded(model=known.id, name=known.name, job=job, kinds=tuple(kinds),
-                   params=_params(spec), missing=tuple(notes), source=source)  # fmt: skip
+    return Sharded(
+        model=known.id,
+        name=known.name,
+        job=job,
+        kinds=tuple(kinds),
+        params=_params(spec),
+        missing=tuple(notes),
+        source=source,
+    )
 
 
 def _theirs(model: Model, job: Job, formula: bool) -> Any:
     if model.source is None or formula:
-        raise InputError(f"--plan {THEIRS} places the module of a config: give type:NAME, a "
-                         "config.json or a repository, and leave out --formula")  # fmt: skip
+        raise InputError(
+            f"--plan {THEIRS} places the module of a config: give type:NAME, a "
+            "config.json or a repository, and leave out --formula"
+        )
     import warnings
 
     from metacount.sharding.of_transformers import placed_kinds
@@ -85,8 +96,10 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> Any:
         from metacount.tensors import DTYPES
 
         if job.dtype not in DTYPES:
-            raise InputError(f"--dtype {job.dtype} is not one that a module runs in; choose one of "
-                             f"{', '.join(DTYPES)}, or --formula")  # fmt: skip
+            raise InputError(
+                f"--dtype {job.dtype} is not one that a module runs in; choose one of "
+                f"{', '.join(DTYPES)}, or --formula"
+            )
         return measured_kinds(spec, job, plan)
     from metacount.sharding.by_formula import counted_kinds
 
@@ -136,8 +149,11 @@ def _check(asked: Asked, train: bool) -> None:
     zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
     if not train and (zero is not None or asked.master_weights):
         raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
-    for name, known in (("attention", ATTENTIONS), ("checkpointing", CHECKPOINTINGS),
-                        ("schedule", SCHEDULES)):  # fmt: skip
+    for name, known in (
+        ("attention", ATTENTIONS),
+        ("checkpointing", CHECKPOINTINGS),
+        ("schedule", SCHEDULES),
+    ):
         value, default = getattr(asked, name), getattr(Asked(), name)
         if value not in known:
             close = nearest(value, known, f"choose one of {', '.join(known)}")
@@ -150,11 +166,14 @@ def _check(asked: Asked, train: bool) -> None:
         close = nearest(optimizer, OPTIMIZERS, f"choose one of {', '.join(OPTIMIZERS)}")
         raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
     if dtype not in DTYPE_BYTES:
-        raise InputError(f"--dtype '{shown(dtype)}' is unknown; choose one of "
-                         f"{', '.join(DTYPE_BYTES)}")  # fmt: skip
+        raise InputError(
+            f"--dtype '{shown(dtype)}' is unknown; choose one of {', '.join(DTYPE_BYTES)}"
+        )
     if asked.master_weights and DTYPE_BYTES[dtype] >= 4:
-        raise InputError("--master-weights keeps float32 beside a smaller type, not beside "
-                         f"{dtype}; leave it out")  # fmt: skip
+        raise InputError(
+            "--master-weights keeps float32 beside a smaller type, not beside "
+            f"{dtype}; leave it out"
+        )
 
 
 def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
@@ -166,8 +185,10 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         raise InputError("--checkpointing selective is not for ep > 1; choose full or none")
     if asked.checkpointing != "none" and isinstance(spec.positions, Alibi):
         # one bias for all blocks of a stage, which are measured one by one
-        raise InputError(f"--checkpointing {asked.checkpointing} is not for position=alibi on a "
-                         "mesh; choose none")  # fmt: skip
+        raise InputError(
+            f"--checkpointing {asked.checkpointing} is not for position=alibi on a "
+            "mesh; choose none"
+        )
     default = mesh.pp if train else 1
     n = default if asked.micro_batches is None else asked.micro_batches
     at_once = mesh.dp * n
@@ -175,8 +196,12 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     length = asked.seq_len
     if length is None:
         length = min(SEQ_LEN, spec.longest or SEQ_LEN)
-    for name, value in (("--micro-batches", n), ("--batch", batch), ("--seq", length),
-                        ("--per-machine", asked.per_machine)):  # fmt: skip
+    for name, value in (
+        ("--micro-batches", n),
+        ("--batch", batch),
+        ("--seq", length),
+        ("--per-machine", asked.per_machine),
+    ):
         if value < 1:
             raise InputError(f"{name} must be at least 1: got {value}")
     if batch % at_once:
@@ -185,13 +210,22 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
             f"{batch} % {at_once} = {batch % at_once}; choose {at_once * (batch // at_once + 1)}"
         )
     if length % mesh.cp:
-        raise InputError(f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
-                         f"choose {divisors(length)}")  # fmt: skip
+        raise InputError(
+            f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
+            f"choose {divisors(length)}"
+        )
     zero = (3 if asked.zero is None else asked.zero) if train else 0
     same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
-    return Job(mesh=mesh, train=train, zero=zero, batch_size=batch, seq_len=length,
-               micro_batches=n, master=asked.master_weights,
-               **{name: getattr(asked, name) for name in same})  # fmt: skip
+    return Job(
+        mesh=mesh,
+        train=train,
+        zero=zero,
+        batch_size=batch,
+        seq_len=length,
+        micro_batches=n,
+        master=asked.master_weights,
+        **{name: getattr(asked, name) for name in same},
+    )
 
 
 def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
@@ -200,8 +234,10 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     if job.train and formula and (why := without_formula(spec, job)):
         found.append(f"not counted: what the backward keeps of the forward: {why}")
     if job.train:
-        found.append("not counted: tensors that come and go within the forward, the backward and "
-                     "the optimizer's step")  # fmt: skip
+        found.append(
+            "not counted: tensors that come and go within the forward, the backward and "
+            "the optimizer's step"
+        )
         if job.mesh.pp > 1:
             found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
@@ -212,14 +248,20 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     if job.mesh.ep > 1:
         found.append("each expert is taken to be chosen equally often")
     if job.mesh.pp > 1:
-        found.append("what stages send each other is counted, not run: hidden states once for each "
-                     "micro-batch")  # fmt: skip
+        found.append(
+            "what stages send each other is counted, not run: hidden states once for each "
+            "micro-batch"
+        )
         if job.train and job.zero == 3 and job.mesh.shard > 1 and job.micro_batches > 1:
-            found.append("in a pipeline FSDP2 may gather a part once more than is said here: it "
-                         "fetches ahead in the order of the last forward")  # fmt: skip
+            found.append(
+                "in a pipeline FSDP2 may gather a part once more than is said here: it "
+                "fetches ahead in the order of the last forward"
+            )
         if spec.head is not None and spec.head.tied:
-            found.append("the first and the last stage each hold the tied table; keeping both "
-                         "equal is not counted")  # fmt: skip
+            found.append(
+                "the first and the last stage each hold the tied table; keeping both "
+                "equal is not counted"
+            )
     if job.mesh.cp > 1:
         found.append(
             "not run and not counted: the exchange of keys and values between cp ranks"

@@ -37,9 +37,27 @@ class Field:
     models, `asked` that they must say so.
     """
 
-    __slots__ = ("absent", "asked", "attribute", "choices", "default", "elsewhere", "example",
-                 "lacking", "least", "letter", "letters", "made", "meaning", "most", "name",
-                 "optional", "part", "takes", "unit")  # fmt: skip
+    __slots__ = (
+        "absent",
+        "asked",
+        "attribute",
+        "choices",
+        "default",
+        "elsewhere",
+        "example",
+        "lacking",
+        "least",
+        "letter",
+        "letters",
+        "made",
+        "meaning",
+        "most",
+        "name",
+        "optional",
+        "part",
+        "takes",
+        "unit",
+    )
 
     def __init__(self, takes: str, name: str, meaning: str, default: object) -> None:
         self.takes, self.name, self.meaning, self.default = takes, name, meaning, default
@@ -64,12 +82,14 @@ class Field:
             check_int(self.name, value, self.least, self.most)
         elif self.takes == "number":
             if type(value) is bool or not isinstance(value, int | float) or not 0 < value < 1e12:
-                raise SpecError(self.name, "must be a positive number", value,
-                                "choose one below 1e12")  # fmt: skip
+                raise SpecError(
+                    self.name, "must be a positive number", value, "choose one below 1e12"
+                )
         elif self.takes == "choice":
             if value not in self.choices:
-                raise SpecError(self.name, "is unknown", value,
-                                f"choose one of {', '.join(self.choices)}")  # fmt: skip
+                raise SpecError(
+                    self.name, "is unknown", value, f"choose one of {', '.join(self.choices)}"
+                )
         elif self.takes == "flag":
             if not isinstance(value, bool):
                 raise SpecError(self.name, "must be true or false", value, "choose true or false")

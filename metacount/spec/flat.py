@@ -39,15 +39,23 @@ ORDER = (
 ROOT: dict[str, Any] = {
     "kind": choice("kind", "the stacks a model has and what its tokens see", *KINDS),
     "d_model": size(
-        "d_model", "d", "residual width", "values",
-        "hidden_size n_embd dim hidden_dim model_dim embed_dim embedding_length n_embed"),
+        "d_model",
+        "d",
+        "residual width",
+        "values",
+        "hidden_size n_embd dim hidden_dim model_dim embed_dim embedding_length n_embed",
+    ),
     "embedding": where("vocab_size", Embedding, "without vocab_size", default=None),
-    "head": where("has_head", Head, "without a head",
-                  flag("has_head", "an output head over the vocabulary", default=True),
-                  default=None),
+    "head": where(
+        "has_head",
+        Head,
+        "without a head",
+        flag("has_head", "an output head over the vocabulary", default=True),
+        default=None,
+    ),
     "pooler": flag("pooler", "a dense layer with tanh over the first token (BERT)", default=False),
     "positions": one_of(choice("position", "how the model knows positions"), *POSITIONS),
-}  # fmt: skip
+}
 
 
 def _fields() -> tuple[dict[str, Field], dict[str, str]]:

@@ -16,7 +16,12 @@ class Indexer:
     needed = "by an indexer"
 
     top_k: int = size(
-        "index_top_k", "k_i", "positions that an indexer leaves a query", "positions",
-        "index_topk", most=MAX_TOKENS)  # fmt: skip
+        "index_top_k",
+        "k_i",
+        "positions that an indexer leaves a query",
+        "positions",
+        "index_topk",
+        most=MAX_TOKENS,
+    )
     n_heads: int = size("n_index_heads", "h_i", "heads of an indexer", "heads", "index_n_heads")
     head_dim: int = size("index_head_dim", "d_I", "width of an indexer's head", "values")

@@ -28,59 +28,108 @@ class Term:
 
 
 def _term(name: str, letter: str, meaning: str, unit: str, elsewhere: str = "") -> Term:
-    return Term(name=name, letter=letter, meaning=meaning, unit=unit,
-                elsewhere=tuple(elsewhere.split()))  # fmt: skip
+    return Term(
+        name=name, letter=letter, meaning=meaning, unit=unit, elsewhere=tuple(elsewhere.split())
+    )
 
 
 # The order in which sizes are listed; one that is not here comes after these.
 ORDER = (
-    "d_model", "n_layers", "n_encoder_layers", "n_dense_layers", "vocab_size", "d_embedding",
-    "n_token_types", "n_heads", "n_kv_heads", "head_dim", "q_lora_rank", "kv_lora_rank",
-    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "d_ff", "d_ff_expert", "d_ff_shared",
-    "n_experts", "n_shared_experts", "top_k", "moe_every", "n_groups", "top_groups", "window",
-    "n_positions", "position_offset", "n_query_positions", "rotary_dim", "moe_offset",
-    "nope_every", "n_buckets", "max_distance",
-)  # fmt: skip
+    "d_model",
+    "n_layers",
+    "n_encoder_layers",
+    "n_dense_layers",
+    "vocab_size",
+    "d_embedding",
+    "n_token_types",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "d_ff",
+    "d_ff_expert",
+    "d_ff_shared",
+    "n_experts",
+    "n_shared_experts",
+    "top_k",
+    "moe_every",
+    "n_groups",
+    "top_groups",
+    "window",
+    "n_positions",
+    "position_offset",
+    "n_query_positions",
+    "rotary_dim",
+    "moe_offset",
+    "nope_every",
+    "n_buckets",
+    "max_distance",
+)
 
 
 def _model_terms() -> tuple[Term, ...]:
     sizes = {name: field for name, field in FIELDS.items() if field.letter}
     names = [*(n for n in ORDER if n in sizes), *(n for n in sizes if n not in ORDER)]
-    return tuple(Term(name=n, letter=sizes[n].letter, meaning=sizes[n].meaning, unit=sizes[n].unit,
-                      elsewhere=sizes[n].elsewhere) for n in names)  # fmt: skip
+    return tuple(
+        Term(
+            name=n,
+            letter=sizes[n].letter,
+            meaning=sizes[n].meaning,
+            unit=sizes[n].unit,
+            elsewhere=sizes[n].elsewhere,
+        )
+        for n in names
+    )
 
 
 MODEL_TERMS = _model_terms()
 
 WORKLOAD_TERMS = (
     _term("batch_size", "B", "sequences", "sequences", "micro_batch_size batch bsz"),
-    _term("seq_len", "S", "query positions of one sequence", "positions",
-          "seq_length sequence_length q_len"),
+    _term(
+        "seq_len",
+        "S",
+        "query positions of one sequence",
+        "positions",
+        "seq_length sequence_length q_len",
+    ),
     _term("kv_len", "T", "positions attended to", "positions", "kv_seq_len"),
-    _term("source_len", "S_e", "tokens that an encoder reads", "positions",
-          "src_len encoder_seq_length"),
+    _term(
+        "source_len",
+        "S_e",
+        "tokens that an encoder reads",
+        "positions",
+        "src_len encoder_seq_length",
+    ),
     _term("prefix_len", "S_p", "first tokens that see each other in both directions", "positions"),
-)  # fmt: skip
+)
 
 TERMS = MODEL_TERMS + WORKLOAD_TERMS
 
 # What others call fields that are no sizes, where they mean the same.
-SWITCHES = {field: tuple(words.split()) for field, words in {
-    "tie_embeddings": "tie_word_embeddings tied_embeddings tie_embedding tied tie_weights "
-                      "weight_tying share_embeddings tie_encoder_decoder_embeddings",
-    "q_bias": "qkv_bias use_qkv_bias add_qkv_bias attention_qkv_bias",
-    "ffn_bias": "mlp_bias use_mlp_bias feed_forward_bias ffn_bias",
-    "head_bias": "lm_head_bias head_bias output_bias",
-    "activation": "hidden_act hidden_activation activation_function act_fn activation_fn",
-    "gated": "gated_mlp use_glu use_swiglu swiglu glu is_gated_act gated_ffn gated_linear_unit",
-    "norm_eps": "rms_norm_eps layer_norm_eps layer_norm_epsilon layernorm_epsilon",
-    "norm": "norm_type normalization",
-    "norm_bias": "layer_norm_bias",
-    "position": "position_embedding_type",
-    "pooler": "add_pooling_layer has_pooler add_pooler",
-    "final_norm": "final_layernorm add_final_layer_norm use_final_norm",
-    "attention_sinks": "attention_sink",
-}.items()}  # fmt: skip
+SWITCHES = {
+    field: tuple(words.split())
+    for field, words in {
+        "tie_embeddings": "tie_word_embeddings tied_embeddings tie_embedding tied tie_weights "
+        "weight_tying share_embeddings tie_encoder_decoder_embeddings",
+        "q_bias": "qkv_bias use_qkv_bias add_qkv_bias attention_qkv_bias",
+        "ffn_bias": "mlp_bias use_mlp_bias feed_forward_bias ffn_bias",
+        "head_bias": "lm_head_bias head_bias output_bias",
+        "activation": "hidden_act hidden_activation activation_function act_fn activation_fn",
+        "gated": "gated_mlp use_glu use_swiglu swiglu glu is_gated_act gated_ffn gated_linear_unit",
+        "norm_eps": "rms_norm_eps layer_norm_eps layer_norm_epsilon layernorm_epsilon",
+        "norm": "norm_type normalization",
+        "norm_bias": "layer_norm_bias",
+        "position": "position_embedding_type",
+        "pooler": "add_pooling_layer has_pooler add_pooler",
+        "final_norm": "final_layernorm add_final_layer_norm use_final_norm",
+        "attention_sinks": "attention_sink",
+    }.items()
+}
 
 _BY_NAME = {term.name: term for term in TERMS}
 
@@ -93,8 +142,11 @@ def by_name(name: str) -> Term:
     """
     if name not in _BY_NAME:
         found = ours(name)
-        remedy = f"here it is {' or '.join(found)}" if found else nearest(
-            str(name), _BY_NAME, f"choose one of {', '.join(_BY_NAME)}")  # fmt: skip
+        remedy = (
+            f"here it is {' or '.join(found)}"
+            if found
+            else nearest(str(name), _BY_NAME, f"choose one of {', '.join(_BY_NAME)}")
+        )
         raise SpecError("name", "is not in the legend", name, remedy)
     return _BY_NAME[name]
 
@@ -122,5 +174,6 @@ def sympy_symbols(names: Iterable[str]) -> dict[str, Any]:
     from importlib import import_module
 
     sympy = import_module("sympy")  # takes longer than all else together: only when asked for
-    return {name: sympy.Symbol(letter, integer=True, positive=True)
-            for name, letter in letters.items()}  # fmt: skip
+    return {
+        name: sympy.Symbol(letter, integer=True, positive=True) for name, letter in letters.items()
+    }

@@ -10,11 +10,17 @@ class LinearAttention:
     """What all of them have: chunks that are run as matrix products, and a norm of the output."""
 
     chunk_size: int = size(
-        "linear_chunk_size", "c_l", "positions that linear attention takes at once", "positions",
-        most=MAX_TOKENS)  # fmt: skip
+        "linear_chunk_size",
+        "c_l",
+        "positions that linear attention takes at once",
+        "positions",
+        most=MAX_TOKENS,
+    )
     norm_eps: float | None = number(
-        "linear_norm_eps", "norm_eps of the norm over its output; none: as in other norms",
-        default=None)  # fmt: skip
+        "linear_norm_eps",
+        "norm_eps of the norm over its output; none: as in other norms",
+        default=None,
+    )
 
 
 @part

@@ -26,28 +26,44 @@ class LatentAttention(Heads):
         "qk_nope_head_dim", "d_n", "MLA: part of a query head without RoPE", "values"
     )
     qk_rope_head_dim: int = size(
-        "qk_rope_head_dim", "d_r", "MLA: part of a query head with RoPE", "values",
-        "qk_pos_emb_head_dim")  # fmt: skip
+        "qk_rope_head_dim",
+        "d_r",
+        "MLA: part of a query head with RoPE",
+        "values",
+        "qk_pos_emb_head_dim",
+    )
     v_head_dim: int = size(
         "v_head_dim", "d_v", "MLA: width of a value head", "values", "value_length"
     )
     bias: bool = flag("mla_bias", "a bias on MLA's q_a, kv_a and output projections", default=False)
     indexer: Indexer | None = where("index_top_k", Indexer, "without index_top_k", default=None)
     norm_eps: float | None = number(
-        "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same",
-        default=None)  # fmt: skip
+        "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same", default=None
+    )
 
     def check(self) -> None:
         """Raise `SpecError` unless the rotated part is made of pairs, and an indexer has room."""
         if self.qk_rope_head_dim % 2:
-            raise SpecError("qk_rope_head_dim", "must be even", self.qk_rope_head_dim,
-                            f"choose {self.qk_rope_head_dim + 1}")  # fmt: skip
+            raise SpecError(
+                "qk_rope_head_dim",
+                "must be even",
+                self.qk_rope_head_dim,
+                f"choose {self.qk_rope_head_dim + 1}",
+            )
         if self.indexer is None:
             return
         if self.q_lora_rank is None:
-            raise SpecError("q_lora_rank", "is needed by an indexer, which reads the query latent",
-                            None, "set q_lora_rank, or leave index_top_k out")  # fmt: skip
+            raise SpecError(
+                "q_lora_rank",
+                "is needed by an indexer, which reads the query latent",
+                None,
+                "set q_lora_rank, or leave index_top_k out",
+            )
         if self.indexer.head_dim < self.qk_rope_head_dim:
             rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
-            raise SpecError("index_head_dim", rule, self.indexer.head_dim,
-                            f"choose {self.qk_rope_head_dim} or more")  # fmt: skip
+            raise SpecError(
+                "index_head_dim",
+                rule,
+                self.indexer.head_dim,
+                f"choose {self.qk_rope_head_dim} or more",
+            )

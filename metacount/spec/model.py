@@ -87,8 +87,11 @@ class ModelSpec:
         for name in REQUIRED_NAMES:
             if name not in data:
                 raise SpecError(name, "is missing", None, f"set {name}")
-        made = {name: record_from(name, kind, data[name])
-                for name, kind in RECORDS.items() if name in data}  # fmt: skip
+        made = {
+            name: record_from(name, kind, data[name])
+            for name, kind in RECORDS.items()
+            if name in data
+        }
         return cls(**{**data, **made})
 
     def replace(self, **changes: Any) -> ModelSpec:
@@ -104,8 +107,10 @@ class ModelSpec:
     def substituted(self, **values: Any) -> ModelSpec:
         """The same structure with symbols or arrays for sizes. Unchecked: rules need numbers."""
         other = object.__new__(type(self))
-        other._fill({name: values[name] if name in values else self.__dict__[name]
-                     for name in FIELDS}, checked=False)  # fmt: skip
+        other._fill(
+            {name: values[name] if name in values else self.__dict__[name] for name in FIELDS},
+            checked=False,
+        )
         return other
 
     def to_dict(self) -> dict[str, Any]:

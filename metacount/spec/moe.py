@@ -17,14 +17,24 @@ class SharedExperts:
     """Experts that see every token. `d_ff` None: as wide as a routed one."""
 
     n_experts: int = size(
-        "n_shared_experts", "E_s", "experts that see every token", "experts",
+        "n_shared_experts",
+        "E_s",
+        "experts that see every token",
+        "experts",
         "num_shared_experts num_shared_expert moe_num_shared_experts expert_shared_count",
-        default=0, least=0, most=MAX_EXPERTS)  # fmt: skip
+        default=0,
+        least=0,
+        most=MAX_EXPERTS,
+    )
     d_ff: int | None = size(
-        "d_ff_shared", "m_s", "hidden width of one shared expert", "values",
+        "d_ff_shared",
+        "m_s",
+        "hidden width of one shared expert",
+        "values",
         "shared_expert_intermediate_size shared_intermediate_size"
         " moe_shared_expert_intermediate_size expert_shared_feed_forward_length",
-        default=None)  # fmt: skip
+        default=None,
+    )
     gate: bool = flag("shared_expert_gate", "a sigmoid gate on the shared experts", default=False)
 
 
@@ -33,13 +43,21 @@ class Groups:
     """Groups of experts, of which a token may use a few."""
 
     n_groups: int = size(
-        "n_groups", "G", "groups that the experts are divided into", "groups",
+        "n_groups",
+        "G",
+        "groups that the experts are divided into",
+        "groups",
         "n_group n_expert_groups moe_router_num_groups expert_group_count",
-        most=MAX_EXPERTS)  # fmt: skip
+        most=MAX_EXPERTS,
+    )
     top_groups: int = size(
-        "top_groups", "G_k", "groups that a token may use", "groups",
+        "top_groups",
+        "G_k",
+        "groups that a token may use",
+        "groups",
         "topk_group n_limited_groups moe_router_group_topk expert_group_used_count",
-        most=MAX_EXPERTS)  # fmt: skip
+        most=MAX_EXPERTS,
+    )
     score: str = choice(
         "group_score", "how a group of experts is scored", "max", "top2_sum", default="top2_sum"
     )
@@ -58,29 +76,60 @@ class Mixture:
     needed = "with n_experts"
 
     n_experts: int = size(
-        "n_experts", "E", "routed experts of one layer", "experts",
+        "n_experts",
+        "E",
+        "routed experts of one layer",
+        "experts",
         "num_local_experts n_routed_experts num_experts n_expert expert_count moe_num_experts"
-        " num_moe_experts", most=MAX_EXPERTS)  # fmt: skip
+        " num_moe_experts",
+        most=MAX_EXPERTS,
+    )
     top_k: int = size(
-        "top_k", "k", "routed experts per token", "experts",
+        "top_k",
+        "k",
+        "routed experts per token",
+        "experts",
         "num_experts_per_tok num_selected_experts n_activated_experts n_expert_per_token"
         " expert_used_count moe_top_k moe_topk moe_k moe_router_topk num_experts_per_token",
-        most=MAX_EXPERTS)  # fmt: skip
+        most=MAX_EXPERTS,
+    )
     d_ff: int = size(
-        "d_ff_expert", "m_e", "hidden width of one expert", "values",
+        "d_ff_expert",
+        "m_e",
+        "hidden width of one expert",
+        "values",
         "moe_intermediate_size moe_inter_dim moe_ffn_hidden_size expert_feed_forward_length"
-        " intermediate_size ffn_hidden_size")  # fmt: skip
+        " intermediate_size ffn_hidden_size",
+    )
     n_dense_layers: int = size(
-        "n_dense_layers", "N_0", "leading blocks with a dense FFN", "blocks",
+        "n_dense_layers",
+        "N_0",
+        "leading blocks with a dense FFN",
+        "blocks",
         "first_k_dense_replace leading_dense_block_count moe_layer_start_index",
-        default=0, least=0, most=MAX_LAYERS)  # fmt: skip
+        default=0,
+        least=0,
+        most=MAX_LAYERS,
+    )
     every: int = size(
-        "moe_every", "s", "one MoE layer every so many", "blocks",
+        "moe_every",
+        "s",
+        "one MoE layer every so many",
+        "blocks",
         "moe_layer_freq decoder_sparse_step encoder_sparse_step interleave_moe_layer_step"
-        " expert_layer_period moe_layer_interval", default=1, most=MAX_LAYERS)  # fmt: skip
+        " expert_layer_period moe_layer_interval",
+        default=1,
+        most=MAX_LAYERS,
+    )
     offset: int = size(
-        "moe_offset", "s_0", "shift of that pattern: blocks i with i + 1 - s_0 a multiple of s",
-        "blocks", default=0, least=0, most=MAX_LAYERS)  # fmt: skip
+        "moe_offset",
+        "s_0",
+        "shift of that pattern: blocks i with i + 1 - s_0 a multiple of s",
+        "blocks",
+        default=0,
+        least=0,
+        most=MAX_LAYERS,
+    )
     shared: SharedExperts | None = where(
         "n_shared_experts",
         SharedExperts,
@@ -88,8 +137,15 @@ class Mixture:
         default=None,
     )
     router: str = choice(
-        "router", "how scores become weights", "softmax", "softmax_renorm", "topk_softmax",
-        "sigmoid", "sigmoid_renorm", default="softmax")  # fmt: skip
+        "router",
+        "how scores become weights",
+        "softmax",
+        "softmax_renorm",
+        "topk_softmax",
+        "sigmoid",
+        "sigmoid_renorm",
+        default="softmax",
+    )
     router_bias: bool = flag("router_bias", "a bias on the router", default=False)
     selection_bias: bool = flag(
         "selection_bias",
@@ -101,12 +157,13 @@ class Mixture:
         "routed_scale", "factor on the routed experts' output", default=1.0
     )
     mixer_jitter: float | None = number(
-        "mixer_jitter", "experts chosen one after another, by SparseMixer (Phi-MoE)",
-        default=None)  # fmt: skip
+        "mixer_jitter", "experts chosen one after another, by SparseMixer (Phi-MoE)", default=None
+    )
     router_scales_input: bool = flag(
         "router_scales_input",
         "the router's weight multiplies an expert's input, not its output",
-        default=False)  # fmt: skip
+        default=False,
+    )
     bias: bool = flag("expert_bias", "a bias on each matrix of each expert", default=False)
 
     def check(self) -> None:
@@ -117,8 +174,12 @@ class Mixture:
         if self.groups is not None:
             self._check_groups(self.groups)
         if self.offset >= self.every:
-            raise SpecError("moe_offset", f"must be below moe_every = {self.every}", self.offset,
-                            f"choose 0 to {self.every - 1}")  # fmt: skip
+            raise SpecError(
+                "moe_offset",
+                f"must be below moe_every = {self.every}",
+                self.offset,
+                f"choose 0 to {self.every - 1}",
+            )
 
     def _check_mixer(self) -> None:
         other = {
@@ -128,8 +189,9 @@ class Mixture:
         }
         for name, (value, plain) in other.items():
             if value != plain:
-                raise SpecError(name, "has no meaning with mixer_jitter", value,
-                                f"leave {name} out")  # fmt: skip
+                raise SpecError(
+                    name, "has no meaning with mixer_jitter", value, f"leave {name} out"
+                )
 
     def _check_groups(self, groups: Groups) -> None:
         divides("n_groups", groups.n_groups, "n_experts", self.n_experts)
@@ -139,8 +201,12 @@ class Mixture:
             rule = f"must be at most the {reachable} experts of the chosen groups"
             raise SpecError("top_k", rule, self.top_k, f"choose 1 to {reachable}")
         if groups.score == "top2_sum" and each < 2:
-            raise SpecError("group_score", "top2_sum needs groups of two experts or more",
-                            groups.score, "choose max")  # fmt: skip
+            raise SpecError(
+                "group_score",
+                "top2_sum needs groups of two experts or more",
+                groups.score,
+                "choose max",
+            )
 
     @property
     def law(self) -> Law:

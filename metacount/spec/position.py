@@ -24,8 +24,14 @@ class Offset:
     """What is counted from a position other than 0."""
 
     offset: int = size(
-        "position_offset", "P_0", "rows of a learned position table before the first position",
-        "rows", default=0, least=0, most=MAX_VOCAB)  # fmt: skip
+        "position_offset",
+        "P_0",
+        "rows of a learned position table before the first position",
+        "rows",
+        default=0,
+        least=0,
+        most=MAX_VOCAB,
+    )
 
 
 @part
@@ -36,18 +42,33 @@ class Learned(Offset):
     needed = "by a learned position table"
 
     n_positions: int = size(
-        "n_positions", "P", "rows of a learned position table, as stored", "rows",
+        "n_positions",
+        "P",
+        "rows of a learned position table, as stored",
+        "rows",
         "max_position_embeddings n_ctx max_seq_len max_sequence_length context_length"
-        " max_target_positions max_source_positions block_size", most=MAX_VOCAB)  # fmt: skip
+        " max_target_positions max_source_positions block_size",
+        most=MAX_VOCAB,
+    )
     n_query_positions: int = size(
-        "n_query_positions", "P_q", "rows of the query table of the last layer", "rows",
-        default=0, least=0, most=MAX_VOCAB)  # fmt: skip
+        "n_query_positions",
+        "P_q",
+        "rows of the query table of the last layer",
+        "rows",
+        default=0,
+        least=0,
+        most=MAX_VOCAB,
+    )
 
     def check(self) -> None:
         """Raise `SpecError` for a table that ends before its first position."""
         if self.offset >= self.n_positions:
-            raise SpecError("position_offset", f"must be below n_positions = {self.n_positions}",
-                            self.offset, f"choose 0 to {self.n_positions - 1}")  # fmt: skip
+            raise SpecError(
+                "position_offset",
+                f"must be below n_positions = {self.n_positions}",
+                self.offset,
+                f"choose 0 to {self.n_positions - 1}",
+            )
 
 
 @part
@@ -57,8 +78,12 @@ class Sinusoidal(Offset):
     word = "sinusoidal"
 
     style: str = choice(
-        "sinusoid_style", "sines and cosines in turn, or all sines before all cosines",
-        "alternating", "halves", default="alternating")  # fmt: skip
+        "sinusoid_style",
+        "sines and cosines in turn, or all sines before all cosines",
+        "alternating",
+        "halves",
+        default="alternating",
+    )
 
 
 @part
@@ -69,8 +94,11 @@ class Rotation:
         "rope_theta_windowed", "rope_theta of the windowed layers; none: the same", default=None
     )
     scaling: RopeScaling | None = record(
-        "rope_scaling_windowed", "the same of the layers that have rope_theta_windowed",
-        RopeScaling, default=None)  # fmt: skip
+        "rope_scaling_windowed",
+        "the same of the layers that have rope_theta_windowed",
+        RopeScaling,
+        default=None,
+    )
 
 
 @part
@@ -80,21 +108,43 @@ class Rope:
     word = "rope"
 
     rotary_dim: int | None = size(
-        "rotary_dim", "d_rot", "values of a head that RoPE rotates", "values",
-        "rotary_ndims rope_dim", default=None)  # fmt: skip
+        "rotary_dim",
+        "d_rot",
+        "values of a head that RoPE rotates",
+        "values",
+        "rotary_ndims rope_dim",
+        default=None,
+    )
     theta: float = number("rope_theta", "base of RoPE's wavelengths", default=10000.0)
     windowed: Rotation | None = where(
-        "rope_theta_windowed", Rotation, "without rope_theta_windowed",
-        remedy="give both, or neither", default=None)  # fmt: skip
+        "rope_theta_windowed",
+        Rotation,
+        "without rope_theta_windowed",
+        remedy="give both, or neither",
+        default=None,
+    )
     style: str = choice(
-        "rope_style", "which values of a head are rotated as a pair", "half", "interleaved",
-        default="half")  # fmt: skip
+        "rope_style",
+        "which values of a head are rotated as a pair",
+        "half",
+        "interleaved",
+        default="half",
+    )
     nope_every: int | None = size(
-        "nope_every", "s_r", "one layer without RoPE every so many", "blocks",
-        "no_rope_layer_interval", default=None, most=MAX_LAYERS)  # fmt: skip
+        "nope_every",
+        "s_r",
+        "one layer without RoPE every so many",
+        "blocks",
+        "no_rope_layer_interval",
+        default=None,
+        most=MAX_LAYERS,
+    )
     scaling: RopeScaling | None = record(
-        "rope_scaling", "how RoPE's angles change beyond the trained length (YaRN, Llama 3.1, ...)",
-        RopeScaling, default=None)  # fmt: skip
+        "rope_scaling",
+        "how RoPE's angles change beyond the trained length (YaRN, Llama 3.1, ...)",
+        RopeScaling,
+        default=None,
+    )
     growth: QueryGrowth | None = record(
         "query_growth",
         "how queries grow with their position (Llama 4, Ministral 3)",
@@ -131,19 +181,28 @@ class RelativeBuckets:
     needed = "by T5's relative buckets"
 
     n_buckets: int = size(
-        "n_buckets", "b", "buckets of T5's relative positions", "buckets",
-        "relative_attention_num_buckets relative_buckets_count")  # fmt: skip
+        "n_buckets",
+        "b",
+        "buckets of T5's relative positions",
+        "buckets",
+        "relative_attention_num_buckets relative_buckets_count",
+    )
     max_distance: int = size(
-        "max_distance", "b_max", "distance from which T5's last bucket holds all", "positions",
-        "relative_attention_max_distance")  # fmt: skip
+        "max_distance",
+        "b_max",
+        "distance from which T5's last bucket holds all",
+        "positions",
+        "relative_attention_max_distance",
+    )
 
     def check(self) -> None:
         """Raise `SpecError` for buckets that cannot be halved twice, or that reach nowhere."""
         if self.n_buckets % 4 or self.n_buckets < 4:
             raise SpecError("n_buckets", "must be a multiple of 4", self.n_buckets, "choose 32")
         if self.max_distance <= self.n_buckets:
-            raise SpecError("max_distance", "must be larger than n_buckets", self.max_distance,
-                            "choose 128")  # fmt: skip
+            raise SpecError(
+                "max_distance", "must be larger than n_buckets", self.max_distance, "choose 128"
+            )
 
 
 @part

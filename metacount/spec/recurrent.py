@@ -24,6 +24,11 @@ class Recurrent:
     """What every mixer with a state has."""
 
     conv_kernel: int = size(
-        "conv_kernel", "k_c", "positions that the causal convolution sees, itself included",
-        "positions", "d_conv mamba_d_conv linear_conv_kernel_dim conv_L_cache conv1d_width"
-        " short_conv_kernel_size", most=2**16)  # fmt: skip
+        "conv_kernel",
+        "k_c",
+        "positions that the causal convolution sees, itself included",
+        "positions",
+        "d_conv mamba_d_conv linear_conv_kernel_dim conv_L_cache conv1d_width"
+        " short_conv_kernel_size",
+        most=2**16,
+    )

@@ -22,8 +22,14 @@ class RgLru(Recurrent):
         "n_lru_blocks", "b_l", "blocks that each gate of an RG-LRU is made of", "blocks"
     )
     activation: str = choice(
-        "lru_activation", "of the branch beside an RG-LRU", "gelu_tanh", "gelu", "silu", "relu",
-        default="gelu_tanh")  # fmt: skip
+        "lru_activation",
+        "of the branch beside an RG-LRU",
+        "gelu_tanh",
+        "gelu",
+        "silu",
+        "relu",
+        default="gelu_tanh",
+    )
 
     def check(self) -> None:
         """Raise `SpecError` unless the channels fall into blocks."""

@@ -44,29 +44,41 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in SCALINGS:
-            raise SpecError("rope_scaling.kind", "is unknown", self.kind,
-                            f"choose one of {', '.join(SCALINGS)}")  # fmt: skip
+            raise SpecError(
+                "rope_scaling.kind", "is unknown", self.kind, f"choose one of {', '.join(SCALINGS)}"
+            )
         needed, optional = SCALINGS[self.kind]
         for name, default in fields(RopeScaling).items():
             value = getattr(self, name)
             if name in needed and value is None:
-                raise SpecError(f"rope_scaling.{name}", f"is needed by {self.kind}", None,
-                                f"give {name}")  # fmt: skip
+                raise SpecError(
+                    f"rope_scaling.{name}", f"is needed by {self.kind}", None, f"give {name}"
+                )
             if name not in ("kind", *needed, *optional) and value != default:
-                raise SpecError(f"rope_scaling.{name}", f"has no meaning with {self.kind}", value,
-                                "leave it out")  # fmt: skip
+                raise SpecError(
+                    f"rope_scaling.{name}",
+                    f"has no meaning with {self.kind}",
+                    value,
+                    "leave it out",
+                )
             _check_value("rope_scaling", name, value)
         if (self.high_freq_factor or 0) < (self.low_freq_factor or 0):
-            raise SpecError("rope_scaling.high_freq_factor", "must be at least low_freq_factor = "
-                            f"{self.low_freq_factor}", self.high_freq_factor,
-                            "raise it")  # fmt: skip
+            raise SpecError(
+                "rope_scaling.high_freq_factor",
+                f"must be at least low_freq_factor = {self.low_freq_factor}",
+                self.high_freq_factor,
+                "raise it",
+            )
         if self.factor is not None and self.factor < 1:
             raise SpecError("rope_scaling.factor", "must be at least 1", self.factor, "raise it")
 
     def to_dict(self) -> dict[str, Any]:
         """What is not left at its default, as plain data."""
-        found = {name: getattr(self, name) for name, default in fields(RopeScaling).items()
-                 if getattr(self, name) != default}  # fmt: skip
+        found = {
+            name: getattr(self, name)
+            for name, default in fields(RopeScaling).items()
+            if getattr(self, name) != default
+        }
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
 
 
@@ -88,8 +100,12 @@ class QueryGrowth:
             _check_value("query_growth", name, getattr(self, name))
         check_int("query_growth.shift", self.shift, 0, 1)
         if not isinstance(self.nope_only, bool):
-            raise SpecError("query_growth.nope_only", "must be true or false", self.nope_only,
-                            "choose true or false")  # fmt: skip
+            raise SpecError(
+                "query_growth.nope_only",
+                "must be true or false",
+                self.nope_only,
+                "choose true or false",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, in order."""
@@ -106,8 +122,9 @@ def record_from(name: str, made: Any, value: Any) -> Any:
     for key in value:
         if key not in known:
             remedy = nearest(str(key), known, f"choose among {', '.join(known)}")
-            raise SpecError(f"{name}.{shown_name(key)}", "is not one of its fields", value[key],
-                            remedy)  # fmt: skip
+            raise SpecError(
+                f"{name}.{shown_name(key)}", "is not one of its fields", value[key], remedy
+            )
     for key, default in known.items():
         if default is REQUIRED and key not in value:
             raise SpecError(f"{name}.{key}", "is missing", None, f"give {key}")
@@ -135,9 +152,14 @@ def check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
     if scaling is None:
         return
     if scaling.kind == "dynamic" and rotated < 4:
-        raise SpecError(name, "dynamic needs more than 2 rotated values", rotated,
-                        f"leave {name} out")  # fmt: skip
+        raise SpecError(
+            name, "dynamic needs more than 2 rotated values", rotated, f"leave {name} out"
+        )
     for factors in (scaling.short_factors, scaling.long_factors):
         if factors is not None and len(factors) != rotated // 2:
-            raise SpecError(name, f"needs one factor for each of the {rotated // 2} pairs",
-                            len(factors), "give as many")  # fmt: skip
+            raise SpecError(
+                name,
+                f"needs one factor for each of the {rotated // 2} pairs",
+                len(factors),
+                "give as many",
+            )

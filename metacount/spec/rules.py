@@ -24,8 +24,12 @@ def check_goes_with(stack: Stack, kind: str, position: str) -> None:
     """Raise `SpecError` for an attention that no model of that kind and those positions has."""
     mla = isinstance(stack.attention, LatentAttention)
     if mla and (kind not in ("decoder", "prefix-decoder") or position not in ("rope", "none")):
-        raise SpecError("attention", "mla needs a decoder with position rope or none", "mla",
-                        "choose gqa, or kind decoder and position rope")  # fmt: skip
+        raise SpecError(
+            "attention",
+            "mla needs a decoder with position rope or none",
+            "mla",
+            "choose gqa, or kind decoder and position rope",
+        )
 
 
 def check_model(spec: ModelSpec) -> None:
@@ -38,32 +42,47 @@ def check_model(spec: ModelSpec) -> None:
     _check_window(spec, stack)
     _check_mixture(spec, stack)
     if spec.has_encoder and stack.norms.placement in ("parallel", "parallel_two"):
-        raise SpecError("norm_placement", "parallel is not defined with cross-attention",
-                        stack.norms.placement, "choose pre or post")  # fmt: skip
+        raise SpecError(
+            "norm_placement",
+            "parallel is not defined with cross-attention",
+            stack.norms.placement,
+            "choose pre or post",
+        )
     _check_positions(spec, stack)
     _check_tensors(spec, stack)
 
 
 def _check_ends(spec: ModelSpec) -> None:
     if spec.encoder is not None and spec.encoder.n_layers == 0:
-        raise SpecError("n_encoder_layers", "is needed by an encoder-decoder", 0,
-                        "choose 1 or more")  # fmt: skip
+        raise SpecError(
+            "n_encoder_layers", "is needed by an encoder-decoder", 0, "choose 1 or more"
+        )
     embedding, head = spec.embedding, spec.head
     if embedding is None and head is not None:
-        given = {"tie_embeddings": head.tied, "head_bias": head.bias,
-                 "logit_scale": head.scale != 1.0 and head.scale, "logit_softcap": head.softcap,
-                 "head_transform": head.transform is not None}  # fmt: skip
+        given = {
+            "tie_embeddings": head.tied,
+            "head_bias": head.bias,
+            "logit_scale": head.scale != 1.0 and head.scale,
+            "logit_softcap": head.softcap,
+            "head_transform": head.transform is not None,
+        }
         for name, value in given.items():
             if value:
-                raise SpecError(name, "has no meaning without vocab_size", value,
-                                f"leave {name} out")  # fmt: skip
+                raise SpecError(
+                    name, "has no meaning without vocab_size", value, f"leave {name} out"
+                )
     if embedding is not None and embedding.width is not None:
         if spec.kind != "encoder":
-            raise SpecError("d_embedding", "belongs to an encoder", embedding.width,
-                            "leave d_embedding out")  # fmt: skip
+            raise SpecError(
+                "d_embedding", "belongs to an encoder", embedding.width, "leave d_embedding out"
+            )
         if head is not None and head.transform is None:
-            raise SpecError("d_embedding", "with a head needs head_transform, which leads back to "
-                            "it", embedding.width, "set head_transform")  # fmt: skip
+            raise SpecError(
+                "d_embedding",
+                "with a head needs head_transform, which leads back to it",
+                embedding.width,
+                "set head_transform",
+            )
     if spec.pooler and spec.kind != "encoder":
         raise SpecError("pooler", "belongs to an encoder", True, "leave pooler out")
 
@@ -82,12 +101,19 @@ def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
     for name, given, pattern, letters, meant in told:
         asks = bool(set(letters) & set(meant))
         if asks and not given:
-            raise SpecError(name, f"is needed by {pattern} {short(letters)}", None,
-                            f"set {name}, or another {pattern}")  # fmt: skip
+            raise SpecError(
+                name,
+                f"is needed by {pattern} {short(letters)}",
+                None,
+                f"set {name}, or another {pattern}",
+            )
         if given and not asks and name != "n_experts":
-            raise SpecError(pattern, f"has no layer for {name}", letters,
-                            f"put one of the letters {' and '.join(meant)} in, or leave {name} "
-                            "out")  # fmt: skip
+            raise SpecError(
+                pattern,
+                f"has no layer for {name}",
+                letters,
+                f"put one of the letters {' and '.join(meant)} in, or leave {name} out",
+            )
     if not stack.uniform:
         _check_layers_that_differ(spec, stack)
 
@@ -96,11 +122,16 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
     mixers, ffns, norms = stack.mixer_pattern, stack.ffn_pattern, stack.norms
     if spec.kind != "decoder":
         name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
-        raise SpecError(name, "of layers that differ needs a decoder", short(letters),
-                        "choose kind decoder")  # fmt: skip
+        raise SpecError(
+            name, "of layers that differ needs a decoder", short(letters), "choose kind decoder"
+        )
     if norms.placement in ("post", "deep", "parallel", "parallel_two") or not norms.first:
-        raise SpecError("norm_placement", "is not defined for layers that differ in their mixers",
-                        norms.placement, "choose pre")  # fmt: skip
+        raise SpecError(
+            "norm_placement",
+            "is not defined for layers that differ in their mixers",
+            norms.placement,
+            "choose pre",
+        )
     window = stack.attention.window
     period = common_period(len(mixers), len(ffns))
     longest = max(period, common_period(len(mixers), len(window.pattern) if window else 1))
@@ -108,18 +139,26 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
         rule = f"and the other patterns repeat together only after {longest} layers"
         raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
     if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
-        raise SpecError("ffn_pattern", "leaves a layer with neither mixer nor feed-forward",
-                        short(ffns), "put F in, or a mixer")  # fmt: skip
+        raise SpecError(
+            "ffn_pattern",
+            "leaves a layer with neither mixer nor feed-forward",
+            short(ffns),
+            "put F in, or a mixer",
+        )
     mixture = stack.mixture
     if mixture is None:
         return
     if "E" in ffns and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
-        raise SpecError("moe_every", "has no meaning where ffn_pattern names the layers of experts",
-                        mixture.every,
-                        "leave it out, and n_dense_layers and moe_offset")  # fmt: skip
+        raise SpecError(
+            "moe_every",
+            "has no meaning where ffn_pattern names the layers of experts",
+            mixture.every,
+            "leave it out, and n_dense_layers and moe_offset",
+        )
     if "N" in ffns and "E" not in ffns:
-        raise SpecError("ffn_pattern", "with N must name the layers of experts", short(ffns),
-                        "write E for them")  # fmt: skip
+        raise SpecError(
+            "ffn_pattern", "with N must name the layers of experts", short(ffns), "write E for them"
+        )
 
 
 def short(letters: str) -> str:
@@ -145,44 +184,66 @@ def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
     mixer, positions = stack.attention, spec.positions
     if isinstance(mixer, NoAttention):
         if not isinstance(positions, NoPositions | Learned | Sinusoidal):
-            raise SpecError("position", "belongs to attention, which no layer has",
-                            vars(type(positions))["word"], "choose none")  # fmt: skip
+            raise SpecError(
+                "position",
+                "belongs to attention, which no layer has",
+                vars(type(positions))["word"],
+                "choose none",
+            )
         return
     if isinstance(mixer, LatentAttention):
         if isinstance(positions, Rope):
-            given = {"rotary_dim": positions.rotary_dim, "nope_every": positions.nope_every,
-                     "query_growth": positions.growth}  # fmt: skip
+            given = {
+                "rotary_dim": positions.rotary_dim,
+                "nope_every": positions.nope_every,
+                "query_growth": positions.growth,
+            }
             for name, value in given.items():
                 if value is not None:
-                    raise SpecError(name, "has no meaning with attention mla", value,
-                                    f"leave {name} out")  # fmt: skip
+                    raise SpecError(
+                        name, "has no meaning with attention mla", value, f"leave {name} out"
+                    )
         elif mixer.indexer is not None:
-            raise SpecError("index_top_k", "belongs to an indexer, which needs position rope",
-                            mixer.indexer.top_k, "choose position rope")  # fmt: skip
+            raise SpecError(
+                "index_top_k",
+                "belongs to an indexer, which needs position rope",
+                mixer.indexer.top_k,
+                "choose position rope",
+            )
         return
     if mixer.qk_norm == "l2" and not isinstance(positions, Rope):
-        raise SpecError("qk_norm", "l2 norms what RoPE rotated", "l2",
-                        "choose head, or position rope")  # fmt: skip
+        raise SpecError(
+            "qk_norm", "l2 norms what RoPE rotated", "l2", "choose head, or position rope"
+        )
     if mixer.softcap is not None and isinstance(positions, TransformerXL):
-        raise SpecError("attention_softcap", "is not defined with position transformer_xl",
-                        mixer.softcap, "leave attention_softcap out")  # fmt: skip
+        raise SpecError(
+            "attention_softcap",
+            "is not defined with position transformer_xl",
+            mixer.softcap,
+            "leave attention_softcap out",
+        )
 
 
 def _check_window(spec: ModelSpec, stack: Stack) -> None:
     window = stack.attention.window
     if window is None:
         if isinstance(spec.positions, Rope) and spec.positions.windowed is not None:
-            raise SpecError("rope_theta_windowed", "has no meaning without a window",
-                            spec.positions.windowed.theta,
-                            "leave rope_theta_windowed out")  # fmt: skip
+            raise SpecError(
+                "rope_theta_windowed",
+                "has no meaning without a window",
+                spec.positions.windowed.theta,
+                "leave rope_theta_windowed out",
+            )
     elif spec.kind == "prefix-decoder":
-        raise SpecError("window", "is not defined for a prefix-decoder", window.size,
-                        "leave window out")  # fmt: skip
+        raise SpecError(
+            "window", "is not defined for a prefix-decoder", window.size, "leave window out"
+        )
     elif spec.kind != "decoder" and window.kind == "chunked":
         raise SpecError("window_kind", "chunked needs a decoder", "chunked", "choose sliding")
     elif spec.has_encoder:
-        raise SpecError("window", "is not defined for an encoder-decoder", window.size,
-                        "leave window out")  # fmt: skip
+        raise SpecError(
+            "window", "is not defined for an encoder-decoder", window.size, "leave window out"
+        )
 
 
 def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
@@ -201,8 +262,12 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
     else:
         routed = [mixture.law.count(n) for n in layers]
     if not any(routed):
-        raise SpecError("n_dense_layers", "and moe_every leave no layer to the experts",
-                        mixture.n_dense_layers, "lower them, or leave n_experts out")  # fmt: skip
+        raise SpecError(
+            "n_dense_layers",
+            "and moe_every leave no layer to the experts",
+            mixture.n_dense_layers,
+            "lower them, or leave n_experts out",
+        )
     if routed == layers and d_ff is not None:
         raise SpecError("d_ff", "has no meaning when every layer is MoE", d_ff, "leave d_ff out")
     if routed != layers and d_ff is None:
@@ -212,8 +277,12 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
 def _check_positions(spec: ModelSpec, stack: Stack) -> None:
     positions = spec.positions
     if isinstance(positions, Learned) and positions.n_query_positions and spec.kind != "decoder":
-        raise SpecError("n_query_positions", "belongs to a decoder", positions.n_query_positions,
-                        "leave n_query_positions out")  # fmt: skip
+        raise SpecError(
+            "n_query_positions",
+            "belongs to a decoder",
+            positions.n_query_positions,
+            "leave n_query_positions out",
+        )
     if isinstance(positions, TransformerXL) and spec.kind != "decoder":
         raise SpecError("position", "transformer_xl needs a decoder", "transformer_xl", "choose t5")
     if not isinstance(positions, Rope):
@@ -224,12 +293,20 @@ def _check_positions(spec: ModelSpec, stack: Stack) -> None:
     if isinstance(mixer, Attention):
         rotated = mixer.head_dim if positions.rotary_dim is None else positions.rotary_dim
         if rotated > mixer.head_dim:
-            raise SpecError("rotary_dim", f"must be at most head_dim = {mixer.head_dim}", rotated,
-                            f"choose 2 to {mixer.head_dim}")  # fmt: skip
+            raise SpecError(
+                "rotary_dim",
+                f"must be at most head_dim = {mixer.head_dim}",
+                rotated,
+                f"choose 2 to {mixer.head_dim}",
+            )
         if rotated % 2:
             name = "head_dim" if positions.rotary_dim is None else "rotary_dim"
-            raise SpecError(name, "must be even for RoPE", rotated,
-                            f"choose {rotated + 1}, or an even rotary_dim")  # fmt: skip
+            raise SpecError(
+                name,
+                "must be even for RoPE",
+                rotated,
+                f"choose {rotated + 1}, or an even rotary_dim",
+            )
     check_pairs("rope_scaling", positions.scaling, rotated)
     if positions.windowed is not None:
         check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
@@ -253,5 +330,6 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
             sizes["n_shared_experts"] = n_shared, n_shared * d * width
     for name, (value, numel) in sizes.items():
         if numel > MAX_TENSOR:
-            raise SpecError(name, "makes one tensor of more than 2^62 values", value,
-                            f"lower {name}")  # fmt: skip
+            raise SpecError(
+                name, "makes one tensor of more than 2^62 values", value, f"lower {name}"
+            )

@@ -40,9 +40,13 @@ class Stack:
     """Layers that are made alike, but for what a law says of each."""
 
     n_layers: int = size(
-        "n_layers", "N", "blocks of the only stack, or of the decoder", "blocks",
+        "n_layers",
+        "N",
+        "blocks of the only stack, or of the decoder",
+        "blocks",
         "num_hidden_layers n_layer num_layers block_count decoder_layers num_decoder_layers",
-        most=MAX_LAYERS)  # fmt: skip
+        most=MAX_LAYERS,
+    )
     residual_scale: float = number(
         "residual_scale", "factor on what each sublayer adds", default=1.0
     )
@@ -51,19 +55,39 @@ class Stack:
     )
     attention: Attention | LatentAttention | NoAttention = one_of(
         choice("attention", "key/value heads, multi-head latent attention, or none", default="gqa"),
-        Attention, LatentAttention, NoAttention)  # fmt: skip
+        Attention,
+        LatentAttention,
+        NoAttention,
+    )
     recurrent: Any = one_of(
-        choice("recurrent", "mixer that keeps a state of fixed size, beside or for attention",
-               default="none"),
-        NoRecurrent, GatedDelta, KimiDelta, Lightning, Mamba, Mamba2, ShortConv,
-        RgLru)  # fmt: skip
+        choice(
+            "recurrent",
+            "mixer that keeps a state of fixed size, beside or for attention",
+            default="none",
+        ),
+        NoRecurrent,
+        GatedDelta,
+        KimiDelta,
+        Lightning,
+        Mamba,
+        Mamba2,
+        ShortConv,
+        RgLru,
+    )
     mixer_pattern: str = pattern(
         "mixer_pattern",
         "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",
-        "A attention, R recurrent, P both in parallel, N neither", "RRRA", default="A")  # fmt: skip
+        "A attention, R recurrent, P both in parallel, N neither",
+        "RRRA",
+        default="A",
+    )
     ffn_pattern: str = pattern(
-        "ffn_pattern", "of each layer, repeated: F feed-forward, E experts, N neither",
-        "F feed-forward, E experts, N neither", "FN", default="F")  # fmt: skip
+        "ffn_pattern",
+        "of each layer, repeated: F feed-forward, E experts, N neither",
+        "F feed-forward, E experts, N neither",
+        "FN",
+        default="F",
+    )
     feed_forward: FeedForward | None = where(
         "activation",
         FeedForward,
@@ -128,9 +152,15 @@ class Encoder(Stack):
     """The stack beside a decoder; made like it."""
 
     n_layers: int = size(
-        "n_encoder_layers", "N_e", "blocks of the encoder", "blocks",
-        "encoder_layers num_encoder_layers num_layers", default=0, least=0,
-        most=MAX_LAYERS)  # fmt: skip
+        "n_encoder_layers",
+        "N_e",
+        "blocks of the encoder",
+        "blocks",
+        "encoder_layers num_encoder_layers num_layers",
+        default=0,
+        least=0,
+        most=MAX_LAYERS,
+    )
 
 
 KINDS: dict[str, dict[str, type[Stack]]] = {

@@ -116,8 +116,12 @@ def refuse(kind: type, flat: Flat, but: tuple[str, ...], why: str, remedy: str =
         plain = isinstance(value, int | float | str)  # arrays and symbols are never equal
         if value is absent or name in but or (plain and value == absent):
             continue
-        raise SpecError(name, f"has no meaning {why}", getattr(value, "kind", value),
-                        remedy or f"leave {name} out")  # fmt: skip
+        raise SpecError(
+            name,
+            f"has no meaning {why}",
+            getattr(value, "kind", value),
+            remedy or f"leave {name} out",
+        )
 
 
 def flattened(kind: type, value: object, into: Flat) -> Flat:
@@ -146,6 +150,10 @@ def flat_place(place: Place, value: object, into: Flat) -> None:
 
 def _put(into: Flat, name: str, value: object) -> None:
     if name in into and into[name] != value:
-        raise SpecError(name, "differs between the encoder and the decoder, which are made alike",
-                        value, f"choose {into[name]!r}")  # fmt: skip
+        raise SpecError(
+            name,
+            "differs between the encoder and the decoder, which are made alike",
+            value,
+            f"choose {into[name]!r}",
+        )
     into[name] = value

@@ -103,8 +103,10 @@ class Convention:
 def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
     """The amounts of one workload; an `InputError` for two stacks or a mixer with a state."""
     if spec.has_encoder:
-        raise InputError("--conventions are of a model with one stack: an encoder-decoder has "
-                         "tokens of two kinds, and 6·N of neither; leave it out")  # fmt: skip
+        raise InputError(
+            "--conventions are of a model with one stack: an encoder-decoder has "
+            "tokens of two kinds, and 6·N of neither; leave it out"
+        )
     if spec.recurrent != "none":
         raise InputError(
             "--conventions are of a model with attention in every layer: none of them counts a "
@@ -148,7 +150,7 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         square_pairs=4 * n_tokens * seq_len * spec.n_layers * spec.d_model,
         kept_pairs=causal - weights,
         causal=spec.kind != "encoder",
-    )  # fmt: skip
+    )
 
 
 def _position_rows(spec: ModelSpec) -> Dim:

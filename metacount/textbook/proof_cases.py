@@ -75,8 +75,9 @@ def _candidate(one: dict[str, Any], record: dict[str, Any]) -> Candidate:
         name=one["name"],
         stale=next((name for name in files if has_changed(name, record["files"])), None),
         cases={
-            name: tuple(case["quantities"][name] for case in one["cases"]
-                        if name in case["quantities"])
+            name: tuple(
+                case["quantities"][name] for case in one["cases"] if name in case["quantities"]
+            )
             for name in names
         },
-    )  # fmt: skip
+    )

@@ -30,8 +30,15 @@ FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proofs.json")
 _read: dict[str, dict[str, Any]] = {}  # by structure, each read once
 
 # Numbers of a spec that no count depends on.
-NO_COUNTS = ("norm_eps", "rope_theta", "name", "rope_scaling", "rope_scaling_windowed",
-             "query_growth", "sinusoid_style")  # fmt: skip
+NO_COUNTS = (
+    "norm_eps",
+    "rope_theta",
+    "name",
+    "rope_scaling",
+    "rope_scaling_windowed",
+    "query_growth",
+    "sinusoid_style",
+)
 SIZES = frozenset(term.name for term in MODEL_TERMS)
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
@@ -186,10 +193,11 @@ def proven(
         transformers=record["transformers"],
         torch=record["torch"],
         small=tuple(
-            f"{name} = {numbers[name]}" for name in numbers
+            f"{name} = {numbers[name]}"
+            for name in numbers
             if name in RUN_SIZES | SIZES and 0 < numbers[name] < FROM and name != "moe_every"
         ),
-    )  # fmt: skip
+    )
 
 
 def _numbers(spec: ModelSpec, workload: Workload, config: dict[str, Any] | None) -> dict[str, int]:
@@ -259,9 +267,12 @@ class _Asked:
             fails = [why for i in one["where"] if (why := self._fails[i])]
             if not fails:
                 says = (self._conditions[i][0] for i in one["where"])
-                return Said(quantity=quantity, verdict="chosen" if "more" in one else "equal",
-                            text=one.get("more", ""),
-                            where=tuple(dict.fromkeys(filter(None, says))))  # fmt: skip
+                return Said(
+                    quantity=quantity,
+                    verdict="chosen" if "more" in one else "equal",
+                    text=one.get("more", ""),
+                    where=tuple(dict.fromkeys(filter(None, says))),
+                )
             missed.append((len(fails), fails[0]))
         problems = [one["problem"] for one in found if "problem" in one]
         why = min(missed)[1] if missed else problems[0]

@@ -125,8 +125,9 @@ class _Reader:
             if error is None and self._has_other_structure(other):
                 continue
             if error is None:
-                return Rule(test=text, outcome=outcome, message=(),
-                            otherwise=self.rules(other, len(turned)))  # fmt: skip
+                return Rule(
+                    test=text, outcome=outcome, message=(), otherwise=self.rules(other, len(turned))
+                )
             said.append(error)
             if len(said) == 2:
                 break

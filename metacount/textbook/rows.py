@@ -25,8 +25,13 @@ NORM = "layernorm"  # norms of the residual stream are named by where they stand
 # What belongs to the whole model in the formulas and is made in each stack.
 IN_A_STACK = ("embed_proj.", "embed_queries.")
 # The name in its block of a mixer whose formulas name its tensors without it, by the part's word.
-MIXERS = {"mamba": "mamba", "mamba2": "mamba", "gated_delta": "linear_attn",
-          "kimi_delta": "linear_attn", "lightning": "linear_attn"}  # fmt: skip
+MIXERS = {
+    "mamba": "mamba",
+    "mamba2": "mamba",
+    "gated_delta": "linear_attn",
+    "kimi_delta": "linear_attn",
+    "lightning": "linear_attn",
+}
 # The module inside of a mixer that holds some of its tensors.
 OF_FORGET_GATE = ("f_a_proj", "f_b_proj", "dt_bias", "A_log")
 HOLDERS = {"kimi_delta": dict.fromkeys(OF_FORGET_GATE, "forget_gate")}
@@ -103,8 +108,10 @@ class Rows:
         if word not in MIXERS:
             return weights
         holders = HOLDERS.get(word, {})
-        named = {one.name: ".".join(filter(None, (MIXERS[word], holders.get(one.name), one.name)))
-                 for one in block.recurrent_weights(self.spec)}  # fmt: skip
+        named = {
+            one.name: ".".join(filter(None, (MIXERS[word], holders.get(one.name), one.name)))
+            for one in block.recurrent_weights(self.spec)
+        }
         return tuple(altered(one, name=named.get(one.name, one.name)) for one in weights)
 
     def _in_stack(self) -> tuple[Weight, ...]:

@@ -64,8 +64,15 @@ def bars(
         for request in requests:
             result = count(model.spec, request)
             parts = by_part(model.spec, result.workload, quantity)
-            found.append(Bar(model=model.name, label=label, run=result.workload, parts=parts,
-                             warnings=result.warnings))  # fmt: skip
+            found.append(
+                Bar(
+                    model=model.name,
+                    label=label,
+                    run=result.workload,
+                    parts=parts,
+                    warnings=result.warnings,
+                )
+            )
     return found
 
 
@@ -103,8 +110,12 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         raise SpecError("kind", "keeps no cache", spec.kind, "choose a decoder")
     mixer = spec.last_stack.attention
     if isinstance(mixer, NoAttention):
-        raise SpecError("attention", "is none: there are no keys and values", "none",
-                        "choose a model with attention")  # fmt: skip
+        raise SpecError(
+            "attention",
+            "is none: there are no keys and values",
+            "none",
+            "choose a model with attention",
+        )
     h = mixer.n_heads
     if isinstance(mixer, LatentAttention):
         width, own = mixer.v_head_dim, "MLA"
@@ -121,11 +132,23 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         if kind == "GQA" and not 1 < heads < h:
             continue  # a prime number of heads, or one, has no groups
         values = attention.kv_cache_values(heads, width)
-        found.append(Cache(kind=kind, sizes={"h_kv": heads, "h_d": width}, own=kind == own,
-                           bytes_per_token=one * values))  # fmt: skip
+        found.append(
+            Cache(
+                kind=kind,
+                sizes={"h_kv": heads, "h_d": width},
+                own=kind == own,
+                bytes_per_token=one * values,
+            )
+        )
     values = mla.mla_kv_cache_values(latent, rotated)
-    found.append(Cache(kind="MLA", sizes={"d_c": latent, "d_r": rotated}, own=own == "MLA",
-                       bytes_per_token=one * values))  # fmt: skip
+    found.append(
+        Cache(
+            kind="MLA",
+            sizes={"d_c": latent, "d_r": rotated},
+            own=own == "MLA",
+            bytes_per_token=one * values,
+        )
+    )
     return tuple(found)
 
 

@@ -36,8 +36,13 @@ if TYPE_CHECKING:
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len")
 # What proofs and forms call the sizes of a run, whose decode attends to all that was run.
-ALIASES = {"B": "batch_size", "S": "seq_len", "T": "seq_len", "S_e": "source_len",
-           "kv_len": "seq_len"}  # fmt: skip
+ALIASES = {
+    "B": "batch_size",
+    "S": "seq_len",
+    "T": "seq_len",
+    "S_e": "source_len",
+    "kv_len": "seq_len",
+}
 
 
 @frozen
@@ -87,11 +92,12 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
         forms={name: _form(spec, run, name) for name in QUANTITIES},
         derived=_derived(spec),
         fixed={name: value for name, value in whole.items() if name not in numbers},
-        config={f"config_{name}": value for name, value in (config or {}).items()
-                if type(value) is int},
+        config={
+            f"config_{name}": value for name, value in (config or {}).items() if type(value) is int
+        },
         rules=_rules(spec, run, sizes),
         proofs=None if model.refused else proof_cases(spec, config),
-    )  # fmt: skip
+    )
 
 
 def _chosen(spec: ModelSpec, run: Workload) -> dict[str, int]:

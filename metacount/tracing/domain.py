@@ -60,8 +60,9 @@ def asked_of(sizes: Sizes) -> Asked:
     if counts:
         said = [r if isinstance(r, sympy.Eq) else r.xreplace(counts) for r in kept]
         kept = dict.fromkeys(_minimal([r for r in said if isinstance(r, divides)]))
-        kept |= dict.fromkeys(r for r in said if isinstance(r, sympy.Rel)
-                              and not _always(r, quotients))  # fmt: skip
+        kept |= dict.fromkeys(
+            r for r in said if isinstance(r, sympy.Rel) and not _always(r, quotients)
+        )
     least = smallest(from_three, quotients)
     return Asked(
         conditions=(*_without_ends(list(_strongest(list(kept)))), *not_read),
@@ -114,8 +115,11 @@ def _times(quotient: Any) -> Any:
 def _without_ends(relations: list[Any]) -> Iterator[Any]:
     """a ≤ b and a ≠ b as a < b."""
     apart = {frozenset(r.args) for r in relations if isinstance(r, sympy.Ne)}
-    ordered = {frozenset(r.args) for r in relations
-               if isinstance(r, sympy.Le | sympy.Ge | sympy.Lt | sympy.Gt)}  # fmt: skip
+    ordered = {
+        frozenset(r.args)
+        for r in relations
+        if isinstance(r, sympy.Le | sympy.Ge | sympy.Lt | sympy.Gt)
+    }
     for relation in relations:
         pair = frozenset(relation.args)
         if isinstance(relation, sympy.Ne) and pair in ordered:
@@ -205,8 +209,10 @@ def _always(relation: Any, quotients: dict[Any, Any]) -> bool:
 def _shown(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> bool:
     quotients = dict(pairs)
     # a number of chunks is 1 or more
-    counts = {n: sympy.Dummy("n", integer=True, positive=True) + 1 - SMALLEST
-              for n in relation.atoms(sympy.ceiling)}  # fmt: skip
+    counts = {
+        n: sympy.Dummy("n", integer=True, positive=True) + 1 - SMALLEST
+        for n in relation.atoms(sympy.ceiling)
+    }
     try:
         difference = sympy.together((relation.lhs - relation.rhs).xreplace(counts).subs(quotients))
         above, below = difference.as_numer_denom()

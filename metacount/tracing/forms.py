@@ -102,9 +102,12 @@ class Tracer:
         if not self._measured.agrees(form.by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives {form.value}, which is not measured")
         tried = tried_at_other_sizes(
-            form, names, self._letters_of_layers(form), self._run_letters(quantity),
+            form,
+            names,
+            self._letters_of_layers(form),
+            self._run_letters(quantity),
             partial(self._measured.at, quantity),
-        )  # fmt: skip
+        )
         return self._made(quantity, here, tried)
 
     def _made(self, quantity: str, reading: Reading, tried: OtherSizes | None = None) -> CodeForm:

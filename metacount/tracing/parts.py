@@ -35,8 +35,9 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
                 continue
             number = law(stack, frozenset(indices))
             for role, expr in kind:
-                yield CodePart(role=role, expr=expr, layers=number,
-                               where=f"{stack.path}[{_ranges(indices)}]")  # fmt: skip
+                yield CodePart(
+                    role=role, expr=expr, layers=number, where=f"{stack.path}[{_ranges(indices)}]"
+                )
 
 
 def totals(amounts: Amounts) -> dict[str, Any]:

@@ -70,8 +70,9 @@ def _adapt(
                 "  ", " "
             )
         )
-    chosen = [one for one in linear if ALL_LINEAR in setup.lora_targets
-              or one[1] in setup.lora_targets]  # fmt: skip
+    chosen = [
+        one for one in linear if ALL_LINEAR in setup.lora_targets or one[1] in setup.lora_targets
+    ]
     made: dict[int, Adapted] = {}
     for owner, name, base in chosen:
         if id(base) not in made:

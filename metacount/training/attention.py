@@ -38,8 +38,10 @@ class FusedAttention(TorchFunctionMode):
             # on a fake CPU torch takes the kernel that its CPU would
             if q.is_meta or (is_fake(q) and self._run is by_flash):
                 if self._run is by_flash and q.shape[-1] % 8:
-                    self._said.add(f"CUDA pads heads of {q.shape[-1]} to a multiple of 8: no "
-                                   "padding is counted")  # fmt: skip
+                    self._said.add(
+                        f"CUDA pads heads of {q.shape[-1]} to a multiple of 8: no "
+                        "padding is counted"
+                    )
                 return self._run(*args, **given)
         return func(*args, **given)
 
@@ -85,8 +87,10 @@ def by_flash(
     if attn_mask is not None or dropout_p:
         raise InputError("attention flash takes no mask and no dropout here: choose sdpa or eager")
     if query.element_size() != 2 or query.shape[-1] > WIDEST:
-        raise InputError(f"attention flash is for 16-bit types and heads of at most {WIDEST}: got "
-                         f"{query.dtype} and {query.shape[-1]}; choose sdpa or eager")  # fmt: skip
+        raise InputError(
+            f"attention flash is for 16-bit types and heads of at most {WIDEST}: got "
+            f"{query.dtype} and {query.shape[-1]}; choose sdpa or eager"
+        )
     width = value.shape[-1]
     if width != query.shape[-1]:
         value = F.pad(value, (0, query.shape[-1] - width))

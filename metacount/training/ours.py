@@ -104,8 +104,10 @@ def _fused(core: ScaledDotProduct, way: str) -> Any:
         plain = bias is None and (sees.window is None or way == "flash") and not sees.chunked
         masked = not plain or sees.kind == "prefix"
         if masked and way == "flash":
-            raise InputError("attention flash is for causal and windowed attention without a bias "
-                             "on the scores: choose sdpa or eager")  # fmt: skip
+            raise InputError(
+                "attention flash is for causal and windowed attention without a bias "
+                "on the scores: choose sdpa or eager"
+            )
         mask = _mask(sees, bias, q_BHSK) if masked else None
         return F.scaled_dot_product_attention(
             q_BHSK,

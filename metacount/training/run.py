@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from metacount.resolve import Given
 
 # Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
-PARTS = ("parameters", "buffers", "master weights", "optimizer state", "gradients", "inputs",
-         "logits", "activations", "held")  # fmt: skip
+PARTS = (
+    "parameters",
+    "buffers",
+    "master weights",
+    "optimizer state",
+    "gradients",
+    "inputs",
+    "logits",
+    "activations",
+    "held",
+)
 IN_WORK = "in work"
 STEP = "a step that is not the first: the optimizer's state is there when it begins"
 
@@ -116,8 +125,12 @@ def train_transformers(
 
 def _check(run: Workload, setup: Setup) -> None:
     if run.dtype not in DTYPES:
-        raise SpecError("dtype", "is not one that a module is trained in", run.dtype,
-                        f"choose one of {', '.join(DTYPES)}")  # fmt: skip
+        raise SpecError(
+            "dtype",
+            "is not one that a module is trained in",
+            run.dtype,
+            f"choose one of {', '.join(DTYPES)}",
+        )
     check_dtypes(setup, run.dtype)
 
 
@@ -199,12 +212,16 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
     """What has to be said of a setup as it ran."""
     said: list[str] = []
     if setup.attention != "eager" and not found.counter.fused:
-        said.append(f"attention {setup.attention}: no fused operator ran; its code or its shapes "
-                    "have the products written out")  # fmt: skip
+        said.append(
+            f"attention {setup.attention}: no fused operator ran; its code or its shapes "
+            "have the products written out"
+        )
     said += found.said
     if not setup.foreach and setup.optimizer in ("adamw", "sgd-momentum", "adafactor"):
-        said.append("the optimizer updates one tensor after the other; CUDA's default (foreach) "
-                    "holds temporaries of all of them")  # fmt: skip
+        said.append(
+            "the optimizer updates one tensor after the other; CUDA's default (foreach) "
+            "holds temporaries of all of them"
+        )
     return tuple(said)
 
 

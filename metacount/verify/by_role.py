@@ -32,8 +32,9 @@ def diff_by_role(
             status = "added" if first is None else "removed"
         else:
             status = "same" if first.values == second.values else "resized"
-        rows.append(Row(name=name, stack="", status=status, a=first, b=second, fields={},
-                        forms=("", "")))  # fmt: skip
+        rows.append(
+            Row(name=name, stack="", status=status, a=first, b=second, fields={}, forms=("", ""))
+        )
     return Diff(a=one, b=other, rows=tuple(rows), fields={}, notes=(*said_a, *said_b))
 
 
@@ -48,8 +49,9 @@ def _measured(
         data = count(model.spec, run).to_dict()
         from metacount.formulas.model import matmul_flops_by_role
 
-        flops = matmul_flops_by_role(model.spec, batch_size=run.batch_size, seq_len=run.seq_len,
-                                     source_len=run.source_len)  # fmt: skip
+        flops = matmul_flops_by_role(
+            model.spec, batch_size=run.batch_size, seq_len=run.seq_len, source_len=run.source_len
+        )
         by_role, active = data["by_role"], data["active_by_role"]
         notes: tuple[str, ...] = ()
     else:
@@ -76,5 +78,13 @@ def _measured(
 
 
 def _part(name: str, values: dict[str, int]) -> Part:
-    return Part(name=name, stack="", kind=name, described="", copies=1, one=values["params"],
-                values=values, fields=())  # fmt: skip
+    return Part(
+        name=name,
+        stack="",
+        kind=name,
+        described="",
+        copies=1,
+        one=values["params"],
+        values=values,
+        fields=(),
+    )

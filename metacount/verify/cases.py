@@ -28,8 +28,14 @@ MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_mod
 OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 OF_A_MODEL = ("params", "active_params")
 # Numbers of a spec that say which blocks are of a kind: letters at 1, too.
-PATTERNS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset",
-            "nope_every")  # fmt: skip
+PATTERNS = (
+    "n_layers",
+    "n_encoder_layers",
+    "n_dense_layers",
+    "moe_every",
+    "moe_offset",
+    "nope_every",
+)
 
 
 @frozen
@@ -59,9 +65,8 @@ def shown_cases(model: dict[str, Any] | ModelSpec) -> list[Case]:
     every = list(cases(model))
     of_many = {case.name for case in every if not case.run_as.one_sequence}
     return [
-        case for case in every
-        if case.name in of_many or case.name.removesuffix(ONE) not in of_many
-    ]  # fmt: skip
+        case for case in every if case.name in of_many or case.name.removesuffix(ONE) not in of_many
+    ]
 
 
 def _of_one(name: str, model: Any, run_as: As, *, every: bool) -> Iterator[Case]:
@@ -72,10 +77,14 @@ def _of_one(name: str, model: Any, run_as: As, *, every: bool) -> Iterator[Case]
         one = As(one_sequence=True, tied=run_as.tied)
         if side in ("", "below") or (side == "above" and name == "generic sizes"):
             first = OF_A_MODEL if every and side != "above" else ()
-            yield Case(name=text, model=sized, workload=workload, run_as=run_as,
-                       quantities=(*first, *OF_A_RUN))  # fmt: skip
-        yield Case(name=text + ONE, model=sized, workload=workload, run_as=one,
-                   quantities=OF_A_RUN)  # fmt: skip
+            yield Case(
+                name=text,
+                model=sized,
+                workload=workload,
+                run_as=run_as,
+                quantities=(*first, *OF_A_RUN),
+            )
+        yield Case(name=text + ONE, model=sized, workload=workload, run_as=one, quantities=OF_A_RUN)
 
 
 def _sides(model: Any) -> Iterator[tuple[str, Any]]:
@@ -116,8 +125,11 @@ def _generic(model: Any) -> Any:
         model = next(_changed(model, name, others, now), model)
     spec = spec_of(model)
     if spec.attention == "gqa" and spec.n_kv_heads in (1, spec.n_heads):
-        fewer = (m for m in _changed(model, "n_kv_heads", _heads(spec), spec)
-                 if spec_of(m).n_heads == spec.n_heads)  # fmt: skip
+        fewer = (
+            m
+            for m in _changed(model, "n_kv_heads", _heads(spec), spec)
+            if spec_of(m).n_heads == spec.n_heads
+        )
         model = next(fewer, model)
     spec = spec_of(model)
     if spec.attention == "gqa" and spec.n_kv_heads == 1:

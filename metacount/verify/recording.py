@@ -24,8 +24,14 @@ from metacount.verify.for_all_sizes import Proof, prove
 RESTS_ON = ("formulas/", "modules/", "huggingface/config/", "spec/", "textbook/closed_form.py")
 NOTHING_RESTS_ON = ("spec/rules.py", "spec/legend.py")  # what is refused, and how it is called
 # Of every proof, though no call leads there: what is declared, and what all go through.
-ALWAYS = ("formulas/dim.py", "spec/model.py", "spec/flat.py", "spec/stack.py", "spec/embedding.py",
-          "textbook/closed_form.py")  # fmt: skip
+ALWAYS = (
+    "formulas/dim.py",
+    "spec/model.py",
+    "spec/flat.py",
+    "spec/stack.py",
+    "spec/embedding.py",
+    "textbook/closed_form.py",
+)
 SIGNS = {"==": "==", "!=": "!=", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
 
 
@@ -63,10 +69,12 @@ def _follows(condition: Any, domain: tuple[Any, ...]) -> bool:
     if rest == 1 and times <= SMALLEST + 1 and divides(sympy.Integer(2), condition.lhs) in domain:
         return True
     return any(
-        isinstance(c, sympy.Ge) and c.lhs == condition.lhs and c.rhs.as_coeff_Mul()[1] == rest
+        isinstance(c, sympy.Ge)
+        and c.lhs == condition.lhs
+        and c.rhs.as_coeff_Mul()[1] == rest
         and c.rhs.as_coeff_Mul()[0] > times
         for c in domain
-    )  # fmt: skip
+    )
 
 
 def as_test(condition: Any) -> str:
@@ -154,8 +162,9 @@ def of_type(model_type: str) -> dict[str, Any]:
     return config
 
 
-def record_of(name: str, model: Any, others: tuple[ModelSpec, ...],
-              write: Callable[[Any], str]) -> dict[str, Any]:  # fmt: skip
+def record_of(
+    name: str, model: Any, others: tuple[ModelSpec, ...], write: Callable[[Any], str]
+) -> dict[str, Any]:
     """All that was shown of one model's structure: of a config's type, or of our modules."""
     return {
         "name": name,

@@ -162,8 +162,12 @@ def detail_text(one: Detail, model: Model, witness: str, real: dict[str, Any] | 
     if one.small is not None:
         sizes, theirs, ours = one.small
         said = ", ".join(f"{name} {n}" for name, n in sizes.items())
-        lines += ["", *paragraph("smallest", f"{said}: theirs {_number(theirs)}, "
-                                 f"ours {_number(ours)}", width)]  # fmt: skip
+        lines += [
+            "",
+            *paragraph(
+                "smallest", f"{said}: theirs {_number(theirs)}, ours {_number(ours)}", width
+            ),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -45,8 +45,14 @@ def markdown(audits: Sequence[Audited]) -> str:
         n_equal = sum(a.worst() is None for a in judged)
         missed = misses_of(one, worst)
         what = "; ".join(line.of for line in missed[:MOST]) or "not accounted for"
-        row = (name, str(len(judged)), str(n_equal), percent(worst.off),
-               f"`{one.formula.id}`, {worst.model}", what)  # fmt: skip
+        row = (
+            name,
+            str(len(judged)),
+            str(n_equal),
+            percent(worst.off),
+            f"`{one.formula.id}`, {worst.model}",
+            what,
+        )
         lines.append("| " + " | ".join(row) + " |")
     said = [
         ("Off by less than 1 %", smaller),
@@ -162,8 +168,10 @@ def detail_data(
 
 
 def _lines(lines: tuple[Line, ...]) -> list[dict[str, Any]]:
-    return [{"of": line.of, "text": line.text, "numbers": line.numbers,
-             "value": _exact(line.value)} for line in lines]  # fmt: skip
+    return [
+        {"of": line.of, "text": line.text, "numbers": line.numbers, "value": _exact(line.value)}
+        for line in lines
+    ]
 
 
 def mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> dict[str, Any]:

@@ -26,8 +26,10 @@ def with_bars(lines: list[str], values: Sequence[int]) -> list[str]:
     if not rows or room < NARROWEST or not _is_terminal():
         return lines
     total = sum(values)
-    drawn = (f"{row:<{widest}}{GAP}{bar(value, total, room)}".rstrip()
-             for row, value in zip(rows, values, strict=True))  # fmt: skip
+    drawn = (
+        f"{row:<{widest}}{GAP}{bar(value, total, room)}".rstrip()
+        for row, value in zip(rows, values, strict=True)
+    )
     return [lines[0], *drawn, *lines[1 + len(values) :]]
 
 

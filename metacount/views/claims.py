@@ -44,10 +44,13 @@ def verdicts_text(verdicts: Sequence[Verdict], lang: str = "en") -> str:
     ended = say(f"{some}: {{counts}}", n=n, counts=counts) if n else say(some, n=n)
     lines.append(bold(in_language(ended, lang)))
     if n:
-        closing = say("A rounded number is right when the exact one rounds to it. Conditional: it "
-                      "holds in some of the cases that it is said of, and not in others. A "
-                      "statement with a false part is wrong. Whole computation: metacount claims "
-                      "{id}", id=verdicts[0].claim.id)  # fmt: skip
+        closing = say(
+            "A rounded number is right when the exact one rounds to it. Conditional: it "
+            "holds in some of the cases that it is said of, and not in others. A "
+            "statement with a false part is wrong. Whole computation: metacount claims "
+            "{id}",
+            id=verdicts[0].claim.id,
+        )
         lines += wrapped(in_language(closing, lang), width)
         lines += _letters(verdicts, width)
     return "\n".join(lines) + "\n"
@@ -65,10 +68,17 @@ def verdicts_table(verdicts: Sequence[Verdict], lang: str = "en") -> Table:
 
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
     rows = tuple(
-        (v.claim.id, v.claim.topic, v.statement, translated(v.verdict, lang), v.condition or "",
-         v.correct, v.reason)
+        (
+            v.claim.id,
+            v.claim.topic,
+            v.statement,
+            translated(v.verdict, lang),
+            v.condition or "",
+            v.correct,
+            v.reason,
+        )
         for v in verdicts
-    )  # fmt: skip
+    )
     told = tuple(translated(head, lang) for head in heads)
     return Table(heads=told, rows=rows, align="<" * len(heads))
 
@@ -85,8 +95,11 @@ def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:
         for text in (verdict.statement, verdict.reason, verdict.correct, *verdict.computation)
         for letter in LETTER.findall(text)
     }
-    terms = [say("{letter} {meaning}", letter=t.letter, meaning=say(t.meaning))
-             for t in MODEL_TERMS if t.letter in used]  # fmt: skip
+    terms = [
+        say("{letter} {meaning}", letter=t.letter, meaning=say(t.meaning))
+        for t in MODEL_TERMS
+        if t.letter in used
+    ]
     if not terms:
         return []
     told = say("Letters: {terms}.", terms=listed(terms, "; "))

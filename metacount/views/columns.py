@@ -22,17 +22,38 @@ if TYPE_CHECKING:
     Row: TypeAlias = tuple[str, str, ModelSpec | None, dict[str, Any] | None]
 
 FIGURES = (
-    "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
-    "causal_matmul_flops", "macs", "decode_matmul_flops", "kv_cache_bytes_per_token",
-    "kv_cache_bytes", "cross_kv_cache_bytes", "state_bytes",
-)  # fmt: skip
+    "params",
+    "active_params",
+    "active_params_no_embed",
+    "param_bytes",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "macs",
+    "decode_matmul_flops",
+    "kv_cache_bytes_per_token",
+    "kv_cache_bytes",
+    "cross_kv_cache_bytes",
+    "state_bytes",
+)
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 BY_ROLE = ("by_role", "active_by_role", "share")
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")
-GLU = {"silu": "SwiGLU", "gelu": "GeGLU", "gelu_tanh": "GeGLU", "relu": "ReGLU", "sigmoid": "GLU",
-       "identity": "bilinear", "clamped_swiglu": "SwiGLU, clamped"}  # fmt: skip
-PLAIN = {"silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "relu": "ReLU",
-         "relu2": "ReLU²"}  # fmt: skip
+GLU = {
+    "silu": "SwiGLU",
+    "gelu": "GeGLU",
+    "gelu_tanh": "GeGLU",
+    "relu": "ReGLU",
+    "sigmoid": "GLU",
+    "identity": "bilinear",
+    "clamped_swiglu": "SwiGLU, clamped",
+}
+PLAIN = {
+    "silu": "SiLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "relu": "ReLU",
+    "relu2": "ReLU²",
+}
 
 
 def attention_kind(spec: ModelSpec) -> str:
@@ -74,9 +95,12 @@ def _ratio(spec: ModelSpec) -> str | None:
 
 # What follows from the fields, in the words of tables in papers.
 DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
-    "attention": attention_kind, "ffn": _ffn, "layers": _layers, "experts": _experts,
+    "attention": attention_kind,
+    "ffn": _ffn,
+    "layers": _layers,
+    "experts": _experts,
     "d_ff/d_model": _ratio,
-}  # fmt: skip
+}
 
 
 def checked(names: Sequence[str]) -> list[str]:
@@ -134,8 +158,9 @@ def columns_table(names: Sequence[str], rows: Sequence[Row]) -> Table:
     """A row for each model, below the names of the columns."""
     names = checked(names)
     cells = tuple((row[0], *(cell(row, name) for name in names)) for row in rows)
-    align = "".join(">" if all(_is_number(line[i + 1]) for line in cells) else "<"
-                    for i in range(len(names)))  # fmt: skip
+    align = "".join(
+        ">" if all(_is_number(line[i + 1]) for line in cells) else "<" for i in range(len(names))
+    )
     return Table(heads=("model", *names), rows=cells, align="<" + align)
 
 
@@ -151,10 +176,15 @@ def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[dict[str, An
     made = []
     for row in rows:
         cells = {name: cell(row, name) for name in names}
-        made.append({"model": row[0], **{
-            name: value.part / value.whole if isinstance(value, Share) else value
-            for name, value in cells.items()
-        }})  # fmt: skip
+        made.append(
+            {
+                "model": row[0],
+                **{
+                    name: value.part / value.whole if isinstance(value, Share) else value
+                    for name, value in cells.items()
+                },
+            }
+        )
     return made
 
 
@@ -162,8 +192,10 @@ def columns_text(names: Sequence[str], rows: Sequence[Row], notes: Sequence[str]
     """The same for the eye: what does not fit the width goes below, headed by the models again."""
     made = columns_table(names, rows)
     texts = [[shown_cell(value) for value in line] for line in made.rows]
-    widths = [max(len(text) for text in (head, *(line[i] for line in texts)))
-              for i, head in enumerate(made.heads)]  # fmt: skip
+    widths = [
+        max(len(text) for text in (head, *(line[i] for line in texts)))
+        for i, head in enumerate(made.heads)
+    ]
     blocks: list[list[int]] = []
     room = 0
     for i in range(1, len(made.heads)):

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 DASH = "-"
 FACTS = ("kind", "n_layers", "d_model")
 FIGURES = (
-    "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
-    "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes_per_token", "kv_cache_bytes",
+    "active_params",
+    "active_params_no_embed",
+    "param_bytes",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "decode_matmul_flops",
+    "kv_cache_bytes_per_token",
+    "kv_cache_bytes",
     "state_bytes",
-)  # fmt: skip
+)
 
 
 def heading(model: Model | TransformersOnly) -> str:

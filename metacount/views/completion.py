@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 MODELS = frozenset(["MODEL", "A", "B"])  # names, or files
 # Options of `train` whose words stand in a table of its setup.
-TRAINING = {"optimizer": "OPTIMIZERS", "attention": "ATTENTIONS",
-            "checkpointing": "CHECKPOINTINGS", "loss": "LOSSES"}  # fmt: skip
+TRAINING = {
+    "optimizer": "OPTIMIZERS",
+    "attention": "ATTENTIONS",
+    "checkpointing": "CHECKPOINTINGS",
+    "loss": "LOSSES",
+}
 FILE_METAVARS = MODELS | {"FILE", "DIR", "RESULTS", "OLD"}
 LISTS = frozenset(["NAMES", "NAME,..."])  # words with commas between them
 

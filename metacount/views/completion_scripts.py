@@ -141,14 +141,17 @@ def _fish(commands: tuple[Command, ...]) -> str:
     lines = ["# fish completion of metacount", "complete -c metacount -f"]
     lines += [f"complete -c metacount -n __fish_use_subcommand -l {name[2:]}" for name in GLOBAL]
     for command in commands:
-        lines.append(f"complete -c metacount -n __fish_use_subcommand -a {command.name} "
-                     f"-d {_in_fish(command.help)}")  # fmt: skip
+        lines.append(
+            f"complete -c metacount -n __fish_use_subcommand -a {command.name} "
+            f"-d {_in_fish(command.help)}"
+        )
     for command in commands:
         start = f"complete -c metacount -n '__fish_seen_subcommand_from {command.name}'"
         for option in command.options:
             parts = [start]
-            parts += [f"-l {name[2:]}" if name[:2] == "--" else f"-s {name[1:]}"
-                      for name in option.names]  # fmt: skip
+            parts += [
+                f"-l {name[2:]}" if name[:2] == "--" else f"-s {name[1:]}" for name in option.names
+            ]
             parts += [f"-d {_in_fish(option.help)}"]
             if option.takes:
                 parts.append("-r" if option.files else "-x")

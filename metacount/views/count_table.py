@@ -14,10 +14,19 @@ if TYPE_CHECKING:
 # Under `count --json`'s names, in its order.
 RUN = ("batch_size", "seq_len", "source_len", "dtype")
 FIGURES = (
-    "params", "active_params", "active_params_no_embed", "param_bytes", "matmul_flops",
-    "causal_matmul_flops", "macs", "decode_matmul_flops", "kv_cache_bytes_per_token",
-    "kv_cache_bytes", "cross_kv_cache_bytes", "state_bytes",
-)  # fmt: skip
+    "params",
+    "active_params",
+    "active_params_no_embed",
+    "param_bytes",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "macs",
+    "decode_matmul_flops",
+    "kv_cache_bytes_per_token",
+    "kv_cache_bytes",
+    "cross_kv_cache_bytes",
+    "state_bytes",
+)
 
 
 def count_table(data: Sequence[dict[str, Any]]) -> Table:

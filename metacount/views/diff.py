@@ -80,14 +80,34 @@ def diff_table(found: Diff) -> Table:
         for quantity in QUANTITIES:
             one, other = row.values(quantity)
             if one or other:
-                rows.append((row.name, row.stack, row.status, quantity, one, other, other - one,
-                             ratio(one, other)))  # fmt: skip
+                rows.append(
+                    (
+                        row.name,
+                        row.stack,
+                        row.status,
+                        quantity,
+                        one,
+                        other,
+                        other - one,
+                        ratio(one, other),
+                    )
+                )
     for name, one_ in found.a.figures.items():
         other_ = found.b.figures[name]
         known = one_ is not None and other_ is not None
         difference = other_ - one_ if one_ is not None and other_ is not None else None
-        rows.append(("model", "", "", name, one_, other_, difference,
-                     ratio(one_ or 0, other_ or 0) if known else None))  # fmt: skip
+        rows.append(
+            (
+                "model",
+                "",
+                "",
+                name,
+                one_,
+                other_,
+                difference,
+                ratio(one_ or 0, other_ or 0) if known else None,
+            )
+        )
     return Table(heads=heads, rows=tuple(rows), align="<<<<>>>>")
 
 
@@ -210,9 +230,11 @@ def _told(row: Row, width: int) -> list[str]:
     if row.fields and row.status != "replaced":
         inside += paragraph("fields", _fields(row.fields), width - 4)
     if row.values("params") != (0, 0):
-        shown = [f"{form} = {units.exact(part.one)}{times(part.copies)}"
-                 for form, part in zip(row.forms, (row.a, row.b), strict=True)
-                 if form and part is not None and part.one]  # fmt: skip
+        shown = [
+            f"{form} = {units.exact(part.one)}{times(part.copies)}"
+            for form, part in zip(row.forms, (row.a, row.b), strict=True)
+            if form and part is not None and part.one
+        ]
         for label, text in zip(("params", "     →"), dict.fromkeys(shown), strict=False):
             inside += paragraph(label, text, width - 4)
     return lines + [f"    {line}" for line in inside]
@@ -243,8 +265,13 @@ def _letters(found: Diff, width: int) -> list[str]:
     """The letters of the formulas."""
     import re
 
-    used = {letter for row in found.rows if row.status != "same" for form in row.forms
-            for letter in re.findall(r"[A-Za-z][A-Za-z0-9_]*", form)}  # fmt: skip
+    used = {
+        letter
+        for row in found.rows
+        if row.status != "same"
+        for form in row.forms
+        for letter in re.findall(r"[A-Za-z][A-Za-z0-9_]*", form)
+    }
     rows = [(term.letter, term.name, term.meaning) for term in TERMS if term.letter in used]
     if not rows:
         return []

@@ -16,8 +16,13 @@ NOTE = (
     "which --set takes too: --json."
 )
 
-TAKES = {"whole": "whole number", "number": "number", "flag": "true or false", "pattern": "text",
-         "object": "object"}  # fmt: skip
+TAKES = {
+    "whole": "whole number",
+    "number": "number",
+    "flag": "true or false",
+    "pattern": "text",
+    "object": "object",
+}
 
 
 def field_rows() -> list[dict[str, Any]]:

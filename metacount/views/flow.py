@@ -25,8 +25,11 @@ def flow_text(flow: Flow) -> str:
     lines = [title, *([_run(flow)] if flow.workload else []), ""]
     used = _used(flow.steps)
     if used:
-        terms = [f"{one.letter} = {one.value}\xa0{one.name}" for one in flow.letters
-                 if one.letter in used]  # fmt: skip
+        terms = [
+            f"{one.letter} = {one.value}\xa0{one.name}"
+            for one in flow.letters
+            if one.letter in used
+        ]
         text = ", ".join(term.replace(" = ", "\xa0=\xa0") for term in terms)
         lines += [*(line.replace("\xa0", " ") for line in paragraph("letters", text, width)), ""]
     head = f"{'params':>{PARAMS}}  {'FLOPs':>{FLOPS}}"
@@ -62,8 +65,11 @@ def _run(flow: Flow) -> str:
 
 
 def _closing(flow: Flow, width: int) -> list[str]:
-    lines = paragraph("total", f"{units.exact(flow.params)} parameters, "
-                      f"{units.exact(flow.matmul_flops)} FLOPs", width)  # fmt: skip
+    lines = paragraph(
+        "total",
+        f"{units.exact(flow.params)} parameters, {units.exact(flow.matmul_flops)} FLOPs",
+        width,
+    )
     if flow.unused:
         text = f"{units.exact(flow.unused)} parameters take no part in this forward"
         lines += paragraph("other", text, width)

@@ -46,8 +46,16 @@ def dim(text: str) -> str:
 
 
 # ANSI's eight colours; every terminal has its own idea of them that is legible on its background.
-COLOURS = {"embedding": 36, "position": 36, "attention": 34, "recurrent": 31, "ffn": 32,
-           "moe": 35, "norm": 33, "head": 31}  # fmt: skip
+COLOURS = {
+    "embedding": 36,
+    "position": 36,
+    "attention": 34,
+    "recurrent": 31,
+    "ffn": 32,
+    "moe": 35,
+    "norm": 33,
+    "head": 31,
+}
 
 
 def coloured(text: str, role: str | None) -> str:

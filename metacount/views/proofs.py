@@ -42,8 +42,10 @@ def _said(proof: Proof) -> str:
         left = "; ".join(f"{role} {in_fields(expr)}" for role, expr in proof.differences.items())
         return f"differs: {left}"
     if proof.idle is not None:
-        return (f"0 for the experts that a token chose; the code runs {in_fields(proof.idle)} "
-                "more FLOPs, on experts that it did not choose")  # fmt: skip
+        return (
+            f"0 for the experts that a token chose; the code runs {in_fields(proof.idle)} "
+            "more FLOPs, on experts that it did not choose"
+        )
     return "0: equal for all sizes of this case"
 
 

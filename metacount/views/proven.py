@@ -26,9 +26,11 @@ def proven_lines(proof: Proven, width: int) -> list[str]:
             said = f"{_names(equal)}: equal to {whose}, for {_domain(against, proof)}"
             lines += paragraph("proven   ", said, width)
         for one in against.of("chosen"):
-            said = (f"{one.quantity}: the formula counts the experts that a token chose, and is "
-                    f"equal to {whose} for them; that code runs {one.text} more FLOPs, on experts "
-                    f"that it did not choose; for {_domain(against, proof)}")  # fmt: skip
+            said = (
+                f"{one.quantity}: the formula counts the experts that a token chose, and is "
+                f"equal to {whose} for them; that code runs {one.text} more FLOPs, on experts "
+                f"that it did not choose; for {_domain(against, proof)}"
+            )
             lines += paragraph("runs more", said, width)
         for one in against.of("differs"):
             said = f"{one.quantity}: the formula less {whose} is {one.text}"

@@ -76,20 +76,33 @@ def job_said(job: Job) -> str:
 
 def ranks_said(kind: Kind) -> str:
     """Which ranks, shortened where there are many runs."""
-    runs = [f"{a}" if a == b else f"{a}-{b}" + (f":{step}" if step > 1 else "")
-            for a, b, step in kind.ranks]  # fmt: skip
+    runs = [
+        f"{a}" if a == b else f"{a}-{b}" + (f":{step}" if step > 1 else "")
+        for a, b, step in kind.ranks
+    ]
     return ",".join(runs) if len(runs) <= 2 else f"{runs[0]},{runs[1]},…"
 
 
 def _kinds(found: Sharded, every: bool) -> list[str]:
     ordered = sorted(found.kinds, key=lambda kind: (-kind.total_bytes, kind.first))
-    shown = ordered if every or len(ordered) <= MOST_KINDS else [
-        *ordered[: MOST_KINDS - 1], ordered[-1]]  # fmt: skip
+    shown = (
+        ordered
+        if every or len(ordered) <= MOST_KINDS
+        else [*ordered[: MOST_KINDS - 1], ordered[-1]]
+    )
     rows = []
     for kind in shown:
-        rows.append((ranks_said(kind), units.exact(kind.count), _stages(kind), str(kind.layers),
-                     units.short(kind.params), units.short(kind.active_params),
-                     units.gib(kind.total_bytes)))  # fmt: skip
+        rows.append(
+            (
+                ranks_said(kind),
+                units.exact(kind.count),
+                _stages(kind),
+                str(kind.layers),
+                units.short(kind.params),
+                units.short(kind.active_params),
+                units.gib(kind.total_bytes),
+            )
+        )
     heads = ("ranks", "count", "stages", "layers", "params", "active", "bytes")
     lines = table(heads, rows, "<><>>>>")
     hidden = len(ordered) - len(shown)
@@ -122,12 +135,21 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[str]:
         return [f"rank {rank} sends nothing"]
     rows: list[tuple[str, ...]] = []
     for each in sorted(kind.collectives, key=lambda each: -each.times * each.sent):
-        rows.append((each.phase, each.kind, f"{each.group} ({each.ranks})", units.gib(each.n_bytes),
-                     units.exact(each.times), units.gib(each.times * each.sent)))  # fmt: skip
+        rows.append(
+            (
+                each.phase,
+                each.kind,
+                f"{each.group} ({each.ranks})",
+                units.gib(each.n_bytes),
+                units.exact(each.times),
+                units.gib(each.times * each.sent),
+            )
+        )
     rows.append(())
     for group, n in kind.sent().items():
-        rows.append(("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "",
-                     units.gib(n)))  # fmt: skip
+        rows.append(
+            ("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "", units.gib(n))
+        )
     heads = ("phase", f"rank {rank} with others", "group", "tensor", "times", "sends")
     return [*table(heads, rows, "<<<>>>"), *_legend(kind), *_between(kind, job)]
 
@@ -138,8 +160,10 @@ def _between(kind: Kind, job: Job) -> list[str]:
         return []
     found = {group: n for group, n in kind.sent_between_machines().items() if n}
     said = ", ".join(f"{units.gib(n)} of {group}" for group, n in found.items()) or "nothing"
-    text = (f"with {job.per_machine} ranks in each machine, the rank that sends most between "
-            f"machines sends there {said}")  # fmt: skip
+    text = (
+        f"with {job.per_machine} ranks in each machine, the rank that sends most between "
+        f"machines sends there {said}"
+    )
     return paragraph("links", text, columns())
 
 

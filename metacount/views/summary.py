@@ -46,8 +46,11 @@ def _tables(summary: Summary) -> list[Table]:
         figures.append(("by role", UNKNOWN))
     tables = [Table(heads=("figure", "value"), rows=tuple(figures), align="<>")]
     if summary.by_role:
-        roles = tuple((role, n, Share(part=n, whole=summary.params))
-                      for role, n in summary.by_role.items() if n)  # fmt: skip
+        roles = tuple(
+            (role, n, Share(part=n, whole=summary.params))
+            for role, n in summary.by_role.items()
+            if n
+        )
         tables.append(Table(heads=("role", "params", "share"), rows=roles, align="<>>"))
     return tables
 
@@ -85,8 +88,12 @@ def _html(table: Table) -> str:
     rows = []
     for kind, row in (("th", table.heads), *(("td", row) for row in table.rows)):
         cells = zip(sides, row, strict=True)
-        rows.append("".join(f'<{kind} style="text-align:{side}">{escape(shown(cell))}</{kind}>'
-                            for side, cell in cells))  # fmt: skip
+        rows.append(
+            "".join(
+                f'<{kind} style="text-align:{side}">{escape(shown(cell))}</{kind}>'
+                for side, cell in cells
+            )
+        )
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
@@ -100,8 +107,10 @@ def _details(node: Node, depth: int, copies: int = 1) -> str:
     weight = node.tensors.get("weight")
     shape = "" if weight is None else "[" + ", ".join(map(str, weight)) + "]"
     shape = "tied" if node.tied and not node.tensors else shape
-    text = (f"<code>{escape(node.name + times + kind)}</code> {escape(shape)} "
-            f"{units.exact(node.params * copies)}")  # fmt: skip
+    text = (
+        f"<code>{escape(node.name + times + kind)}</code> {escape(shape)} "
+        f"{units.exact(node.params * copies)}"
+    )
     inside = "".join(_details(child, depth + 1, copies) for child in node.children)
     if not inside:
         return f'<div style="{STYLE}">{text}</div>'

@@ -11,8 +11,20 @@ from metacount.many.survey import SURVEYED, SurveyRow
 from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 DASH = "-"
-HEADS = ("type", "kind", "class", "params", "active", "prefill", "decode", "kv cache", "state",
-         "backward", "kept", "")  # fmt: skip
+HEADS = (
+    "type",
+    "kind",
+    "class",
+    "params",
+    "active",
+    "prefill",
+    "decode",
+    "kv cache",
+    "state",
+    "backward",
+    "kept",
+    "",
+)
 
 ALIGN = "<<<>>>>>>>><"
 LEFT_OUT = tuple(map(HEADS.index, ("class", "state", "decode", "kv cache", "active", "prefill")))

@@ -65,8 +65,11 @@ def _bytes(found: Training, width: int) -> list[str]:
         ("logits_float32_bytes", found.logits_float32_bytes, "while the loss runs"),
         ("peak_bytes", found.peak_bytes, f"in the {_where(found.peak_phase, found.peak_place)}"),
     ]
-    shown = [(name, units.exact(n), units.gib(n), said) for name, n, said in rows
-             if n or name in ("gradient_bytes", "optimizer_bytes")]  # fmt: skip
+    shown = [
+        (name, units.exact(n), units.gib(n), said)
+        for name, n, said in rows
+        if n or name in ("gradient_bytes", "optimizer_bytes")
+    ]
     return noted_table(("bytes", "exact", "", "what it is"), shown, "<>>", width)
 
 

@@ -169,8 +169,9 @@ def _lines(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int)
     start = name_width + sum(fixed) + len(GAP) * (len(fixed) + 1)
     for row, (guide, name, note) in zip(rows, labels, strict=True):
         cells = _texts(row, narrow, asked, rows[0])
-        line = GAP.join([" " * (name_width - len(guide + name + note)),
-                         *map(_padded, narrow, cells, fixed)])[0:]  # fmt: skip
+        line = GAP.join(
+            [" " * (name_width - len(guide + name + note)), *map(_padded, narrow, cells, fixed)]
+        )[0:]
         label = guide + coloured(name, row.role) + dim(note)
         first, *rest = _formula(row, chosen, asked, width - start)
         lines.append((label + (f"{line}{GAP}{first}" if first else line)).rstrip())

@@ -53,5 +53,8 @@ class Forms:
 
     def legend(self) -> list[tuple[str, str, str, str]]:
         """Letter, name, number and meaning of every size that was used so far."""
-        return [(t.letter, t.name, units.exact(self._numbers[t.letter]), t.meaning)
-                for t in (*legend.MODEL_TERMS, *LAYERS) if t.letter in self._used]  # fmt: skip
+        return [
+            (t.letter, t.name, units.exact(self._numbers[t.letter]), t.meaning)
+            for t in (*legend.MODEL_TERMS, *LAYERS)
+            if t.letter in self._used
+        ]

@@ -180,15 +180,41 @@ def _tensor_rows(
         if key not in node.unstored
     ]
     for key, shape in others:
-        yield Row(last=(), name=key, note="", role=node.role, place=start + key, count=copies,
-                  shape=shape, params=0, one=None, active=0, flops=None, bytes=0, dtype="",
-                  forms=())  # fmt: skip
+        yield Row(
+            last=(),
+            name=key,
+            note="",
+            role=node.role,
+            place=start + key,
+            count=copies,
+            shape=shape,
+            params=0,
+            one=None,
+            active=0,
+            flops=None,
+            bytes=0,
+            dtype="",
+            forms=(),
+        )
 
 
 def _own(node: Node, place: str, copies: int) -> Row:
-    return Row(last=(), name=OWN, note="", role=node.role, place=f"{place}.{OWN}".lstrip("."),
-               count=copies, shape="", params=0, one=None, active=0,
-               flops=node.own_flops * copies, bytes=0, dtype="", forms=())  # fmt: skip
+    return Row(
+        last=(),
+        name=OWN,
+        note="",
+        role=node.role,
+        place=f"{place}.{OWN}".lstrip("."),
+        count=copies,
+        shape="",
+        params=0,
+        one=None,
+        active=0,
+        flops=node.own_flops * copies,
+        bytes=0,
+        dtype="",
+        forms=(),
+    )
 
 
 def _times(value: int | None, copies: int) -> int | None:
@@ -198,8 +224,11 @@ def _times(value: int | None, copies: int) -> int | None:
 def forms_of(node: Node, within: int = 1) -> tuple[tuple[int, str], ...]:
     """The formulas of a node: its own, or those of what it stands for."""
     if node.module in (PERIOD, ""):
-        return tuple((times * child.count * within, path) for child in node.children
-                     for times, path in forms_of(child))  # fmt: skip
+        return tuple(
+            (times * child.count * within, path)
+            for child in node.children
+            for times, path in forms_of(child)
+        )
     return ((within, node.path),)
 
 

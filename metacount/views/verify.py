@@ -71,8 +71,7 @@ def _verdict(result: Verification, width: int) -> list[str]:
         return paragraph("one witness", said, width, style=bold)
     if result.agree:
         exact = [w.name for w in result.witnesses if w.figures["params"] is not None]
-        said = (f"{', '.join(exact)}: whatever two of them give, role by role, "
-                "to the last digit")  # fmt: skip
+        said = f"{', '.join(exact)}: whatever two of them give, role by role, to the last digit"
         return paragraph("agree", said, width, style=bold)
     lines = [bold("DISAGREE")]
     for difference in result.differences:
@@ -86,14 +85,22 @@ def verifications_text(results: list[Verification]) -> str:
     for result in results:
         published = next((w for w in result.witnesses if w.name == "published"), None)
         exact = published is not None and published.figures["params"] is not None
-        rows.append((
-            result.model,
-            units.exact(result.witnesses[0].figures["params"] or 0),
-            " = ".join(w.name for w in result.witnesses if w.name != "published")
-            if result.agree else "DISAGREE",
-            "equal" if exact and result.agree else "DIFFERENT" if exact
-            else DASH if published is None else published.detail.partition(":")[0],
-        ))  # fmt: skip
+        rows.append(
+            (
+                result.model,
+                units.exact(result.witnesses[0].figures["params"] or 0),
+                " = ".join(w.name for w in result.witnesses if w.name != "published")
+                if result.agree
+                else "DISAGREE",
+                "equal"
+                if exact and result.agree
+                else "DIFFERENT"
+                if exact
+                else DASH
+                if published is None
+                else published.detail.partition(":")[0],
+            )
+        )
     heads = ("model", "params", "witnesses", "published")
     wrong = [result for result in results if not result.agree]
     lines = table(heads, rows, "<><<")

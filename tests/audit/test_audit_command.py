@@ -55,8 +55,14 @@ def test_the_table_fits(
     monkeypatch.setenv("COLUMNS", str(width))
     text = printed(capsys, "accelerate", "eleuther-cookbook", "megatron-lm", "vllm")
     assert max(map(len, text.splitlines())) <= width
-    for said in ("FLOPs of training", "bytes of the KV cache", "-50.00 %", "half is missing",
-                 "bytes of activations", "bytes of weights, gradients and optimizer"):  # fmt: skip
+    for said in (
+        "FLOPs of training",
+        "bytes of the KV cache",
+        "-50.00 %",
+        "half is missing",
+        "bytes of activations",
+        "bytes of weights, gradients and optimizer",
+    ):
         assert said in text
 
 
@@ -88,9 +94,15 @@ def test_one_formula_term_by_term(
     monkeypatch.setenv("COLUMNS", "100")
     text = printed(capsys, "accelerate-training", "--model", "llama3-8b")
     # the numbers are those of test_audit_verdicts, by hand
-    for said in ("12*1*2048*32*(4096//32)*(32 + 8)", "4,026,531,840", "off by -17.85 %",
-                 "projections lack the factor d_model: -16,488,647,884,800", "proven equal to",
-                 "3·(B + A) = 92,358,976,733,184", "with the real function"):  # fmt: skip
+    for said in (
+        "12*1*2048*32*(4096//32)*(32 + 8)",
+        "4,026,531,840",
+        "off by -17.85 %",
+        "projections lack the factor d_model: -16,488,647,884,800",
+        "proven equal to",
+        "3·(B + A) = 92,358,976,733,184",
+        "with the real function",
+    ):
         assert said in text
     small = re.search(r"theirs ([\d,]+), ours ([\d,]+)", " ".join(text.split()))
     assert small is not None and small[1] != small[2]
@@ -144,8 +156,17 @@ def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_id["nanotron-training"].per_token == (57_912_852_480,)
     assert by_id["palm-training"].per_token == (61_066_469_376,)
     assert by_id["maxtext-deepseek-training"].mfu == (None,)
-    text = printed(capsys, "--mfu", "llama3-8b", "--seq", "8192", "--tokens-per-second", "8_000",
-                   "--peak", "989")  # fmt: skip
+    text = printed(
+        capsys,
+        "--mfu",
+        "llama3-8b",
+        "--seq",
+        "8192",
+        "--tokens-per-second",
+        "8_000",
+        "--peak",
+        "989",
+    )
     assert "41.63 %" in text and "palm-training" in text
     run = ["--mfu", "llama3-8b", "gpt2", "--tokens-per-second", "1e4", "--peak", "312", "--json"]
     both = json.loads(printed(capsys, *run))

@@ -59,9 +59,17 @@ def test_a_row_is_complete(formula: Formula) -> None:
 def test_a_condition_of_a_term_is_of_the_structure_alone() -> None:
     # terms are chosen before letters take the place of sizes
     known = {"and", "or", "not", "is_moe", "gated", "attention", "activation", "tie_embeddings"}
-    known |= {"ffn_bias", "q_lora_rank", "d_ff", "position",
-              "embedding_norm", "n_query_positions", "norm_placement", "swish_beta",
-              "True"}  # fmt: skip
+    known |= {
+        "ffn_bias",
+        "q_lora_rank",
+        "d_ff",
+        "position",
+        "embedding_norm",
+        "n_query_positions",
+        "norm_placement",
+        "swish_beta",
+        "True",
+    }
     for formula in ALL:
         for term in (*formula.terms, *formula.misses):
             words = set(re.findall(r"[A-Za-z_]+", re.sub(r"'[^']*'", "", term.where)))

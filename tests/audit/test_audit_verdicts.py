@@ -58,9 +58,14 @@ def test_a_verdict_is_what_the_numbers_say(audits: tuple[Audited, ...]) -> None:
 
 def unproven(audits: tuple[Audited, ...]) -> list[str]:
     """Where a formula is called equal inside its scope, neither for all sizes nor if something."""
-    return [f"{one.formula.id} {found.model}" for one in audits for found in one.found
-            if found.in_scope and found.verdict == HERE
-            and (not found.condition or "not decided" in found.condition)]  # fmt: skip
+    return [
+        f"{one.formula.id} {found.model}"
+        for one in audits
+        for found in one.found
+        if found.in_scope
+        and found.verdict == HERE
+        and (not found.condition or "not decided" in found.condition)
+    ]
 
 
 def test_equal_is_for_all_sizes_or_under_a_condition(audits: tuple[Audited, ...]) -> None:
@@ -102,15 +107,17 @@ def test_who_is_called_wrong_has_two_witnesses(audits: tuple[Audited, ...]) -> N
 BY_HAND = [
     ("accelerate-training", "llama3-8b", 2048, (33_822_867_456 + 1_966_080 + 3_221_225_472) * 2048),
     ("eleuther-cookbook-kv-cache", "gpt2", 1024, 2 * 768 * 12 * 1024),
-    ("litgpt-training", "smollm2-135m", 2048,
-     (6 * 134_515_008 + 20 * 30 * 576 * 2048) * 2048),
-    ("megatron-lm-training", "gpt-oss-20b", 128,
-     6 * 128 * (24 * (2880 * 64 * (2 * 64 + 2 * 8) + 2 * 2880 * 2880 * 4) + 2880 * 201088)
-     + 6 * 128**2 * 24 * 64 * 64),
+    ("litgpt-training", "smollm2-135m", 2048, (6 * 134_515_008 + 20 * 30 * 576 * 2048) * 2048),
+    (
+        "megatron-lm-training",
+        "gpt-oss-20b",
+        128,
+        6 * 128 * (24 * (2880 * 64 * (2 * 64 + 2 * 8) + 2 * 2880 * 2880 * 4) + 2880 * 201088)
+        + 6 * 128**2 * 24 * 64 * 64,
+    ),
     # N of OLMo without its table, forward: a tied head goes with it
-    ("olmo-forward", "qwen2-0.5b", 1,
-     2 * (494_032_768 - 151936 * 896) + 4 * 24 * 896),
-]  # fmt: skip
+    ("olmo-forward", "qwen2-0.5b", 1, 2 * (494_032_768 - 151936 * 896) + 4 * 24 * 896),
+]
 
 
 @pytest.mark.parametrize(("id", "model", "seq_len", "value"), BY_HAND)
@@ -131,8 +138,10 @@ def test_ours_is_the_count_that_everything_else_is_compared_with() -> None:
     (maxtext,) = chosen(("maxtext-gpt-oss-training",))
     table = 201088 * 2880
     full_layers = 12 * 4 * 64 * 64 * n * n
-    assert at(verl, "gpt-oss-20b", n)[1] == 3 * (
-        weights + (12 * 4 * 64 * 64 * 128 * n + full_layers) // 2) + 6 * n * table  # fmt: skip
+    assert (
+        at(verl, "gpt-oss-20b", n)[1]
+        == 3 * (weights + (12 * 4 * 64 * 64 * 128 * n + full_layers) // 2) + 6 * n * table
+    )
     assert at(maxtext, "gpt-oss-20b", n)[1] == 3 * (
         weights + full_layers // 2 + 12 * 2 * 64 * 64 * (2 * n * 128 - 128 * 128) // 1
     )
@@ -161,13 +170,17 @@ def test_a_planted_mistake_changes_the_verdict(formula: Formula) -> None:
 @pytest.mark.parametrize(
     ("id", "model", "old", "new"),
     [
-        ("accelerate-training", "llama3-8b", "n_layers*(d_model//n_heads)*(n_heads + n_kv_heads)",
-         "n_layers*d_model*(d_model//n_heads)*(n_heads + n_kv_heads)"),
+        (
+            "accelerate-training",
+            "llama3-8b",
+            "n_layers*(d_model//n_heads)*(n_heads + n_kv_heads)",
+            "n_layers*d_model*(d_model//n_heads)*(n_heads + n_kv_heads)",
+        ),
         ("eleuther-cookbook-kv-cache", "gpt2", "bytes_per_value*", "2*bytes_per_value*"),
         ("litgpt-training", "llama-7b", "8*batch_size", "0*batch_size"),
         ("levanter-gemma-forward", "gemma-2b", "2*d_model*ffn_width", "3*d_model*ffn_width"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_that_is_mended_is_no_more(id: str, model: str, old: str, new: str) -> None:
     (formula,) = chosen((id,))
     assert judged(formula, SPECS[model], model).verdict == WRONG
@@ -180,15 +193,24 @@ def test_a_mistake_that_is_mended_is_no_more(id: str, model: str, old: str, new:
     ("id", "model", "old", "new", "condition"),
     [
         # a number where a size belongs holds at this model alone
-        ("open-instruct-kv-cache", "llama-7b", "n_kv_heads*head_dim", "n_kv_heads*128",
-         "head_dim = 128"),
+        (
+            "open-instruct-kv-cache",
+            "llama-7b",
+            "n_kv_heads*head_dim",
+            "n_kv_heads*128",
+            "head_dim = 128",
+        ),
         ("nemo-rl-qwen3-training", "qwen3-235b-a22b", "18*", "18*", None),
-        ("vllm-kv-cache", "llama-7b", "(head_dim + head_dim)", "(d_model/n_heads + head_dim)",
-         "n_heads·head_dim = d_model"),
-        ("megatron-lm-training", "llama-7b", "2*n_kv_heads", "2*n_heads",
-         "n_heads = n_kv_heads"),
+        (
+            "vllm-kv-cache",
+            "llama-7b",
+            "(head_dim + head_dim)",
+            "(d_model/n_heads + head_dim)",
+            "n_heads·head_dim = d_model",
+        ),
+        ("megatron-lm-training", "llama-7b", "2*n_kv_heads", "2*n_heads", "n_heads = n_kv_heads"),
     ],
-)  # fmt: skip
+)
 def test_equal_for_all_sizes_is_not_equal_here(
     id: str, model: str, old: str, new: str, condition: str | None
 ) -> None:

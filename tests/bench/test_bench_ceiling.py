@@ -21,8 +21,9 @@ CACHE = 4096
 
 
 def test_the_ceiling_is_measured() -> None:
-    roof = measure_ceiling(CPU, "fp32", CACHE, shapes=((64, 64, 64), (2, 2, 2)), copy_bytes=2**22,
-                           rounds=3)  # fmt: skip
+    roof = measure_ceiling(
+        CPU, "fp32", CACHE, shapes=((64, 64, 64), (2, 2, 2)), copy_bytes=2**22, rounds=3
+    )
     assert roof.shape == (64, 64, 64)
     assert 1e7 < roof.flops_per_s < 1e15 and 1e7 < roof.bytes_per_s < 1e13
     assert roof.read_bytes_per_s is not None and 1e7 < roof.read_bytes_per_s < 1e13

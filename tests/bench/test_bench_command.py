@@ -84,8 +84,19 @@ def test_a_wrong_variant_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ffn.F, "silu", torch.sigmoid)
-    out, _ = bench(capsys, "ffn", "--model", "textbook-block", "--tokens", "3", *QUICK,
-                   "--variant", "swiglu-joined", "gelu", code=1)  # fmt: skip
+    out, _ = bench(
+        capsys,
+        "ffn",
+        "--model",
+        "textbook-block",
+        "--tokens",
+        "3",
+        *QUICK,
+        "--variant",
+        "swiglu-joined",
+        "gelu",
+        code=1,
+    )
     assert "swiglu-joined  wrong result: relative error" in out
     assert re.search(r"^gelu +hot ", out, re.MULTILINE)
 
@@ -95,9 +106,13 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(out)
     assert [case["model"] for case in data] == ["textbook-block"] * 2 + ["qwen3-0.6b"] * 2
     assert data[2]["sizes"] == {
-        "d_model": 1024, "n_heads": 16, "head_dim": 128,
-        "mha_n_kv_heads": 16, "gqa_n_kv_heads": 8, "mqa_n_kv_heads": 1,
-    }  # fmt: skip
+        "d_model": 1024,
+        "n_heads": 16,
+        "head_dim": 128,
+        "mha_n_kv_heads": 16,
+        "gqa_n_kv_heads": 8,
+        "mqa_n_kv_heads": 1,
+    }
     text, _ = bench(capsys, "moe", "--device", "cpu", "--tokens", "7", "--list")
     assert "deepseek-moe-16b  tokens 7, routing skewed" in text
     assert "variants  dense, loop, batched, grouped" in text
@@ -163,13 +178,28 @@ def test_cuda_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def result(**changes: Any) -> dict[str, Any]:
     """A line of a results file, as `bench --save` writes it."""
     return {
-        "date": "2026-01-02T03:04:05+00:00", "device": "some CPU", "torch": "2.13", "threads": 2,
+        "date": "2026-01-02T03:04:05+00:00",
+        "device": "some CPU",
+        "torch": "2.13",
+        "threads": 2,
         "ceiling": {"dtype": "fp32", "flops_per_s": 1e11, "shape": [2, 3, 5], "bytes_per_s": 1e10},
-        "topic": "ffn", "model": "textbook-block", "sizes": {"d_model": 512},
-        "workload": {"tokens": 16}, "dtype": "fp32", "variant": "gelu", "state": "hot",
-        "launch": "eager", "status": "ok", "median_s": 0.01, "p20_s": 0.009, "p80_s": 0.012,
-        "intensity": 8.0, "tflops_per_s": 0.05, "ratio": 1.0, **changes,
-    }  # fmt: skip
+        "topic": "ffn",
+        "model": "textbook-block",
+        "sizes": {"d_model": 512},
+        "workload": {"tokens": 16},
+        "dtype": "fp32",
+        "variant": "gelu",
+        "state": "hot",
+        "launch": "eager",
+        "status": "ok",
+        "median_s": 0.01,
+        "p20_s": 0.009,
+        "p80_s": 0.012,
+        "intensity": 8.0,
+        "tflops_per_s": 0.05,
+        "ratio": 1.0,
+        **changes,
+    }
 
 
 @pytest.fixture
@@ -196,8 +226,17 @@ def svg_of(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> s
 def test_plot_of_parameters(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     svg = svg_of(capsys, tmp_path / "p.svg", "llama-7b", "mixtral-8x7b")
     # matplotlib draws letters as paths and keeps the text as a comment
-    for text in ("LLaMA-7B", "Mixtral 8x7B", "attention", "moe", "6.74B", "46.7B", "97 %",
-                 "share of the parameters [%]", "parameters [B, powers of 1000]"):  # fmt: skip
+    for text in (
+        "LLaMA-7B",
+        "Mixtral 8x7B",
+        "attention",
+        "moe",
+        "6.74B",
+        "46.7B",
+        "97 %",
+        "share of the parameters [%]",
+        "parameters [B, powers of 1000]",
+    ):
         assert f"<!-- {text}" in svg or f"{text} -->" in svg, text
     again = svg_of(capsys, tmp_path / "q.svg", "llama-7b", "mixtral-8x7b")
     assert again == svg
@@ -211,8 +250,13 @@ def test_plot_of_a_changed_model(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 def test_plot_of_results(capsys: pytest.CaptureFixture[str], tmp_path: Path, saved: str) -> None:
     roof = svg_of(capsys, tmp_path / "r.svg", "--roofline", saved)
-    for text in ("some CPU, 2 threads, fp32, hot caches", "copy 10 GB/s", "ridge 10",
-                 "ffn: swiglu-4d", "qwen3-0.6b"):  # fmt: skip
+    for text in (
+        "some CPU, 2 threads, fp32, hot caches",
+        "copy 10 GB/s",
+        "ridge 10",
+        "ffn: swiglu-4d",
+        "qwen3-0.6b",
+    ):
         assert text in roof
     curves = svg_of(capsys, tmp_path / "c.svg", "--curves", saved)
     for text in ("SwiGLU, 8/3·d", "gate and up in one matrix", "tokens", "d = 512"):
@@ -246,9 +290,12 @@ def test_other_formats(
     ],
 )
 def test_wrong_plots(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...], message: str,
-) -> None:  # fmt: skip
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["plot", *arguments]) == 2
     out, err = capsys.readouterr()
@@ -270,8 +317,21 @@ def test_results_without_what_is_drawn(
 
 
 def test_directions_and_parts_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = bench(capsys, "ffn", "--d-model", "48", "--d-ff", "100", "--tokens", "3", *QUICK,
-                   "--direction", "backward", "--parts", "--equal-time")  # fmt: skip
+    out, _ = bench(
+        capsys,
+        "ffn",
+        "--d-model",
+        "48",
+        "--d-ff",
+        "100",
+        "--tokens",
+        "3",
+        *QUICK,
+        "--direction",
+        "backward",
+        "--parts",
+        "--equal-time",
+    )
     assert "ffn d48-ff100, tokens 3, fp32" in out
     assert "swiglu_own_d_ff 100" in " ".join(out.split())
     assert re.search(r"^swiglu-own-joined +hot fwd\+bwd ", out, re.MULTILINE)

@@ -38,8 +38,14 @@ def cuda() -> torch.device:
 def graph_watch(calls: list[Any], *, flush: Any = None, check: Any = None) -> GraphStopwatch:
     room = CaptureRoom(cuda())
     room.warm_up(calls[0])
-    return GraphStopwatch(calls, flush or (lambda: None), 1e-4, room=room, states=("hot", "cold"),
-                          check=check or (lambda _out: None))  # fmt: skip
+    return GraphStopwatch(
+        calls,
+        flush or (lambda: None),
+        1e-4,
+        room=room,
+        states=("hot", "cold"),
+        check=check or (lambda _out: None),
+    )
 
 
 def read(watch: Any, state: str, bursts: int = 8) -> float:
@@ -145,16 +151,26 @@ def dense(dtype: str) -> list[Case]:
     return [
         ffn.case("tiny", sizes, 64, dtype, extras),
         *(attention.case("tiny", sizes, at, dtype, attention.GPU_WAYS) for at in (prefill, decode)),
-        *(attention_core.case("tiny", sizes, at, dtype, attention.GPU_WAYS)
-          for at in (prefill, decode)),
+        *(
+            attention_core.case("tiny", sizes, at, dtype, attention.GPU_WAYS)
+            for at in (prefill, decode)
+        ),
         norm.case("tiny", sizes, 64, dtype),
-    ]  # fmt: skip
+    ]
 
 
 def others() -> list[Case]:
     sparse = spec(SPARSE, d_model=256, d_ff_expert=128, n_experts=8)
-    latent = spec(LATENT, d_model=256, n_heads=4, q_lora_rank=64, kv_lora_rank=64,
-                  qk_nope_head_dim=32, qk_rope_head_dim=32, v_head_dim=64)  # fmt: skip
+    latent = spec(
+        LATENT,
+        d_model=256,
+        n_heads=4,
+        q_lora_rank=64,
+        kv_lora_rank=64,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=32,
+        v_head_dim=64,
+    )
     prefill = Positions(batch_size=2, seq_len=64, kv_len=64)
     decode = Positions(batch_size=2, seq_len=1, kv_len=96)
     return [

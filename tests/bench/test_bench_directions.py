@@ -48,8 +48,9 @@ def test_gradients_and_parts_are_the_reference(dtype: str) -> None:
     for variant in built.variants:
         for inputs in variant.inputs or built.inputs:
             rows = list(range(11))
-            error = error_of(variant.module, inputs, rows, variant.reference(inputs, rows),
-                             variant.pick)  # fmt: skip
+            error = error_of(
+                variant.module, inputs, rows, variant.reference(inputs, rows), variant.pick
+            )
             assert 0 < error < TOLERANCE[dtype], variant.key
 
 
@@ -92,8 +93,10 @@ def test_a_wrong_gradient_of_a_weight_is_caught() -> None:
 
     def build(device: torch.device, n_sets: int) -> Built:
         built = case.build(device, n_sets)
-        changed = [replace(v, module=ForgetsTheGate(v.module)) if v.name == "swiglu" else v
-                   for v in built.variants]  # fmt: skip
+        changed = [
+            replace(v, module=ForgetsTheGate(v.module)) if v.name == "swiglu" else v
+            for v in built.variants
+        ]
         return replace(built, variants=changed)
 
     rows = run_case(replace(case, build=build), PLAN, ROOF, 4096)
@@ -130,9 +133,15 @@ def test_the_backward_alone_is_both_less_the_forward() -> None:
 
 
 def made(variant: Variant, direction: str, seconds: list[float], known: Any = None) -> Measured:
-    return Measured(variant=replace(variant, direction=direction), direction=direction,
-                    launch="graph", work=variant.work, rounds={"hot": [[s] for s in seconds]},
-                    known=known or {}, windows=[])  # fmt: skip
+    return Measured(
+        variant=replace(variant, direction=direction),
+        direction=direction,
+        launch="graph",
+        work=variant.work,
+        rounds={"hot": [[s] for s in seconds]},
+        known=known or {},
+        windows=[],
+    )
 
 
 def blank(**values: Any) -> Row:
@@ -146,8 +155,10 @@ def test_a_backward_is_taken_round_by_round() -> None:
     gelu = variants(ffn.PLAIN)[0]
     case = case_of(ffn.PLAIN)
     # both drift together: 2, 4, 6 at every round for the backward, whatever the forward took
-    some = [made(gelu, "forward", [1.0, 3.0, 2.0]),
-            made(gelu, "forward+backward", [3.0, 5.0, 4.0], KNOWN)]  # fmt: skip
+    some = [
+        made(gelu, "forward", [1.0, 3.0, 2.0]),
+        made(gelu, "forward+backward", [3.0, 5.0, 4.0], KNOWN),
+    ]
     rows = list(rows_of_case(some, case, None, blank, ("hot",), None, None))
     (alone,) = [row for row in rows if row.direction == "backward"]
     assert (alone.median_s, alone.p20_s, alone.p80_s, alone.rounds) == (2.0, 2.0, 2.0, 3)
@@ -161,8 +172,14 @@ def test_parts_by_hand() -> None:
     work = product_work(3, 13, 70, value_bytes=4)
     assert (work.matmul_flops, work.moved_bytes) == (5460, 4 * (910 + 39 + 210))
     names = [v.name for v in variants(ffn.Extras(parts=True)) if v.part]
-    assert names[:6] == ["gelu:up", "gelu:activation", "gelu:down", "swiglu:gate_up",
-                         "swiglu:activation", "swiglu:down"]  # fmt: skip
+    assert names[:6] == [
+        "gelu:up",
+        "gelu:activation",
+        "gelu:down",
+        "swiglu:gate_up",
+        "swiglu:activation",
+        "swiglu:down",
+    ]
     found = {v.name: v.work for v in variants(ffn.Extras(parts=True))}
     # the products of the parts are those of the whole
     parts = found["swiglu:gate_up"].matmul_flops + found["swiglu:down"].matmul_flops
@@ -190,9 +207,11 @@ def test_the_width_of_equal_time() -> None:
     other = replace(swiglu, name="swiglu@70", d_ff=70)
     # time is a second for each unit of width, GELU takes 42 to 47 as the device drifts
     drift = [1.0, 1.02, 1.04, 1.06, 1.08, 1.1]
-    some = [made(gelu, "forward", [42 * x for x in drift]),
-            made(swiglu, "forward", [35 * x for x in drift]),
-            made(other, "forward", [70 * x for x in drift])]  # fmt: skip
+    some = [
+        made(gelu, "forward", [42 * x for x in drift]),
+        made(swiglu, "forward", [35 * x for x in drift]),
+        made(other, "forward", [70 * x for x in drift]),
+    ]
     rows = list(rows_of_case(some, case_of(ffn.PLAIN), None, blank, ("hot",), None, None))
     found = {row.variant: row.equal_time_d_ff for row in rows}
     assert found["swiglu"] == pytest.approx(42.0) and found["gelu"] is None
@@ -242,8 +261,16 @@ def test_angles_at_a_long_context_are_those_of_float32() -> None:
 
 def test_mla_at_a_long_context_is_right_in_float32() -> None:
     """A sum over 131,072 keys costs some digits of float32; how many depends on the processor."""
-    sizes = {**LATENT, "d_model": 64, "n_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 32,
-             "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}  # fmt: skip
+    sizes = {
+        **LATENT,
+        "d_model": 64,
+        "n_heads": 2,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 16,
+    }
     torch.manual_seed(0)
     at = Positions(batch_size=1, seq_len=1, kv_len=131072)
     built = mla.case("tiny", spec(sizes), at, "fp32").build(CPU, 1)

@@ -72,9 +72,20 @@ def test_the_steps_for_a_device_fit_into_their_time() -> None:
     steps = module.steps()
     names = [step.name for step in steps]
     assert names[:2] == ["tests", "calibrate"] and names[-2:] == ["modules", "figures"]
-    assert {"ffn-llama-7b", "ffn-llama3-8b", "ffn-qwen3-32b", "ffn-deepseek-v3", "ffn-again",
-            "ffn-fp16", "ffn-tf32", "ffn-fp32", "attention", "mla", "moe",
-            "norm"} <= set(names)  # fmt: skip
+    assert {
+        "ffn-llama-7b",
+        "ffn-llama3-8b",
+        "ffn-qwen3-32b",
+        "ffn-deepseek-v3",
+        "ffn-again",
+        "ffn-fp16",
+        "ffn-tf32",
+        "ffn-fp32",
+        "attention",
+        "mla",
+        "moe",
+        "norm",
+    } <= set(names)
     assert module.BUDGET < module.LIMIT <= 480
     for step in steps:
         if step.is_bench:

@@ -28,12 +28,23 @@ def row(tokens: int, **changes: Any) -> dict[str, Any]:
     flops = WEIGHTS * tokens  # 2 FLOPs per weight and token, 2 bytes per weight
     seconds = max(flops / FLOPS, WEIGHTS / BYTES)
     return {
-        "topic": "ffn", "model": "llama-7b", "dtype": "bf16", "status": "ok", "state": "hot",
-        "launch": "graph", "direction": "forward", "variant": "swiglu", "date": "1",
-        "workload": {"tokens": tokens}, "median_s": seconds, "needed_flops": flops,
-        "moved_bytes": WEIGHTS, "ceiling_share": flops / seconds / FLOPS,
-        "ceiling": {"flops_per_s": FLOPS, "bytes_per_s": BYTES}, **changes,
-    }  # fmt: skip
+        "topic": "ffn",
+        "model": "llama-7b",
+        "dtype": "bf16",
+        "status": "ok",
+        "state": "hot",
+        "launch": "graph",
+        "direction": "forward",
+        "variant": "swiglu",
+        "date": "1",
+        "workload": {"tokens": tokens},
+        "median_s": seconds,
+        "needed_flops": flops,
+        "moved_bytes": WEIGHTS,
+        "ceiling_share": flops / seconds / FLOPS,
+        "ceiling": {"flops_per_s": FLOPS, "bytes_per_s": BYTES},
+        **changes,
+    }
 
 
 def test_the_turning_point_of_a_roofline_is_where_it_is_predicted(figures: Any) -> None:
@@ -54,10 +65,14 @@ def test_every_figure_is_said_or_missing(figures: Any) -> None:
         "the same command twice: missing",
     ]
     ratio = {"ratio": 1.0123, "ratio_low": 1.01, "ratio_high": 1.0149, "ceiling_share": 0.921}
-    rows = [row(1), row(4096, **ratio), row(16384),
-            row(4096, **ratio, date="2", median_s=1.005 * row(4096)["median_s"]),
-            row(4096, variant="swiglu-4d", ceiling_share=0.99),
-            row(4096, launch="eager", ceiling_share=0.99)]  # fmt: skip
+    rows = [
+        row(1),
+        row(4096, **ratio),
+        row(16384),
+        row(4096, **ratio, date="2", median_s=1.005 * row(4096)["median_s"]),
+        row(4096, variant="swiglu-4d", ceiling_share=0.99),
+        row(4096, launch="eager", ceiling_share=0.99),
+    ]
     said = figures.sentences(rows)
     assert said == [
         "llama-7b, 4,096 tokens, bf16: swiglu reaches 92.1 % of the best product of its run, at "

@@ -34,12 +34,25 @@ def no_check(_out: Any) -> None:
 
 
 def watch(
-    gpu: VirtualGpu, seconds: float, sets: int, *, check: Any = no_check, working: int = 0,
-    room: CaptureRoom | None = None, states: Sequence[str] = ("hot", "cold"), waits: bool = False,
-) -> GraphStopwatch:  # fmt: skip
+    gpu: VirtualGpu,
+    seconds: float,
+    sets: int,
+    *,
+    check: Any = no_check,
+    working: int = 0,
+    room: CaptureRoom | None = None,
+    states: Sequence[str] = ("hot", "cold"),
+    waits: bool = False,
+) -> GraphStopwatch:
     calls = [gpu.kernel(f"k{i}", seconds, working=working) for i in range(sets)]
-    return GraphStopwatch(calls, gpu.kernel("flush", FLUSH), 1e-3, room=room or CaptureRoom(DEVICE),
-                          states=states, check=check)  # fmt: skip
+    return GraphStopwatch(
+        calls,
+        gpu.kernel("flush", FLUSH),
+        1e-3,
+        room=room or CaptureRoom(DEVICE),
+        states=states,
+        check=check,
+    )
 
 
 def read(one: Any, state: str) -> float:

@@ -47,9 +47,12 @@ class OnGpu(nn.Module):
         if (fails := self.how.get("fails")) is not None and self.calls > fails[0]:
             raise fails[1]
         launch = self.gpu.kernel(
-            self.name, 50 * MICRO, gives=lambda: self.inner(*inputs),
-            working=self.how.get("working", 0), waits=self.how.get("waits", False),
-        )  # fmt: skip
+            self.name,
+            50 * MICRO,
+            gives=lambda: self.inner(*inputs),
+            working=self.how.get("working", 0),
+            waits=self.how.get("waits", False),
+        )
         return launch()
 
 
@@ -187,8 +190,9 @@ def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
 
     def build(device: torch.device, n_sets: int) -> Built:
         built = case.build(CPU, n_sets)
-        variants = [replace(v, module=Fades(v.module)) if v.name == "swiglu" else v
-                    for v in built.variants]  # fmt: skip
+        variants = [
+            replace(v, module=Fades(v.module)) if v.name == "swiglu" else v for v in built.variants
+        ]
         return replace(built, variants=variants)
 
     plan = replace(PLAN, launches=("graph",), only=("gelu", "swiglu"))

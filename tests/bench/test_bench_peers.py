@@ -74,9 +74,14 @@ def language(ids: list[int]) -> SimpleNamespace:
         pointer.flat[pointer.at[mask]] = values[mask].to(pointer.flat.dtype)
 
     return SimpleNamespace(
-        program_id=lambda axis: torch.tensor(ids[axis]), arange=torch.arange, load=load,
-        store=store, int64=torch.int64, float32=torch.float32, sigmoid=torch.sigmoid,
-    )  # fmt: skip
+        program_id=lambda axis: torch.tensor(ids[axis]),
+        arange=torch.arange,
+        load=load,
+        store=store,
+        int64=torch.int64,
+        float32=torch.float32,
+        sigmoid=torch.sigmoid,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -129,8 +134,9 @@ def flash_attn_func(
 ) -> tuple[Tensor, None]:
     """As FlashAttention-3 has it: [B, S, H, K], and the logarithms beside the result."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale,
-                                       enable_gqa=True)  # fmt: skip
+    y = F.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True
+    )
     return y.transpose(1, 2), None
 
 
@@ -149,15 +155,26 @@ def test_flash_attention_3(monkeypatch: pytest.MonkeyPatch, at: Positions) -> No
     assert rows["gqa-sdpa"].counted_on is None
 
 
-@pytest.mark.parametrize("at", [ONE, Positions(batch_size=1, seq_len=1, kv_len=7), PREFILL],
-                         ids=["prefill", "decode", "two sequences"])  # fmt: skip
+@pytest.mark.parametrize(
+    "at",
+    [ONE, Positions(batch_size=1, seq_len=1, kv_len=7), PREFILL],
+    ids=["prefill", "decode", "two sequences"],
+)
 def test_flashinfer(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
-    def prefill(q_SHK: Tensor, k_GTK: Tensor, v_GTK: Tensor, *, causal: bool, kv_layout: str,
-                sm_scale: float) -> Tensor:  # fmt: skip
+    def prefill(
+        q_SHK: Tensor,
+        k_GTK: Tensor,
+        v_GTK: Tensor,
+        *,
+        causal: bool,
+        kv_layout: str,
+        sm_scale: float,
+    ) -> Tensor:
         assert kv_layout == "HND"
         q, k, v = (t[None] for t in (q_SHK.transpose(0, 1), k_GTK, v_GTK))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale,
-                                           enable_gqa=True)  # fmt: skip
+        y = F.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=True
+        )
         return y[0].transpose(0, 1)
 
     def decode(q_HK: Tensor, k: Tensor, v: Tensor, *, kv_layout: str, sm_scale: float) -> Tensor:
@@ -173,23 +190,39 @@ def test_flashinfer(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
         assert row.status == "ok", row.reason
     else:
         assert (row.status, row.reason) == (
-            "not available", "flashinfer's single-sequence kernels take one sequence only"
-        )  # fmt: skip
+            "not available",
+            "flashinfer's single-sequence kernels take one sequence only",
+        )
 
 
 def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_kvcache(
-        q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, value: int, plan: Any,
-        splits: Any, softmax_scale: float, causal: bool,
-    ) -> tuple[Tensor, None]:  # fmt: skip
+        q: Tensor,
+        cache: Tensor,
+        table: Tensor,
+        lengths: Tensor,
+        value: int,
+        plan: Any,
+        splits: Any,
+        softmax_scale: float,
+        causal: bool,
+    ) -> tuple[Tensor, None]:
         k = torch.stack([cache[pages].flatten(0, 1) for pages in table]).transpose(1, 2)
-        y = F.scaled_dot_product_attention(q.transpose(1, 2), k, k[..., :value], is_causal=causal,
-                                           scale=softmax_scale, enable_gqa=True)  # fmt: skip
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k,
+            k[..., :value],
+            is_causal=causal,
+            scale=softmax_scale,
+            enable_gqa=True,
+        )
         return y.transpose(1, 2), None
 
     module = ModuleType("flash_mla")
-    vars(module).update(get_mla_metadata=lambda lengths, rows, heads: (None, None),
-                        flash_mla_with_kvcache=with_kvcache)  # fmt: skip
+    vars(module).update(
+        get_mla_metadata=lambda lengths, rows, heads: (None, None),
+        flash_mla_with_kvcache=with_kvcache,
+    )
     monkeypatch.setitem(sys.modules, "flash_mla", module)
     monkeypatch.setattr(peers, "find_spec", lambda name: object())
     monkeypatch.setattr(peer_cores, "LATENT", (7, 2))

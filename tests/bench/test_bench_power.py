@@ -57,13 +57,16 @@ def test_nvml_is_asked_by_the_uuid_of_the_device(
     asked: list[str] = []
     nvml = ModuleType("pynvml")
     vars(nvml).update(
-        NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0, nvmlInit=lambda: None,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
         nvmlDeviceGetHandleByUUID=lambda uuid: asked.append(uuid) or "handle",
         nvmlDeviceGetClockInfo=lambda handle, kind: {1: 1700, 2: 3201}[kind],
         nvmlDeviceGetPowerUsage=lambda handle: 650_000,
         nvmlDeviceGetTemperature=lambda handle, sensor: 55,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x44,
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monitor = monitor_of(DEVICE)
     assert monitor is not None and asked == ["GPU-a-b"]

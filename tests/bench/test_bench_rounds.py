@@ -36,11 +36,18 @@ NOW = [0.0]
 
 
 def turns(
-    found: list[Entrant], *, rounds: int = 100, seconds: float = 1000.0, precision: float = -1.0,
-    warm: float = 0.0, states: tuple[str, ...] = ("hot",), ours: bool = False,
-) -> int:  # fmt: skip
-    until = Until(rounds=rounds, seconds=seconds, precision=precision, states=states,
-                  warm_up_seconds=warm)  # fmt: skip
+    found: list[Entrant],
+    *,
+    rounds: int = 100,
+    seconds: float = 1000.0,
+    precision: float = -1.0,
+    warm: float = 0.0,
+    states: tuple[str, ...] = ("hot",),
+    ours: bool = False,
+) -> int:
+    until = Until(
+        rounds=rounds, seconds=seconds, precision=precision, states=states, warm_up_seconds=warm
+    )
     return take_turns(found, until, seed=1, is_ours=lambda *_: ours, clock=lambda: NOW[0])
 
 

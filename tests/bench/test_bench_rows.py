@@ -24,8 +24,16 @@ ROOF = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9)
 
 
 def timing(seconds: float) -> Timing:
-    return Timing(median_s=seconds, p20_s=seconds, p80_s=seconds, samples=6, apart=0.0, rounds=6,
-                  low_s=None, high_s=None)  # fmt: skip
+    return Timing(
+        median_s=seconds,
+        p20_s=seconds,
+        p80_s=seconds,
+        samples=6,
+        apart=0.0,
+        rounds=6,
+        low_s=None,
+        high_s=None,
+    )
 
 
 def test_quantiles_by_hand() -> None:
@@ -61,15 +69,22 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
 def test_rounds() -> None:
     found = timing_of([[1.0, 2.0, 3.0], [4.0, 2.0, 3.0]])
     # medians 2 and 3; of 1 2 2 3 3 4 the middle is 2.5, p20 is 2 and p80 is 3
-    assert found == Timing(median_s=2.5, p20_s=2.0, p80_s=3.0, samples=6, apart=0.5, rounds=2,
-                           low_s=None, high_s=None)  # fmt: skip
+    assert found == Timing(
+        median_s=2.5, p20_s=2.0, p80_s=3.0, samples=6, apart=0.5, rounds=2, low_s=None, high_s=None
+    )
     six = timing_of([[x] for x in (5.0, 1.0, 3.0, 2.0, 4.0, 6.0)])
     assert (six.low_s, six.high_s) == (1.0, 6.0)
 
 
 def test_rates_by_hand() -> None:
-    work = Work(matmul_flops=100, needed_flops=60, weight_bytes=5, input_bytes=3, output_bytes=2,
-                cache_bytes=2)  # fmt: skip
+    work = Work(
+        matmul_flops=100,
+        needed_flops=60,
+        weight_bytes=5,
+        input_bytes=3,
+        output_bytes=2,
+        cache_bytes=2,
+    )
     found = rates(work, timing(1e-8), ROOF)
     # 60 FLOPs in 10 ns are 6 GFLOP/s, half of the roof; 12 bytes are 1.2 GB/s, two fifths
     assert found["tflops_per_s"] == pytest.approx(0.006)
@@ -84,8 +99,9 @@ def test_rates_by_hand() -> None:
 
 def test_the_roof_of_what_only_reads_is_the_reading() -> None:
     work = Work(matmul_flops=0, needed_flops=0, weight_bytes=12, input_bytes=0, output_bytes=0)
-    reads = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9,
-                    read_bytes_per_s=4e9)  # fmt: skip
+    reads = Ceiling(
+        dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9, read_bytes_per_s=4e9
+    )
     # 12 bytes at 4 GB/s are 3 ns; at the copy's 3 GB/s they would be 4, more than it took
     assert rates(work, timing(3e-9), reads)["roof_share"] == pytest.approx(1.0)
 
@@ -93,8 +109,11 @@ def test_the_roof_of_what_only_reads_is_the_reading() -> None:
 def test_bounds_on_both_sides_of_the_ridge() -> None:
     assert ROOF.ridge == 4.0
     assert [bound(x, ROOF) for x in (0.0, 3.99, 4.0, 4.01)] == [
-        "memory", "memory", "compute", "compute"
-    ]  # fmt: skip
+        "memory",
+        "memory",
+        "compute",
+        "compute",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +141,9 @@ def test_noise(mine: list[float], other: list[float], ratio: float, noise: bool)
 
 def test_cpu_stopwatch_calls_what_it_times() -> None:
     done: list[str] = []
-    watch = CpuStopwatch([lambda: done.append("a"), lambda: done.append("b")],
-                         lambda: done.append("flush"), 4e-4)  # fmt: skip
+    watch = CpuStopwatch(
+        [lambda: done.append("a"), lambda: done.append("b")], lambda: done.append("flush"), 4e-4
+    )
     # twice 0.4 ms are 0.8: two passes make a millisecond
     assert (watch.passes, watch.calls_per_sample) == (2, 4)
     with watch.turn():
@@ -171,9 +191,22 @@ def test_input_sets() -> None:
     assert input_sets(torch.device("cuda"), 2**30, 50_000_000) == 3
 
 
-ROW = Row(topic="ffn", model="tiny", sizes={"d_model": 13}, workload={"tokens": 3}, dtype="fp32",
-          variant="gelu", state="hot", launch="eager", median_s=0.25, p20_s=0.2, p80_s=0.3,
-          intensity=5.0, tflops_per_s=0.006, ratio=1.0)  # fmt: skip
+ROW = Row(
+    topic="ffn",
+    model="tiny",
+    sizes={"d_model": 13},
+    workload={"tokens": 3},
+    dtype="fp32",
+    variant="gelu",
+    state="hot",
+    launch="eager",
+    median_s=0.25,
+    p20_s=0.2,
+    p80_s=0.3,
+    intensity=5.0,
+    tflops_per_s=0.006,
+    ratio=1.0,
+)
 WHERE: dict[str, Any] = {"format": 2, "device": "a device", "torch": "2.0", "threads": 1}
 
 
@@ -188,9 +221,14 @@ def test_results_round_trip_and_append(tmp_path: Path) -> None:
     read = results.read(str(file))
     assert [Row.from_dict(line) for line in read] == [ROW] * 3
     assert read[0]["ceiling"] == {
-        "dtype": "fp32", "flops_per_s": 12e9, "shape": [2, 3, 5], "bytes_per_s": 3e9,
-        "read_bytes_per_s": None, "blas_library": None, "drift": None,
-    }  # fmt: skip
+        "dtype": "fp32",
+        "flops_per_s": 12e9,
+        "shape": [2, 3, 5],
+        "bytes_per_s": 3e9,
+        "read_bytes_per_s": None,
+        "blas_library": None,
+        "drift": None,
+    }
     assert (read[2]["device"], read[2]["date"]) == ("a device", "2026-01-02T03:04:05+00:00")
 
 
@@ -205,10 +243,16 @@ def test_the_last_measurement_of_a_point_counts() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"median_s": "fast"}, {"ceiling": {}}, {"workload": []}, {"device": 3}, {"status": None},
-     {"ceiling": {"flops_per_s": 0, "bytes_per_s": 1, "shape": [1, 1, 1]}},
-     {"workload": {}}],
-)  # fmt: skip
+    [
+        {"median_s": "fast"},
+        {"ceiling": {}},
+        {"workload": []},
+        {"device": 3},
+        {"status": None},
+        {"ceiling": {"flops_per_s": 0, "bytes_per_s": 1, "shape": [1, 1, 1]}},
+        {"workload": {}},
+    ],
+)
 def test_a_line_that_is_no_result(tmp_path: Path, change: dict[str, Any]) -> None:
     file = tmp_path / "r.jsonl"
     good = results.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]

@@ -86,8 +86,9 @@ def test_a_wrong_variant_is_caught() -> None:
 
     def build(device: torch.device, n_sets: int) -> Built:
         built = case.build(device, n_sets)
-        variants = [replace(v, module=Wrong(v.module)) if v.name == "swiglu" else v
-                    for v in built.variants]  # fmt: skip
+        variants = [
+            replace(v, module=Wrong(v.module)) if v.name == "swiglu" else v for v in built.variants
+        ]
         return replace(built, variants=variants)
 
     rows = run_case(replace(case, build=build), PLAN, ROOF, CACHE)
@@ -105,8 +106,10 @@ def test_a_wrong_formula_is_caught() -> None:
     work = ffn.case("tiny", spec(DENSE), 3, "fp32").build(CPU, 1).variants[2].work
     # 6 · 3 · 13 · 35 = 8190
     assert work.matmul_flops == 8190
-    values = {name: getattr(work, name) for name in
-              ("needed_flops", "weight_bytes", "input_bytes", "output_bytes")}  # fmt: skip
+    values = {
+        name: getattr(work, name)
+        for name in ("needed_flops", "weight_bytes", "input_bytes", "output_bytes")
+    }
     rows = run_case(changed(work=type(work)(**values, matmul_flops=8191)), PLAN, ROOF, CACHE)
     assert statuses(rows)["swiglu"] == "wrong count"
     (row,) = (row for row in rows if row.variant == "swiglu")
@@ -130,11 +133,14 @@ def test_a_wrong_count_of_the_mask_is_caught() -> None:
     ("error", "status", "reason"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried"), "does not fit", "out of memory"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
-         "does not fit", "out of memory"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+            "does not fit",
+            "out of memory",
+        ),
         (RuntimeError("no kernel for this\nand a trace"), "not available", "no kernel for this"),
     ],
-)  # fmt: skip
+)
 def test_a_variant_that_cannot_run_is_a_row(error: Exception, status: str, reason: str) -> None:
     class Fails(nn.Module):
         def forward(self, _x: Tensor) -> Tensor:
@@ -204,8 +210,9 @@ def test_only_some_variants() -> None:
     plan = replace(PLAN, only=("swiglu", "swiglu-4d"), states=("cold",))
     rows = run_case(tiny_cases("fp32")[0], plan, ROOF, CACHE)
     assert [(row.variant, row.state, row.ratio) for row in rows] == [
-        ("swiglu", "cold", None), ("swiglu-4d", "cold", None)
-    ]  # fmt: skip
+        ("swiglu", "cold", None),
+        ("swiglu-4d", "cold", None),
+    ]
 
 
 def given_roof() -> Roofs:
@@ -238,8 +245,10 @@ def test_an_error_while_timing_is_a_row() -> None:
 
     def build(device: torch.device, n_sets: int) -> Built:
         built = case.build(device, n_sets)
-        variants = [replace(v, module=FailsLater(v.module)) if v.name == "swiglu" else v
-                    for v in built.variants]  # fmt: skip
+        variants = [
+            replace(v, module=FailsLater(v.module)) if v.name == "swiglu" else v
+            for v in built.variants
+        ]
         return replace(built, variants=variants)
 
     rows = run_case(replace(case, build=build), PLAN, ROOF, CACHE)
@@ -250,8 +259,17 @@ def test_an_error_while_timing_is_a_row() -> None:
 
 
 def row_of(status: str, **changes: Any) -> Row:
-    return Row(topic="ffn", model="m", sizes={}, workload={"tokens": 1, **changes}, dtype="fp32",
-               variant="gelu", state="-", launch="-", status=status)  # fmt: skip
+    return Row(
+        topic="ffn",
+        model="m",
+        sizes={},
+        workload={"tokens": 1, **changes},
+        dtype="fp32",
+        variant="gelu",
+        state="-",
+        launch="-",
+        status=status,
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +284,7 @@ def row_of(status: str, **changes: Any) -> Row:
         ([row_of("ok"), row_of("does not fit", tokens=2), row_of("no time", tokens=3)], False),
         ([row_of("does not fit"), row_of("no time", tokens=3)], True),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_measured_nothing_is_no_success(rows: list[Row], unmeasured: bool) -> None:
     assert run.Report(environment={}, ceilings={}, rows=rows).unmeasured == unmeasured
 
@@ -275,8 +293,15 @@ def test_what_does_not_fit_into_the_budget_is_not_tried() -> None:
     now = [0.0]
     report = run.Report(environment={}, ceilings={})
     cases = [tiny_cases("fp32")[0], tiny_cases("fp32")[-1]]
-    for _ in run.run_cases(cases, PLAN, report=report, roofs=given_roof(), budget=10.0,
-                           seconds=[8.0, 3.0], clock=lambda: now[0]):  # fmt: skip
+    for _ in run.run_cases(
+        cases,
+        PLAN,
+        report=report,
+        roofs=given_roof(),
+        budget=10.0,
+        seconds=[8.0, 3.0],
+        clock=lambda: now[0],
+    ):
         now[0] += 8.0
     assert {row.status for row in report.rows if row.topic == "norm"} == {"no time"}
     assert report.rows[-1].reason == "about 3 s; of --budget 10 s 2 are left"

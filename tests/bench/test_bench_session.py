@@ -24,8 +24,9 @@ from metacount.views.benchmarks.compare import compare_text
 from metacount.views.pictures import benchmarks as plot_bench
 from metacount.views.pictures import ffn as plot_ffn
 
-ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(512, 2048, 2048), bytes_per_s=1e10,
-               read_bytes_per_s=2e10)  # fmt: skip
+ROOF = Ceiling(
+    dtype="fp32", flops_per_s=1e11, shape=(512, 2048, 2048), bytes_per_s=1e10, read_bytes_per_s=2e10
+)
 QUICK = ("--device", "cpu", "--no-compile", "--rounds", "3", "--seconds", "0", "--state", "hot")
 THREE = ("norm", "--model", "qwen3-0.6b", "--tokens", "1", "3", "5")
 ROOT = Path(__file__).parents[2]
@@ -60,9 +61,12 @@ def terminate() -> None:
 
 @pytest.mark.parametrize(("stop", "code"), [(interrupt, 130), (terminate, 143)])
 def test_a_run_that_is_stopped_has_not_measured_in_vain(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    stop: Any, code: int,
-) -> None:  # fmt: skip
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: Any,
+    code: int,
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
     stopping_at(monkeypatch, 3, stop)
     file = tmp_path / "r.jsonl"
@@ -105,8 +109,14 @@ def test_a_killed_run_has_shown_what_it_had() -> None:
         "run.run_case = stop\n"
         f"main(['bench', *{THREE!r}, *{QUICK!r}, '--no-ceiling'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
     assert done.returncode == -signal.SIGKILL
     assert "norm qwen3-0.6b, tokens 1, fp32" in done.stdout
     assert re.search(r"^metacount: 1 of 3, qwen3-0.6b, tokens 1, fp32, ", done.stderr, re.MULTILINE)
@@ -132,18 +142,44 @@ def test_nothing_measured_is_no_success(
 
 def test_without_a_ceiling(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setattr(ceiling, "measure_ceiling", None)
-    assert main(["bench", "norm", "--model", "qwen3-0.6b", "--tokens", "3", *QUICK, "--no-ceiling",
-                 "--json"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "bench",
+                "norm",
+                "--model",
+                "qwen3-0.6b",
+                "--tokens",
+                "3",
+                *QUICK,
+                "--no-ceiling",
+                "--json",
+            ]
+        )
+        == 0
+    )
     line = json.loads(capsys.readouterr().out)[0]
     assert line["ceiling"] is None and line["roof_share"] is None and line["median_s"] > 0
-    assert main(["bench", "norm", "--model", "qwen3-0.6b", "--tokens", "3", *QUICK,
-                 "--no-ceiling"]) == 0  # fmt: skip
+    assert (
+        main(["bench", "norm", "--model", "qwen3-0.6b", "--tokens", "3", *QUICK, "--no-ceiling"])
+        == 0
+    )
     assert "ceiling fp32" not in capsys.readouterr().out
 
 
 def test_a_plan_needs_no_device(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "ffn", "--device", "cuda", "--model", "llama-7b", "--tokens", "4096",
-             "--dtype", "bf16"]  # fmt: skip
+    words = [
+        "bench",
+        "ffn",
+        "--device",
+        "cuda",
+        "--model",
+        "llama-7b",
+        "--tokens",
+        "4096",
+        "--dtype",
+        "bf16",
+    ]
     assert main([*words, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -163,24 +199,53 @@ def test_a_plan_needs_no_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 def line(**changes: Any) -> dict[str, Any]:
     return {
-        "date": "2026-01-02T03:04:05+00:00", "device": "some GPU", "torch": "2.13", "format": 2,
-        "kind": "cuda", "ceiling": {"dtype": "bf16", "flops_per_s": 7.9e14, "shape": [2, 3, 5],
-                                    "bytes_per_s": 4.321e12},
-        "topic": "ffn", "model": "llama-7b", "sizes": {"d_model": 4096}, "workload": {"tokens": 16},
-        "dtype": "bf16", "variant": "gelu", "state": "hot", "launch": "graph",
-        "direction": "forward", "status": "ok", "median_s": 0.01, "p20_s": 0.009, "p80_s": 0.012,
-        "low_s": 0.0099, "high_s": 0.0101, "intensity": 8.0, "tflops_per_s": 20.0, "ratio": 1.0,
+        "date": "2026-01-02T03:04:05+00:00",
+        "device": "some GPU",
+        "torch": "2.13",
+        "format": 2,
+        "kind": "cuda",
+        "ceiling": {
+            "dtype": "bf16",
+            "flops_per_s": 7.9e14,
+            "shape": [2, 3, 5],
+            "bytes_per_s": 4.321e12,
+        },
+        "topic": "ffn",
+        "model": "llama-7b",
+        "sizes": {"d_model": 4096},
+        "workload": {"tokens": 16},
+        "dtype": "bf16",
+        "variant": "gelu",
+        "state": "hot",
+        "launch": "graph",
+        "direction": "forward",
+        "status": "ok",
+        "median_s": 0.01,
+        "p20_s": 0.009,
+        "p80_s": 0.012,
+        "low_s": 0.0099,
+        "high_s": 0.0101,
+        "intensity": 8.0,
+        "tflops_per_s": 20.0,
+        "ratio": 1.0,
         **changes,
-    }  # fmt: skip
+    }
 
 
 def test_two_runs_side_by_side() -> None:
-    old = [line(), line(variant="swiglu", median_s=0.02, low_s=0.0199, high_s=0.0201),
-           line(variant="swiglu-4d"), line(variant="gone")]  # fmt: skip
-    new = [line(median_s=0.01005, low_s=0.01, high_s=0.0102),
-           line(variant="swiglu", median_s=0.021, low_s=0.0209, high_s=0.0211),
-           line(variant="swiglu-4d", median_s=0.01, low_s=None, high_s=None), line(variant="new"),
-           line(variant="gelu", launch="eager")]  # fmt: skip
+    old = [
+        line(),
+        line(variant="swiglu", median_s=0.02, low_s=0.0199, high_s=0.0201),
+        line(variant="swiglu-4d"),
+        line(variant="gone"),
+    ]
+    new = [
+        line(median_s=0.01005, low_s=0.01, high_s=0.0102),
+        line(variant="swiglu", median_s=0.021, low_s=0.0209, high_s=0.0211),
+        line(variant="swiglu-4d", median_s=0.01, low_s=None, high_s=None),
+        line(variant="new"),
+        line(variant="gelu", launch="eager"),
+    ]
     found = comparison.compare([{**x, "torch": "2.14"} for x in new], old)
     assert [round(pair.change, 4) for pair in found.pairs] == [0.005, 0.05, 0.0]
     assert [pair.apart for pair in found.pairs] == [False, True, None]
@@ -220,8 +285,13 @@ def drawn(picture: Any) -> str:
 
 
 def test_pictures_say_what_they_leave_out() -> None:
-    lines = [line(dtype="fp16"), line(device="other GPU"), line(torch="2.11"),
-             line(other_load="busy"), line()]  # fmt: skip
+    lines = [
+        line(dtype="fp16"),
+        line(device="other GPU"),
+        line(torch="2.11"),
+        line(other_load="busy"),
+        line(),
+    ]
     found = plot_bench.chosen(lines, state="hot", dtype=None)
     assert len(found.points) == 2
     assert "not drawn: dtype fp16" in found.notes
@@ -232,8 +302,9 @@ def test_pictures_say_what_they_leave_out() -> None:
 
 def test_graphs_are_drawn_where_there_are_any() -> None:
     lines = [line(), line(launch="eager"), line(variant="loop", launch="eager")]
-    shown = [(r.variant, r.launch)
-             for r in plot_bench.chosen(lines, state="hot", dtype=None).points]  # fmt: skip
+    shown = [
+        (r.variant, r.launch) for r in plot_bench.chosen(lines, state="hot", dtype=None).points
+    ]
     assert shown == [("gelu", "graph"), ("loop", "eager")]
     eager = plot_bench.chosen(lines, state="hot", dtype=None, launch="eager").points
     assert [row.variant for row in eager] == ["gelu", "loop"]
@@ -266,9 +337,11 @@ def test_what_cannot_be_told_apart_is_refused_and_not_dropped() -> None:
 
 def test_the_curves_of_a_grid_of_a_gpu() -> None:
     tokens = (1, 16, 128, 1024, 4096, 8192, 16384)
-    lines = [line(variant=name, workload={"tokens": n}, ratio_low=0.98, ratio_high=1.02)
-             for name in ("gelu", "swiglu", "swiglu-joined-compiled", "swiglu-liger")
-             for n in tokens]  # fmt: skip
+    lines = [
+        line(variant=name, workload={"tokens": n}, ratio_low=0.98, ratio_high=1.02)
+        for name in ("gelu", "swiglu", "swiglu-joined-compiled", "swiglu-liger")
+        for n in tokens
+    ]
     found = plot_bench.chosen(lines, state="hot", dtype=None)
     svg = drawn(plot_ffn.curves_figure(found))
     shown = re.findall(r"<!-- (\d+K?) -->", svg)

@@ -43,8 +43,9 @@ def test_variants_are_the_reference_to_the_last_digits(case: Case) -> None:
     for variant in built.variants:
         if variant.name == "grouped":
             continue  # torch has no grouped product in float64
-        error = error_of(variant.module, built.inputs[0], rows,
-                         variant.reference(built.inputs[0], rows))  # fmt: skip
+        error = error_of(
+            variant.module, built.inputs[0], rows, variant.reference(built.inputs[0], rows)
+        )
         # the router's weights are float32 by definition
         assert error < (1e-7 if case.topic == "moe" else 1e-13), variant.name
 
@@ -164,8 +165,10 @@ def test_widths() -> None:
 def test_key_heads() -> None:
     assert attention.kv_heads(spec(DENSE)) == {"mha": 6, "gqa": 2, "mqa": 1}
     assert attention.kv_heads(spec(DENSE, n_heads=8, n_kv_heads=8)) == {
-        "mha": 8, "gqa": 2, "mqa": 1
-    }  # fmt: skip
+        "mha": 8,
+        "gqa": 2,
+        "mqa": 1,
+    }
     assert attention.kv_heads(spec(DENSE, n_heads=3, n_kv_heads=1)) == {"mha": 3, "mqa": 1}
 
 

@@ -106,6 +106,12 @@ def test_norm_by_hand(bias: bool, weights: int) -> None:
 
 
 def test_moved_bytes_are_the_sum() -> None:
-    work = Work(matmul_flops=1, needed_flops=46, weight_bytes=2, input_bytes=3, output_bytes=7,
-                cache_bytes=11)  # fmt: skip
+    work = Work(
+        matmul_flops=1,
+        needed_flops=46,
+        weight_bytes=2,
+        input_bytes=3,
+        output_bytes=7,
+        cache_bytes=11,
+    )
     assert (work.moved_bytes, work.intensity) == (23, 2.0)

@@ -47,9 +47,14 @@ class VirtualGpu:
         self.device = max(self.device, self.host) + seconds
 
     def kernel(
-        self, name: str, seconds: float, *, gives: Callable[[], Tensor] | None = None,
-        working: int = 0, waits: bool = False,
-    ) -> Callable[[], Tensor]:  # fmt: skip
+        self,
+        name: str,
+        seconds: float,
+        *,
+        gives: Callable[[], Tensor] | None = None,
+        working: int = 0,
+        waits: bool = False,
+    ) -> Callable[[], Tensor]:
         """A call that launches one kernel; `working` bytes are held by a graph that captured it."""
         make = gives or (lambda: torch.ones(2))
 
@@ -184,22 +189,33 @@ class VirtualGpu:
             gpu.debug_mode = {"default": 0, "warn": 1, "error": 2}.get(mode, mode)
 
         properties = SimpleNamespace(
-            name="NVIDIA H200", L2_cache_size=2**12, total_memory=140 * GIB,
-            multi_processor_count=132, uuid="a-b",
-        )  # fmt: skip
+            name="NVIDIA H200",
+            L2_cache_size=2**12,
+            total_memory=140 * GIB,
+            multi_processor_count=132,
+            uuid="a-b",
+        )
         fakes = {
-            "Event": Event, "Stream": Stream, "CUDAGraph": Graph, "graph": graph, "stream": on,
-            "graph_pool_handle": pool, "set_stream": set_stream, "_sleep": sleep,
+            "Event": Event,
+            "Stream": Stream,
+            "CUDAGraph": Graph,
+            "graph": graph,
+            "stream": on,
+            "graph_pool_handle": pool,
+            "set_stream": set_stream,
+            "_sleep": sleep,
             "current_stream": lambda *_: SimpleNamespace(name=gpu.current, wait_stream=id),
-            "synchronize": gpu._wait, "empty_cache": lambda: gpu.said.append("empty"),
-            "get_sync_debug_mode": lambda: gpu.debug_mode, "set_sync_debug_mode": set_mode,
+            "synchronize": gpu._wait,
+            "empty_cache": lambda: gpu.said.append("empty"),
+            "get_sync_debug_mode": lambda: gpu.debug_mode,
+            "set_sync_debug_mode": set_mode,
             "memory_allocated": lambda *_: gpu.held,
             "max_memory_allocated": lambda *_: gpu.held + 64,
             "reset_peak_memory_stats": lambda *_: None,
             "mem_get_info": lambda *_: (gpu.total_bytes - gpu.held, gpu.total_bytes),
             "get_device_properties": lambda *_: properties,
             "get_device_capability": lambda *_: (9, 0),
-        }  # fmt: skip
+        }
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         real_zeros, real_randn, real_randint = torch.zeros, torch.randn, torch.randint

@@ -53,8 +53,9 @@ def test_one_expert_with_its_probability_teaches_the_router() -> None:
     plain = Plain()
     probs = plain.logits().softmax(-1)
     best = probs.max(-1)
-    y = sum((best.values[n] * plain.output(n, int(best.indices[n]))).square().sum()
-            for n in range(N))  # fmt: skip
+    y = sum(
+        (best.values[n] * plain.output(n, int(best.indices[n]))).square().sum() for n in range(N)
+    )
     assert isinstance(y, Tensor)
     y.backward()
     assert plain.router_ED.grad is not None
@@ -287,10 +288,16 @@ def test_a_causal_mask_lets_nothing_come_from_later() -> None:
         touched = jacobian.abs().amax((1, 3)) > 0  # [output, token]
         assert torch.equal(touched, torch.ones(4, 4).tril().bool() if masked else touched | True)
     told = judge_claim("causal-mask").computation
-    assert "a whole decoder: token 0 changes 0, 1, 2, 3, 4; token 1 changes 1, 2, 3, 4; token 2 " \
-        "changes 2, 3, 4; token 3 changes 3, 4; token 4 changes 4" in told  # fmt: skip
-    assert any(line.startswith("attention without a mask: token 0 changes 0, 1, 2, 3, 4; token 1 "
-                               "changes 0, 1") for line in told)  # fmt: skip
+    assert (
+        "a whole decoder: token 0 changes 0, 1, 2, 3, 4; token 1 changes 1, 2, 3, 4; token 2 "
+        "changes 2, 3, 4; token 3 changes 3, 4; token 4 changes 4" in told
+    )
+    assert any(
+        line.startswith(
+            "attention without a mask: token 0 changes 0, 1, 2, 3, 4; token 1 changes 0, 1"
+        )
+        for line in told
+    )
 
 
 def test_a_feed_forward_takes_each_token_alone() -> None:
@@ -299,8 +306,10 @@ def test_a_feed_forward_takes_each_token_alone() -> None:
     jacobian = torch.autograd.functional.jacobian(lambda x: F.gelu(x @ w1.T) @ w2.T, x_SD)
     assert torch.equal(jacobian.abs().amax((1, 3)) > 0, torch.eye(4).bool())
     told = judge_claim("ffn-position-wise").computation
-    assert "feed-forward: token 0 changes 0; token 1 changes 1; token 2 changes 2; token 3 " \
-        "changes 3; token 4 changes 4" in told  # fmt: skip
+    assert (
+        "feed-forward: token 0 changes 0; token 1 changes 1; token 2 changes 2; token 3 "
+        "changes 3; token 4 changes 4" in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -323,8 +332,11 @@ def test_swiglu_in_place_of_swish_has_a_factor_too_many() -> None:
     assert float((hidden - doubled).abs().max()) > 0.1
     judged = judge_claim("swiglu-inside-twice")
     assert judged.verdict == WRONG
-    off = {line.partition(": off by ")[0]: float(line.partition(": off by ")[2])
-           for line in judged.computation if line.startswith("hidden")}  # fmt: skip
+    off = {
+        line.partition(": off by ")[0]: float(line.partition(": off by ")[2])
+        for line in judged.computation
+        if line.startswith("hidden")
+    }
     assert off["hidden vector against Swish(W1·x) ⊙ W3·x"] < 1e-12
     assert off["hidden vector against SwiGLU(W1·x) ⊙ W3·x"] > 0.1
 
@@ -380,8 +392,9 @@ def test_as_many_experts_get_a_gradient_as_are_chosen() -> None:
         chosen = probs[0].topk(k).indices.tolist()
         y = sum(probs[0, e] * plain.output(0, e) for e in chosen)
         assert isinstance(y, Tensor)
-        grads = torch.autograd.grad(y.square().sum(), plain.experts, retain_graph=True,
-                                    allow_unused=True)  # fmt: skip
+        grads = torch.autograd.grad(
+            y.square().sum(), plain.experts, retain_graph=True, allow_unused=True
+        )
         assert sum(g is not None and bool((g != 0).any()) for g in grads) == k
     lines = judge_claim("k-experts-get-gradient").computation
     for line in lines[1:]:

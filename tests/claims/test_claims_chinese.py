@@ -31,23 +31,99 @@ NAME = re.compile(r"\{(\w+)\}")
 
 # Names, terms and code words that stand in a Chinese text as they are.
 NAMES = {
-    "ALiBi", "AdamW", "BERT", "DeepNorm", "DeepSeek", "FLOPs", "GELU", "GLU", "GPT", "LLaMA",
-    "LayerNorm", "MLA", "Mistral", "Mixtral", "MoE", "QK", "Qwen", "ReLU", "RMSNorm", "RoPE",
-    "Adam", "Bamba", "Codestral", "Jamba", "Kimi", "Korthikanti", "Linear", "LoRA", "Mamba", "Math",
-    "Next", "Norm", "PE", "Playbook", "SGD", "Scale", "SiLU", "Sublayer", "SwiGLU", "Swish",
-    "Transformer", "Ultra",
-}  # fmt: skip
+    "ALiBi",
+    "AdamW",
+    "BERT",
+    "DeepNorm",
+    "DeepSeek",
+    "FLOPs",
+    "GELU",
+    "GLU",
+    "GPT",
+    "LLaMA",
+    "LayerNorm",
+    "MLA",
+    "Mistral",
+    "Mixtral",
+    "MoE",
+    "QK",
+    "Qwen",
+    "ReLU",
+    "RMSNorm",
+    "RoPE",
+    "Adam",
+    "Bamba",
+    "Codestral",
+    "Jamba",
+    "Kimi",
+    "Korthikanti",
+    "Linear",
+    "LoRA",
+    "Mamba",
+    "Math",
+    "Next",
+    "Norm",
+    "PE",
+    "Playbook",
+    "SGD",
+    "Scale",
+    "SiLU",
+    "Sublayer",
+    "SwiGLU",
+    "Swish",
+    "Transformer",
+    "Ultra",
+}
 TERMS = {
-    "softmax", "sigmoid", "logit", "logits", "top", "norm", "pre", "sandwich",
-    "base", "torch", "sin", "cos", "tanh", "erf", "sqrt", "max", "silu", "gelu", "relu", "conj",
-    "pos", "eps", "weight", "bias", "float", "bf", "meta", "floor", "recurrent",
-}  # fmt: skip
+    "softmax",
+    "sigmoid",
+    "logit",
+    "logits",
+    "top",
+    "norm",
+    "pre",
+    "sandwich",
+    "base",
+    "torch",
+    "sin",
+    "cos",
+    "tanh",
+    "erf",
+    "sqrt",
+    "max",
+    "silu",
+    "gelu",
+    "relu",
+    "conj",
+    "pos",
+    "eps",
+    "weight",
+    "bias",
+    "float",
+    "bf",
+    "meta",
+    "floor",
+    "recurrent",
+}
 CODE = {
     *(name for name in FIELDS if "_" in name),
-    "gate_proj", "up_proj", "down_proj", "q_proj", "o_proj", "layer_norm", "gelu_tanh",
-    "False", "ScaledDotProduct", "Router", "alibi", "learned",
-    "sinusoidal", "rope", "none", "rmsnorm",
-}  # fmt: skip
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "q_proj",
+    "o_proj",
+    "layer_norm",
+    "gelu_tanh",
+    "False",
+    "ScaledDotProduct",
+    "Router",
+    "alibi",
+    "learned",
+    "sinusoidal",
+    "rope",
+    "none",
+    "rmsnorm",
+}
 WORD = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*")
 # a letter of a formula, with an index or a power of ten
 SHORT = re.compile(r"[A-Za-z](?:_[a-z]{1,3})?|kv|dw_e|dy|[KMBT]|pos|dL|FFN_e")
@@ -152,8 +228,11 @@ def branches(node: ast.expr) -> Iterator[str]:
 
 
 def trees() -> list[ast.Module]:
-    files = [*(PACKAGE / "claims").rglob("*.py"), PACKAGE / "views" / "claims.py",
-             PACKAGE / "commands" / "claims.py"]  # fmt: skip
+    files = [
+        *(PACKAGE / "claims").rglob("*.py"),
+        PACKAGE / "views" / "claims.py",
+        PACKAGE / "commands" / "claims.py",
+    ]
     return [ast.parse(file.read_text("utf-8")) for file in files]
 
 
@@ -198,8 +277,12 @@ def test_a_text_of_the_table_has_the_same_values(english: str) -> None:
 
 
 def test_texts_inside_texts() -> None:
-    told = say("{known}; {label} is {apart}.", known=say("The exact count is {exact}", exact="7"),
-               label="9", apart=apart(9, 7))  # fmt: skip
+    told = say(
+        "{known}; {label} is {apart}.",
+        known=say("The exact count is {exact}", exact="7"),
+        label="9",
+        apart=apart(9, 7),
+    )
     assert in_language(told, "en") == "The exact count is 7; 9 is 2 too many."
     assert in_language(told, "zh") == "精确值为 7；9 多 2。"
     assert in_language(listed(["a {b}", "c"], "; "), "zh") == "a {b}；c"

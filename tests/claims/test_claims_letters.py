@@ -17,11 +17,35 @@ from metacount.errors import SpecError
 
 # two sets of sizes, no two of which are equal
 PRIMES: list[dict[str, int]] = [
-    {"d": 13, "m": 17, "m_e": 19, "h": 6, "h_kv": 2, "h_d": 5, "E": 7, "k": 3, "N": 11,
-     "V": 101, "d_c": 23, "d_r": 29},
-    {"d": 31, "m": 37, "m_e": 41, "h": 15, "h_kv": 3, "h_d": 7, "E": 43, "k": 4, "N": 2,
-     "V": 47, "d_c": 53, "d_r": 59},
-]  # fmt: skip
+    {
+        "d": 13,
+        "m": 17,
+        "m_e": 19,
+        "h": 6,
+        "h_kv": 2,
+        "h_d": 5,
+        "E": 7,
+        "k": 3,
+        "N": 11,
+        "V": 101,
+        "d_c": 23,
+        "d_r": 29,
+    },
+    {
+        "d": 31,
+        "m": 37,
+        "m_e": 41,
+        "h": 15,
+        "h_kv": 3,
+        "h_d": 7,
+        "E": 43,
+        "k": 4,
+        "N": 2,
+        "V": 47,
+        "d_c": 53,
+        "d_r": 59,
+    },
+]
 
 
 def numel(*shapes: tuple[int, ...]) -> int:
@@ -161,12 +185,16 @@ def test_blocks_and_latents_are_not_said_of_hybrids() -> None:
 @pytest.mark.parametrize(
     ("id", "old", "new", "verdict"),
     [
-        ("qwen3-moe-active-formula", "d_model*n_heads*head_dim", "2*d_model*n_heads*head_dim",
-         RIGHT),
+        (
+            "qwen3-moe-active-formula",
+            "d_model*n_heads*head_dim",
+            "2*d_model*n_heads*head_dim",
+            RIGHT,
+        ),
         ("qwen3-moe-total-formula", " + 2*d_model)", " + 2*head_dim)", RIGHT),
         ("qwen3-dense-formula", "2*head_dim)", "3*head_dim)", WRONG),
     ],
-)  # fmt: skip
+)
 def test_a_corrected_formula_is_right(id: str, old: str, new: str, verdict: str) -> None:
     formula = ALL[id].options["formula"]
     assert old in formula

@@ -22,8 +22,16 @@ SENTENCES = [(id, n) for id, claim in ALL.items() for n in range(len(claim.expla
 
 # Digits in prose that are not put in when it is printed. Each is either part of a name, or a
 # coefficient or an exponent of a formula that a condition of the sentence compares.
-NAMES = ("Qwen3-4B", "Qwen3-0.6B", "LLaMA-7B", "T5 11B", "Mistral 7B", "DeepSeek-V3", "float32",
-         "Qwen3-Next")  # fmt: skip
+NAMES = (
+    "Qwen3-4B",
+    "Qwen3-0.6B",
+    "LLaMA-7B",
+    "T5 11B",
+    "Mistral 7B",
+    "DeepSeek-V3",
+    "float32",
+    "Qwen3-Next",
+)
 FORMULAS = {
     "8·d²": "8*d_model**2",
     "4·d²": "4*d_model**2",
@@ -80,16 +88,31 @@ def test_typed_numbers_are_found() -> None:
 
 # Sentences about other models than the claim's: true or false whatever the claim is changed to.
 OF_OTHERS = {
-    ("attention-4d2", 0), ("attention-4d2", 1), ("mla-cache-dc", 1), ("ffn-gelu-8d2", 1),
-}  # fmt: skip
-MODELS = ("llama-7b", "qwen2-7b", "gpt2", "mixtral-8x7b", "deepseek-v2", "t5-11b", "qwen3-0.6b",
-          "textbook-block", "gemma-7b")  # fmt: skip
+    ("attention-4d2", 0),
+    ("attention-4d2", 1),
+    ("mla-cache-dc", 1),
+    ("ffn-gelu-8d2", 1),
+}
+MODELS = (
+    "llama-7b",
+    "qwen2-7b",
+    "gpt2",
+    "mixtral-8x7b",
+    "deepseek-v2",
+    "t5-11b",
+    "qwen3-0.6b",
+    "textbook-block",
+    "gemma-7b",
+)
 
 
 def changes(claim: Claim) -> list[Claim]:
     """The claim about other models, with other numbers and other options."""
-    out = [changed(claim.id, model=m) for m in (*MODELS, None, "no-such-model")
-           if m != claim.model and claim.model is not None]  # fmt: skip
+    out = [
+        changed(claim.id, model=m)
+        for m in (*MODELS, None, "no-such-model")
+        if m != claim.model and claim.model is not None
+    ]
     out += [changed(claim.id, claimed=other) for other in others(claim.claimed)]
     for name, option in claim.options.items():
         if name == "formula":
@@ -107,12 +130,28 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1, 0, -1, 2 * value, "x"]
     if isinstance(value, str):
-        swapped = {"sum": "mean", "bias": "weight", "weight": "bias", "alibi": "learned",
-                   "as_they_are": "over_chosen", "over_chosen": "as_they_are", "deep": "sandwich",
-                   "sandwich": "deep", "itself": "itself and later", "itself and later": "itself",
-                   "model": "open", "ffn": "causal", "rope": "learned", "pre": "post",
-                   "post": "pre", "alternating": "halves", "Swish": "SwiGLU", "SwiGLU": "Swish",
-                   "GELU": "ReLU", "GLU": "Swish"}  # fmt: skip
+        swapped = {
+            "sum": "mean",
+            "bias": "weight",
+            "weight": "bias",
+            "alibi": "learned",
+            "as_they_are": "over_chosen",
+            "over_chosen": "as_they_are",
+            "deep": "sandwich",
+            "sandwich": "deep",
+            "itself": "itself and later",
+            "itself and later": "itself",
+            "model": "open",
+            "ffn": "causal",
+            "rope": "learned",
+            "pre": "post",
+            "post": "pre",
+            "alternating": "halves",
+            "Swish": "SwiGLU",
+            "SwiGLU": "Swish",
+            "GELU": "ReLU",
+            "GLU": "Swish",
+        }
         return [swapped.get(value, "1"), "99 %", "7B", "apples", ""]
     if isinstance(value, dict):
         return [{**value, key: other} for key in value for other in others(value[key])[:3]]
@@ -165,8 +204,17 @@ def _fails_somewhere(claim: Claim, condition: str) -> bool:
     return False
 
 
-LABELLED = ("count", "counts", "shares", "readings", "gated_width", "sum_and_rest", "tied_head",
-            "token_cost", "expert_shares")  # fmt: skip
+LABELLED = (
+    "count",
+    "counts",
+    "shares",
+    "readings",
+    "gated_width",
+    "sum_and_rest",
+    "tied_head",
+    "token_cost",
+    "expert_shares",
+)
 
 
 def stated_numbers(claim: Claim) -> list[tuple[str | None, str]]:
@@ -193,14 +241,20 @@ def test_every_stated_number_decides(id: str) -> None:
 
 
 def moved(label: Label, steps: int) -> str:
-    return label.rounded(int(label.value + steps)) if not label.step else (
-        label.rounded(Fraction(label.value + steps * label.step)))  # fmt: skip
+    return (
+        label.rounded(int(label.value + steps))
+        if not label.step
+        else (label.rounded(Fraction(label.value + steps * label.step)))
+    )
 
 
 def test_the_readme_says_how_many_there_are() -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text("utf-8").split())
-    found = re.findall(r"`claims` takes (\d+) well-known statements .*?: today (\d+), (\d+) and "
-                       r"(\d+)\.", readme)  # fmt: skip
+    found = re.findall(
+        r"`claims` takes (\d+) well-known statements .*?: today (\d+), (\d+) and "
+        r"(\d+)\.",
+        readme,
+    )
     counts = Counter(judge_claim(claim).verdict for claim in ALL.values())
     assert found == [tuple(str(n) for n in (len(ALL), *(counts[name] for name in VERDICTS)))]
 

@@ -31,8 +31,7 @@ def test_bars_on_a_terminal(
     assert rows["moe"].count("█") > 10 and rows["norm"].endswith("▏")
     assert max(map(len, lines)) <= 80
     # the bars stand below each other
-    assert len({min(line.find(c) for c in BLOCKS if c in line)
-                for line in rows.values()}) == 1  # fmt: skip
+    assert len({min(line.find(c) for c in BLOCKS if c in line) for line in rows.values()}) == 1
 
 
 def test_no_bars_where_there_is_no_room(

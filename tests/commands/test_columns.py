@@ -15,8 +15,14 @@ from metacount.cli import main
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 
-RWKV = {"model_type": "rwkv", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100,
-        "attention_hidden_size": 64, "intermediate_size": 256}  # fmt: skip
+RWKV = {
+    "model_type": "rwkv",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "vocab_size": 100,
+    "attention_hidden_size": 64,
+    "intermediate_size": 256,
+}
 
 
 @pytest.fixture
@@ -47,10 +53,19 @@ def test_the_columns_of_the_slides(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, out.splitlines())) <= 80
     gpt2, mixtral, t5, deepseek = printed(out.partition("\n\ncounted")[0])
     assert gpt2 == {
-        "model": "gpt2", "kind": "decoder", "norm": "layernorm", "norm_placement": "pre",
-        "position": "learned", "ffn": "GELU (tanh)", "attention": "MHA", "layers": "12",
-        "n_heads": "12", "experts": "-", "params": "124,439,808", "share.ffn": "45.5 %",
-    }  # fmt: skip
+        "model": "gpt2",
+        "kind": "decoder",
+        "norm": "layernorm",
+        "norm_placement": "pre",
+        "position": "learned",
+        "ffn": "GELU (tanh)",
+        "attention": "MHA",
+        "layers": "12",
+        "n_heads": "12",
+        "experts": "-",
+        "params": "124,439,808",
+        "share.ffn": "45.5 %",
+    }
     assert (mixtral["attention"], mixtral["ffn"], mixtral["experts"]) == ("GQA", "SwiGLU", "2 of 8")
     assert (t5["kind"], t5["layers"], t5["ffn"]) == ("encoder-decoder", "6 + 6", "ReLU")
     assert (deepseek["attention"], deepseek["experts"]) == ("MLA", "8 + 1 of 256 + 1")
@@ -60,10 +75,16 @@ def test_columns_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     columns = "num_key_value_heads,gated,params,by_role.moe,share.moe,seq_len,window,d_ff/d_model"
     (found,) = run_json(capsys, "count", "mixtral-8x7b", "--columns", columns, "--seq", "64")
     assert found == {
-        "model": "mixtral-8x7b", "n_kv_heads": 8, "gated": True, "params": 46_702_792_704,
-        "by_role.moe": 45_098_205_184, "share.moe": 45_098_205_184 / 46_702_792_704,
-        "seq_len": 64, "window": None, "d_ff/d_model": None,
-    }  # fmt: skip
+        "model": "mixtral-8x7b",
+        "n_kv_heads": 8,
+        "gated": True,
+        "params": 46_702_792_704,
+        "by_role.moe": 45_098_205_184,
+        "share.moe": 45_098_205_184 / 46_702_792_704,
+        "seq_len": 64,
+        "window": None,
+        "d_ff/d_model": None,
+    }
 
 
 def test_every_column_of_every_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +129,7 @@ def test_a_model_without_a_formula_stands_in_the_same_table(
         (["models", "--fields", "--columns", "params"], "does not go with --fields"),
         (["models", "--columns", "parms"], "'parms' is not a column; did you mean params"),
     ],
-)  # fmt: skip
+)
 def test_a_column_that_is_none(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:

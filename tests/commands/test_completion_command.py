@@ -65,8 +65,13 @@ COMP_LINE=$2 COMP_POINT=${#2} COMP_WORDS=(metacount)
 _metacount
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-    done = subprocess.run([bash, "--norc", "-c", program, "bash", script, line],
-                          capture_output=True, text=True, timeout=30, check=True)  # fmt: skip
+    done = subprocess.run(
+        [bash, "--norc", "-c", program, "bash", script, line],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     assert done.stderr == ""
     return set(done.stdout.splitlines()) - {""}
 
@@ -116,7 +121,11 @@ def test_fish_completes(
     fish = available("fish")
     done = subprocess.run(
         [fish, "--no-config", "-c", f"source {script['fish']}; complete -C '{line}'"],
-        capture_output=True, text=True, timeout=30, check=True)  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     found = {answer.partition("\t")[0] for answer in done.stdout.splitlines()}
     if "fp16" not in line:  # fish knows options with one value alone
         assert there <= found
@@ -127,8 +136,13 @@ def typed_into(shell: list[str], setup: str, line: str, expected: str) -> str:
     """What a terminal shows after a line and the tab key."""
     terminal, inside = pty.openpty()
     process = subprocess.Popen(
-        shell, stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
-        env={**os.environ, "TERM": "dumb", "PS1": "> ", "HOME": "/nonexistent"})  # fmt: skip
+        shell,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+        env={**os.environ, "TERM": "dumb", "PS1": "> ", "HOME": "/nonexistent"},
+    )
     shown = b""
     try:
         for text, wanted in ((f"{setup}\necho re''ady\n", "ready"), (f"{line}\t", expected)):

@@ -19,16 +19,28 @@ pytestmark = pytest.mark.usefixtures("eighty_columns")
 def test_count_json_has_every_key_and_sums(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "count", "deepseek-v3")
     assert list(data["by_role"]) == [
-        "embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
-    ]  # fmt: skip
+        "embedding",
+        "position",
+        "attention",
+        "recurrent",
+        "ffn",
+        "moe",
+        "norm",
+        "head",
+        "other",
+    ]
     assert sum(data["by_role"].values()) == data["params"] == 671026404352
     assert sum(data["active_by_role"].values()) == data["active_params"] == 37552282624
     assert data["active_params_no_embed"] == 37552282624 - 129280 * 7168
     assert data["buffers"] == {"selection_bias": 58 * 256}
     assert data["param_bytes"] == 2 * 671026404352
     assert data["workload"] == {
-        "batch_size": 1, "seq_len": 2048, "dtype": "bf16", "source_len": None, "prefix_len": 0,
-    }  # fmt: skip
+        "batch_size": 1,
+        "seq_len": 2048,
+        "dtype": "bf16",
+        "source_len": None,
+        "prefix_len": 0,
+    }
     assert data["matmul_flops"] == 2 * data["macs"]
     assert data["causal_matmul_flops"] < data["matmul_flops"]
     assert data["kv_cache_bytes_per_token"] == 61 * (512 + 64) * 2

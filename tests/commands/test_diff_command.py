@@ -69,20 +69,46 @@ def test_the_screen_says_so(capsys: pytest.CaptureFixture[str], eighty_columns: 
     ("a", "b", "expected"),
     [
         ("llama2-70b", "llama-7b", {"attention": "resized", "feed-forward": "resized"}),
-        ("gpt2", "llama-7b", {"positions": "replaced", "feed-forward": "replaced",
-                              "norms": "replaced"}),
-        ("llama2-70b", "deepseek-v3", {"attention": "replaced", "mixture": "added",
-                                       "feed-forward": "resized"}),
+        (
+            "gpt2",
+            "llama-7b",
+            {"positions": "replaced", "feed-forward": "replaced", "norms": "replaced"},
+        ),
+        (
+            "llama2-70b",
+            "deepseek-v3",
+            {"attention": "replaced", "mixture": "added", "feed-forward": "resized"},
+        ),
         ("deepseek-v3", "llama2-70b", {"attention": "replaced", "mixture": "removed"}),
-        ("bert-base", "gpt2", {"pooler": "removed", "head": "added", "feed-forward": "changed",
-                               "attention": "same", "norms": "changed"}),
-        ("gpt2", "t5-small", {"encoder attention": "added", "decoder cross-attention": "added",
-                              "decoder attention": "resized", "positions": "replaced"}),
-        ("t5-small", "bert-base", {"decoder attention": "removed", "encoder attention": "resized",
-                                   "pooler": "added"}),
+        (
+            "bert-base",
+            "gpt2",
+            {
+                "pooler": "removed",
+                "head": "added",
+                "feed-forward": "changed",
+                "attention": "same",
+                "norms": "changed",
+            },
+        ),
+        (
+            "gpt2",
+            "t5-small",
+            {
+                "encoder attention": "added",
+                "decoder cross-attention": "added",
+                "decoder attention": "resized",
+                "positions": "replaced",
+            },
+        ),
+        (
+            "t5-small",
+            "bert-base",
+            {"decoder attention": "removed", "encoder attention": "resized", "pooler": "added"},
+        ),
         ("mixtral-8x7b", "llama-7b", {"feed-forward": "replaced"}),
     ],
-)  # fmt: skip
+)
 def test_what_was_done(a: str, b: str, expected: dict[str, str]) -> None:
     found = statuses(metacount.diff(a, b))
     assert {name: found.get(name) for name in expected} == expected
@@ -107,8 +133,11 @@ def test_printed_columns_add_up(
     assert len(tables) >= 3
     for start in tables:
         rows = lines[start : lines.index("", start)]
-        numbers = [[int(cell.replace(",", "")) for cell in re.split(r"\s{2,}", row)[1:4]]
-                   for row in rows if not row.startswith("---")]  # fmt: skip
+        numbers = [
+            [int(cell.replace(",", "")) for cell in re.split(r"\s{2,}", row)[1:4]]
+            for row in rows
+            if not row.startswith("---")
+        ]
         *each, total = numbers
         assert [sum(column) for column in zip(*each, strict=True)] == total
         assert all(b - a == difference for a, b, difference in numbers)
@@ -153,8 +182,11 @@ def test_without_a_formula_roles_are_compared(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "rwkv.json"
-    file.write_text(json.dumps({"model_type": "rwkv", "vocab_size": 96, "hidden_size": 32,
-                                "num_hidden_layers": 2}))  # fmt: skip
+    file.write_text(
+        json.dumps(
+            {"model_type": "rwkv", "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2}
+        )
+    )
     data = run_json(capsys, "diff", str(file), "gpt2", "--seq", "16")
     said = run_json(capsys, "count", str(file), "--seq", "16")
     assert data["figures"]["params"]["a"] == said["params"]
@@ -191,9 +223,15 @@ def test_both_run_as_many_tokens_where_no_length_is_asked_for() -> None:
     run = metacount.Workload(seq_len=1024)  # all the positions of GPT-2
     for side, name in ((found.a, "gpt2"), (found.b, "deepseek-v3")):
         assert side.figures["matmul_flops"] == metacount.count(name, run).matmul_flops
-    rwkv = {"model_type": "rwkv", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100,
-            "attention_hidden_size": 64, "intermediate_size": 256,
-            "context_length": 48}  # fmt: skip
+    rwkv = {
+        "model_type": "rwkv",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "vocab_size": 100,
+        "attention_hidden_size": 64,
+        "intermediate_size": 256,
+        "context_length": 48,
+    }
     measured = metacount.diff("llama-7b", rwkv)  # of whose config the context is 48
     assert (measured.a.workload.seq_len, measured.b.workload.seq_len) == (48, 48)
     asked = metacount.diff("gpt2", "llama-7b", metacount.Workload(seq_len=16))

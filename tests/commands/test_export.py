@@ -91,11 +91,14 @@ def test_count_exports_what_its_json_says(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_sign_is_kept_from_steering() -> None:
-    table = Table(heads=("a_b", "c"), rows=((TRICKY, 7), (None, Share(part=1, whole=4))),
-                  align="<>")  # fmt: skip
+    table = Table(
+        heads=("a_b", "c"), rows=((TRICKY, 7), (None, Share(part=1, whole=4))), align="<>"
+    )
     assert list(csv.reader(io.StringIO(comma_separated(table)))) == [
-        ["a_b", "c"], [TRICKY, "7"], ["", "0.25"],
-    ]  # fmt: skip
+        ["a_b", "c"],
+        [TRICKY, "7"],
+        ["", "0.25"],
+    ]
     rows = rows_of_markdown(markdown(table))
     kept = " ".join(TRICKY.split()).replace("<", "&lt;").replace(">", "&gt;")
     assert rows[2] == [kept.replace("& ", "&amp; "), "7"]

@@ -34,9 +34,22 @@ def counted(name: str, quantity: str) -> int:
 
 
 # one of each kind of attention, mask, feed-forward and stack that the catalog has
-VARIED = ("llama-7b", "deepseek-v3", "mixtral-8x7b", "gemma3-27b-text", "llama4-scout-text",
-          "t5-11b", "switch-base-8", "bert-base", "gpt2", "glm-130b", "pangu-alpha-207b",
-          "gpt-oss-20b", "palm-540b", "textbook-block")  # fmt: skip
+VARIED = (
+    "llama-7b",
+    "deepseek-v3",
+    "mixtral-8x7b",
+    "gemma3-27b-text",
+    "llama4-scout-text",
+    "t5-11b",
+    "switch-base-8",
+    "bert-base",
+    "gpt2",
+    "glm-130b",
+    "pangu-alpha-207b",
+    "gpt-oss-20b",
+    "palm-540b",
+    "textbook-block",
+)
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
@@ -112,11 +125,18 @@ def test_a_letter_for_each_size_of_the_workload(capsys: pytest.CaptureFixture[st
     # 6 layers · 8 heads · 64 values · keys and values · 4 bytes · 3 sequences
     one = 6 * 8 * 64 * 2 * 4 * 3
     assert {name: part["value"] for name, part in data["parts"].items()} == {
-        "self-attention": one * 5, "cross-attention": one * 7
-    }  # fmt: skip
+        "self-attention": one * 5,
+        "cross-attention": one * 7,
+    }
     assert {term["letter"]: term["value"] for term in data["legend"]} == {
-        "B": 3, "S": 5, "S_e": 7, "c": 4, "N": 6, "h_kv": 8, "h_d": 64
-    }  # fmt: skip
+        "B": 3,
+        "S": 5,
+        "S_e": 7,
+        "c": 4,
+        "N": 6,
+        "h_kv": 8,
+        "h_d": 64,
+    }
 
 
 def test_a_name_cannot_break_out_of_the_python(

@@ -44,8 +44,10 @@ def test_models_shows_more_with_more_width(
 
 def test_models_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     assert {r["model"] for r in run_json(capsys, "models", "DEEPSEEK-V")} == {
-        "deepseek-v2", "deepseek-v3", "deepseek-v3.2",
-    }  # fmt: skip
+        "deepseek-v2",
+        "deepseek-v3",
+        "deepseek-v3.2",
+    }
     family = run_json(capsys, "models", "--family", "deepseek v3")
     assert [row["model"] for row in family] == ["deepseek-v3"]
     error = refused(capsys, "models", "--family", "DeepSeek V33")

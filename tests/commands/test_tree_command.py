@@ -35,33 +35,64 @@ LONGER = {"kimi-linear-48b-a3b": 62}
 
 # What periods of layers look like in configs that only transformers builds; sizes are small.
 JAMBA = {
-    "model_type": "jamba", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 72, "num_attention_heads": 8, "num_key_value_heads": 2, "num_experts": 16,
-    "attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2,
-    "expert_layer_offset": 1, "mamba_dt_rank": 4,
-}  # fmt: skip
+    "model_type": "jamba",
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 72,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "num_experts": 16,
+    "attn_layer_period": 8,
+    "attn_layer_offset": 4,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "mamba_dt_rank": 4,
+}
 QWEN3_NEXT = {
-    "model_type": "qwen3_next", "vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 48,
-    "num_experts": 16, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24,
-}  # fmt: skip
+    "model_type": "qwen3_next",
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "num_hidden_layers": 48,
+    "num_experts": 16,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+}
 GEMMA3 = {
-    "model_type": "gemma3_text", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 62, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-}  # fmt: skip
+    "model_type": "gemma3_text",
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
 MAVERICK = {
     "model_type": "llama4",
     "architectures": ["Llama4ForConditionalGeneration"],
     "text_config": {
-        "model_type": "llama4_text", "vocab_size": 202048, "hidden_size": 5120,
-        "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
-        "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
-        "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2,
+        "model_type": "llama4_text",
+        "vocab_size": 202048,
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 2,
     },
     "vision_config": {
-        "model_type": "llama4_vision_model", "hidden_size": 1408, "intermediate_size": 5632,
-        "num_hidden_layers": 34, "num_attention_heads": 16,
+        "model_type": "llama4_vision_model",
+        "hidden_size": 1408,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 16,
     },
-}  # fmt: skip
+}
 CONFIGS = {"jamba": JAMBA, "qwen3-next": QWEN3_NEXT, "gemma3": GEMMA3, "maverick": MAVERICK}
 
 
@@ -77,8 +108,11 @@ def printed(text: str) -> list[dict[str, Any]]:
     """The lines of a printed tree: level, name, and what stands in each column of numbers."""
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("module "))
-    ends = {word: lines[first].index(f" {word}") + 1 + len(word)
-            for word in lines[first].split()[1:] if word in RIGHT}  # fmt: skip
+    ends = {
+        word: lines[first].index(f" {word}") + 1 + len(word)
+        for word in lines[first].split()[1:]
+        if word in RIGHT
+    }
     rows = []
     for line in lines[first + 1 : lines.index("", first)]:
         guide = re.match(r"[│├└─ ]*", line)
@@ -183,13 +217,24 @@ def test_a_sum_that_is_wrong_is_found(capsys: pytest.CaptureFixture[str]) -> Non
 def test_measured_columns_add_up_to_the_count(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    text = run(capsys, "tree", name, "--columns", "params,active,flops,bytes", "--seq", "16",
-               "--source-len" if name == "t5-small" else "--batch",
-               "5" if name == "t5-small" else "2")  # fmt: skip
+    text = run(
+        capsys,
+        "tree",
+        name,
+        "--columns",
+        "params,active,flops,bytes",
+        "--seq",
+        "16",
+        "--source-len" if name == "t5-small" else "--batch",
+        "5" if name == "t5-small" else "2",
+    )
     rows = printed(text)
     check_sums(rows)
-    request = metacount.Request(seq_len=16, batch_size=1 if name == "t5-small" else 2,
-                                source_len=5 if name == "t5-small" else None)  # fmt: skip
+    request = metacount.Request(
+        seq_len=16,
+        batch_size=1 if name == "t5-small" else 2,
+        source_len=5 if name == "t5-small" else None,
+    )
     figures = count(catalog.entry(name).spec(), request)
     assert {
         column: number(rows[0][column]) for column in ("params", "active", "flops", "bytes")
@@ -239,8 +284,11 @@ def test_a_formula_is_printed_with_its_letters(capsys: pytest.CaptureFixture[str
 
 
 def test_queries_keys_and_values_are_added_up(capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = [row for row in printed(run(capsys, "tree", "textbook-block"))
-              if row["name"].startswith("q_proj")]  # fmt: skip
+    (row,) = [
+        row
+        for row in printed(run(capsys, "tree", "textbook-block"))
+        if row["name"].startswith("q_proj")
+    ]
     assert row["params"] == "786,432"  # 3·512²
     rows = printed(run(capsys, "tree", "llama3-8b", "--only", "layers.0"))
     together = next(row for row in rows if row["name"].startswith("q_proj, k_proj, v_proj"))
@@ -256,8 +304,12 @@ def test_shares_inside_one_layer(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_a_module_computes_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     llama = run(capsys, "tree", "llama3-8b")
-    for said in ("self_attn  GQA 32/8, RoPE", "mlp  silu(gate) · up", "input_layernorm  RMSNorm",
-                 "x + f(norm(x))"):  # fmt: skip
+    for said in (
+        "self_attn  GQA 32/8, RoPE",
+        "mlp  silu(gate) · up",
+        "input_layernorm  RMSNorm",
+        "x + f(norm(x))",
+    ):
         assert said in llama
     assert "norm(x + f(x))" in run(capsys, "tree", "bert-base")
     assert "MLA 128, latent 512 + 64" in run(capsys, "tree", "deepseek-v3", "--columns", "params")
@@ -295,7 +347,7 @@ def test_only_takes_a_path_or_the_end_of_one(capsys: pytest.CaptureFixture[str])
         (("--dtype", "fp8", "--columns", "bytes"), "dtype is not one that a module is built in"),
         (("--csv", "--json"), "not allowed with argument"),
     ],
-)  # fmt: skip
+)
 def test_bad_requests_are_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
@@ -340,8 +392,21 @@ def test_colours_only_where_a_terminal_takes_them(
 def test_json_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "tree", "deepseek-v3")
     assert set(data) == {"model", "name", "changes", "source", "tree"}
-    keys = {"name", "module", "role", "count", "params", "all_params", "share", "tensors", "tied",
-            "buffers", "n_experts", "top_k", "children"}  # fmt: skip
+    keys = {
+        "name",
+        "module",
+        "role",
+        "count",
+        "params",
+        "all_params",
+        "share",
+        "tensors",
+        "tied",
+        "buffers",
+        "n_experts",
+        "top_k",
+        "children",
+    }
 
     def check(node: dict[str, Any], copies: int) -> None:
         copies *= node["count"]
@@ -355,8 +420,18 @@ def test_json_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
 
 def leaf(name: str, kind: int, params: int = 7) -> Node:
     made = module_tree(build(catalog.entry("textbook-block").spec()))
-    return Node(**{**vars(made), "name": name, "path": name, "alike": kind, "params": params,
-                   "children": (), "tensors": {}, "tied": {}})  # fmt: skip
+    return Node(
+        **{
+            **vars(made),
+            "name": name,
+            "path": name,
+            "alike": kind,
+            "params": params,
+            "children": (),
+            "tensors": {},
+            "tied": {},
+        }
+    )
 
 
 @pytest.mark.parametrize(

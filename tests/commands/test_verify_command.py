@@ -19,8 +19,14 @@ def test_tree_and_verify_of_a_small_model(capsys: pytest.CaptureFixture[str], ti
     data = run_json(capsys, "verify", tiny, "--seq", "7")
     assert (data["model"], data["agree"]) == ("tiny", True)
     for witness in data["witnesses"]:
-        assert {"name", "params", "active_params", "matmul_flops", "kv_cache_bytes",
-                "detail"} <= set(witness)  # fmt: skip
+        assert {
+            "name",
+            "params",
+            "active_params",
+            "matmul_flops",
+            "kv_cache_bytes",
+            "detail",
+        } <= set(witness)
         assert witness["params"] == TINY_PARAMS
     assert len(data["witnesses"]) == 2
     run(capsys, "verify", tiny, "--seq", "7")

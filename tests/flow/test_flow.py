@@ -29,17 +29,39 @@ from metacount.views.flow import flow_text
 BUILT = [entry.id for entry in catalog.entries() if entry.sizes is not None]
 # One of each: placement of norms, kind of position, attention, feed-forward, stacks.
 KINDS = (
-    "gpt2", "bert-base", "t5-small", "mixtral-8x7b", "deepseek-v3", "gemma2-2b", "bloom-176b",
-    "gpt-oss-20b", "pythia-12b", "olmo2-1b", "glm-130b", "transformer-base", "switch-base-8",
-    "phi3.5-moe", "pangu-alpha-207b", "gopher-280b", "llama4-scout-text",
-)  # fmt: skip
+    "gpt2",
+    "bert-base",
+    "t5-small",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gemma2-2b",
+    "bloom-176b",
+    "gpt-oss-20b",
+    "pythia-12b",
+    "olmo2-1b",
+    "glm-130b",
+    "transformer-base",
+    "switch-base-8",
+    "phi3.5-moe",
+    "pangu-alpha-207b",
+    "gopher-280b",
+    "llama4-scout-text",
+)
 # One of each mixer that keeps a state, and the indexer: FLOPs and parameters of a step of theirs
 # may be a sum that no product of letters gives.
 MIXERS = (
-    "falcon-mamba-7b", "falcon-h1-0.5b", "bamba-9b", "nemotron-h-8b", "olmo-hybrid-7b",
-    "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "minimax-text-01", "lfm2-1.2b",
-    "recurrentgemma-2b", "deepseek-v3.2",
-)  # fmt: skip
+    "falcon-mamba-7b",
+    "falcon-h1-0.5b",
+    "bamba-9b",
+    "nemotron-h-8b",
+    "olmo-hybrid-7b",
+    "qwen3-next-80b-a3b",
+    "kimi-linear-48b-a3b",
+    "minimax-text-01",
+    "lfm2-1.2b",
+    "recurrentgemma-2b",
+    "deepseek-v3.2",
+)
 
 
 def shallow(name: str) -> ModelSpec:
@@ -72,12 +94,23 @@ def test_the_steps_of_every_model_add_up(name: str) -> None:
 
 # Sizes beside those that letters were told by: no primes, but as different from each other.
 THIRD = {
-    "BATCHES": (4,), "COUNTS": ((6, 10, 9, 14),), "LENGTHS": ((33, 38),), "POSITIONS": (90,),
-    "WIDTHS": (tuple(range(40, 200, 7)),), "WINDOWS": {"inside": (8,), "beyond": (500,)},
-    "SMALL": {"top_k": (3,), "n_shared_experts": (2,), "n_token_types": (4,), "top_groups": (3,),
-              "n_groups": (4,), "conv_kernel": (4,), "linear_chunk_size": (6,),
-              "ssm_chunk_size": (6,)},
-}  # fmt: skip
+    "BATCHES": (4,),
+    "COUNTS": ((6, 10, 9, 14),),
+    "LENGTHS": ((33, 38),),
+    "POSITIONS": (90,),
+    "WIDTHS": (tuple(range(40, 200, 7)),),
+    "WINDOWS": {"inside": (8,), "beyond": (500,)},
+    "SMALL": {
+        "top_k": (3,),
+        "n_shared_experts": (2,),
+        "n_token_types": (4,),
+        "top_groups": (3,),
+        "n_groups": (4,),
+        "conv_kernel": (4,),
+        "linear_chunk_size": (6,),
+        "ssm_chunk_size": (6,),
+    },
+}
 
 
 def value(term: str, letters: dict[str, int]) -> Any:
@@ -106,8 +139,10 @@ def test_every_step_is_explained_and_its_letters_hold_at_other_sizes(
     assert [step.name for step in told] == [step.name for step in again]
     for step, there in zip(told, again, strict=True):
         assert step.inside or step.equation, step
-        for ours, theirs in ((step.input_letters, there.inputs),
-                             (step.output_letters, there.outputs)):  # fmt: skip
+        for ours, theirs in (
+            (step.input_letters, there.inputs),
+            (step.output_letters, there.outputs),
+        ):
             for shape, there_shape in zip(ours, theirs, strict=True):
                 for term, size in zip(shape, there_shape, strict=True):
                     named = term is not None or name not in MIXERS
@@ -158,14 +193,19 @@ def variations() -> list[ModelSpec]:
     plain = ("relu", "silu", "relu2", "sigmoid", "gelu")
     dense = {"n_layers": 1}
     found = [small("llama-7b", activation=name, **dense) for name in gates]
-    found += [small("deepseek-moe-16b", activation=name, n_layers=2, shared_expert_gate=True)
-              for name in gates]  # fmt: skip
+    found += [
+        small("deepseek-moe-16b", activation=name, n_layers=2, shared_expert_gate=True)
+        for name in gates
+    ]
     found += [small("gpt2", activation=name, **dense) for name in plain]
-    found += [small("switch-base-8", activation=name, n_layers=2, n_encoder_layers=2)
-              for name in plain]  # fmt: skip
+    found += [
+        small("switch-base-8", activation=name, n_layers=2, n_encoder_layers=2) for name in plain
+    ]
     head = {"has_head": True, "tie_embeddings": True, "head_transform": True, "pooler": False}
-    found += [small("bert-base", activation=name, n_layers=1, n_encoder_layers=0, **head)
-              for name in ("gelu", "relu", "silu")]  # fmt: skip
+    found += [
+        small("bert-base", activation=name, n_layers=1, n_encoder_layers=0, **head)
+        for name in ("gelu", "relu", "silu")
+    ]
     found += [small("deepseek-v3", n_layers=4, rope_style="half")]
     found += [small("gpt2", activation="silu", swish_beta=1.5, **dense)]
     return found
@@ -209,8 +249,12 @@ def test_periods_fold_in_periods() -> None:
     (period,) = [step for step in model.inside if step.times > 1]
     assert (period.name, period.times) == ("layers.0-31", 4)
     assert [step.name for step in period.inside] == [
-        "layers.0-3", "layers.4", "layers.5", "layers.6", "layers.7"
-    ]  # fmt: skip
+        "layers.0-3",
+        "layers.4",
+        "layers.5",
+        "layers.6",
+        "layers.7",
+    ]
     assert [step.like for step in period.inside][2:] == ["layers.1", "layers.0", "layers.1"]
     assert found.params + found.unused == metacount.summary("type:jamba").params
 
@@ -260,11 +304,11 @@ WRONG = [
     (("llama-7b", "--depth", "0"), "at least 1"),
     (("llama-7b", "--only", "layers.99"), "no step ran there"),
     (("llama-7b", "--only", "self_atn"), "did you mean"),
-    (("llama-7", ), "did you mean"),
+    (("llama-7",), "did you mean"),
     (("type:rwkv", "--reference"), "no reference module"),
     (("gpt2", "--source-len", "5"), "encoder-decoder"),
     (("llama-7b", "--set", "n_kv_heads=5"), "must divide"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG)
@@ -343,17 +387,41 @@ def test_of_a_file_of_ones_own(tmp_path: Any, capsys: pytest.CaptureFixture[str]
 
 
 CONFIGS = {
-    "llama": {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3,
-              "intermediate_size": 160, "vocab_size": 200},
-    "qwen3_moe": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-                  "head_dim": 24, "moe_intermediate_size": 40, "num_experts": 6,
-                  "num_experts_per_tok": 3, "vocab_size": 200},
-    "deepseek_v3": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4,
-                    "q_lora_rank": 24, "kv_lora_rank": 40, "qk_nope_head_dim": 16,
-                    "qk_rope_head_dim": 8, "v_head_dim": 32, "moe_intermediate_size": 48,
-                    "intermediate_size": 72, "n_routed_experts": 16, "n_group": 4,
-                    "topk_group": 2, "num_experts_per_tok": 4, "vocab_size": 200},
-}  # fmt: skip
+    "llama": {
+        "hidden_size": 96,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "intermediate_size": 160,
+        "vocab_size": 200,
+    },
+    "qwen3_moe": {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "moe_intermediate_size": 40,
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "vocab_size": 200,
+    },
+    "deepseek_v3": {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 40,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 32,
+        "moe_intermediate_size": 48,
+        "intermediate_size": 72,
+        "n_routed_experts": 16,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_experts_per_tok": 4,
+        "vocab_size": 200,
+    },
+}
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -361,8 +429,10 @@ def test_letters_of_a_config_hold_for_another(kind: str) -> None:
     config = {"model_type": kind, "num_hidden_layers": 4, **CONFIGS[kind]}
     if kind == "deepseek_v3":
         config["first_k_dense_replace"] = 1
-    doubled = {name: 2 * n if name not in ("qk_rope_head_dim", "head_dim") else n
-               for name, n in CONFIGS[kind].items()}  # fmt: skip
+    doubled = {
+        name: 2 * n if name not in ("qk_rope_head_dim", "head_dim") else n
+        for name, n in CONFIGS[kind].items()
+    }
     here = flow(config, Workload(batch_size=2, seq_len=24))
     there = flow({**config, **doubled}, Workload(batch_size=3, seq_len=32))
     letters = {one.letter: one.value for one in there.letters}
@@ -371,8 +441,10 @@ def test_letters_of_a_config_hold_for_another(kind: str) -> None:
     assert [step.name for step in told] == [step.name for step in again]
     n = 0
     for step, other in zip(told, again, strict=True):
-        for ours, theirs in ((step.input_letters, other.inputs),
-                             (step.output_letters, other.outputs)):  # fmt: skip
+        for ours, theirs in (
+            (step.input_letters, other.inputs),
+            (step.output_letters, other.outputs),
+        ):
             for shape, sizes_there in zip(ours, theirs, strict=True):
                 for term, size in zip(shape, sizes_there, strict=True):
                     assert term is None or value(term, letters) == size, step
@@ -393,10 +465,13 @@ def computed(equation: str, names: dict[str, Any]) -> Tensor:
     }.items():
         text = text.replace(sign, ours)
     functions = {name: getattr(torch, name) for name in ("sqrt", "sigmoid", "relu")}
-    functions |= {"silu": torch.nn.functional.silu, "relu2": lambda x: x.relu() ** 2,
-                  "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-                  "mean": lambda x: x.mean(-1, keepdim=True),
-                  "var": lambda x: x.var(-1, keepdim=True, correction=0)}  # fmt: skip
+    functions |= {
+        "silu": torch.nn.functional.silu,
+        "relu2": lambda x: x.relu() ** 2,
+        "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        "mean": lambda x: x.mean(-1, keepdim=True),
+        "var": lambda x: x.var(-1, keepdim=True, correction=0),
+    }
     result: Tensor = eval(text, {"__builtins__": {}}, {**functions, **names})
     return result
 
@@ -406,8 +481,17 @@ def computed(equation: str, names: dict[str, Any]) -> Tensor:
 def test_equations_of_norms_and_feed_forwards_give_what_the_modules_give(
     name: str, activation: str
 ) -> None:
-    spec = small(name, n_layers=1, d_model=12, n_heads=2, n_kv_heads=2, head_dim=6, d_ff=20,
-                 vocab_size=30, activation=activation)  # fmt: skip
+    spec = small(
+        name,
+        n_layers=1,
+        d_model=12,
+        n_heads=2,
+        n_kv_heads=2,
+        head_dim=6,
+        d_ff=20,
+        vocab_size=30,
+        activation=activation,
+    )
     steps = every(reference_steps(build(spec), Workload(seq_len=5)))
     module = build(spec, device="cpu", dtype="fp64", seed=0)
     for parameter in module.parameters():
@@ -426,8 +510,11 @@ def test_equations_of_norms_and_feed_forwards_give_what_the_modules_give(
         names = {"x": x, "w": part.weight, "b": getattr(part, "bias", None), "eps": part.eps}
         torch.testing.assert_close(computed(step.equation or "", names), y)
     (hidden,) = [s for s in steps if (s.equation or "").startswith("hidden = ")]
-    mlp = {path.rpartition(".")[2].removesuffix("_proj"): out
-           for path, (_, out) in seen.items() if path.startswith(f"{hidden.path}.")}  # fmt: skip
+    mlp = {
+        path.rpartition(".")[2].removesuffix("_proj"): out
+        for path, (_, out) in seen.items()
+        if path.startswith(f"{hidden.path}.")
+    }
     torch.testing.assert_close(
         computed(hidden.equation or "", mlp), seen[f"{hidden.path}.down_proj"][0]
     )

@@ -125,12 +125,23 @@ def large(path: Path, sizes: dict[str, int], *, context: int, vocab: int) -> str
     writer.add_head_count_kv(sizes["heads"] * kv // d)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_dimension_count(d // sizes["heads"])
-    shapes: list[Tensor] = [("token_embd.weight", (vocab, d)), ("output.weight", (vocab, d)),
-                            ("output_norm.weight", (d,))]  # fmt: skip
+    shapes: list[Tensor] = [
+        ("token_embd.weight", (vocab, d)),
+        ("output.weight", (vocab, d)),
+        ("output_norm.weight", (d,)),
+    ]
     for n in range(sizes["layers"]):
-        block = {"attn_norm": (d,), "ffn_norm": (d,), "attn_q": (d, d), "attn_k": (kv, d),
-                 "attn_v": (kv, d), "attn_output": (d, d), "ffn_gate": (m, d), "ffn_up": (m, d),
-                 "ffn_down": (d, m)}  # fmt: skip
+        block = {
+            "attn_norm": (d,),
+            "ffn_norm": (d,),
+            "attn_q": (d, d),
+            "attn_k": (kv, d),
+            "attn_v": (kv, d),
+            "attn_output": (d, d),
+            "ffn_gate": (m, d),
+            "ffn_up": (m, d),
+            "ffn_down": (d, m),
+        }
         shapes += [(f"blk.{n}.{name}.weight", shape) for name, shape in block.items()]
     n_bytes = 0
     for name, shape in shapes:

@@ -38,7 +38,11 @@ def test_four_witnesses_agree(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / "small.gguf", name, kind=Q8)
     found = verified(path)
     assert [w.name for w in found.witnesses] == [
-        "formula", "reference", "transformers", "checkpoint"]  # fmt: skip
+        "formula",
+        "reference",
+        "transformers",
+        "checkpoint",
+    ]
     assert found.differences == ()
     stored = sum(_values(shape) for _, shape in tensors_of(ARCHITECTURES[name]))
     assert [w.figures["params"] for w in found.witnesses] == [stored] * 4
@@ -62,8 +66,11 @@ def test_llamas_other_layouts_agree(tmp_path: Path, changes: dict[str, Any]) -> 
 
 
 def test_biases_of_llama_are_told_by_the_tensors(tmp_path: Path) -> None:
-    more = [(f"blk.{n}.{x}.bias", (D if x in ("attn_q", "attn_output") else D // 3,))
-            for n in range(3) for x in ("attn_q", "attn_k", "attn_v", "attn_output")]  # fmt: skip
+    more = [
+        (f"blk.{n}.{x}.bias", (D if x in ("attn_q", "attn_output") else D // 3,))
+        for n in range(3)
+        for x in ("attn_q", "attn_k", "attn_v", "attn_output")
+    ]
     path = written(tmp_path / "a.gguf", "llama", tensors=[*tensors_of({}), *more])
     assert find_model(path).spec.o_bias
     assert verified(path).differences == ()
@@ -121,8 +128,9 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_told(
     assert main(["verify", path, "--seq", "7"]) == 1
     out = capsys.readouterr().out
     assert "model.layers.1.mlp.up_proj.weight: in the module, not in the checkpoint" in out
-    tensors = [(n, (M + 32, D)) if n == "blk.1.ffn_up.weight" else (n, s)
-               for n, s in tensors_of({})]  # fmt: skip
+    tensors = [
+        (n, (M + 32, D)) if n == "blk.1.ffn_up.weight" else (n, s) for n, s in tensors_of({})
+    ]
     path = written(tmp_path / "b.gguf", "llama", tensors=tensors)
     assert verified(path).differences[-1] == (
         "checkpoint: model.layers.1.mlp.up_proj.weight: [192, 96] in the checkpoint, [160, 96] in "
@@ -151,13 +159,15 @@ def test_a_gguf_file_is_a_model_everywhere(
         ({"llama.expert_shared_count": 1}, "llama.expert_shared_count.* is not a key that this"),
         ({"llama.vocab_size": 102}, "llama.vocab_size differs from the 101 rows of token_embd"),
         ({"llama.rope.dimension_count": 8}, "rope.dimension_count must be the heads' width 16"),
-        ({"llama.attention.value_length": 8, "llama.attention.key_length": 16},
-         "value_length differs from key_length"),
+        (
+            {"llama.attention.value_length": 8, "llama.attention.key_length": 16},
+            "value_length differs from key_length",
+        ),
         ({"llama.expert_used_count": 2}, "llama.expert_used_count has a value that no spec"),
         ({"other.block_count": 3}, "other.block_count is not a key of the architecture llama"),
         ({"split.count": 3}, "split.count is not a key of the architecture llama"),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_may_change_the_model_is_named(
     tmp_path: Path, more: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,15 +180,17 @@ def test_a_key_that_may_change_the_model_is_named(
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ([*tensors_of({}), ("blk.0.attn_q_norm.weight", (16,))],
-         r"blk.0.attn_q_norm.weight is a tensor that the architecture llama does not have here"),
+        (
+            [*tensors_of({}), ("blk.0.attn_q_norm.weight", (16,))],
+            r"blk.0.attn_q_norm.weight is a tensor that the architecture llama does not have here",
+        ),
         ([*tensors_of({}), ("blk.3.ffn_up.weight", (M, D))], "block_count must be the 4 blocks"),
         ([t for t in tensors_of({}) if not t[0].startswith("blk.2")], "must be the 2 blocks that"),
         ([t for t in tensors_of({}) if "embd" not in t[0]], "token_embd.weight must be there"),
         ([("token_embd.weight", (101, 64)), *tensors_of({})[1:]], "embedding_length = 96"),
         ([*tensors_of({}), ("blk.0.ffn_up.scale", (1,))], "is a tensor that the architecture"),
     ],
-)  # fmt: skip
+)
 def test_a_tensor_that_may_change_the_model_is_named(
     tmp_path: Path, tensors: list[tuple[str, tuple[int, ...]]], message: str
 ) -> None:

@@ -22,8 +22,14 @@ def text(raw: bytes) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def file_of(*, tensors: bytes = b"", n_tensors: int = 0, keys: bytes = b"", n_keys: int = 0,
-            version: int = 3) -> bytes:  # fmt: skip
+def file_of(
+    *,
+    tensors: bytes = b"",
+    n_tensors: int = 0,
+    keys: bytes = b"",
+    n_keys: int = 0,
+    version: int = 3,
+) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_keys) + keys + tensors
 
 
@@ -32,8 +38,12 @@ def key(name: bytes, kind: int, value: bytes) -> bytes:
 
 
 def tensor(name: bytes, sizes: tuple[int, ...], kind: int = 0, offset: int = 0) -> bytes:
-    return (text(name) + struct.pack("<I", len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
-            + struct.pack("<IQ", kind, offset))  # fmt: skip
+    return (
+        text(name)
+        + struct.pack("<I", len(sizes))
+        + struct.pack(f"<{len(sizes)}Q", *sizes)
+        + struct.pack("<IQ", kind, offset)
+    )
 
 
 def listed(kind: int, length: int, items: bytes = b"") -> bytes:
@@ -62,10 +72,14 @@ BAD: dict[str, tuple[bytes, str]] = {
     "long list": (file_of(n_keys=1, keys=key(b"a", 9, listed(4, 2**61))), "is cut short"),
     "long texts": (file_of(n_keys=1, keys=key(b"a", 9, listed(8, 2**61))), "more than 2097152"),
     "deep lists": (file_of(n_keys=1, keys=key(b"a", 9, DEEP)), "nested deeper than 4"),
-    "odd alignment": (file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 33))),
-                      "general.alignment must be a power of two: got 33"),
-    "no alignment": (file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 0))),
-                     "general.alignment must be a power of two: got 0"),
+    "odd alignment": (
+        file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 33))),
+        "general.alignment must be a power of two: got 33",
+    ),
+    "no alignment": (
+        file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 0))),
+        "general.alignment must be a power of two: got 0",
+    ),
     "many sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (1,) * 5)), "ggml has at most 4"),
     "huge sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (2**40, 2**40))), "sizes that no"),
     "wrapping sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (2**32,) * 2)), "sizes that no"),
@@ -76,12 +90,16 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no values": (file_of(n_tensors=1, tensors=tensor(b"a", (64,))), "is cut short: tensor a ends"),
     "far values": (file_of(n_tensors=1, tensors=tensor(b"a", (1,), 0, 2**62)), "is cut short"),
     "odd place": (file_of(n_tensors=1, tensors=tensor(b"a", (1,), 0, 8)), "is not aligned"),
-    "on each other": (file_of(n_tensors=2, tensors=tensor(b"a", (64,)) + tensor(b"b", (64,)))
-                      + b"\0" * 4096, "tensor b begins at byte 0 and overlaps"),
+    "on each other": (
+        file_of(n_tensors=2, tensors=tensor(b"a", (64,)) + tensor(b"b", (64,))) + b"\0" * 4096,
+        "tensor b begins at byte 0 and overlaps",
+    ),
     "no architecture": (file_of(), "general.architecture None is not one that is read"),
-    "other architecture": (file_of(n_keys=1, keys=key(b"general.architecture", 8, text(b"qwen4"))),
-                           "'qwen4' is not one that is read; did you mean qwen"),
-}  # fmt: skip
+    "other architecture": (
+        file_of(n_keys=1, keys=key(b"general.architecture", 8, text(b"qwen4"))),
+        "'qwen4' is not one that is read; did you mean qwen",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", BAD)

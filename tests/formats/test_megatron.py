@@ -58,9 +58,13 @@ MT_NLG = """--num-layers 105 --hidden-size 20480 --num-attention-heads 128
 LLAMA = """--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008
 --max-position-embeddings 4096 --position-embedding-type rope --swiglu --normalization RMSNorm
 --disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 32000"""
-LLAMA2_70B = LLAMA.replace("32 --h", "80 --h").replace("4096 --n", "8192 --n").replace(
-    "heads 32", "heads 64"
-).replace("11008", "28672") + " --group-query-attention --num-query-groups 8"  # fmt: skip
+LLAMA2_70B = (
+    LLAMA.replace("32 --h", "80 --h")
+    .replace("4096 --n", "8192 --n")
+    .replace("heads 32", "heads 64")
+    .replace("11008", "28672")
+    + " --group-query-attention --num-query-groups 8"
+)
 LLAMA3_8B = LLAMA.replace("11008", "14336").replace("32000", "128256") + (
     " --group-query-attention --num-query-groups 8 --rotary-base 500000"
 )
@@ -90,9 +94,15 @@ def read(folder: Path, text: str) -> ModelSpec:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [(GPT3, "gpt3-175b"), (MT_NLG, "mt-nlg-530b"), (LLAMA2_70B, "llama2-70b"),
-     (LLAMA3_8B, "llama3-8b"), (MIXTRAL, "mixtral-8x7b"), (QWEN3, "qwen3-0.6b")],
-)  # fmt: skip
+    [
+        (GPT3, "gpt3-175b"),
+        (MT_NLG, "mt-nlg-530b"),
+        (LLAMA2_70B, "llama2-70b"),
+        (LLAMA3_8B, "llama3-8b"),
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN3, "qwen3-0.6b"),
+    ],
+)
 def test_a_script_is_the_catalogs_model(tmp_path: Path, text: str, name: str) -> None:
     assert read(tmp_path, text) == catalog.entry(name).spec()
 
@@ -115,8 +125,11 @@ def test_what_megatron_takes_where_nothing_is_said(tmp_path: Path) -> None:
     assert spec.q_bias
     assert spec.ffn_bias
     # 101 in multiples of 7·3 = 21: 105; two thirds of 4·130 = 346, in 64s: 320
-    other = read(tmp_path, small + " --make-vocab-size-divisible-by 7 --swiglu "
-                 "--tensor-model-parallel-size 3 --add-qkv-bias --disable-bias-linear")  # fmt: skip
+    other = read(
+        tmp_path,
+        small + " --make-vocab-size-divisible-by 7 --swiglu "
+        "--tensor-model-parallel-size 3 --add-qkv-bias --disable-bias-linear",
+    )
     assert (other.vocab_size, other.d_ff, other.gated) == (105, 320, True)
     assert (other.q_bias, other.o_bias, other.ffn_bias) == (True, False, False)
     assert read(tmp_path, small + " --no-bias-gelu-fusion").activation == "gelu"
@@ -134,13 +147,19 @@ def test_experts_in_some_layers(tmp_path: Path) -> None:
     # layers 0, 4, 8, ..., as Megatron's own rule has it
     assert [i for i in range(32) if every.is_moe_layer(i)] == list(range(0, 32, 4))
     assert read(tmp_path, moe).d_ff is None
-    routed = read(tmp_path, moe + "--moe-router-score-function sigmoid --moe-router-num-groups 6 "
-                  "--moe-router-group-topk 2 --moe-router-enable-expert-bias "
-                  "--moe-router-topk-scaling-factor 2.5 --moe-shared-expert-gate "
-                  "--moe-shared-expert-intermediate-size 11")  # fmt: skip
+    routed = read(
+        tmp_path,
+        moe + "--moe-router-score-function sigmoid --moe-router-num-groups 6 "
+        "--moe-router-group-topk 2 --moe-router-enable-expert-bias "
+        "--moe-router-topk-scaling-factor 2.5 --moe-shared-expert-gate "
+        "--moe-shared-expert-intermediate-size 11",
+    )
     assert (routed.router, routed.n_groups, routed.top_groups) == ("sigmoid_renorm", 6, 2)
     assert (routed.group_score, routed.selection_bias, routed.routed_scale) == (
-        "top2_sum", True, 2.5)  # fmt: skip
+        "top2_sum",
+        True,
+        2.5,
+    )
     assert (routed.n_shared_experts, routed.d_ff_shared, routed.shared_expert_gate) == (1, 11, True)
     assert read(tmp_path, moe + "--moe-router-pre-softmax").router == "softmax"
     # by hand: a router 4,096·12, twelve experts of 3·4,096·7, beside attention and two norms
@@ -149,8 +168,11 @@ def test_experts_in_some_layers(tmp_path: Path) -> None:
 
 
 def test_rope_and_norms_of_other_kinds(tmp_path: Path) -> None:
-    spec = read(tmp_path, LLAMA + " --rotary-percent 0.5 --rotary-interleaved --use-rope-scaling "
-                "--apply-layernorm-1p")  # fmt: skip
+    spec = read(
+        tmp_path,
+        LLAMA + " --rotary-percent 0.5 --rotary-interleaved --use-rope-scaling "
+        "--apply-layernorm-1p",
+    )
     assert (spec.rotary_dim, spec.rope_style, spec.norm_unit_offset) == (64, "interleaved", True)
     assert (spec.rope_scaling.kind, spec.rope_scaling.factor) == ("llama3", 8.0)
     longer = read(tmp_path, LLAMA + " --rotary-seq-len-interpolation-factor 4")
@@ -173,8 +195,11 @@ def test_rope_and_norms_of_other_kinds(tmp_path: Path) -> None:
         (LLAMA.replace("32000", "$VOCAB"), "--vocab-size must be written down: only a shell knows"),
         ("N=3\nN=4\n" + LLAMA.replace("layers 32", "layers $N"), "--num-layers must be written"),
         (LLAMA + " --num-query-groups 8", "--num-query-groups has no effect without --group-qu"),
-        (LLAMA + " --group-query-attention --num-query-groups 5", "--num-query-groups must divide "
-         "--num-attention-heads: 32 % 5 = 2: got 5; choose 1, 2, 4"),
+        (
+            LLAMA + " --group-query-attention --num-query-groups 5",
+            "--num-query-groups must divide "
+            "--num-attention-heads: 32 % 5 = 2: got 5; choose 1, 2, 4",
+        ),
         (LLAMA + " --squared-relu", "--swiglu does not go with --squared-relu"),
         (LLAMA + " --moe-router-topk 2", "--moe-router-topk has no effect without --num-experts"),
         (MT_NLG + " --num-experts 4", "--num-experts is read with experts without biases alone"),
@@ -194,7 +219,7 @@ def test_rope_and_norms_of_other_kinds(tmp_path: Path) -> None:
         ("x " * 100_000, "has more than 32768 words"),
         ("", "is empty; give a script with Megatron-LM's arguments"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)) as error:
         read(tmp_path, text)

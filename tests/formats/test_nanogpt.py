@@ -14,8 +14,15 @@ from metacount.errors import InputError
 from metacount.formulas.model import params
 from metacount.resolve import find_model, model_of
 
-GPT2 = {"block_size": 1024, "vocab_size": 50257, "n_layer": 12, "n_head": 12, "n_embd": 768,
-        "dropout": 0.0, "bias": True}  # fmt: skip
+GPT2 = {
+    "block_size": 1024,
+    "vocab_size": 50257,
+    "n_layer": 12,
+    "n_head": 12,
+    "n_embd": 768,
+    "dropout": 0.0,
+    "bias": True,
+}
 # as karpathy/nanoGPT's config/train_shakespeare_char.py sets them
 SHAKESPEARE = """# train a miniature character-level shakespeare model
 out_dir = 'out-shakespeare-char'
@@ -59,9 +66,11 @@ def test_a_config_file_is_read_as_data(tmp_path: Path) -> None:
 
 def test_arithmetic_is_read_and_imports_are_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "finetune.py"
-    file.write_text('"""A run."""\nimport time\nn_head = 4\nn_embd = 16 * n_head - 4 // 3\n'
-                    "wandb_run_name = 'ft-' + str(time.time())\nbias = True\n"
-                    "n_embd = n_embd + 1\n")  # fmt: skip
+    file.write_text(
+        '"""A run."""\nimport time\nn_head = 4\nn_embd = 16 * n_head - 4 // 3\n'
+        "wandb_run_name = 'ft-' + str(time.time())\nbias = True\n"
+        "n_embd = n_embd + 1\n"
+    )
     spec = find_model(str(file)).spec
     assert (spec.d_model, spec.n_heads, spec.q_bias) == (64, 4, True)
 
@@ -102,7 +111,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         ("", "is empty; give a config of nanoGPT's train.py"),
         ("n_layer = 1\0", "has a NUL byte"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_none_of_nanogpt(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "config.py"
     file.write_text(text)
@@ -113,11 +122,13 @@ def test_a_file_that_is_none_of_nanogpt(tmp_path: Path, text: str, message: str)
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"n_kv_head": 4}, "n_kv_head is not an argument of nanoGPT: got 4; did you mean n_head"),
-     ({"hidden_size": 4}, "hidden_size is not an argument of nanoGPT"),
-     ({"n_head": 0}, "n_head must be at least 1"),
-     ({"vocab_size": 10**12}, "vocab_size must be at most")],
-)  # fmt: skip
+    [
+        ({"n_kv_head": 4}, "n_kv_head is not an argument of nanoGPT: got 4; did you mean n_head"),
+        ({"hidden_size": 4}, "hidden_size is not an argument of nanoGPT"),
+        ({"n_head": 0}, "n_head must be at least 1"),
+        ({"vocab_size": 10**12}, "vocab_size must be at most"),
+    ],
+)
 def test_a_gpt_config_that_is_wrong(changes: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         model_of({**GPT2, **changes})

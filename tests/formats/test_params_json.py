@@ -14,25 +14,64 @@ from metacount import catalog
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, model_of
 
-LLAMA_7B = {"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-6,
-            "vocab_size": -1}  # fmt: skip
+LLAMA_7B = {
+    "dim": 4096,
+    "multiple_of": 256,
+    "n_heads": 32,
+    "n_layers": 32,
+    "norm_eps": 1e-6,
+    "vocab_size": -1,
+}
 LLAMA2_7B = {**LLAMA_7B, "norm_eps": 1e-5}
 LLAMA_65B = {**LLAMA2_7B, "dim": 8192, "n_heads": 64, "n_layers": 80}
 LLAMA2_70B = {**LLAMA_65B, "multiple_of": 4096, "ffn_dim_multiplier": 1.3, "n_kv_heads": 8}
-LLAMA3_8B = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
-             "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-5,
-             "rope_theta": 500000.0}  # fmt: skip
+LLAMA3_8B = {
+    "dim": 4096,
+    "n_layers": 32,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "vocab_size": 128256,
+    "multiple_of": 1024,
+    "ffn_dim_multiplier": 1.3,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
 LLAMA3_70B = {**LLAMA3_8B, "dim": 8192, "n_heads": 64, "n_layers": 80, "multiple_of": 4096}
-LLAMA31_405B = {**LLAMA3_70B, "dim": 16384, "n_heads": 128, "n_layers": 126,
-                "ffn_dim_multiplier": 1.2, "use_scaled_rope": True}  # fmt: skip
-MISTRAL_7B = {"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32,
-              "n_kv_heads": 8, "norm_eps": 1e-5, "sliding_window": 4096,
-              "vocab_size": 32000}  # fmt: skip
-MIXTRAL = {**{k: v for k, v in MISTRAL_7B.items() if k != "sliding_window"},
-           "moe": {"num_experts_per_tok": 2, "num_experts": 8}}  # fmt: skip
-NEMO = {"dim": 5120, "n_layers": 40, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32,
-        "n_kv_heads": 8, "rope_theta": 1000000.0, "norm_eps": 1e-5, "vocab_size": 131072,
-        "model_type": "transformer"}  # fmt: skip
+LLAMA31_405B = {
+    **LLAMA3_70B,
+    "dim": 16384,
+    "n_heads": 128,
+    "n_layers": 126,
+    "ffn_dim_multiplier": 1.2,
+    "use_scaled_rope": True,
+}
+MISTRAL_7B = {
+    "dim": 4096,
+    "n_layers": 32,
+    "head_dim": 128,
+    "hidden_dim": 14336,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "norm_eps": 1e-5,
+    "sliding_window": 4096,
+    "vocab_size": 32000,
+}
+MIXTRAL = {
+    **{k: v for k, v in MISTRAL_7B.items() if k != "sliding_window"},
+    "moe": {"num_experts_per_tok": 2, "num_experts": 8},
+}
+NEMO = {
+    "dim": 5120,
+    "n_layers": 40,
+    "head_dim": 128,
+    "hidden_dim": 14336,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "rope_theta": 1000000.0,
+    "norm_eps": 1e-5,
+    "vocab_size": 131072,
+    "model_type": "transformer",
+}
 
 
 def read(data: dict[str, Any]) -> Model:
@@ -41,10 +80,17 @@ def read(data: dict[str, Any]) -> Model:
 
 @pytest.mark.parametrize(
     ("data", "name"),
-    [(LLAMA_7B, "llama-7b"), (LLAMA_65B, "llama-65b"), (LLAMA2_70B, "llama2-70b"),
-     (LLAMA3_8B, "llama3-8b"), (LLAMA3_70B, "llama3-70b"), (LLAMA31_405B, "llama3.1-405b"),
-     (MISTRAL_7B, "mistral-7b"), (MIXTRAL, "mixtral-8x7b")],
-)  # fmt: skip
+    [
+        (LLAMA_7B, "llama-7b"),
+        (LLAMA_65B, "llama-65b"),
+        (LLAMA2_70B, "llama2-70b"),
+        (LLAMA3_8B, "llama3-8b"),
+        (LLAMA3_70B, "llama3-70b"),
+        (LLAMA31_405B, "llama3.1-405b"),
+        (MISTRAL_7B, "mistral-7b"),
+        (MIXTRAL, "mixtral-8x7b"),
+    ],
+)
 def test_a_published_file_is_the_catalogs_model(data: dict[str, Any], name: str) -> None:
     mine, theirs = read(data).spec.to_dict(), catalog.entry(name).spec().to_dict()
     # a catalog's entry may leave the scaling of RoPE open; both routers weigh the chosen two alike
@@ -107,7 +153,7 @@ def test_what_is_taken_for_granted_is_said() -> None:
         ({**LLAMA2_7B, "ffn_dim_multiplier": "1.3"}, "ffn_dim_multiplier must be a positive num"),
         ({**LLAMA2_7B, "multiple_of": 0}, "multiple_of must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_one_line_in_the_files_words(data: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)) as error:
         read(data)

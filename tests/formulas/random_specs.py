@@ -81,8 +81,13 @@ def drawn(draw: st.DrawFn, part: type, **given: Any) -> dict[str, Any]:
 @st.composite
 def gqa_fields(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     n_kv_heads = draw(st.integers(1, 3))
-    fields = drawn(draw, Attention, n_kv_heads=n_kv_heads, head_dim=2 * draw(SMALL),
-                   n_heads=n_kv_heads * draw(st.integers(1, 3)))  # fmt: skip
+    fields = drawn(
+        draw,
+        Attention,
+        n_kv_heads=n_kv_heads,
+        head_dim=2 * draw(SMALL),
+        n_heads=n_kv_heads * draw(st.integers(1, 3)),
+    )
     positions = ["none", "sinusoidal", "rope", "alibi", "learned", "t5"]
     positions += ["transformer_xl"] * 2 if kind == "decoder" else []
     fields["position"] = draw(st.sampled_from(positions))
@@ -113,6 +118,13 @@ def ffn_fields(draw: st.DrawFn, stacks: list[int]) -> dict[str, Any]:
     n_experts = draw(st.integers(1, 6))
     n_shared = draw(st.integers(0, 2))
     shared = drawn(draw, SharedExperts, n_shared_experts=n_shared) if n_shared else {}
-    mixture = drawn(draw, Mixture, n_experts=n_experts, top_k=draw(st.integers(1, n_experts)),
-                    n_dense_layers=dense, moe_every=every, moe_offset=offset)  # fmt: skip
+    mixture = drawn(
+        draw,
+        Mixture,
+        n_experts=n_experts,
+        top_k=draw(st.integers(1, n_experts)),
+        n_dense_layers=dense,
+        moe_every=every,
+        moe_offset=offset,
+    )
     return {"d_ff": None if all(routed) else draw(SMALL), **mixture, **shared}

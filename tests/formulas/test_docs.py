@@ -8,11 +8,42 @@ import inspect
 
 import pytest
 
-TOPICS = ("dim", "terms", "norm", "ffn", "attention", "masks", "mla", "moe", "position",
-          "convolution", "short_conv", "rg_lru", "indexer")  # fmt: skip
-SUMS = ("selection", "sublayers", "block", "caches", "runs", "ends", "stack", "model", "forward",
-        "kept", "kept_moe", "kept_position", "kept_attention", "kept_ends", "kept_model",
-        "backward", "trained", "optimizer", "training")  # fmt: skip
+TOPICS = (
+    "dim",
+    "terms",
+    "norm",
+    "ffn",
+    "attention",
+    "masks",
+    "mla",
+    "moe",
+    "position",
+    "convolution",
+    "short_conv",
+    "rg_lru",
+    "indexer",
+)
+SUMS = (
+    "selection",
+    "sublayers",
+    "block",
+    "caches",
+    "runs",
+    "ends",
+    "stack",
+    "model",
+    "forward",
+    "kept",
+    "kept_moe",
+    "kept_position",
+    "kept_attention",
+    "kept_ends",
+    "kept_model",
+    "backward",
+    "trained",
+    "optimizer",
+    "training",
+)
 
 
 @pytest.mark.parametrize("name", TOPICS + SUMS)
@@ -25,14 +56,21 @@ def test_examples_hold(name: str) -> None:
 @pytest.mark.parametrize("name", TOPICS)
 def test_every_formula_has_an_example(name: str) -> None:
     module = importlib.import_module(f"metacount.formulas.{name}")
-    own = [f for _, f in inspect.getmembers(module, inspect.isfunction)
-           if f.__module__ == module.__name__]  # fmt: skip
+    own = [
+        f
+        for _, f in inspect.getmembers(module, inspect.isfunction)
+        if f.__module__ == module.__name__
+    ]
     assert own
     assert [f.__name__ for f in own if ">>>" not in (f.__doc__ or "")] == []
     if name not in ("dim", "terms"):
-        wanting = [f.__name__ for f in own
-                   if "Returns:" not in f.__doc__ or "Source:" not in f.__doc__]  # fmt: skip
+        wanting = [
+            f.__name__ for f in own if "Returns:" not in f.__doc__ or "Source:" not in f.__doc__
+        ]
         assert wanting == []
-        silent = [f.__name__ for f in own
-                  if f.__name__.endswith("_flops") and "Not counted:" not in f.__doc__]  # fmt: skip
+        silent = [
+            f.__name__
+            for f in own
+            if f.__name__.endswith("_flops") and "Not counted:" not in f.__doc__
+        ]
         assert silent == []

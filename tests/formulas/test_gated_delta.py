@@ -62,7 +62,9 @@ def test_gated_delta_by_hand() -> None:
     assert flops_of(weights, run) == 2 * (3 * 2054 + 5 * 186)
     states = gated_delta_states(**DELTA, conv_kernel=3)
     assert {s.name: (s.size, s.bytes_per_value) for s in states} == {
-        "conv": (186, None), "recurrent": (210, 4)}  # fmt: skip
+        "conv": (186, None),
+        "recurrent": (210, 4),
+    }
 
 
 def test_a_chunk_of_gated_delta_by_hand() -> None:
@@ -91,7 +93,9 @@ def test_kimi_delta_by_hand() -> None:
     )
     states = kimi_delta_states(**HEADS, conv_kernel=4)
     assert {s.name: (s.size, s.bytes_per_value) for s in states} == {
-        "conv": (180, None), "recurrent": (75, 4)}  # fmt: skip
+        "conv": (180, None),
+        "recurrent": (75, 4),
+    }
 
 
 def test_lightning_by_hand() -> None:

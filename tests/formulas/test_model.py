@@ -16,18 +16,43 @@ from metacount.spec import ModelSpec
 
 # d=13, N=3, V=101, h=6, h_kv=2, head_dim=5, d_ff=17
 TINY = ModelSpec(
-    kind="decoder", d_model=13, n_layers=3, vocab_size=101, n_heads=6, n_kv_heads=2, head_dim=5,
-    d_ff=17, activation="silu", gated=True, norm="rmsnorm", position="none",
-)  # fmt: skip
+    kind="decoder",
+    d_model=13,
+    n_layers=3,
+    vocab_size=101,
+    n_heads=6,
+    n_kv_heads=2,
+    head_dim=5,
+    d_ff=17,
+    activation="silu",
+    gated=True,
+    norm="rmsnorm",
+    position="none",
+)
 # layers 0 and 1 dense, then every second (3 and 5) MoE; windows of 4 on layers 0, 1, 3, 4, 6
 WINDOWED_MOE = TINY.replace(
-    n_layers=7, n_experts=11, top_k=3, d_ff_expert=5, n_dense_layers=2, moe_every=2,
-    n_shared_experts=2, selection_bias=True, window=4, window_pattern="LLG",
-)  # fmt: skip
+    n_layers=7,
+    n_experts=11,
+    top_k=3,
+    d_ff_expert=5,
+    n_dense_layers=2,
+    moe_every=2,
+    n_shared_experts=2,
+    selection_bias=True,
+    window=4,
+    window_pattern="LLG",
+)
 MLA = TINY.replace(
-    attention="mla", n_kv_heads=None, head_dim=None, position="rope", q_lora_rank=11,
-    kv_lora_rank=7, qk_nope_head_dim=5, qk_rope_head_dim=2, v_head_dim=3,
-)  # fmt: skip
+    attention="mla",
+    n_kv_heads=None,
+    head_dim=None,
+    position="rope",
+    q_lora_rank=11,
+    kv_lora_rank=7,
+    qk_nope_head_dim=5,
+    qk_rope_head_dim=2,
+    v_head_dim=3,
+)
 SEQ2SEQ = TINY.replace(
     kind="encoder-decoder", n_encoder_layers=2, position="t5", n_buckets=8, max_distance=19
 )
@@ -42,8 +67,16 @@ def roles(**counts: int) -> dict[str, int]:
 
 def test_roles_are_nine_in_order() -> None:
     assert model.ROLES == (
-        "embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
-    )  # fmt: skip
+        "embedding",
+        "position",
+        "attention",
+        "recurrent",
+        "ffn",
+        "moe",
+        "norm",
+        "head",
+        "other",
+    )
 
 
 def test_params_by_hand() -> None:
@@ -138,9 +171,16 @@ def test_narrow_tables_by_hand() -> None:
     # e=5: table 101·5, types 2·5, projection 5·13 + 13; positions 19·5; transform 13·5 + 5,
     # head 101·5 and its bias 101; norms: embedding 5, transform 5, 3·2 blocks less the first, final
     spec = ENCODER.replace(
-        d_embedding=5, n_token_types=2, position="learned", n_positions=19, embedding_norm=True,
-        head_transform=True, head_transform_bias=True, head_bias=True, first_norm=False,
-    )  # fmt: skip
+        d_embedding=5,
+        n_token_types=2,
+        position="learned",
+        n_positions=19,
+        embedding_norm=True,
+        head_transform=True,
+        head_transform_bias=True,
+        head_bias=True,
+        first_norm=False,
+    )
     by_role = model.params_by_role(spec)
     assert by_role["embedding"] == 505 + 10 + 78
     assert by_role["position"] == 95
@@ -244,22 +284,38 @@ COUNTS: list[Callable[..., Any]] = [
 BIASES = {f"{name}_bias": True for name in ("q", "k", "v", "o", "ffn", "head")}
 SIZES: list[tuple[ModelSpec, dict[str, tuple[int, ...]]]] = [
     (TINY, {"d_model": (13, 5, 7), "d_ff": (17, 3, 2), "n_layers": (3, 1, 8)}),
-    (TINY.replace(**BIASES, attention_sinks=True, n_token_types=2),
-     {"d_model": (13, 5, 7), "n_heads": (6, 2, 4), "vocab_size": (101, 3, 9),
-      "n_token_types": (2, 3, 5)}),
+    (
+        TINY.replace(**BIASES, attention_sinks=True, n_token_types=2),
+        {
+            "d_model": (13, 5, 7),
+            "n_heads": (6, 2, 4),
+            "vocab_size": (101, 3, 9),
+            "n_token_types": (2, 3, 5),
+        },
+    ),
     (WINDOWED_MOE, {"window": (4, 2, 11), "n_layers": (7, 8, 9), "n_dense_layers": (2, 0, 3)}),
-    (WINDOWED_MOE.replace(window_kind="chunked", router_bias=True, expert_bias=True,
-                          shared_expert_gate=True),
-     {"window": (4, 2, 11), "n_experts": (11, 5, 3), "top_k": (3, 1, 2),
-      "n_shared_experts": (2, 1, 4), "d_ff_expert": (5, 7, 2)}),
+    (
+        WINDOWED_MOE.replace(
+            window_kind="chunked", router_bias=True, expert_bias=True, shared_expert_gate=True
+        ),
+        {
+            "window": (4, 2, 11),
+            "n_experts": (11, 5, 3),
+            "top_k": (3, 1, 2),
+            "n_shared_experts": (2, 1, 4),
+            "d_ff_expert": (5, 7, 2),
+        },
+    ),
     (TINY.replace(d_ff=None, n_experts=11, top_k=3, d_ff_expert=5), {"n_layers": (3, 1, 8)}),
     (MLA.replace(mla_bias=True), {"q_lora_rank": (11, 2, 3), "kv_lora_rank": (7, 5, 3)}),
     (SEQ2SEQ, {"n_encoder_layers": (2, 5, 1), "n_layers": (3, 1, 8), "n_buckets": (8, 12, 16)}),
     (XL.replace(norm="layernorm", norm_bias=True), {"d_model": (13, 5, 7), "head_dim": (5, 2, 3)}),
-    (PREFIX.replace(head_transform=True, head_transform_bias=True),
-     {"vocab_size": (101, 3, 9), "d_model": (13, 5, 7)}),
+    (
+        PREFIX.replace(head_transform=True, head_transform_bias=True),
+        {"vocab_size": (101, 3, 9), "d_model": (13, 5, 7)},
+    ),
     (PREFIX, {"n_kv_heads": (2, 1, 3), "head_dim": (5, 2, 3)}),
-]  # fmt: skip
+]
 SEQ_LENS = (9, 3, 4)
 
 
@@ -311,10 +367,25 @@ def test_a_byte_may_be_a_fraction_of_a_value() -> None:
 
 def test_active_parameters_of_a_layer_with_shared_experts_of_their_own_width() -> None:
     spec = ModelSpec(
-        kind="decoder", d_model=13, n_layers=1, vocab_size=None, n_heads=6, n_kv_heads=2,
-        head_dim=10, activation="silu", gated=True, ffn_bias=True, n_experts=7, top_k=3,
-        d_ff_expert=29, n_shared_experts=2, d_ff_shared=31, shared_expert_gate=True,
-        norm="rmsnorm", position="rope")  # fmt: skip
+        kind="decoder",
+        d_model=13,
+        n_layers=1,
+        vocab_size=None,
+        n_heads=6,
+        n_kv_heads=2,
+        head_dim=10,
+        activation="silu",
+        gated=True,
+        ffn_bias=True,
+        n_experts=7,
+        top_k=3,
+        d_ff_expert=29,
+        n_shared_experts=2,
+        d_ff_shared=31,
+        shared_expert_gate=True,
+        norm="rmsnorm",
+        position="rope",
+    )
     # router 7·13, three experts 3·13·29, a shared FFN of width 62 with biases, its gate
     active = 7 * 13 + 3 * (3 * 13 * 29) + 3 * 13 * 62 + 62 + 62 + 13 + 13
     assert model.active_params_by_role(spec)["moe"] == active == 6052

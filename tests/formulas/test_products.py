@@ -109,15 +109,25 @@ def forward_products(
         )
         if spec.kind == "encoder-decoder":
             yield from products_of_attention(
-                spec, new=new, keys=source, pairs=new * source, projected=batch * source,
-                decode=False, cross=True,
-            )  # fmt: skip
+                spec,
+                new=new,
+                keys=source,
+                pairs=new * source,
+                projected=batch * source,
+                decode=False,
+                cross=True,
+            )
         yield from products_of_ffn(spec, i, new)
     for i in range(spec.n_encoder_layers):
         yield from products_of_attention(
-            spec, new=batch * source, keys=source, pairs=batch * source * source,
-            projected=batch * source, decode=False, cross=False,
-        )  # fmt: skip
+            spec,
+            new=batch * source,
+            keys=source,
+            pairs=batch * source * source,
+            projected=batch * source,
+            decode=False,
+            cross=False,
+        )
         yield from products_of_ffn(spec, i, batch * source)
     yield from products_of_ends(spec, new)
     if spec.pooler:
@@ -157,14 +167,24 @@ def decode_products(spec: ModelSpec, *, batch: int, kv_len: int, source: int) ->
     for i in range(spec.n_layers):
         keys = min(kv_len, spec.window) if spec.is_windowed_layer(i) else kv_len
         yield from products_of_attention(
-            spec, new=batch, keys=keys, pairs=batch * keys, projected=batch, decode=True,
+            spec,
+            new=batch,
+            keys=keys,
+            pairs=batch * keys,
+            projected=batch,
+            decode=True,
             cross=False,
-        )  # fmt: skip
+        )
         if spec.kind == "encoder-decoder":
             yield from products_of_attention(
-                spec, new=batch, keys=source, pairs=batch * source, projected=0, decode=True,
+                spec,
+                new=batch,
+                keys=source,
+                pairs=batch * source,
+                projected=0,
+                decode=True,
                 cross=True,
-            )  # fmt: skip
+            )
         yield from products_of_ffn(spec, i, batch)
     yield from products_of_ends(spec, batch)
 

@@ -10,13 +10,23 @@ from metacount.formulas import model
 from metacount.spec import ModelSpec
 
 SWIGLU: dict[str, Any] = {
-    "kind": "decoder", "activation": "silu", "gated": True, "norm": "rmsnorm", "position": "rope",
-}  # fmt: skip
+    "kind": "decoder",
+    "activation": "silu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "rope",
+}
 QKVO_BIAS = {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True}
 GPT: dict[str, Any] = {
-    "kind": "decoder", "activation": "gelu", "gated": False, "ffn_bias": True, "norm": "layernorm",
-    "norm_bias": True, "tie_embeddings": True, **QKVO_BIAS,
-}  # fmt: skip
+    "kind": "decoder",
+    "activation": "gelu",
+    "gated": False,
+    "ffn_bias": True,
+    "norm": "layernorm",
+    "norm_bias": True,
+    "tie_embeddings": True,
+    **QKVO_BIAS,
+}
 
 
 def mha(n_heads: int, head_dim: int) -> dict[str, int]:
@@ -29,39 +39,99 @@ LLAMA_7B = ModelSpec(
 )
 # arXiv:2505.09388 table 1
 QWEN3_32B = ModelSpec(
-    **SWIGLU, d_model=5120, n_layers=64, vocab_size=151936, n_heads=64, n_kv_heads=8,
-    head_dim=128, d_ff=25600, qk_norm="head",
-)  # fmt: skip
+    **SWIGLU,
+    d_model=5120,
+    n_layers=64,
+    vocab_size=151936,
+    n_heads=64,
+    n_kv_heads=8,
+    head_dim=128,
+    d_ff=25600,
+    qk_norm="head",
+)
 # arXiv:2505.09388 table 2
 QWEN3_235B = ModelSpec(
-    **SWIGLU, d_model=4096, n_layers=94, vocab_size=151936, n_heads=64, n_kv_heads=4,
-    head_dim=128, qk_norm="head", n_experts=128, top_k=8, d_ff_expert=1536,
-)  # fmt: skip
+    **SWIGLU,
+    d_model=4096,
+    n_layers=94,
+    vocab_size=151936,
+    n_heads=64,
+    n_kv_heads=4,
+    head_dim=128,
+    qk_norm="head",
+    n_experts=128,
+    top_k=8,
+    d_ff_expert=1536,
+)
 # arXiv:2401.04088 table 1
 MIXTRAL = ModelSpec(
-    **SWIGLU, d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=8,
-    head_dim=128, n_experts=8, top_k=2, d_ff_expert=14336,
-)  # fmt: skip
+    **SWIGLU,
+    d_model=4096,
+    n_layers=32,
+    vocab_size=32000,
+    n_heads=32,
+    n_kv_heads=8,
+    head_dim=128,
+    n_experts=8,
+    top_k=2,
+    d_ff_expert=14336,
+)
 # arXiv:2412.19437 sec. 4.2
 DEEPSEEK_V3 = ModelSpec(
-    **SWIGLU, d_model=7168, n_layers=61, vocab_size=129280, attention="mla", n_heads=128,
-    q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64,
-    v_head_dim=128, d_ff=18432, n_experts=256, top_k=8, d_ff_expert=2048, n_shared_experts=1,
-    n_dense_layers=3, selection_bias=True,
-)  # fmt: skip
+    **SWIGLU,
+    d_model=7168,
+    n_layers=61,
+    vocab_size=129280,
+    attention="mla",
+    n_heads=128,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    qk_nope_head_dim=128,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+    d_ff=18432,
+    n_experts=256,
+    top_k=8,
+    d_ff_expert=2048,
+    n_shared_experts=1,
+    n_dense_layers=3,
+    selection_bias=True,
+)
 # arXiv:2508.10925 table 1 and gpt_oss/torch/model.py
 GPT_OSS_20B = ModelSpec(
-    **{**SWIGLU, "activation": "clamped_swiglu"}, **QKVO_BIAS, d_model=2880, n_layers=24,
-    vocab_size=201088, n_heads=64, n_kv_heads=8, head_dim=64, attention_sinks=True, n_experts=32,
-    top_k=4, d_ff_expert=2880, expert_bias=True, router_bias=True, window=128,
+    **{**SWIGLU, "activation": "clamped_swiglu"},
+    **QKVO_BIAS,
+    d_model=2880,
+    n_layers=24,
+    vocab_size=201088,
+    n_heads=64,
+    n_kv_heads=8,
+    head_dim=64,
+    attention_sinks=True,
+    n_experts=32,
+    top_k=4,
+    d_ff_expert=2880,
+    expert_bias=True,
+    router_bias=True,
+    window=128,
     window_pattern="LG",
-)  # fmt: skip
+)
 # arXiv:1810.04805
 BERT_BASE = ModelSpec(
-    **{**GPT, "kind": "encoder"}, **mha(12, 64), d_model=768, n_layers=12, vocab_size=30522,
-    d_ff=3072, norm_placement="post", embedding_norm=True, final_norm=False, position="learned",
-    n_positions=512, n_token_types=2, pooler=True,
-)  # fmt: skip
+    **{**GPT, "kind": "encoder"},
+    **mha(12, 64),
+    d_model=768,
+    n_layers=12,
+    vocab_size=30522,
+    d_ff=3072,
+    norm_placement="post",
+    embedding_norm=True,
+    final_norm=False,
+    position="learned",
+    n_positions=512,
+    n_token_types=2,
+    pooler=True,
+)
 BERT_BASE_MLM = BERT_BASE.replace(
     pooler=False, head_transform=True, head_transform_bias=True, head_bias=True
 )
@@ -71,38 +141,89 @@ ELECTRA_SMALL_MLM = BERT_BASE_MLM.replace(
 )
 # arXiv:2412.13663, as transformers' default ModernBertConfig
 MODERNBERT_BASE = ModelSpec(
-    kind="encoder", **mha(12, 64), d_model=768, n_layers=22, vocab_size=50368, d_ff=1152,
-    activation="gelu", gated=True, norm="layernorm", first_norm=False, embedding_norm=True,
-    position="rope", window=128, window_pattern="GLL", tie_embeddings=True, head_transform=True,
+    kind="encoder",
+    **mha(12, 64),
+    d_model=768,
+    n_layers=22,
+    vocab_size=50368,
+    d_ff=1152,
+    activation="gelu",
+    gated=True,
+    norm="layernorm",
+    first_norm=False,
+    embedding_norm=True,
+    position="rope",
+    window=128,
+    window_pattern="GLL",
+    tie_embeddings=True,
+    head_transform=True,
     head_bias=True,
-)  # fmt: skip
+)
 # openai/gpt-2 DEVELOPERS.md
 GPT2_MEDIUM = ModelSpec(
-    **GPT, **mha(16, 64), d_model=1024, n_layers=24, vocab_size=50257, d_ff=4096,
-    position="learned", n_positions=1024,
-)  # fmt: skip
+    **GPT,
+    **mha(16, 64),
+    d_model=1024,
+    n_layers=24,
+    vocab_size=50257,
+    d_ff=4096,
+    position="learned",
+    n_positions=1024,
+)
 # arXiv:2211.05100 table 3
 BLOOM = ModelSpec(
-    **GPT, **mha(112, 128), d_model=14336, n_layers=70, vocab_size=250880, d_ff=57344,
-    embedding_norm=True, position="alibi",
-)  # fmt: skip
+    **GPT,
+    **mha(112, 128),
+    d_model=14336,
+    n_layers=70,
+    vocab_size=250880,
+    d_ff=57344,
+    embedding_norm=True,
+    position="alibi",
+)
 # arXiv:1910.10683 sec. 3.7
 T5_11B = ModelSpec(
-    kind="encoder-decoder", **mha(128, 128), d_model=1024, n_layers=24, n_encoder_layers=24,
-    vocab_size=32128, tie_embeddings=True, d_ff=65536, activation="relu", gated=False,
-    norm="rmsnorm", position="t5", n_buckets=32, max_distance=128,
-)  # fmt: skip
+    kind="encoder-decoder",
+    **mha(128, 128),
+    d_model=1024,
+    n_layers=24,
+    n_encoder_layers=24,
+    vocab_size=32128,
+    tie_embeddings=True,
+    d_ff=65536,
+    activation="relu",
+    gated=False,
+    norm="rmsnorm",
+    position="t5",
+    n_buckets=32,
+    max_distance=128,
+)
 # arXiv:2112.11446 table 1 and sec. 2.1
 GOPHER = ModelSpec(
-    kind="decoder", **mha(128, 128), d_model=16384, n_layers=80, vocab_size=32000,
-    tie_embeddings=True, d_ff=65536, activation="gelu", gated=False, norm="rmsnorm",
+    kind="decoder",
+    **mha(128, 128),
+    d_model=16384,
+    n_layers=80,
+    vocab_size=32000,
+    tie_embeddings=True,
+    d_ff=65536,
+    activation="gelu",
+    gated=False,
+    norm="rmsnorm",
     position="transformer_xl",
-)  # fmt: skip
+)
 # arXiv:2104.12369 table 2; the 64 layers include the query layer
 PANGU = ModelSpec(
-    **GPT, **mha(128, 128), d_model=16384, n_layers=64, vocab_size=40000, d_ff=65536,
-    position="learned", n_positions=1024, n_query_positions=1024,
-)  # fmt: skip
+    **GPT,
+    **mha(128, 128),
+    d_model=16384,
+    n_layers=64,
+    vocab_size=40000,
+    d_ff=65536,
+    position="learned",
+    n_positions=1024,
+    n_query_positions=1024,
+)
 
 
 @pytest.mark.parametrize(

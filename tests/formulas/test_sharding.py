@@ -8,8 +8,16 @@ from metacount.formulas.sharding import Cut, Rank
 from metacount.spec import ModelSpec
 
 HEADS = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 5}
-COMMON = {"kind": "decoder", "d_model": 13, "n_layers": 3, "vocab_size": 101, "activation": "silu",
-          "gated": True, "norm": "rmsnorm", "position": "none"}  # fmt: skip
+COMMON = {
+    "kind": "decoder",
+    "d_model": 13,
+    "n_layers": 3,
+    "vocab_size": 101,
+    "activation": "silu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "none",
+}
 DENSE = ModelSpec(**COMMON, **HEADS, d_ff=17)
 MOE = ModelSpec(**COMMON, **HEADS, n_experts=8, top_k=3, d_ff_expert=7, n_shared_experts=1)
 
@@ -32,15 +40,17 @@ def test_a_dense_block_by_hand() -> None:
     # rows of 13 in four: 4, 4, 4, 1; 15: 4, 4, 4, 3; 5: 2, 2, 1, 0; 9: 3, 3, 3, 0
     shards = [(cut.role, sharding.shard_values(cut, first)) for cut in cuts]
     assert sorted(shards) == sorted(
-        [("norm", 4)] * 2 + [("attention", n) for n in (4 * 13, 2 * 13, 2 * 13, 4 * 15)]
+        [("norm", 4)] * 2
+        + [("attention", n) for n in (4 * 13, 2 * 13, 2 * 13, 4 * 15)]
         + [("ffn", n) for n in (3 * 13, 3 * 13, 4 * 9)]
-    )  # fmt: skip
+    )
     # the last rank has the rest of each: 1; 15: 3, 5: none, 13: 1; 8 in four: 2
     shards = [(cut.role, sharding.shard_values(cut, last)) for cut in cuts]
     assert sorted(shards) == sorted(
-        [("norm", 1)] * 2 + [("attention", n) for n in (3 * 13, 0, 0, 1 * 15)]
+        [("norm", 1)] * 2
+        + [("attention", n) for n in (3 * 13, 0, 0, 1 * 15)]
         + [("ffn", n) for n in (2 * 13, 2 * 13, 1 * 8)]
-    )  # fmt: skip
+    )
     # gathered: 13 rows become 16, 15 too, 5 become 8, 9 become 12
     gathered = sum(sharding.gathered_values(cut, first) for cut in cuts)
     assert gathered == 2 * 16 + 16 * 13 + 2 * 8 * 13 + 16 * 15 + 2 * 12 * 13 + 16 * 9
@@ -71,20 +81,22 @@ def test_what_a_moe_block_moves_by_hand() -> None:
     moved = traffic.block_moves(MOE, rank, n_tokens=11, moe=True, train=True)
     seen = [(move.phase, move.kind, move.group, move.values) for move in moved]
     # 11 tokens in two: 6 and 5; each of the 5 goes to three experts
-    assert sorted(seen) == sorted([
-        ("forward", "all-reduce", "tp", 11 * 13),  # attention
-        ("forward", "all-reduce", "tp", 11 * 13),  # the shared expert
-        ("forward", "all-to-all", "ep", 8),  # how many rows each expert gets
-        ("forward", "all-to-all", "ep", 5 * 3 * 13),
-        ("forward", "all-to-all", "ep", 5 * 3 * 13),
-        ("forward", "all-gather", "tp", 12 * 13),
-        ("backward", "all-reduce", "tp", 11 * 13),
-        ("backward", "all-reduce", "tp", 11 * 13),
-        ("backward", "all-to-all", "ep", 5 * 3 * 13),
-        ("backward", "all-to-all", "ep", 5 * 3 * 13),
-        ("backward", "all-gather", "tp", 12 * 13),
-        ("backward", "all-gather", "tp", 12 * 3),
-    ])  # fmt: skip
+    assert sorted(seen) == sorted(
+        [
+            ("forward", "all-reduce", "tp", 11 * 13),  # attention
+            ("forward", "all-reduce", "tp", 11 * 13),  # the shared expert
+            ("forward", "all-to-all", "ep", 8),  # how many rows each expert gets
+            ("forward", "all-to-all", "ep", 5 * 3 * 13),
+            ("forward", "all-to-all", "ep", 5 * 3 * 13),
+            ("forward", "all-gather", "tp", 12 * 13),
+            ("backward", "all-reduce", "tp", 11 * 13),
+            ("backward", "all-reduce", "tp", 11 * 13),
+            ("backward", "all-to-all", "ep", 5 * 3 * 13),
+            ("backward", "all-to-all", "ep", 5 * 3 * 13),
+            ("backward", "all-gather", "tp", 12 * 13),
+            ("backward", "all-gather", "tp", 12 * 3),
+        ]
+    )
 
 
 def test_zero_moves_by_hand() -> None:
@@ -92,19 +104,26 @@ def test_zero_moves_by_hand() -> None:
     rank = Rank(ep=4, shard=4, copies=2)
     dense, expert = 16, 2 * 14 * 13
     by_zero = {
-        zero: [(m.phase, m.kind, m.group, m.values)
-               for m in traffic.spread_moves(cuts, rank, zero=zero)]
+        zero: [
+            (m.phase, m.kind, m.group, m.values)
+            for m in traffic.spread_moves(cuts, rank, zero=zero)
+        ]
         for zero in range(4)
-    }  # fmt: skip
-    once = [("forward", "all-gather", "dp", dense), ("backward", "reduce-scatter", "dp", dense),
-            ("forward", "all-gather", "copies", expert),
-            ("backward", "reduce-scatter", "copies", expert)]  # fmt: skip
+    }
+    once = [
+        ("forward", "all-gather", "dp", dense),
+        ("backward", "reduce-scatter", "dp", dense),
+        ("forward", "all-gather", "copies", expert),
+        ("backward", "reduce-scatter", "copies", expert),
+    ]
     again = [("backward", "all-gather", "dp", dense), ("backward", "all-gather", "copies", expert)]
     assert sorted(by_zero[1]) == sorted(by_zero[2]) == sorted(once)
     assert sorted(by_zero[3]) == sorted([*once, *again])
     # nothing is padded where nothing is spread
-    assert by_zero[0] == [("backward", "all-reduce", "dp", 13),
-                          ("backward", "all-reduce", "copies", expert)]  # fmt: skip
+    assert by_zero[0] == [
+        ("backward", "all-reduce", "dp", 13),
+        ("backward", "all-reduce", "copies", expert),
+    ]
     assert traffic.spread_moves(cuts, Rank(ep=4), zero=3) == []
 
 

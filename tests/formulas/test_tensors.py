@@ -60,8 +60,13 @@ def attention_tensors(spec: ModelSpec, cross: bool) -> Iterator[Tensor]:
     if spec.attention_sinks:
         yield "attention", h
     one = spec.head_dim
-    widths = {"none": (), "l2": (), "head": (one, one), "full": (q, kv),
-              "layernorm": (one, one, one, one)}  # fmt: skip
+    widths = {
+        "none": (),
+        "l2": (),
+        "head": (one, one),
+        "full": (q, kv),
+        "layernorm": (one, one, one, one),
+    }
     for width in widths[spec.qk_norm]:
         yield "norm", width
     if spec.position == "transformer_xl":

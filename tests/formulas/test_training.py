@@ -147,8 +147,9 @@ def test_other_ways_to_run_a_step(index: int) -> None:
 
 
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
-@given(specs(), st.sampled_from([PLAIN, *WAYS]), st.sampled_from([1, 2, 3]),
-       st.sampled_from([1, 2, 5]))  # fmt: skip
+@given(
+    specs(), st.sampled_from([PLAIN, *WAYS]), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 5])
+)
 def test_random_structures(spec: ModelSpec, way: Way, batch_size: int, seq_len: int) -> None:
     if spec.vocab_size is None or not spec.has_head:
         spec = spec.replace(vocab_size=19, has_head=True)
@@ -179,8 +180,19 @@ def test_experts_keep_the_same_on_a_real_device() -> None:
 
 def test_one_layer_by_hand() -> None:
     spec = ModelSpec(
-        kind="decoder", d_model=13, n_layers=1, vocab_size=101, n_heads=3, n_kv_heads=1, head_dim=4,
-        d_ff=17, activation="silu", gated=True, norm="rmsnorm", position="none")  # fmt: skip
+        kind="decoder",
+        d_model=13,
+        n_layers=1,
+        vocab_size=101,
+        n_heads=3,
+        n_kv_heads=1,
+        head_dim=4,
+        d_ff=17,
+        activation="silu",
+        gated=True,
+        norm="rmsnorm",
+        position="none",
+    )
     tokens, pairs = 2 * 5, 2 * 3 * 5 * 5
     norms = 3 * (4 * tokens * 13 + 4 * tokens + 4 * tokens * 13)  # x, 1/rms, normed; two and one
     inputs = 3 * 2 * tokens * 13  # of attention, feed-forward, head
@@ -256,8 +268,10 @@ def optimizers(
 @pytest.mark.parametrize("model", ["gpt2", "mixtral-8x7b", "deepseek-v3", "gopher-280b"])
 def test_optimizers_keep_what_the_formula_says(model: str, name: str, master: bool) -> None:
     spec = few_layers(miniature(SPECS[model]))
-    named = {n: torch.nn.Parameter(p.float() if master else p)
-             for n, p in build(spec, device="cpu").named_parameters()}  # fmt: skip
+    named = {
+        n: torch.nn.Parameter(p.float() if master else p)
+        for n, p in build(spec, device="cpu").named_parameters()
+    }
     for p in named.values():
         p.grad = torch.zeros_like(p)
     inner = [p for n, p in named.items() if ".layers." in n and p.dim() == 2]

@@ -98,13 +98,19 @@ def test_what_is_not_covered_is_none_with_a_reason() -> None:
         (KEPT + " + 1", "activation_bytes", "wrong"),
         # keys and values of every head, also where one is shared by one sequence
         (KEPT.replace("min(1, B*h_kv - 1)", "1"), "activation_bytes", "equal_here"),
-        ("2*B*N*S*d + 4*B*S*(2*d + 1) + 4*B*S*V + 2*B*S*d + 16*B*S + 4", "activation_bytes:full",
-         "equal"),
-        ("2*c*(2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d) + 4*(9*N + 3)", "optimizer_bytes",
-         "equal"),
+        (
+            "2*B*N*S*d + 4*B*S*(2*d + 1) + 4*B*S*V + 2*B*S*d + 16*B*S + 4",
+            "activation_bytes:full",
+            "equal",
+        ),
+        (
+            "2*c*(2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d) + 4*(9*N + 3)",
+            "optimizer_bytes",
+            "equal",
+        ),
         ("c*(2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d)", "gradient_bytes", "equal"),
     ],
-)  # fmt: skip
+)
 def test_a_formula_of_training_is_judged(text: str, quantity: str, verdict: str) -> None:
     found = check(text, "llama-7b", quantity=quantity)
     assert found.verdict == verdict

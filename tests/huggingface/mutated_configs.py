@@ -65,8 +65,16 @@ def keys_of(model_type: str) -> tuple[str, ...]:
     family, theirs = family_of(model_type), config_class(model_type)
     assert family is not None
     declared = [field.name for field in fields(theirs)]
-    known = [*declared, *theirs.attribute_map, *written(model_type), *family.defaults,
-             *family.aliases, *family.ignored, *NEUTRAL, *HARMLESS]  # fmt: skip
+    known = [
+        *declared,
+        *theirs.attribute_map,
+        *written(model_type),
+        *family.defaults,
+        *family.aliases,
+        *family.ignored,
+        *NEUTRAL,
+        *HARMLESS,
+    ]
     return tuple(sorted(set(known) - NOT_CHANGED))
 
 
@@ -165,11 +173,19 @@ def mutants(model_type: str, draws: int, seed: object) -> Iterator[tuple[str, Ch
                 yield name, change
 
 
-VERDICTS = ("equal", "wrong", "refused by transformers, and we say so", "refused, not said",
-            "said to be refused, but built", "left, transformers builds",
-            "left, transformers refuses", "refused, transformers builds",
-            "refused, transformers refuses", "left, transformers not asked",
-            "refused, transformers not asked")  # fmt: skip
+VERDICTS = (
+    "equal",
+    "wrong",
+    "refused by transformers, and we say so",
+    "refused, not said",
+    "said to be refused, but built",
+    "left, transformers builds",
+    "left, transformers refuses",
+    "refused, transformers builds",
+    "refused, transformers refuses",
+    "left, transformers not asked",
+    "refused, transformers not asked",
+)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.classes import config_class
 
-CLASSES = {"bart": "BartForConditionalGeneration", "mbart": "MBartForConditionalGeneration",
-           "plbart": "PLBartForConditionalGeneration"}  # fmt: skip
+CLASSES = {
+    "bart": "BartForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+    "plbart": "PLBartForConditionalGeneration",
+}
 
 # What a bare model type lacks to be a model that has a spec.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -32,9 +35,14 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 SIZES = {
-    "num_hidden_layers": 4, "hidden_size": 48, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "intermediate_size": 72, "vocab_size": 101, "pad_token_id": 0,
-}  # fmt: skip
+    "num_hidden_layers": 4,
+    "hidden_size": 48,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "intermediate_size": 72,
+    "vocab_size": 101,
+    "pad_token_id": 0,
+}
 NO_KV = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"}
 POSITIONS = {**NO_KV, "max_position_embeddings": 64}
 WIDE = {**SIZES, "head_dim": 10}  # heads wider than the model, together
@@ -42,26 +50,65 @@ GPT = {"n_layer": 4, "n_embd": 48, "n_head": 4, "vocab_size": 101, "n_positions"
 LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
 # grouped products run on widths that are multiples of 8 only
 QWEN = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-DEEPSEEK = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-            "n_shared_experts": 2, "first_k_dense_replace": 1}  # fmt: skip
+DEEPSEEK = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
 BUT_FIRST = {k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"}
 MLA = {
-    **SIZES, "num_key_value_heads": 6, "q_lora_rank": 22, "kv_lora_rank": 14,
-    "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 9,
-}  # fmt: skip
-DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
-         "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3}  # fmt: skip
-T5 = {"d_model": 48, "d_kv": 7, "d_ff": 68, "num_layers": 4, "num_decoder_layers": 2,
-      "num_heads": 6, "vocab_size": 101}  # fmt: skip
+    **SIZES,
+    "num_key_value_heads": 6,
+    "q_lora_rank": 22,
+    "kv_lora_rank": 14,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 9,
+}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 3,
+}
+T5 = {
+    "d_model": 48,
+    "d_kv": 7,
+    "d_ff": 68,
+    "num_layers": 4,
+    "num_decoder_layers": 2,
+    "num_heads": 6,
+    "vocab_size": 101,
+}
 
-STATE = {**{k: SIZES[k] for k in ("hidden_size", "vocab_size", "pad_token_id")},
-         "num_hidden_layers": 3, "conv_kernel": 3}  # fmt: skip
-HEADS = {"mamba_n_heads": 6, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 7,
-         "mamba_chunk_size": 5, "mamba_d_conv": 3}  # fmt: skip
+STATE = {
+    **{k: SIZES[k] for k in ("hidden_size", "vocab_size", "pad_token_id")},
+    "num_hidden_layers": 3,
+    "conv_kernel": 3,
+}
+HEADS = {
+    "mamba_n_heads": 6,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 2,
+    "mamba_d_state": 7,
+    "mamba_chunk_size": 5,
+    "mamba_d_conv": 3,
+}
 
-BART = {"d_model": 48, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 68,
-        "encoder_attention_heads": 6, "decoder_attention_heads": 6, "decoder_ffn_dim": 68,
-        "vocab_size": 101, "max_position_embeddings": 64}  # fmt: skip
+BART = {
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 68,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "decoder_ffn_dim": 68,
+    "vocab_size": 101,
+    "max_position_embeddings": 64,
+}
 
 HYBRID = ["conv", "full_attention", "conv", "full_attention"]
 
@@ -173,39 +220,84 @@ SMALL: dict[str, dict[str, Any]] = {
 
 # Drawn for every type that has the key: values that go with SMALL's other sizes.
 DRAWN: dict[str, list[Any]] = {
-    "num_hidden_layers": [1, 2, 3, 5], "n_layer": [1, 2, 3], "n_layers": [1, 3],
-    "num_key_value_heads": [1, 2, 3, 6, None], "head_dim": [8, 14, None],
-    "intermediate_size": [40, 64], "vocab_size": [97, 128],
+    "num_hidden_layers": [1, 2, 3, 5],
+    "n_layer": [1, 2, 3],
+    "n_layers": [1, 3],
+    "num_key_value_heads": [1, 2, 3, 6, None],
+    "head_dim": [8, 14, None],
+    "intermediate_size": [40, 64],
+    "vocab_size": [97, 128],
     "tie_word_embeddings": [True, False],
-    "attention_bias": [True, False], "mlp_bias": [True, False], "qkv_bias": [True, False],
-    "attention_out_bias": [True, False], "use_bias": [True, False], "bias": [True, False],
-    "enable_bias": [True, False], "use_qkv_bias": [True, False], "lm_head_bias": [True, False],
-    "decoder_bias": [True, False], "classifier_bias": [True, False], "norm_bias": [True, False],
-    "use_parallel_residual": [True, False], "use_qk_norm": [True, False],
-    "qk_layernorm": [True, False], "sliding_window": [3, 9, 40],
-    "use_sliding_window": [True, False], "max_window_layers": [0, 1, 2],
-    "sliding_window_pattern": [1, 2, 4], "no_rope_layer_interval": [2, 3],
-    "partial_rotary_factor": [0.5, 1.0], "num_experts_per_tok": [1, 3],
-    "first_k_dense_replace": [0, 1, 2], "n_shared_experts": [1, 3], "decoder_sparse_step": [1, 2],
-    "norm_topk_prob": [True, False], "interleave_moe_layer_step": [1, 2],
-    "attention_chunk_size": [3, 9], "q_lora_rank": [None, 24], "multi_query": [True, False],
-    "new_decoder_architecture": [True, False], "parallel_attn": [True, False],
-    "alibi": [True, False], "num_kv_heads": [2, 3], "do_layer_norm_before": [True, False],
-    "layer_norm_elementwise_affine": [True, False], "n_inner": [None, 56],
-    "word_embed_proj_dim": [48], "embedding_size": [20, 48], "type_vocab_size": [1, 3],
-    "local_attention": [4, 9], "global_attn_every_n_layers": [2, 3],
-    "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"], "num_decoder_layers": [1, 3, None],
-    "encoder_layers": [1, 2], "decoder_layers": [1, 3], "scale_embedding": [True, False],
-    "router_bias": [True, False], "max_position_embeddings": [48, 80],
-    "state_size": [2, 5], "mamba_d_state": [2, 5], "ssm_state_size": [2, 5],
-    "conv_kernel": [1, 4], "mamba_d_conv": [1, 4], "chunk_size": [2, 64],
-    "mamba_chunk_size": [2, 64], "use_conv_bias": [True, False], "mamba_conv_bias": [True, False],
-    "mamba_proj_bias": [True, False], "projectors_bias": [True, False],
-    "mamba_rms_norm": [True, False], "mamba_norm_before_gate": [True, False],
-    "time_step_rank": [3, "auto"], "mamba_dt_rank": [3, "auto"], "attn_layer_period": [2, 4],
-    "expert_layer_period": [2, 3], "attn_layer_indices": [[0], [1, 2], [3]],
-    "position_embedding_type": ["rope", None], "mamba_n_groups": [1, 3, 6],
-}  # fmt: skip
+    "attention_bias": [True, False],
+    "mlp_bias": [True, False],
+    "qkv_bias": [True, False],
+    "attention_out_bias": [True, False],
+    "use_bias": [True, False],
+    "bias": [True, False],
+    "enable_bias": [True, False],
+    "use_qkv_bias": [True, False],
+    "lm_head_bias": [True, False],
+    "decoder_bias": [True, False],
+    "classifier_bias": [True, False],
+    "norm_bias": [True, False],
+    "use_parallel_residual": [True, False],
+    "use_qk_norm": [True, False],
+    "qk_layernorm": [True, False],
+    "sliding_window": [3, 9, 40],
+    "use_sliding_window": [True, False],
+    "max_window_layers": [0, 1, 2],
+    "sliding_window_pattern": [1, 2, 4],
+    "no_rope_layer_interval": [2, 3],
+    "partial_rotary_factor": [0.5, 1.0],
+    "num_experts_per_tok": [1, 3],
+    "first_k_dense_replace": [0, 1, 2],
+    "n_shared_experts": [1, 3],
+    "decoder_sparse_step": [1, 2],
+    "norm_topk_prob": [True, False],
+    "interleave_moe_layer_step": [1, 2],
+    "attention_chunk_size": [3, 9],
+    "q_lora_rank": [None, 24],
+    "multi_query": [True, False],
+    "new_decoder_architecture": [True, False],
+    "parallel_attn": [True, False],
+    "alibi": [True, False],
+    "num_kv_heads": [2, 3],
+    "do_layer_norm_before": [True, False],
+    "layer_norm_elementwise_affine": [True, False],
+    "n_inner": [None, 56],
+    "word_embed_proj_dim": [48],
+    "embedding_size": [20, 48],
+    "type_vocab_size": [1, 3],
+    "local_attention": [4, 9],
+    "global_attn_every_n_layers": [2, 3],
+    "feed_forward_proj": ["relu", "gated-gelu", "gated-silu"],
+    "num_decoder_layers": [1, 3, None],
+    "encoder_layers": [1, 2],
+    "decoder_layers": [1, 3],
+    "scale_embedding": [True, False],
+    "router_bias": [True, False],
+    "max_position_embeddings": [48, 80],
+    "state_size": [2, 5],
+    "mamba_d_state": [2, 5],
+    "ssm_state_size": [2, 5],
+    "conv_kernel": [1, 4],
+    "mamba_d_conv": [1, 4],
+    "chunk_size": [2, 64],
+    "mamba_chunk_size": [2, 64],
+    "use_conv_bias": [True, False],
+    "mamba_conv_bias": [True, False],
+    "mamba_proj_bias": [True, False],
+    "projectors_bias": [True, False],
+    "mamba_rms_norm": [True, False],
+    "mamba_norm_before_gate": [True, False],
+    "time_step_rank": [3, "auto"],
+    "mamba_dt_rank": [3, "auto"],
+    "attn_layer_period": [2, 4],
+    "expert_layer_period": [2, 3],
+    "attn_layer_indices": [[0], [1, 2], [3]],
+    "position_embedding_type": ["rope", None],
+    "mamba_n_groups": [1, 3, 6],
+}
 
 # Where a value of DRAWN is none that transformers, or a spec, can have.
 NARROWER: dict[str, dict[str, list[Any]]] = {

@@ -365,10 +365,17 @@ def test_the_report_as_plain_data() -> None:
     report = CheckpointReport(source="here", tensors=tuple(WHOLE), files=("a", "b"), sharded=True)
     n_values = sum(each.n_values for each in WHOLE)
     assert report.to_dict() == {
-        "source": "here", "files": 2, "tensors": 3, "values": n_values, "bytes": 2 * n_values,
-        "values_by_dtype": {"BF16": n_values}, "total_size": None, "total_size_agrees": None,
-        "total_size_values": None, "not_indexed": 0,
-    }  # fmt: skip
+        "source": "here",
+        "files": 2,
+        "tensors": 3,
+        "values": n_values,
+        "bytes": 2 * n_values,
+        "values_by_dtype": {"BF16": n_values},
+        "total_size": None,
+        "total_size_agrees": None,
+        "total_size_values": None,
+        "not_indexed": 0,
+    }
 
 
 def test_where_a_checkpoint_is(tmp_path: Path) -> None:

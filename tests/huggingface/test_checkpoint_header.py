@@ -255,11 +255,32 @@ GOOD = struct.pack("<Q", len(GOOD_HEADER)) + GOOD_HEADER + bytes(82)
 PLACE = st.integers(0, 8 + len(GOOD_HEADER) + 4)
 PIECES = st.one_of(
     st.binary(max_size=4),
-    st.sampled_from([
-        b"{", b"}", b"[", b"]", b'"', b",", b":", b"-", b"0", b"9" * 30, b"1e9", b"null", b"\\",
-        b"\\u0000", b" ", b"\xc3\xa9", b"true", b'"a.weight":', b"{}", b'"dtype":"U8",', b"1.5",
-    ]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b'"',
+            b",",
+            b":",
+            b"-",
+            b"0",
+            b"9" * 30,
+            b"1e9",
+            b"null",
+            b"\\",
+            b"\\u0000",
+            b" ",
+            b"\xc3\xa9",
+            b"true",
+            b'"a.weight":',
+            b"{}",
+            b'"dtype":"U8",',
+            b"1.5",
+        ]
+    ),
+)
 CHANGE = st.tuples(PLACE, st.integers(0, 6), PIECES)
 
 

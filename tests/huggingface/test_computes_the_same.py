@@ -43,12 +43,23 @@ TYPES = [name for name in mapped_types() if name not in REFUSED]
 
 # Other sizes than those of SMALL: primes, as far as heads, pairs and groups allow.
 OTHER = {
-    "intermediate_size": 71, "intermediate_size_mlp": 59, "moe_intermediate_size": 23,
-    "shared_expert_intermediate_size": 37, "ffn_dim": 67, "encoder_ffn_dim": 67,
-    "decoder_ffn_dim": 67, "d_ff": 67, "q_lora_rank": 19, "kv_lora_rank": 13,
-    "qk_nope_head_dim": 7, "v_head_dim": 5, "d_kv": 7, "n_embd": 40, "embedding_size": 19,
+    "intermediate_size": 71,
+    "intermediate_size_mlp": 59,
+    "moe_intermediate_size": 23,
+    "shared_expert_intermediate_size": 37,
+    "ffn_dim": 67,
+    "encoder_ffn_dim": 67,
+    "decoder_ffn_dim": 67,
+    "d_ff": 67,
+    "q_lora_rank": 19,
+    "kv_lora_rank": 13,
+    "qk_nope_head_dim": 7,
+    "v_head_dim": 5,
+    "d_kv": 7,
+    "n_embd": 40,
+    "embedding_size": 19,
     "max_position_embeddings": 37,
-}  # fmt: skip
+}
 WIDTHS = ("hidden_size", "d_model", "word_embed_proj_dim")
 
 
@@ -127,16 +138,36 @@ SCALED: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 3.0},
     # beyond max_position_embeddings = 11 for PREFILL = 9 and TOTAL = 17 tokens
     "dynamic": {"rope_type": "dynamic", "factor": 3.0},
-    "llama3": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
-               "high_freq_factor": 3.0, "original_max_position_embeddings": 11},
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 11,
-             "beta_fast": 3.0, "beta_slow": 0.5},
-    "yarn with mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.3,
-                         "original_max_position_embeddings": 13, "truncate": False},
-    "yarn by lengths": {"type": "yarn", "factor": None, "attention_factor": 1.7,
-                        "original_max_position_embeddings": 7},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 3.0,
+        "original_max_position_embeddings": 11,
+    },
+    "yarn": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 11,
+        "beta_fast": 3.0,
+        "beta_slow": 0.5,
+    },
+    "yarn with mscale": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.3,
+        "original_max_position_embeddings": 13,
+        "truncate": False,
+    },
+    "yarn by lengths": {
+        "type": "yarn",
+        "factor": None,
+        "attention_factor": 1.7,
+        "original_max_position_embeddings": 7,
+    },
     "longrope": {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 11},
-}  # fmt: skip
+}
 THETAS = {"rope_theta", "rotary_emb_base", "global_rope_theta"}
 ROPE = [name for name in TYPES if THETAS & family_of(name).defaults.keys()]  # type: ignore[union-attr]
 NESTED = ("gemma3_text", "modernbert", "olmo3", "mellum")  # an object for each kind of layer
@@ -151,7 +182,7 @@ NOT_THEIRS = {
     **{("mellum", kind): "impossible" for kind in SCALED},
     # ministral3's queries need llama_4_scaling_beta beside it
     **{("ministral3", kind): "impossible" for kind in ("linear", "dynamic")},
-}  # fmt: skip
+}
 
 
 def scaled(name: str, kind: str) -> dict[str, Any]:
@@ -186,8 +217,11 @@ def test_scaled_rope_is_that_of_transformers(name: str, kind: str) -> None:
 
 
 def test_phi_moe_with_scaled_rope_is_refused() -> None:
-    rope = {**scaled("phimoe", "longrope")["rope_parameters"], "short_mscale": 1.1,
-            "long_mscale": 1.3}  # fmt: skip
+    rope = {
+        **scaled("phimoe", "longrope")["rope_parameters"],
+        "short_mscale": 1.1,
+        "long_mscale": 1.3,
+    }
     found = compare({**odd("phimoe"), "rope_scaling": rope}, bound=BOUND)
     assert found.kind == "refused"
     assert "Phi-MoE in transformers takes RoPE's short factors at any length" in found.reason
@@ -266,8 +300,21 @@ def quickly(config: dict[str, Any]) -> Found:
     return compare(config, bound=BOUND, decode=False, gradients=False)
 
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "relu",
-               "relu2", "sigmoid", "quick_gelu", "linear", "swish", "gelu_10", "mish")  # fmt: skip
+ACTIVATIONS = (
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_accurate",
+    "gelu_pytorch_tanh",
+    "relu",
+    "relu2",
+    "sigmoid",
+    "quick_gelu",
+    "linear",
+    "swish",
+    "gelu_10",
+    "mish",
+)
 ACTIVATION_KEYS = ("hidden_act", "activation_function", "hidden_activation", "activation")
 
 

@@ -96,9 +96,14 @@ def test_t5_encoder_alone_is_an_encoder() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "name"),
-    [("llama", "LlamaForSequenceClassification"), ("bert", "BertForPreTraining"),
-     ("electra", "ElectraForPreTraining"), ("bart", "BartForCausalLM"), ("llama", "Qwen2Model")],
-)  # fmt: skip
+    [
+        ("llama", "LlamaForSequenceClassification"),
+        ("bert", "BertForPreTraining"),
+        ("electra", "ElectraForPreTraining"),
+        ("bart", "BartForCausalLM"),
+        ("llama", "Qwen2Model"),
+    ],
+)
 def test_a_class_without_a_spec_is_named(model_type: str, name: str) -> None:
     with pytest.raises(UnmappedClass, match=f"architectures names a class .* '{name}'; those"):
         mapped(model_type, architectures=[name])
@@ -140,7 +145,7 @@ def test_rope_stands_in_an_object_or_beside_it() -> None:
         {"rope_theta": 9.0, "rope_parameters": {"rope_theta": 7.0}},
         {"rope_theta": 7.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
     ):
-        assert mapped("llama", **keys).spec.rope_theta == 7.0  # fmt: skip
+        assert mapped("llama", **keys).spec.rope_theta == 7.0
     assert mapped("glm", head_dim=64).spec.rotary_dim == 32
     quarter = {"partial_rotary_factor": 0.25, "rope_theta": 5.0}
     assert mapped("glm", head_dim=64, rope_parameters=quarter).spec.rotary_dim == 16
@@ -157,8 +162,13 @@ def test_gemma3_has_a_base_of_its_own_in_windows() -> None:
 
 
 def test_scales() -> None:
-    spec = mapped("granite", logits_scaling=8.0, residual_multiplier=0.22,
-                  embedding_multiplier=12.0, attention_multiplier=0.0078125).spec  # fmt: skip
+    spec = mapped(
+        "granite",
+        logits_scaling=8.0,
+        residual_multiplier=0.22,
+        embedding_multiplier=12.0,
+        attention_multiplier=0.0078125,
+    ).spec
     assert (spec.logit_scale, spec.residual_scale) == (0.125, 0.22)
     assert (spec.embedding_scale, spec.attention_scale) == (12.0, 0.0078125)
     spec = mapped("minicpm3").spec
@@ -211,8 +221,13 @@ def test_one_group_is_no_limit() -> None:
     assert mapped("glm4_moe", head_dim=128).spec.n_groups is None
     spec = mapped("deepseek_v3").spec
     assert (spec.n_groups, spec.top_groups, spec.group_score) == (8, 4, "top2_sum")
-    two = mapped("deepseek_v2", num_experts_per_tok=6, topk_method="group_limited_greedy",
-                 n_group=8, topk_group=3).spec  # fmt: skip
+    two = mapped(
+        "deepseek_v2",
+        num_experts_per_tok=6,
+        topk_method="group_limited_greedy",
+        n_group=8,
+        topk_group=3,
+    ).spec
     assert (two.n_groups, two.top_groups, two.group_score) == (8, 3, "max")
 
 

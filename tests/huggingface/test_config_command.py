@@ -17,10 +17,17 @@ from metacount.cli import main
 from metacount.resolve import Model, TransformersOnly, find_any
 
 TINY = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 12,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10,
-    "intermediate_size": 17, "vocab_size": 101, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 17,
+    "vocab_size": 101,
+    "tie_word_embeddings": False,
+}
 # embedding and head 2·101·12; per layer: q and o 2·12·60, k and v 2·12·20, FFN 3·12·17, norms 2·12;
 # final norm 12
 TINY_PARAMS = 2 * 101 * 12 + 3 * (2 * 12 * 60 + 2 * 12 * 20 + 3 * 12 * 17 + 2 * 12) + 12
@@ -148,8 +155,12 @@ def test_a_body_without_a_head_agrees(
 
 
 def test_a_wrong_model_among_others_leaves_no_traceback() -> None:
-    done = subprocess.run([sys.executable, "-m", "metacount", "verify", "gpt2", "type:nosuch"],
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "metacount", "verify", "gpt2", "type:nosuch"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("metacount: error: ")
     assert done.stderr.count("\n") == 1
@@ -207,8 +218,11 @@ def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.Comp
     return subprocess.run(
         [sys.executable, "-m", "metacount", *arguments],
         env={**plain, "HF_HOME": str(hub.cache), "HF_ENDPOINT": hub.url, **variables},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def test_a_repository(hub: Any) -> None:

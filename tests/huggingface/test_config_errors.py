@@ -74,8 +74,11 @@ def test_a_key_that_nobody_knows_is_named() -> None:
         ("llama", {"rope_parameters": {"mrope_section": [1]}}, "rope_parameters"),
         ("mistral", {"layer_types": ["full_attention"] * 32}, "layer_types"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 32}, "layer_types"),
-        ("cohere2", {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 38},
-         "layer_types"),
+        (
+            "cohere2",
+            {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 38},
+            "layer_types",
+        ),
         ("smollm3", {"no_rope_layers": [0, 1, 1] * 12}, "no_rope_layers"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("opt", {"word_embed_proj_dim": 512}, "word_embed_proj_dim"),
@@ -98,11 +101,14 @@ def test_a_key_that_nobody_knows_is_named() -> None:
         ("helium", {"head_dim": 64}, "head_dim"),
         ("switch_transformers", {"num_sparse_decoder_layers": 6}, "num_sparse_encoder_layers"),
         ("bart", {"architectures": ["BartModel"], "decoder_ffn_dim": 8}, "decoder_ffn_dim"),
-        ("bart", {"architectures": ["BartModel"], "decoder_attention_heads": 8},
-         "decoder_attention_heads"),
+        (
+            "bart",
+            {"architectures": ["BartModel"], "decoder_attention_heads": 8},
+            "decoder_attention_heads",
+        ),
         ("modernbert", {"classifier_activation": "silu"}, "classifier_activation"),
     ],
-)  # fmt: skip
+)
 def test_what_no_spec_expresses_is_named(model_type: str, keys: dict[str, Any], named: str) -> None:
     with pytest.raises(UnmappedKey, match=named) as error:
         mapped(model_type, **keys)
@@ -157,7 +163,7 @@ def test_wrong_values_are_clear_errors(keys: dict[str, Any], match: str) -> None
         ("glm", {"partial_rotary_factor": 2}, "partial_rotary_factor must be at most 1"),
         ("glm", {"partial_rotary_factor": 0.001}, "partial_rotary_factor leaves 0 of"),
     ],
-)  # fmt: skip
+)
 def test_wrong_structures_are_clear_errors(
     model_type: str, keys: dict[str, Any], match: str
 ) -> None:
@@ -187,10 +193,16 @@ def test_what_is_no_config_at_all() -> None:
 # ---- strangers' files ----
 
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 10), st.integers(), st.floats(), st.text(max_size=5),
-    st.lists(st.integers(0, 3), max_size=3), st.dictionaries(st.text(max_size=3), st.none()),
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 10),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.none()),
     st.sampled_from(["gelu", 2**31, 2**63, 10**400, [[["global"], 2]], {"rope_theta": 1}]),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=600)
@@ -228,8 +240,9 @@ MOST = {
 }
 
 
-@pytest.mark.parametrize(("most", "key"), [(n, key) for n, text in MOST.items()
-                                           for key in text.split()])  # fmt: skip
+@pytest.mark.parametrize(
+    ("most", "key"), [(n, key) for n, text in MOST.items() for key in text.split()]
+)
 def test_a_size_at_its_limit_and_one_more(most: int, key: str) -> None:
     assert limits.checked_config({key: most}) == ({key: most}, ())
     assert limits.checked_config({"a": [{key: [most]}]}) == ({"a": [{key: [most]}]}, ())
@@ -289,13 +302,24 @@ def test_what_is_taken_out_of_a_config() -> None:
     assert kept == {"text_config": {"hidden_size": 3}}
     assert [note.partition(" is ignored")[0] for note in notes] == list(auto)
     assert limits.checked_config({"auto_map": None}) == ({}, ())
-    for key in ("dtype", "torch_dtype", "attn_implementation", "_attn_implementation",
-                "experts_implementation", "kernel_config", "use_kernels", "name_or_path",
-                "gradient_checkpointing", "torchscript", "__class__"):  # fmt: skip
+    for key in (
+        "dtype",
+        "torch_dtype",
+        "attn_implementation",
+        "_attn_implementation",
+        "experts_implementation",
+        "kernel_config",
+        "use_kernels",
+        "name_or_path",
+        "gradient_checkpointing",
+        "torchscript",
+        "__class__",
+    ):
         assert limits.checked_config({key: "x", "hidden_size": 3}) == ({"hidden_size": 3}, ())
     assert limits.checked_config({"gpt-j": {"no": 1}}) == ({"gpt-j": {"no": 1}}, ())
     assert limits.checked_config({"use_pretrained_backbone": False}) == (
-        {"use_pretrained_backbone": False}, ()
-    )  # fmt: skip
+        {"use_pretrained_backbone": False},
+        (),
+    )
     with pytest.raises(SpecError, match=r"^use_pretrained_backbone must be false: no weights"):
         limits.checked_config({"a": {"use_pretrained_backbone": True}})

@@ -31,12 +31,14 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
     ("switch_transformers", {"decoder_sparse_step": 0}),
     ("switch_transformers", {"decoder_sparse_step": True}),
     ("switch_transformers", {"num_layers": 6, "encoder_sparse_step": 2}),
-    ("switch_transformers", {"architectures": ["SwitchTransformersEncoderModel"],
-                             "is_decoder": True}),
+    (
+        "switch_transformers",
+        {"architectures": ["SwitchTransformersEncoderModel"], "is_decoder": True},
+    ),
     ("gpt_neo", {"attention_layers": ["global"] * 4}),
     ("deepseek_v3", {"head_dim": "wide"}),
     ("llama", {"rope_parameters": {"rope_type": None, "rope_theta": 1e4}}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("model_type", mapped_types())
@@ -67,8 +69,14 @@ def test_keys_that_contradict_each_other(model_type: str, keys: dict[str, Any]) 
 
 def test_the_layers_of_t5_under_their_other_name_are_left_to_transformers() -> None:
     """transformers makes as many decoder layers as num_layers says before it reads that name."""
-    config = {"model_type": "t5", "num_hidden_layers": 3, "d_model": 48, "d_ff": 68,
-              "num_heads": 6, "vocab_size": 101}  # fmt: skip
+    config = {
+        "model_type": "t5",
+        "num_hidden_layers": 3,
+        "d_model": 48,
+        "d_ff": 68,
+        "num_heads": 6,
+        "vocab_size": 101,
+    }
     found = answers(config)
     assert (found.kind, found.theirs is not None) == ("left", True)
     assert "num_hidden_layers has a value that no spec expresses" in found.our_reason

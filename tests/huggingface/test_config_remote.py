@@ -18,143 +18,309 @@ from metacount.resolve import find_model
 
 BAICHUAN2_7B: dict[str, Any] = {
     "architectures": ["BaichuanForCausalLM"],
-    "auto_map": {"AutoConfig": "configuration_baichuan.BaichuanConfig",
-                 "AutoModelForCausalLM": "modeling_baichuan.BaichuanForCausalLM"},
-    "tokenizer_class": "BaichuanTokenizer", "bos_token_id": 1, "eos_token_id": 2,
-    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
-    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_max_length": 4096,
-    "model_type": "baichuan", "num_attention_heads": 32, "num_hidden_layers": 32,
-    "pad_token_id": 0, "rms_norm_eps": 1e-6, "_from_model_config": True,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.29.2",
-    "use_cache": True, "vocab_size": 125696,
-}  # fmt: skip
+    "auto_map": {
+        "AutoConfig": "configuration_baichuan.BaichuanConfig",
+        "AutoModelForCausalLM": "modeling_baichuan.BaichuanForCausalLM",
+    },
+    "tokenizer_class": "BaichuanTokenizer",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_max_length": 4096,
+    "model_type": "baichuan",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-6,
+    "_from_model_config": True,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.29.2",
+    "use_cache": True,
+    "vocab_size": 125696,
+}
 BAICHUAN2_13B = {
     **{k: v for k, v in BAICHUAN2_7B.items() if k != "max_position_embeddings"},
-    "gradient_checkpointing": [False], "hidden_size": 5120, "intermediate_size": 13696,
-    "num_attention_heads": 40, "num_hidden_layers": 40,
-}  # fmt: skip
+    "gradient_checkpointing": [False],
+    "hidden_size": 5120,
+    "intermediate_size": 13696,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 40,
+}
 INTERNLM2_20B = {
-    "architectures": ["InternLM2ForCausalLM"], "attn_implementation": "eager", "bias": False,
-    "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config"}, "bos_token_id": 1,
-    "eos_token_id": 2, "fp16": True, "hidden_act": "silu", "hidden_size": 6144,
-    "initializer_range": 0.02, "intermediate_size": 16384, "max_position_embeddings": 32768,
-    "model_type": "internlm2", "num_attention_heads": 48, "num_hidden_layers": 48,
-    "num_key_value_heads": 8, "pad_token_id": 2, "rms_norm_eps": 1e-5,
-    "rope_scaling": {"factor": 3.0, "type": "dynamic"}, "rope_theta": 1000000,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True,
+    "architectures": ["InternLM2ForCausalLM"],
+    "attn_implementation": "eager",
+    "bias": False,
+    "auto_map": {"AutoConfig": "configuration_internlm2.InternLM2Config"},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "fp16": True,
+    "hidden_act": "silu",
+    "hidden_size": 6144,
+    "initializer_range": 0.02,
+    "intermediate_size": 16384,
+    "max_position_embeddings": 32768,
+    "model_type": "internlm2",
+    "num_attention_heads": 48,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 8,
+    "pad_token_id": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {"factor": 3.0, "type": "dynamic"},
+    "rope_theta": 1000000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
     "vocab_size": 92544,
-}  # fmt: skip
+}
 QWEN_7B = {
-    "architectures": ["QWenLMHeadModel"], "attn_dropout_prob": 0.0, "bf16": False,
-    "auto_map": {"AutoConfig": "configuration_qwen.QWenConfig"}, "emb_dropout_prob": 0.0,
-    "fp16": False, "fp32": False, "hidden_size": 4096, "initializer_range": 0.02,
-    "intermediate_size": 22016, "kv_channels": 128, "layer_norm_epsilon": 1e-6,
-    "max_position_embeddings": 32768, "model_type": "qwen", "no_bias": True,
-    "num_attention_heads": 32, "num_hidden_layers": 32, "onnx_safe": None,
-    "rotary_emb_base": 10000, "rotary_pct": 1.0, "scale_attn_weights": True,
-    "seq_length": 8192, "softmax_in_fp32": False, "tie_word_embeddings": False,
-    "tokenizer_class": "QWenTokenizer", "transformers_version": "4.32.0", "use_cache": True,
-    "use_cache_kernel": False, "use_cache_quantization": False, "use_dynamic_ntk": True,
-    "use_flash_attn": "auto", "use_logn_attn": True, "vocab_size": 151936,
-}  # fmt: skip
+    "architectures": ["QWenLMHeadModel"],
+    "attn_dropout_prob": 0.0,
+    "bf16": False,
+    "auto_map": {"AutoConfig": "configuration_qwen.QWenConfig"},
+    "emb_dropout_prob": 0.0,
+    "fp16": False,
+    "fp32": False,
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 22016,
+    "kv_channels": 128,
+    "layer_norm_epsilon": 1e-6,
+    "max_position_embeddings": 32768,
+    "model_type": "qwen",
+    "no_bias": True,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "onnx_safe": None,
+    "rotary_emb_base": 10000,
+    "rotary_pct": 1.0,
+    "scale_attn_weights": True,
+    "seq_length": 8192,
+    "softmax_in_fp32": False,
+    "tie_word_embeddings": False,
+    "tokenizer_class": "QWenTokenizer",
+    "transformers_version": "4.32.0",
+    "use_cache": True,
+    "use_cache_kernel": False,
+    "use_cache_quantization": False,
+    "use_dynamic_ntk": True,
+    "use_flash_attn": "auto",
+    "use_logn_attn": True,
+    "vocab_size": 151936,
+}
 QWEN_72B = {
-    **QWEN_7B, "hidden_size": 8192, "intermediate_size": 49152, "num_attention_heads": 64,
-    "num_hidden_layers": 80, "rotary_emb_base": 1000000, "seq_length": 32768,
+    **QWEN_7B,
+    "hidden_size": 8192,
+    "intermediate_size": 49152,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "rotary_emb_base": 1000000,
+    "seq_length": 32768,
     "vocab_size": 152064,
-}  # fmt: skip
+}
 CHATGLM3_6B = {
-    "_name_or_path": "THUDM/chatglm3-6b", "model_type": "chatglm",
+    "_name_or_path": "THUDM/chatglm3-6b",
+    "model_type": "chatglm",
     "architectures": ["ChatGLMModel"],
-    "auto_map": {"AutoConfig": "configuration_chatglm.ChatGLMConfig"}, "add_bias_linear": False,
-    "add_qkv_bias": True, "apply_query_key_layer_scaling": True,
-    "apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0,
-    "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "ffn_hidden_size": 13696,
-    "fp32_residual_connection": False, "hidden_dropout": 0.0, "hidden_size": 4096,
-    "kv_channels": 128, "layernorm_epsilon": 1e-5, "multi_query_attention": True,
-    "multi_query_group_num": 2, "num_attention_heads": 32, "num_layers": 28,
-    "original_rope": True, "padded_vocab_size": 65024, "post_layer_norm": True,
-    "rmsnorm": True, "seq_length": 8192, "use_cache": True, "torch_dtype": "float16",
-    "transformers_version": "4.30.2", "tie_word_embeddings": False, "eos_token_id": 2,
+    "auto_map": {"AutoConfig": "configuration_chatglm.ChatGLMConfig"},
+    "add_bias_linear": False,
+    "add_qkv_bias": True,
+    "apply_query_key_layer_scaling": True,
+    "apply_residual_connection_post_layernorm": False,
+    "attention_dropout": 0.0,
+    "attention_softmax_in_fp32": True,
+    "bias_dropout_fusion": True,
+    "ffn_hidden_size": 13696,
+    "fp32_residual_connection": False,
+    "hidden_dropout": 0.0,
+    "hidden_size": 4096,
+    "kv_channels": 128,
+    "layernorm_epsilon": 1e-5,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "num_attention_heads": 32,
+    "num_layers": 28,
+    "original_rope": True,
+    "padded_vocab_size": 65024,
+    "post_layer_norm": True,
+    "rmsnorm": True,
+    "seq_length": 8192,
+    "use_cache": True,
+    "torch_dtype": "float16",
+    "transformers_version": "4.30.2",
+    "tie_word_embeddings": False,
+    "eos_token_id": 2,
     "pad_token_id": 0,
-}  # fmt: skip
+}
 GLM4_9B = {
-    **CHATGLM3_6B, "num_layers": 40, "num_hidden_layers": 40, "padded_vocab_size": 151552,
-    "vocab_size": 151552, "layernorm_epsilon": 1.5625e-7, "rope_ratio": 500,
+    **CHATGLM3_6B,
+    "num_layers": 40,
+    "num_hidden_layers": 40,
+    "padded_vocab_size": 151552,
+    "vocab_size": 151552,
+    "layernorm_epsilon": 1.5625e-7,
+    "rope_ratio": 500,
     "seq_length": 131072,
-}  # fmt: skip
+}
 DEEPSEEK_MOE = {
-    "architectures": ["DeepseekForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "architectures": ["DeepseekForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
     "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekConfig"},
-    "aux_loss_alpha": 0.001, "bos_token_id": 100000, "eos_token_id": 100001,
-    "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2048,
-    "initializer_range": 0.02, "intermediate_size": 10944, "max_position_embeddings": 4096,
-    "model_type": "deepseek", "moe_intermediate_size": 1408, "moe_layer_freq": 1,
-    "n_routed_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False,
-    "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 28,
-    "num_key_value_heads": 16, "pretraining_tp": 1, "rms_norm_eps": 1e-6, "rope_scaling": None,
-    "rope_theta": 10000, "scoring_func": "softmax", "seq_aux": True,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True,
+    "aux_loss_alpha": 0.001,
+    "bos_token_id": 100000,
+    "eos_token_id": 100001,
+    "first_k_dense_replace": 1,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 10944,
+    "max_position_embeddings": 4096,
+    "model_type": "deepseek",
+    "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "norm_topk_prob": False,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 16,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 10000,
+    "scoring_func": "softmax",
+    "seq_aux": True,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
     "vocab_size": 102400,
-}  # fmt: skip
+}
 MINICPM_2B = {
-    "architectures": ["MiniCPMForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
-    "auto_map": {"AutoConfig": "configuration_minicpm.MiniCPMConfig"}, "hidden_act": "silu",
-    "hidden_size": 2304, "initializer_range": 0.1, "intermediate_size": 5760,
-    "max_position_embeddings": 2048, "model_type": "minicpm", "num_attention_heads": 36,
-    "num_hidden_layers": 40, "num_key_value_heads": 36, "rms_norm_eps": 1e-5,
-    "rope_scaling": None, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 122753,
-    "scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4,
-}  # fmt: skip
+    "architectures": ["MiniCPMForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "auto_map": {"AutoConfig": "configuration_minicpm.MiniCPMConfig"},
+    "hidden_act": "silu",
+    "hidden_size": 2304,
+    "initializer_range": 0.1,
+    "intermediate_size": 5760,
+    "max_position_embeddings": 2048,
+    "model_type": "minicpm",
+    "num_attention_heads": 36,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 36,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 122753,
+    "scale_emb": 12,
+    "dim_model_base": 256,
+    "scale_depth": 1.4,
+}
 XVERSE_13B = {
-    "architectures": ["XverseForCausalLM"], "bos_token_id": 2, "eos_token_id": 3,
-    "auto_map": {"AutoConfig": "configuration_xverse.XverseConfig"}, "hidden_act": "silu",
-    "hidden_size": 5120, "initializer_range": 0.02, "intermediate_size": 13824,
-    "max_position_embeddings": 8192, "max_tokenizer_truncation": 6144, "model_type": "xverse",
-    "num_attention_heads": 40, "num_hidden_layers": 40, "pad_token_id": 1,
-    "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "use_cache": True,
+    "architectures": ["XverseForCausalLM"],
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "auto_map": {"AutoConfig": "configuration_xverse.XverseConfig"},
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "initializer_range": 0.02,
+    "intermediate_size": 13824,
+    "max_position_embeddings": 8192,
+    "max_tokenizer_truncation": 6144,
+    "model_type": "xverse",
+    "num_attention_heads": 40,
+    "num_hidden_layers": 40,
+    "pad_token_id": 1,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "use_cache": True,
     "vocab_size": 100278,
-}  # fmt: skip
+}
 PHI_2 = {
-    "_name_or_path": "microsoft/phi-2", "activation_function": "gelu_new",
-    "architectures": ["PhiForCausalLM"], "attn_pdrop": 0.0,
-    "auto_map": {"AutoConfig": "configuration_phi.PhiConfig"}, "embd_pdrop": 0.0,
-    "flash_attn": False, "flash_rotary": False, "fused_dense": False, "img_processor": None,
-    "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "model_type": "phi-msft",
-    "n_embd": 2560, "n_head": 32, "n_head_kv": None, "n_inner": None, "n_layer": 32,
-    "n_positions": 2048, "resid_pdrop": 0.1, "rotary_dim": 32, "tie_word_embeddings": False,
-    "torch_dtype": "float16", "transformers_version": "4.35.2", "vocab_size": 51200,
-}  # fmt: skip
+    "_name_or_path": "microsoft/phi-2",
+    "activation_function": "gelu_new",
+    "architectures": ["PhiForCausalLM"],
+    "attn_pdrop": 0.0,
+    "auto_map": {"AutoConfig": "configuration_phi.PhiConfig"},
+    "embd_pdrop": 0.0,
+    "flash_attn": False,
+    "flash_rotary": False,
+    "fused_dense": False,
+    "img_processor": None,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-5,
+    "model_type": "phi-msft",
+    "n_embd": 2560,
+    "n_head": 32,
+    "n_head_kv": None,
+    "n_inner": None,
+    "n_layer": 32,
+    "n_positions": 2048,
+    "resid_pdrop": 0.1,
+    "rotary_dim": 32,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.35.2",
+    "vocab_size": 51200,
+}
 
 # The same model under the names of a type that transformers has.
 AS_PHI = {
-    "model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "partial_rotary_factor": 0.4,
+    "model_type": "phi",
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "partial_rotary_factor": 0.4,
     "vocab_size": 51200,
-}  # fmt: skip
+}
 AS_LLAMA = {
-    "model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824,
-    "num_hidden_layers": 40, "num_attention_heads": 40, "vocab_size": 100278,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 5120,
+    "intermediate_size": 13824,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 40,
+    "vocab_size": 100278,
+}
 AS_GLM = {
-    "model_type": "glm", "hidden_size": 4096, "intermediate_size": 13696,
-    "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 2,
-    "head_dim": 128, "attention_bias": True, "rope_theta": 5000000.0, "vocab_size": 151552,
+    "model_type": "glm",
+    "hidden_size": 4096,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "attention_bias": True,
+    "rope_theta": 5000000.0,
+    "vocab_size": 151552,
     "rms_norm_eps": 1.5625e-7,
-}  # fmt: skip
+}
 # Of 7B: one table and head of 125,696·4,096 each; a layer 4·4,096² + 3·4,096·11,008 + 2·4,096.
 BAICHUAN2_7B_PARAMS = 2 * 125696 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11008 + 8192) + 4096
 # 6,243,584,000: the safetensors' total of THUDM/chatglm3-6b. By hand: 2 tables; a layer's queries,
 # keys and values with biases 4,096·4,608 + 4,608, output 4,096², FFN 3·4,096·13,696, two norms.
-CHATGLM3_PARAMS = 2 * 65024 * 4096 + 28 * (
-    4096 * 4608 + 4608 + 4096**2 + 3 * 4096 * 13696 + 8192
-) + 4096  # fmt: skip
+CHATGLM3_PARAMS = (
+    2 * 65024 * 4096 + 28 * (4096 * 4608 + 4608 + 4096**2 + 3 * 4096 * 13696 + 8192) + 4096
+)
 
 
 @pytest.mark.parametrize(
     ("config", "name"),
-    [(BAICHUAN2_13B, "baichuan2-13b"), (INTERNLM2_20B, "internlm2-20b"),
-     (DEEPSEEK_MOE, "deepseek-moe-16b"), (QWEN_72B, "qwen1.5-72b")],
-)  # fmt: skip
+    [
+        (BAICHUAN2_13B, "baichuan2-13b"),
+        (INTERNLM2_20B, "internlm2-20b"),
+        (DEEPSEEK_MOE, "deepseek-moe-16b"),
+        (QWEN_72B, "qwen1.5-72b"),
+    ],
+)
 def test_a_published_config_is_the_catalogs_model(config: dict[str, Any], name: str) -> None:
     mapped, theirs = spec_from_config(config), catalog.entry(name).spec()
     scaling = theirs.rope_scaling
@@ -165,10 +331,16 @@ def test_a_published_config_is_the_catalogs_model(config: dict[str, Any], name: 
 
 @pytest.mark.parametrize(
     ("config", "params"),
-    [(BAICHUAN2_7B, BAICHUAN2_7B_PARAMS), (CHATGLM3_6B, CHATGLM3_PARAMS),
-     (CHATGLM3_6B, 6_243_584_000), (QWEN_7B, 7_721_324_544), (PHI_2, 2_779_683_840),
-     (MINICPM_2B, 2_724_880_896), (GLM4_9B, 9_399_951_360)],
-)  # fmt: skip
+    [
+        (BAICHUAN2_7B, BAICHUAN2_7B_PARAMS),
+        (CHATGLM3_6B, CHATGLM3_PARAMS),
+        (CHATGLM3_6B, 6_243_584_000),
+        (QWEN_7B, 7_721_324_544),
+        (PHI_2, 2_779_683_840),
+        (MINICPM_2B, 2_724_880_896),
+        (GLM4_9B, 9_399_951_360),
+    ],
+)
 def test_a_published_config_has_the_published_parameters(
     config: dict[str, Any], params: int
 ) -> None:
@@ -198,10 +370,15 @@ def test_the_code_of_baichuan_is_told_by_its_keys() -> None:
 
 
 EVERY = {
-    "baichuan": BAICHUAN2_7B, "internlm2": INTERNLM2_20B, "qwen": QWEN_7B,
-    "chatglm": CHATGLM3_6B, "deepseek": DEEPSEEK_MOE, "minicpm": MINICPM_2B,
-    "xverse": XVERSE_13B, "phi-msft": PHI_2,
-}  # fmt: skip
+    "baichuan": BAICHUAN2_7B,
+    "internlm2": INTERNLM2_20B,
+    "qwen": QWEN_7B,
+    "chatglm": CHATGLM3_6B,
+    "deepseek": DEEPSEEK_MOE,
+    "minicpm": MINICPM_2B,
+    "xverse": XVERSE_13B,
+    "phi-msft": PHI_2,
+}
 
 
 def test_every_remote_type_is_tried_here_and_is_none_of_transformers() -> None:
@@ -220,8 +397,11 @@ def test_a_key_that_is_not_understood_is_named(name: str) -> None:
     ("config", "changes", "message"),
     [
         (QWEN_7B, {"intermediate_size": 22017}, "intermediate_size must be even"),
-        (QWEN_7B, {"kv_channels": 64}, "kv_channels has a value that no spec expresses: got 64; "
-         "heads share the width"),
+        (
+            QWEN_7B,
+            {"kv_channels": 64},
+            "kv_channels has a value that no spec expresses: got 64; heads share the width",
+        ),
         (QWEN_7B, {"n_embd": 4000}, "n_embd is the same as hidden_size, which has another value"),
         (CHATGLM3_6B, {"vocab_size": 7}, "is the same as padded_vocab_size, which has another"),
         (CHATGLM3_6B, {"position_encoding_2d": True}, "position_encoding_2d is not a key"),
@@ -231,11 +411,14 @@ def test_a_key_that_is_not_understood_is_named(name: str) -> None:
         (INTERNLM2_20B, {"bias": "no"}, "bias must be true or false"),
         (MINICPM_2B, {"num_experts": 8}, "num_experts is not a key that this mapping understands"),
         (PHI_2, {"n_head": 33}, "n_head must divide the width 2560"),
-        (BAICHUAN2_7B, {"architectures": ["BaichuanForTokens"], "auto_map": None},
-         "architectures names a class that has no spec"),
+        (
+            BAICHUAN2_7B,
+            {"architectures": ["BaichuanForTokens"], "auto_map": None},
+            "architectures names a class that has no spec",
+        ),
         (XVERSE_13B, {"hidden_size": 10**30}, "hidden_size must be at most"),
     ],
-)  # fmt: skip
+)
 def test_a_contradiction_is_one_line(
     config: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
@@ -243,9 +426,23 @@ def test_a_contradiction_is_one_line(
         spec_from_config({**config, **changes})
 
 
-SIZES = ("hidden_size", "n_embd", "num_hidden_layers", "num_layers", "n_layer", "n_head",
-         "num_attention_heads", "intermediate_size", "ffn_hidden_size", "kv_channels", "vocab_size",
-         "padded_vocab_size", "rotary_dim", "moe_intermediate_size", "scale_depth")  # fmt: skip
+SIZES = (
+    "hidden_size",
+    "n_embd",
+    "num_hidden_layers",
+    "num_layers",
+    "n_layer",
+    "n_head",
+    "num_attention_heads",
+    "intermediate_size",
+    "ffn_hidden_size",
+    "kv_channels",
+    "vocab_size",
+    "padded_vocab_size",
+    "rotary_dim",
+    "moe_intermediate_size",
+    "scale_depth",
+)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -279,10 +476,13 @@ def test_a_config_without_a_type_is_read_by_the_class_it_names(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("architectures", "message"),
-    [(["ResNetForImages"], "model_type is missing, and architectures names no class"),
-     (["Qwen2ForCausaLM"], "did you mean Qwen2ForCausalLM"),
-     ([7], "architectures must be a list of class names"), ({}, "model_type must be text")],
-)  # fmt: skip
+    [
+        (["ResNetForImages"], "model_type is missing, and architectures names no class"),
+        (["Qwen2ForCausaLM"], "did you mean Qwen2ForCausalLM"),
+        ([7], "architectures must be a list of class names"),
+        ({}, "model_type must be text"),
+    ],
+)
 def test_a_class_that_is_not_known(architectures: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         spec_from_config({"architectures": architectures, "hidden_size": 64})

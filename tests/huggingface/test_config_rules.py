@@ -82,13 +82,17 @@ def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     [
         ({"attention_dropout": "none"}, "attention_dropout must be a number or null: got 'none'"),
         ({"bos_token_id": 1.5}, "bos_token_id must be a whole number or null: got 1.5"),
-        ({"initializer_range": 1},
-         "initializer_range must be a number with a decimal point: got 1"),
+        (
+            {"initializer_range": 1},
+            "initializer_range must be a number with a decimal point: got 1",
+        ),
         ({"initializer_range": -0.5}, "initializer_range must be 0 to 1: got -0.5"),
-        ({"hidden_size": 256, "num_attention_heads": 7},
-         "the width must be a multiple of the heads: 256 % 7 = 4"),
+        (
+            {"hidden_size": 256, "num_attention_heads": 7},
+            "the width must be a multiple of the heads: 256 % 7 = 4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_transformers_refuses_is_counted_but_not_called_proven(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:
@@ -133,13 +137,21 @@ def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
     """Each key of the type's class, for each of its model classes, and each misspelt."""
     family = family_of(model_type)
     assert family is not None
-    known = {*family.defaults, *family.aliases, *family.ignored,
-             *RECORD["types"][model_type]["keys"]}  # fmt: skip
+    known = {
+        *family.defaults,
+        *family.aliases,
+        *family.ignored,
+        *RECORD["types"][model_type]["keys"],
+    }
     for name, end in family.classes.items():
         for key in [*known, *(f"{key}x" for key in known)] if end is not None else []:
             value = SMALL[model_type].get(key, True)
-            config = {"model_type": model_type, **SMALL[model_type], "architectures": [name],
-                      key: value}  # fmt: skip
+            config = {
+                "model_type": model_type,
+                **SMALL[model_type],
+                "architectures": [name],
+                key: value,
+            }
             try:
                 spec_from_config(config)
             except Unmapped as error:
@@ -155,13 +167,21 @@ def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
     [
         ("mixtral-8x7b", {"n_experts": None}, "pass top_k=None", "add `--set top_k=none`"),
         ("mixtral-8x7b", {"d_ff": 7}, "pass d_ff=None", "leave out `--set d_ff`"),
-        ("llama-7b", {"n_experts": 4}, "pass top_k as well",
-         "add `--set top_k=NUMBER` `--set d_ff_expert=NUMBER`"),
-        ("llama-7b", {"activation": "clamped_swiglu", "gated": False}, "pass gated as well",
-         "add `--set gated=true`"),
+        (
+            "llama-7b",
+            {"n_experts": 4},
+            "pass top_k as well",
+            "add `--set top_k=NUMBER` `--set d_ff_expert=NUMBER`",
+        ),
+        (
+            "llama-7b",
+            {"activation": "clamped_swiglu", "gated": False},
+            "pass gated as well",
+            "add `--set gated=true`",
+        ),
         ("gpt2", {"norm": "rmsnorm"}, "pass norm_bias=False", "add `--set norm_bias=false`"),
     ],
-)  # fmt: skip
+)
 def test_remedies_in_the_words_of_the_medium(
     capsys: pytest.CaptureFixture[str], model: str, changes: dict[str, Any], python: str, typed: str
 ) -> None:
@@ -178,18 +198,26 @@ def test_remedies_in_the_words_of_the_medium(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "llama", "num_key_value_heads": 5},
-         "num_key_value_heads must divide num_attention_heads: 32 % 5 = 2: got 5"),
-        ({"model_type": "mixtral", "num_experts": 4, "num_experts_per_tok": 6},
-         "num_experts_per_tok must be at most num_experts = 4: got 6"),
-        ({"model_type": "mixtral", "num_experts": 4, "num_local_experts": 6},
-         "num_local_experts is the same as num_experts, which has another value: got 6; "
-         "remove one of them"),
-        ({"model_type": "gpt2", "n_embd": 12, "hidden_size": 24},
-         "hidden_size is the same as n_embd, which has another value: got 24; remove one"),
+        (
+            {"model_type": "llama", "num_key_value_heads": 5},
+            "num_key_value_heads must divide num_attention_heads: 32 % 5 = 2: got 5",
+        ),
+        (
+            {"model_type": "mixtral", "num_experts": 4, "num_experts_per_tok": 6},
+            "num_experts_per_tok must be at most num_experts = 4: got 6",
+        ),
+        (
+            {"model_type": "mixtral", "num_experts": 4, "num_local_experts": 6},
+            "num_local_experts is the same as num_experts, which has another value: got 6; "
+            "remove one of them",
+        ),
+        (
+            {"model_type": "gpt2", "n_embd": 12, "hidden_size": 24},
+            "hidden_size is the same as n_embd, which has another value: got 24; remove one",
+        ),
         ({"model_type": "qwen3", "layer_types": 7}, "layer_types must be a list: got 7; remove it"),
     ],
-)  # fmt: skip
+)
 def test_errors_speak_of_the_keys_of_the_config(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match="; ") as caught:
         spec_from_config(config)

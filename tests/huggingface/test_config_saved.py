@@ -97,9 +97,11 @@ def test_what_another_type_saves_is_read_as_transformers_reads_it(
 
 def test_numbers_that_are_not_finite_in_either_spelling(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    file.write_text('{"a": [0.0, Infinity], "b": {"__float__": "-Infinity"}, "c": NaN, '
-                    '"d": {"e": {"__float__": "NaN"}}, "f": {"__float__": "7"}, '
-                    '"g": {"__float__": "NaN", "h": 1}}')  # fmt: skip
+    file.write_text(
+        '{"a": [0.0, Infinity], "b": {"__float__": "-Infinity"}, "c": NaN, '
+        '"d": {"e": {"__float__": "NaN"}}, "f": {"__float__": "7"}, '
+        '"g": {"__float__": "NaN", "h": 1}}'
+    )
     data = read_json(str(file))
     assert (data["a"], data["b"]) == ([0.0, math.inf], -math.inf)
     assert math.isnan(data["c"]) and math.isnan(data["d"]["e"])
@@ -120,8 +122,10 @@ def test_mamba2_is_counted_with_its_limit(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, limit: str
 ) -> None:
     file = tmp_path / "config.json"
-    file.write_text(f'{{"model_type": "mamba2", "time_step_limit": [0.0, {limit}], '
-                    '"num_hidden_layers": 2, "vocab_size": 101}')  # fmt: skip
+    file.write_text(
+        f'{{"model_type": "mamba2", "time_step_limit": [0.0, {limit}], '
+        '"num_hidden_layers": 2, "vocab_size": 101}'
+    )
     assert main(["count", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     # a layer: in_proj 4096·(2·8192 + 2·8·128 + 128), out_proj 8192·4096, a convolution of 4 over

@@ -30,11 +30,21 @@ TYPES = mapped_types()
 
 # Keys that are not fields of transformers' config class: it takes them from old files only.
 OLD_KEYS = {
-    "rope_theta", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
-    "global_rope_theta", "local_rope_theta", "sliding_window_pattern",
-    "global_attn_every_n_layers", "head_dim", "num_nextn_predict_layers", "tie_word_embeddings",
-    "full_attention_interval", "first_k_dense_replace",
-}  # fmt: skip
+    "rope_theta",
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_emb_base",
+    "rope_local_base_freq",
+    "global_rope_theta",
+    "local_rope_theta",
+    "sliding_window_pattern",
+    "global_attn_every_n_layers",
+    "head_dim",
+    "num_nextn_predict_layers",
+    "tie_word_embeddings",
+    "full_attention_interval",
+    "first_k_dense_replace",
+}
 
 
 @cache
@@ -80,8 +90,9 @@ def test_every_default_is_declared_by_transformers(model_type: str) -> None:
 def test_other_names_are_those_of_transformers(model_type: str) -> None:
     family = family_of(model_type)
     assert family is not None
-    theirs = {k: v for k, v in config_class(model_type).attribute_map.items()
-              if v in family.defaults}  # fmt: skip
+    theirs = {
+        k: v for k, v in config_class(model_type).attribute_map.items() if v in family.defaults
+    }
     assert theirs.items() <= dict(family.aliases).items()
 
 
@@ -103,8 +114,9 @@ def numels(config: dict[str, Any]) -> tuple[int, int, int]:
 # The defaults with few layers: names of the key that says how many.
 LAYERS = {
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "codegen", "bloom"), "n_layer"),
-    "mpt": "n_layers", "xglm": "num_layers",
-}  # fmt: skip
+    "mpt": "n_layers",
+    "xglm": "num_layers",
+}
 FEW: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
     **{key: {} for key in ("t5", "mt5", "switch_transformers", "bart", "mbart", "plbart")},
@@ -125,9 +137,14 @@ def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> N
 # Where transformers does other work than the textbook, and so has another count of FLOPs.
 ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero for most
 EXPANDED = {
-    "deepseek_v2", "deepseek_v3", "deepseek_v32", "minicpm3", "glm4_moe_lite", "youtu",
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "minicpm3",
+    "glm4_moe_lite",
+    "youtu",
     "kimi_linear",
-}  # fmt: skip
+}
 STATES_IN_MODULES = {"recurrent_gemma"}  # it keeps its states in its modules, not in the cache
 KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask
 
@@ -199,14 +216,26 @@ def test_a_small_config_runs_like_transformers(model_type: str) -> None:
 
 # Without a head, or with another end: sizes are those of SMALL.
 OTHER_CLASSES = [
-    ("llama", "LlamaModel"), ("gpt2", "GPT2Model"), ("falcon", "FalconModel"),
-    ("gemma3_text", "Gemma3TextModel"), ("mixtral", "MixtralModel"), ("opt", "OPTModel"),
-    ("cohere", "CohereModel"), ("internlm3", "LlamaForCausalLM"), ("t5", "T5Model"),
-    ("t5", "T5EncoderModel"), ("switch_transformers", "SwitchTransformersModel"),
-    ("bart", "BartModel"), ("bert", "BertModel"), ("bert", "BertForMaskedLM"),
-    ("roberta", "RobertaModel"), ("roberta", "RobertaForMaskedLM"), ("electra", "ElectraModel"),
-    ("electra", "ElectraForMaskedLM"), ("modernbert", "ModernBertModel"),
-]  # fmt: skip
+    ("llama", "LlamaModel"),
+    ("gpt2", "GPT2Model"),
+    ("falcon", "FalconModel"),
+    ("gemma3_text", "Gemma3TextModel"),
+    ("mixtral", "MixtralModel"),
+    ("opt", "OPTModel"),
+    ("cohere", "CohereModel"),
+    ("internlm3", "LlamaForCausalLM"),
+    ("t5", "T5Model"),
+    ("t5", "T5EncoderModel"),
+    ("switch_transformers", "SwitchTransformersModel"),
+    ("bart", "BartModel"),
+    ("bert", "BertModel"),
+    ("bert", "BertForMaskedLM"),
+    ("roberta", "RobertaModel"),
+    ("roberta", "RobertaForMaskedLM"),
+    ("electra", "ElectraModel"),
+    ("electra", "ElectraForMaskedLM"),
+    ("modernbert", "ModernBertModel"),
+]
 
 
 @pytest.mark.parametrize(("model_type", "name"), OTHER_CLASSES)

@@ -66,11 +66,16 @@ def delta_keys(
     d: int, heads: tuple[int, int], widths: tuple[int, int], kernel: int
 ) -> dict[str, Any]:
     return {
-        "hidden_size": d, "linear_num_key_heads": heads[0], "linear_num_value_heads": heads[1],
-        "linear_key_head_dim": widths[0], "linear_value_head_dim": widths[1],
-        "linear_conv_kernel_dim": kernel, "rms_norm_eps": 0.2, "num_hidden_layers": 4,
+        "hidden_size": d,
+        "linear_num_key_heads": heads[0],
+        "linear_num_value_heads": heads[1],
+        "linear_key_head_dim": widths[0],
+        "linear_value_head_dim": widths[1],
+        "linear_conv_kernel_dim": kernel,
+        "rms_norm_eps": 0.2,
+        "num_hidden_layers": 4,
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-    }  # fmt: skip
+    }
 
 
 def kimi_linear(d: int, heads: int, width: int, kernel: int) -> Any:
@@ -78,9 +83,13 @@ def kimi_linear(d: int, heads: int, width: int, kernel: int) -> Any:
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
 
     config = KimiLinearConfig(
-        hidden_size=d, linear_num_heads=heads, linear_head_dim=width, rms_norm_eps=0.2,
-        linear_conv_kernel_dim=kernel, num_hidden_layers=5,
-    )  # fmt: skip
+        hidden_size=d,
+        linear_num_heads=heads,
+        linear_head_dim=width,
+        rms_norm_eps=0.2,
+        linear_conv_kernel_dim=kernel,
+        num_hidden_layers=5,
+    )
     return KimiLinearDeltaAttention(config, 0), config
 
 
@@ -89,9 +98,13 @@ def minimax(d: int, heads: int, width: int, chunk: int, layer: int = 1) -> Any:
     from transformers.models.minimax.modeling_minimax import MiniMaxLightningAttention
 
     config = MiniMaxConfig(
-        hidden_size=d, num_attention_heads=heads, num_key_value_heads=heads, head_dim=width,
-        block_size=chunk, num_hidden_layers=5,
-    )  # fmt: skip
+        hidden_size=d,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=width,
+        block_size=chunk,
+        num_hidden_layers=5,
+    )
     return MiniMaxLightningAttention(config, layer), config
 
 
@@ -148,10 +161,12 @@ def test_gated_delta(kind: str) -> None:
         theirs, _ = make(13, (2, 4), (5, 7), 3)
         theirs.double().eval()
     randomise(theirs, seed=3)
-    olmo: dict[str, Any] = {"norm_eps": 1e-5, "negative": theirs.allow_neg_eigval} if (
-        kind == "olmo_hybrid") else {}  # fmt: skip
-    part = GatedDeltaPart(conv_kernel=3, chunk_size=64, n_k_heads=2, n_v_heads=4, k_head_dim=5,
-                          v_head_dim=7, **olmo)  # fmt: skip
+    olmo: dict[str, Any] = (
+        {"norm_eps": 1e-5, "negative": theirs.allow_neg_eigval} if (kind == "olmo_hybrid") else {}
+    )
+    part = GatedDeltaPart(
+        conv_kernel=3, chunk_size=64, n_k_heads=2, n_v_heads=4, k_head_dim=5, v_head_dim=7, **olmo
+    )
     ours = GatedDelta(part, 13, norms=RMS).double()
     ours.load_state_dict(renamed(kind, dict(theirs.state_dict()), 2))
     same(theirs, ours, 13)
@@ -220,8 +235,14 @@ def test_counts_of_gated_delta(
     from transformers import DynamicCache
 
     heads = (groups, groups * per_group)
-    part = GatedDeltaPart(conv_kernel=kernel, chunk_size=64, n_k_heads=heads[0],
-                          n_v_heads=heads[1], k_head_dim=k, v_head_dim=v)  # fmt: skip
+    part = GatedDeltaPart(
+        conv_kernel=kernel,
+        chunk_size=64,
+        n_k_heads=heads[0],
+        n_v_heads=heads[1],
+        k_head_dim=k,
+        v_head_dim=v,
+    )
     rule = {"n_linear_v_heads": heads[1], "linear_k_head_dim": k, "linear_v_head_dim": v}
     sizes = {**rule, "n_linear_k_heads": heads[0], "conv_kernel": kernel}
     weights = delta_formulas.gated_delta_weights(d, **sizes)

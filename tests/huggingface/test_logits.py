@@ -23,28 +23,70 @@ PREFILL, TOTAL = 9, 17  # tokens read at once, and in all: the windows below are
 VOCAB = 101
 
 # Sizes differ from one another as far as transformers' own rules allow.
-BASE = {"num_hidden_layers": 3, "hidden_size": 42, "num_attention_heads": 6,
-        "intermediate_size": 71, "vocab_size": VOCAB, "pad_token_id": 0}  # fmt: skip
+BASE = {
+    "num_hidden_layers": 3,
+    "hidden_size": 42,
+    "num_attention_heads": 6,
+    "intermediate_size": 71,
+    "vocab_size": VOCAB,
+    "pad_token_id": 0,
+}
 GQA = {**BASE, "num_key_value_heads": 2, "head_dim": 10}
 EXPERTS = {"num_experts_per_tok": 3, "moe_intermediate_size": 23}
-DEEPSEEK = {**BASE, **EXPERTS, "num_key_value_heads": 6, "q_lora_rank": 19, "kv_lora_rank": 14,
-            "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 10,
-            "n_shared_experts": 2, "first_k_dense_replace": 1,
-            "routed_scaling_factor": 2.5}  # fmt: skip
-DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
-         "linear_value_head_dim": 7, "linear_conv_kernel_dim": 3,
-         "layer_types": ["linear_attention", "full_attention", "linear_attention"]}  # fmt: skip
-KIMI = {**{k: v for k, v in DEEPSEEK.items() if k not in (
-            "n_routed_experts", "num_experts_per_tok", "n_shared_experts", "q_lora_rank")},
-        "num_experts": 7, "num_experts_per_token": 3, "num_shared_experts": 2,
-        "linear_num_heads": 3, "linear_head_dim": 5, "linear_conv_kernel_dim": 3}  # fmt: skip
+DEEPSEEK = {
+    **BASE,
+    **EXPERTS,
+    "num_key_value_heads": 6,
+    "q_lora_rank": 19,
+    "kv_lora_rank": 14,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "n_routed_experts": 10,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+KIMI = {
+    **{
+        k: v
+        for k, v in DEEPSEEK.items()
+        if k not in ("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "q_lora_rank")
+    },
+    "num_experts": 7,
+    "num_experts_per_token": 3,
+    "num_shared_experts": 2,
+    "linear_num_heads": 3,
+    "linear_head_dim": 5,
+    "linear_conv_kernel_dim": 3,
+}
 # Heads and latents of even width above: view_as_complex in DeepSeek-V2 takes no other.
-OPT = {**{k: v for k, v in BASE.items() if k != "intermediate_size"}, "ffn_dim": 71,
-       "word_embed_proj_dim": 42, "max_position_embeddings": 29}  # fmt: skip
+OPT = {
+    **{k: v for k, v in BASE.items() if k != "intermediate_size"},
+    "ffn_dim": 71,
+    "word_embed_proj_dim": 42,
+    "max_position_embeddings": 29,
+}
 FALCON = {k: v for k, v in BASE.items() if k not in ("intermediate_size", "pad_token_id")}
-T5 = {"d_model": 13, "d_kv": 5, "d_ff": 17, "num_layers": 3, "num_decoder_layers": 2,
-      "num_heads": 3, "vocab_size": VOCAB, "relative_attention_num_buckets": 12,
-      "relative_attention_max_distance": 13}  # fmt: skip
+T5 = {
+    "d_model": 13,
+    "d_kv": 5,
+    "d_ff": 17,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 3,
+    "vocab_size": VOCAB,
+    "relative_attention_num_buckets": 12,
+    "relative_attention_max_distance": 13,
+}
 # gpt-oss scales its RoPE by default (YaRN), which no count depends on and no spec says
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
@@ -99,19 +141,26 @@ DECODERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Other values, drawn for every configuration that has the key.
 DRAWN: dict[str, list[Any]] = {
-    "num_hidden_layers": [1, 2, 4], "n_layer": [1, 2, 4],
-    "intermediate_size": [13, 37, 90], "ffn_dim": [13, 37, 90], "n_inner": [13, 37, 90],
+    "num_hidden_layers": [1, 2, 4],
+    "n_layer": [1, 2, 4],
+    "intermediate_size": [13, 37, 90],
+    "ffn_dim": [13, 37, 90],
+    "n_inner": [13, 37, 90],
     "moe_intermediate_size": [7, 29, 50],
     "num_key_value_heads": [1, 2, 3, 6],
     "head_dim": [4, 14, 26],
     "num_experts_per_tok": [1, 2, 4],
     "n_shared_experts": [1, 3],
     "sliding_window": [2, 3, 8, 20],
-    "kv_lora_rank": [6, 20, 32], "q_lora_rank": [5, 16, None],
-    "qk_nope_head_dim": [2, 12], "qk_rope_head_dim": [2, 8], "v_head_dim": [3, 16],
+    "kv_lora_rank": [6, 20, 32],
+    "q_lora_rank": [5, 16, None],
+    "qk_nope_head_dim": [2, 12],
+    "qk_rope_head_dim": [2, 8],
+    "v_head_dim": [3, 16],
     "num_kv_heads": [1, 2, 3, 6],
-    "topk_group": [2, 3, 4], "first_k_dense_replace": [0, 1, 2],
-}  # fmt: skip
+    "topk_group": [2, 3, 4],
+    "first_k_dense_replace": [0, 1, 2],
+}
 TIES = ("llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "falcon", "opt", "olmo2", "mixtral")
 LATENT = [name for name in DECODERS if name.startswith(("deepseek", "kimi"))]
 
@@ -208,8 +257,14 @@ def test_absorbed_latent_attention_has_the_logits_of_transformers(name: str) -> 
 
 @torch.no_grad()
 def test_the_alibi_of_falcon_is_divided_by_the_root_of_its_heads_width() -> None:
-    config = {"model_type": "falcon", **FALCON, "hidden_size": 48, "alibi": True,
-              "multi_query": False, "parallel_attn": False}  # fmt: skip
+    config = {
+        "model_type": "falcon",
+        **FALCON,
+        "hidden_size": 48,
+        "alibi": True,
+        "multi_query": False,
+        "parallel_attn": False,
+    }
     theirs = build_in_float64(config, attention="sdpa")
     ours, expected = loaded(config, theirs), run(theirs, input_ids=tokens(2)).logits
     assert ours.spec.alibi_scale == 8**-0.5  # head_dim = 48 / 6
@@ -258,8 +313,12 @@ def test_a_swap_or_a_small_change_of_a_weight_is_seen(name: str) -> None:
     theirs, _, expected = case(name)
     mapped = spec_from_config(config)
     weights = {key: value.clone() for key, value in theirs.state_dict().items()}
-    twins = [(a, b) for a in weights for b in weights if a < b and a.split(".")[-2:] ==
-             b.split(".")[-2:] and weights[a].shape == weights[b].shape]  # fmt: skip
+    twins = [
+        (a, b)
+        for a in weights
+        for b in weights
+        if a < b and a.split(".")[-2:] == b.split(".")[-2:] and weights[a].shape == weights[b].shape
+    ]
     a, b = twins[len(twins) // 2]
     swapped = {**weights, a: weights[b], b: weights[a]}
     ours = build(mapped.spec, device="cpu", dtype="fp64", seed=1)

@@ -71,8 +71,14 @@ def mixer(kind: str, name: str, keys: dict[str, Any]) -> Any:
 
 
 MAMBA = {"hidden_size": 11, "state_size": 5, "time_step_rank": 3, "conv_kernel": 4}
-JAMBA = {"hidden_size": 3, "mamba_d_state": 5, "mamba_dt_rank": 3, "mamba_d_conv": 4,
-         "mamba_expand": 2, "rms_norm_eps": 0.2}  # fmt: skip
+JAMBA = {
+    "hidden_size": 3,
+    "mamba_d_state": 5,
+    "mamba_dt_rank": 3,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "rms_norm_eps": 0.2,
+}
 
 
 @pytest.mark.parametrize(
@@ -81,25 +87,58 @@ JAMBA = {"hidden_size": 3, "mamba_d_state": 5, "mamba_dt_rank": 3, "mamba_d_conv
         ("mamba", "MambaMixer", MAMBA, {}),
         ("mamba", "MambaMixer", MAMBA | {"use_bias": True}, {"in_bias": True, "out_bias": True}),
         ("mamba", "MambaMixer", MAMBA | {"use_conv_bias": False}, {"conv_bias": False}),
-        ("falcon_mamba", "FalconMambaMixer", MAMBA | {"mixer_rms_eps": 0.3},
-         {"norms": "plain", "norm_eps": 0.3}),
+        (
+            "falcon_mamba",
+            "FalconMambaMixer",
+            MAMBA | {"mixer_rms_eps": 0.3},
+            {"norms": "plain", "norm_eps": 0.3},
+        ),
         ("jamba", "JambaMambaMixer", JAMBA, {"norms": "affine"}),
     ],
-)  # fmt: skip
+)
 def test_mamba(kind: str, name: str, keys: dict[str, Any], options: dict[str, Any]) -> None:
     part = MambaPart(conv_kernel=4, state_dim=5, d_ssm=6, dt_rank=3, **options)
-    compared(mixer(kind, name, keys), Mamba(part, keys["hidden_size"], norms=RMS),
-             keys["hidden_size"])  # fmt: skip
+    compared(
+        mixer(kind, name, keys), Mamba(part, keys["hidden_size"], norms=RMS), keys["hidden_size"]
+    )
 
 
-MAMBA2 = {"num_heads": 6, "head_dim": 5, "state_size": 7, "n_groups": 2, "chunk_size": 4,
-          "conv_kernel": 3, "hidden_size": 15, "expand": 2, "layer_norm_epsilon": 0.2}  # fmt: skip
-FALCON = {"mamba_n_heads": 6, "mamba_d_head": 5, "mamba_d_state": 7, "mamba_n_groups": 2,
-          "mamba_chunk_size": 4, "mamba_d_conv": 3, "hidden_size": 15, "mamba_d_ssm": 30,
-          "rms_norm_eps": 0.2, "ssm_in_multiplier": 1.0, "mamba_rms_norm": True}  # fmt: skip
-NEMOTRON = {"mamba_num_heads": 6, "mamba_head_dim": 5, "ssm_state_size": 7, "n_groups": 2,
-            "chunk_size": 4, "conv_kernel": 3, "hidden_size": 15, "layer_norm_epsilon": 0.2,
-            "time_step_min": 0.4, "layers_block_type": ["mamba"]}  # fmt: skip
+MAMBA2 = {
+    "num_heads": 6,
+    "head_dim": 5,
+    "state_size": 7,
+    "n_groups": 2,
+    "chunk_size": 4,
+    "conv_kernel": 3,
+    "hidden_size": 15,
+    "expand": 2,
+    "layer_norm_epsilon": 0.2,
+}
+FALCON = {
+    "mamba_n_heads": 6,
+    "mamba_d_head": 5,
+    "mamba_d_state": 7,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 4,
+    "mamba_d_conv": 3,
+    "hidden_size": 15,
+    "mamba_d_ssm": 30,
+    "rms_norm_eps": 0.2,
+    "ssm_in_multiplier": 1.0,
+    "mamba_rms_norm": True,
+}
+NEMOTRON = {
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 5,
+    "ssm_state_size": 7,
+    "n_groups": 2,
+    "chunk_size": 4,
+    "conv_kernel": 3,
+    "hidden_size": 15,
+    "layer_norm_epsilon": 0.2,
+    "time_step_min": 0.4,
+    "layers_block_type": ["mamba"],
+}
 
 
 @pytest.mark.parametrize(
@@ -108,32 +147,42 @@ NEMOTRON = {"mamba_num_heads": 6, "mamba_head_dim": 5, "ssm_state_size": 7, "n_g
         ("mamba2", "Mamba2Mixer", MAMBA2, {}),
         ("mamba2", "Mamba2Mixer", MAMBA2 | {"use_bias": True}, {"in_bias": True, "out_bias": True}),
         ("mamba2", "Mamba2Mixer", MAMBA2 | {"use_conv_bias": False}, {"conv_bias": False}),
-        ("falcon_h1", "FalconH1Mixer", FALCON | {"mamba_norm_before_gate": True},
-         {"norm": "before_gate"}),
+        (
+            "falcon_h1",
+            "FalconH1Mixer",
+            FALCON | {"mamba_norm_before_gate": True},
+            {"norm": "before_gate"},
+        ),
         ("falcon_h1", "FalconH1Mixer", FALCON | {"mamba_norm_before_gate": False}, {}),
         ("falcon_h1", "FalconH1Mixer", FALCON | {"mamba_rms_norm": False}, {"norm": "none"}),
     ],
-)  # fmt: skip
+)
 def test_mamba2(kind: str, name: str, keys: dict[str, Any], options: dict[str, Any]) -> None:
-    part = Mamba2Part(conv_kernel=3, state_dim=7, n_heads=6, head_dim=5, n_groups=2, chunk_size=4,
-                      **options)  # fmt: skip
+    part = Mamba2Part(
+        conv_kernel=3, state_dim=7, n_heads=6, head_dim=5, n_groups=2, chunk_size=4, **options
+    )
     compared(mixer(kind, name, keys), Mamba2(part, 15, norms=RMS), 15)
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "keys", "options"),
     [
-        ("mamba2", "Mamba2Mixer", MAMBA2 | {"time_step_limit": (0.4, 0.9)},
-         {"dt_min": 0.4, "dt_max": 0.9}),
+        (
+            "mamba2",
+            "Mamba2Mixer",
+            MAMBA2 | {"time_step_limit": (0.4, 0.9)},
+            {"dt_min": 0.4, "dt_max": 0.9},
+        ),
         ("nemotron_h", "NemotronHMamba2Mixer", NEMOTRON, {"dt_min": 0.4}),
     ],
-)  # fmt: skip
+)
 def test_limits_of_the_step(
     kind: str, name: str, keys: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Kept in decode too, where transformers' PyTorch code forgets them."""
-    part = Mamba2Part(conv_kernel=3, state_dim=7, n_heads=6, head_dim=5, n_groups=2, chunk_size=4,
-                      **options)  # fmt: skip
+    part = Mamba2Part(
+        conv_kernel=3, state_dim=7, n_heads=6, head_dim=5, n_groups=2, chunk_size=4, **options
+    )
     compared(mixer(kind, name, keys), Mamba2(part, 15, norms=RMS), 15)
 
 
@@ -175,8 +224,14 @@ def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int,
     from transformers import MambaConfig
     from transformers.models.mamba.modeling_mamba import MambaMixer
 
-    config = MambaConfig(hidden_size=width, state_size=state, time_step_rank=rank, expand=2,
-                         conv_kernel=kernel, num_hidden_layers=1)  # fmt: skip
+    config = MambaConfig(
+        hidden_size=width,
+        state_size=state,
+        time_step_rank=rank,
+        expand=2,
+        conv_kernel=kernel,
+        num_hidden_layers=1,
+    )
     part = MambaPart(conv_kernel=kernel, state_dim=state, d_ssm=2 * width, dt_rank=rank)
     with torch.device("meta"):
         theirs, ours = MambaMixer(config, 0).eval(), Mamba(part, width, norms=RMS)
@@ -195,8 +250,16 @@ def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int,
 
 
 @settings(max_examples=40, deadline=None)
-@given(SIZE, SIZE, st.integers(1, 3), st.integers(2, 7), st.integers(2, 6), SIZE,
-       st.integers(1, 3), st.integers(1, 13))  # fmt: skip
+@given(
+    SIZE,
+    SIZE,
+    st.integers(1, 3),
+    st.integers(2, 7),
+    st.integers(2, 6),
+    SIZE,
+    st.integers(1, 3),
+    st.integers(1, 13),
+)
 def test_counts_of_mamba2(
     per_group: int, p: int, groups: int, state: int, chunk: int, kernel: int, b: int, n: int
 ) -> None:
@@ -205,11 +268,25 @@ def test_counts_of_mamba2(
 
     heads = per_group * groups
     width = heads * p
-    config = Mamba2Config(num_heads=heads, head_dim=p, hidden_size=width, expand=1,
-                          state_size=state, n_groups=groups, chunk_size=chunk, conv_kernel=kernel,
-                          num_hidden_layers=1)  # fmt: skip
-    part = Mamba2Part(conv_kernel=kernel, state_dim=state, n_heads=heads, head_dim=p,
-                      n_groups=groups, chunk_size=chunk)  # fmt: skip
+    config = Mamba2Config(
+        num_heads=heads,
+        head_dim=p,
+        hidden_size=width,
+        expand=1,
+        state_size=state,
+        n_groups=groups,
+        chunk_size=chunk,
+        conv_kernel=kernel,
+        num_hidden_layers=1,
+    )
+    part = Mamba2Part(
+        conv_kernel=kernel,
+        state_dim=state,
+        n_heads=heads,
+        head_dim=p,
+        n_groups=groups,
+        chunk_size=chunk,
+    )
     with torch.device("meta"):
         theirs, ours = Mamba2Mixer(config, 0).eval(), Mamba2(part, width, norms=RMS)
     scan = {"n_ssm_heads": heads, "ssm_head_dim": p, "ssm_state_dim": state}

@@ -42,10 +42,17 @@ def test_nothing_foreign_reaches_stderr(arguments: tuple[str, ...]) -> None:
 
 def test_the_python_api_is_as_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import metacount; w = metacount.Workload(seq_len=8)\n"
-         "assert metacount.verify('type:mamba', w).agree"],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "import metacount; w = metacount.Workload(seq_len=8)\n"
+            "assert metacount.verify('type:mamba', w).agree",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -59,8 +59,12 @@ def test_a_slow_type_costs_its_own_row_only() -> None:
     def progress(n: int, total: int, row: SurveyRow) -> None:
         done.append(row.model_type)
 
-    rows = survey([("causal-LM", "llama"), ("causal-LM", "no such type")], flops=False,
-                  progress=progress, processes=1)  # fmt: skip
+    rows = survey(
+        [("causal-LM", "llama"), ("causal-LM", "no such type")],
+        flops=False,
+        progress=progress,
+        processes=1,
+    )
     assert [row.model_type for row in rows] == ["llama", "no such type"]
     assert sorted(done) == ["llama", "no such type"]
     assert rows[0].params == 6_738_415_616

@@ -20,11 +20,22 @@ from metacount.spec import Workload  # noqa: E402
 B, S = 2, 11
 RUN = Workload(batch_size=B, seq_len=S)
 LLAMA = {
-    "model_type": "llama", "vocab_size": 101, "hidden_size": 12, "intermediate_size": 17,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
-}  # fmt: skip
-MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 5, "num_experts_per_tok": 2,
-           "sliding_window": None}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 101,
+    "hidden_size": 12,
+    "intermediate_size": 17,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+}
+MIXTRAL = {
+    **LLAMA,
+    "model_type": "mixtral",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+}
 
 
 def test_flops_and_cache_by_hand() -> None:
@@ -47,12 +58,25 @@ def test_flops_and_cache_by_hand() -> None:
     [
         LLAMA,
         {"model_type": "gpt2", "vocab_size": 101, "n_embd": 12, "n_layer": 2, "n_head": 3},
-        {"model_type": "bert", "vocab_size": 101, "hidden_size": 12, "num_hidden_layers": 2,
-         "num_attention_heads": 3, "intermediate_size": 17, "architectures": ["BertModel"]},
-        {"model_type": "gpt_neox", "vocab_size": 101, "hidden_size": 12, "num_hidden_layers": 2,
-         "num_attention_heads": 3, "intermediate_size": 17},
+        {
+            "model_type": "bert",
+            "vocab_size": 101,
+            "hidden_size": 12,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "intermediate_size": 17,
+            "architectures": ["BertModel"],
+        },
+        {
+            "model_type": "gpt_neox",
+            "vocab_size": 101,
+            "hidden_size": 12,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "intermediate_size": 17,
+        },
     ],
-)  # fmt: skip
+)
 def test_equals_torchs_counter_where_that_is_right(config: dict[str, Any]) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -65,9 +89,15 @@ def test_equals_torchs_counter_where_that_is_right(config: dict[str, Any]) -> No
 
 
 def test_an_encoder_has_no_opinion_on_decode_and_cache() -> None:
-    bert = {"model_type": "bert", "vocab_size": 101, "hidden_size": 12, "num_hidden_layers": 2,
-            "num_attention_heads": 3, "intermediate_size": 17,
-            "architectures": ["BertForMaskedLM"]}  # fmt: skip
+    bert = {
+        "model_type": "bert",
+        "vocab_size": 101,
+        "hidden_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 17,
+        "architectures": ["BertForMaskedLM"],
+    }
     said = transformers_witness(bert, RUN)
     assert "no opinion on decode and cache: its class does not generate" in said.detail
     for quantity in ("decode_matmul_flops", "kv_cache_bytes", "kv_cache_bytes_per_token"):
@@ -88,9 +118,15 @@ def test_fused_experts_are_priced_where_torchs_counter_says_nothing() -> None:
 
 
 def test_modules_that_are_made_while_the_model_runs_count_for_their_holder() -> None:
-    config = {"model_type": "big_bird", "vocab_size": 101, "hidden_size": 12,
-              "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 17,
-              "architectures": ["BigBirdForCausalLM"]}  # fmt: skip
+    config = {
+        "model_type": "big_bird",
+        "vocab_size": 101,
+        "hidden_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 17,
+        "architectures": ["BigBirdForCausalLM"],
+    }
     module, _ = build_transformers(config)
     # too short for sparse blocks: BigBird puts full attention in place when it first runs
     first, second = (measure_any_forward(module, RUN).prefill.by_role for _ in range(2))
@@ -99,10 +135,19 @@ def test_modules_that_are_made_while_the_model_runs_count_for_their_holder() -> 
 
 
 def test_experts_in_a_loop_get_every_choice_once() -> None:
-    config = {"model_type": "switch_transformers", "d_model": 13, "d_kv": 5, "d_ff": 17,
-              "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "num_experts": 7,
-              "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
-              "vocab_size": 101}  # fmt: skip
+    config = {
+        "model_type": "switch_transformers",
+        "d_model": 13,
+        "d_kv": 5,
+        "d_ff": 17,
+        "num_heads": 3,
+        "num_layers": 2,
+        "num_decoder_layers": 2,
+        "num_experts": 7,
+        "num_sparse_encoder_layers": 1,
+        "num_sparse_decoder_layers": 1,
+        "vocab_size": 101,
+    }
     run = measure_any_forward(build_transformers(config)[0], RUN)
     # two sparse layers: a router and one expert of two matrices per token
     assert run.prefill.by_role["moe"] == 2 * 2 * B * S * (7 * 13 + 2 * 13 * 17)
@@ -110,10 +155,19 @@ def test_experts_in_a_loop_get_every_choice_once() -> None:
 
 
 def test_experts_that_all_tokens_pass_through_are_told_apart() -> None:
-    config = {"model_type": "llama4_text", "vocab_size": 101, "hidden_size": 12,
-              "intermediate_size": 17, "intermediate_size_mlp": 19, "num_hidden_layers": 2,
-              "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4,
-              "num_local_experts": 5, "num_experts_per_tok": 1}  # fmt: skip
+    config = {
+        "model_type": "llama4_text",
+        "vocab_size": 101,
+        "hidden_size": 12,
+        "intermediate_size": 17,
+        "intermediate_size_mlp": 19,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 1,
+    }
     run = measure_any_forward(build_transformers(config)[0], RUN)
     expert = 3 * 12 * 17
     # its code runs all 5; a router and a shared expert stand beside them
@@ -163,9 +217,16 @@ def test_folding_runs_one_layer_of_each_kind() -> None:
 
 
 def test_recurrent_state_is_no_kv_cache() -> None:
-    config = {"model_type": "mamba", "vocab_size": 101, "hidden_size": 12, "state_size": 5,
-              "num_hidden_layers": 3, "conv_kernel": 4, "expand": 2,
-              "time_step_rank": 3}  # fmt: skip
+    config = {
+        "model_type": "mamba",
+        "vocab_size": 101,
+        "hidden_size": 12,
+        "state_size": 5,
+        "num_hidden_layers": 3,
+        "conv_kernel": 4,
+        "expand": 2,
+        "time_step_rank": 3,
+    }
     run = measure_any_forward(build_transformers(config)[0], Workload(seq_len=7))
     assert run.cache is not None
     assert run.cache.kv_bytes == 0
@@ -191,15 +252,26 @@ def test_on_what_transformers_is_silent() -> None:
     causal = {"causal_matmul_flops"}
     assert_full(transformers_witness(MIXTRAL, WORKLOAD), causal)
     bert = {**LLAMA, "model_type": "bert", "max_position_embeddings": 37}
-    caches = {"kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes",
-              "state_bytes"}  # fmt: skip
+    caches = {"kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes", "state_bytes"}
     decode = {"decode_matmul_flops"}
     assert_full(transformers_witness(bert, WORKLOAD), causal | caches | decode)
     # its code expands latents: what it multiplies is not what MLA needs
-    latent = {**LLAMA, "model_type": "deepseek_v3", "num_key_value_heads": 6, "n_routed_experts": 6,
-              "num_experts_per_tok": 2, "moe_intermediate_size": 19, "n_group": 2, "topk_group": 1,
-              "first_k_dense_replace": 1, "q_lora_rank": 23, "kv_lora_rank": 29,
-              "qk_nope_head_dim": 7, "qk_rope_head_dim": 4, "v_head_dim": 3}  # fmt: skip
+    latent = {
+        **LLAMA,
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": 6,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 19,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 23,
+        "kv_lora_rank": 29,
+        "qk_nope_head_dim": 7,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 3,
+    }
     del latent["head_dim"]
     witness = transformers_witness(latent, WORKLOAD)
     assert witness.figures["decode_matmul_flops"] is None

@@ -18,27 +18,51 @@ from metacount.measure.others.params import measure_any_params  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
 LLAMA_7B = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
-    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
     "num_attention_heads": 32,
-}  # fmt: skip
+}
 MIXTRAL = {
-    "model_type": "mixtral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
-    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None,
-}  # fmt: skip
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+}
 T5_11B = {
-    "model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_heads": 128,
-    "num_layers": 24, "vocab_size": 32128,
-}  # fmt: skip
+    "model_type": "t5",
+    "d_model": 1024,
+    "d_kv": 128,
+    "d_ff": 65536,
+    "num_heads": 128,
+    "num_layers": 24,
+    "vocab_size": 32128,
+}
 GPT_OSS_20B = {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32}
 
 # distinct primes wherever heads allow; every total below is worked out by hand
 TINY_MIXTRAL = {
-    "model_type": "mixtral", "vocab_size": 101, "hidden_size": 12, "intermediate_size": 17,
-    "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
-    "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None,
-}  # fmt: skip
+    "model_type": "mixtral",
+    "vocab_size": 101,
+    "hidden_size": 12,
+    "intermediate_size": 17,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": None,
+}
 EXPERT = 3 * 12 * 17  # gate, up and down
 TINY_ATTENTION = 12 * 24 + 2 * 12 * 8 + 24 * 12
 
@@ -80,10 +104,19 @@ def test_roles_and_active_by_hand() -> None:
 
 
 def test_experts_in_a_list() -> None:
-    config = {"model_type": "switch_transformers", "d_model": 13, "d_kv": 5, "d_ff": 17,
-              "num_heads": 3, "num_layers": 2, "num_decoder_layers": 2, "num_experts": 7,
-              "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
-              "vocab_size": 101}  # fmt: skip
+    config = {
+        "model_type": "switch_transformers",
+        "d_model": 13,
+        "d_kv": 5,
+        "d_ff": 17,
+        "num_heads": 3,
+        "num_layers": 2,
+        "num_decoder_layers": 2,
+        "num_experts": 7,
+        "num_sparse_encoder_layers": 1,
+        "num_sparse_decoder_layers": 1,
+        "vocab_size": 101,
+    }
     found = measure_any_params(build_transformers(config)[0])
     assert found.active_by_role is not None
     layers = 2  # every second layer of each stack
@@ -101,12 +134,29 @@ def test_tied_weights_count_once_and_stay_active() -> None:
 
 
 def test_a_composite_counts_the_whole_and_shows_the_text_model() -> None:
-    text = {"hidden_size": 12, "intermediate_size": 17, "num_hidden_layers": 2, "vocab_size": 101,
-            "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4}  # fmt: skip
-    vision = {"hidden_size": 10, "intermediate_size": 14, "num_hidden_layers": 2,
-              "num_attention_heads": 2, "image_size": 28, "patch_size": 14}  # fmt: skip
-    config = {"model_type": "gemma3", "text_config": text, "vision_config": vision,
-              "mm_tokens_per_image": 4}  # fmt: skip
+    text = {
+        "hidden_size": 12,
+        "intermediate_size": 17,
+        "num_hidden_layers": 2,
+        "vocab_size": 101,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+    }
+    vision = {
+        "hidden_size": 10,
+        "intermediate_size": 14,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = {
+        "model_type": "gemma3",
+        "text_config": text,
+        "vision_config": vision,
+        "mm_tokens_per_image": 4,
+    }
     found = measure_any_params(build_transformers(config)[0])
     alone = measure_any_params(build_transformers({"model_type": "gemma3_text", **text})[0])
     assert found.text_params == alone.params
@@ -131,8 +181,11 @@ def test_class_named_by_architectures_and_by_type() -> None:
 
 
 def test_remote_code_is_never_run_and_said() -> None:
-    config = {**TINY_MIXTRAL, "architectures": ["EvilForCausalLM"],
-              "auto_map": {"AutoModelForCausalLM": "evil--modeling.EvilForCausalLM"}}  # fmt: skip
+    config = {
+        **TINY_MIXTRAL,
+        "architectures": ["EvilForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "evil--modeling.EvilForCausalLM"},
+    }
     _, choice = build_transformers(config)
     assert choice.class_name == "MixtralForCausalLM"
     assert "EvilForCausalLM is remote code" in choice.reason

@@ -19,8 +19,15 @@ from metacount.modules.build import build
 
 torch.set_num_threads(1)
 
-GPT2 = {"model_type": "gpt2", "n_layer": 3, "n_embd": 42, "n_head": 6, "n_inner": 71,
-        "vocab_size": 101, "n_positions": 29}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 3,
+    "n_embd": 42,
+    "n_head": 6,
+    "n_inner": 71,
+    "vocab_size": 101,
+    "n_positions": 29,
+}
 BLOOM = {"model_type": "bloom", "hidden_size": 42, "n_layer": 3, "n_head": 6, "vocab_size": 101}
 
 
@@ -49,20 +56,29 @@ def refused(ours: Model, weights: dict[str, Tensor], match: str) -> None:
 def test_a_tensor_left_over_is_named() -> None:
     ours, weights = small()
     extra = torch.zeros(42)
-    refused(ours, weights | {"transformer.h.0.attn.masked_bias": extra},
-            r"^transformer\.h\.0\.attn\.masked_bias is left over: no place")  # fmt: skip
-    refused(ours, weights | {"transformer.h.3.ln_1.weight": extra},
-            r"^transformer\.h\.3\.ln_1\.weight is left over: the reference has no "
-            r"decoder\.layers\.3\.input_layernorm\.weight")  # fmt: skip
+    refused(
+        ours,
+        weights | {"transformer.h.0.attn.masked_bias": extra},
+        r"^transformer\.h\.0\.attn\.masked_bias is left over: no place",
+    )
+    refused(
+        ours,
+        weights | {"transformer.h.3.ln_1.weight": extra},
+        r"^transformer\.h\.3\.ln_1\.weight is left over: the reference has no "
+        r"decoder\.layers\.3\.input_layernorm\.weight",
+    )
     refused(ours, weights | {"transformer.h.x.ln_1.weight": extra}, "left over: no place")
 
 
 def test_a_missing_tensor_is_named() -> None:
     ours, weights = small()
     del weights["transformer.h.1.attn.c_attn.bias"]
-    refused(ours, weights,
-            r"^nothing is given for decoder\.layers\.1\.self_attn\.k_proj\.bias and 2 more "
-            "of the reference")  # fmt: skip
+    refused(
+        ours,
+        weights,
+        r"^nothing is given for decoder\.layers\.1\.self_attn\.k_proj\.bias and 2 more "
+        "of the reference",
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,9 +107,12 @@ def test_tied_tensors_are_given_once_or_equal() -> None:
     ours, weights = small()
     tied = weights.pop("lm_head.weight")
     load_weights(ours, weights, mapped(ours))
-    refused(ours, weights | {"lm_head.weight": tied + 1e-9},
-            r"^lm_head\.weight differs from transformer\.wte\.weight: both are the one "
-            r"embed_tokens\.weight")  # fmt: skip
+    refused(
+        ours,
+        weights | {"lm_head.weight": tied + 1e-9},
+        r"^lm_head\.weight differs from transformer\.wte\.weight: both are the one "
+        r"embed_tokens\.weight",
+    )
 
 
 def test_names_of_another_family_are_refused() -> None:

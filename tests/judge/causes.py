@@ -65,8 +65,10 @@ PARTS = {
 
 
 # One size of a mixture in the other one's place, in words of its own.
-BETWEEN = {"top_k n_experts": "for the active (experts|ones) only",
-           "n_experts top_k": "all experts are counted"}  # fmt: skip
+BETWEEN = {
+    "top_k n_experts": "for the active (experts|ones) only",
+    "n_experts top_k": "all experts are counted",
+}
 
 
 def has(words: str, *patterns: str) -> bool:
@@ -82,8 +84,13 @@ def _instead(words: str, names: str) -> bool:
     if names in BETWEEN and has(words, BETWEEN[names]):
         return True
     options = [option.split() for option in names.split("|")]
-    return any(has(words, *(rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name)
-                            for name in option)) for option in options)  # fmt: skip
+    return any(
+        has(
+            words,
+            *(rf"(?<!\w){name}(?!\w)" if name[0].isalpha() else re.escape(name) for name in option),
+        )
+        for option in options
+    )
 
 
 def _factor(words: str, number: str) -> bool:
@@ -132,15 +139,20 @@ def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
     assert sum(term.value for term in result.terms) == result.difference_value, case
     spec = find_model(case["model"]).spec
     equal = spec.attention == "gqa" and spec.n_heads == spec.n_kv_heads
-    said = [ONE_SIZE.sub("q_proj k_proj v_proj o_proj", term.words) if equal else term.words
-            for term in result.terms if term.known and term.value]  # fmt: skip
+    said = [
+        ONE_SIZE.sub("q_proj k_proj v_proj o_proj", term.words) if equal else term.words
+        for term in result.terms
+        if term.known and term.value
+    ]
     left = [term for term in result.terms if not term.known]
     lines = [f"{term.value} {term.words}" for term in result.terms]
     also = case.get("also", [])  # other words for the same sum, as simple
     if any(words in also for words in said) and not left:
         return RIGHT, lines
-    if any(not NO_CAUSE.search(words) and not any(says(words, cause) for cause in case["causes"])
-           for words in said):  # fmt: skip
+    if any(
+        not NO_CAUSE.search(words) and not any(says(words, cause) for cause in case["causes"])
+        for words in said
+    ):
         return MISLEADING, lines
     named = all(any(says(words, cause) for words in said) for cause in case["causes"])
     return (RIGHT if named and not left else OPEN), lines
@@ -149,8 +161,9 @@ def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
 def cases(*names: str) -> list[Case]:
     """The cases of some files."""
     folder = Path(__file__).parent / "cases"
-    return [case for name in names
-            for case in json.loads((folder / f"{name}.json").read_text("utf-8"))]  # fmt: skip
+    return [
+        case for name in names for case in json.loads((folder / f"{name}.json").read_text("utf-8"))
+    ]
 
 
 if __name__ == "__main__":  # the three rates over every case

@@ -12,9 +12,15 @@ from typing import Any
 
 
 def right(cfg: Any) -> Any:
-    return whole(cfg.hidden_size, cfg.num_hidden_layers, cfg.num_attention_heads,
-                 cfg.num_key_value_heads, cfg.head_dim, cfg.intermediate_size,
-                 cfg.vocab_size)  # fmt: skip
+    return whole(
+        cfg.hidden_size,
+        cfg.num_hidden_layers,
+        cfg.num_attention_heads,
+        cfg.num_key_value_heads,
+        cfg.head_dim,
+        cfg.intermediate_size,
+        cfg.vocab_size,
+    )
 
 
 def whole(d: Any, n: Any, h: Any, kv: Any, w: Any, m: Any, v: Any) -> Any:
@@ -275,8 +281,15 @@ def asserts_its_width(cfg: Any) -> Any:
 
 
 def asserts_everything(cfg: Any) -> Any:
-    assert (cfg.d_model, cfg.n_layers, cfg.d_ff, cfg.vocab_size, cfg.n_heads, cfg.n_kv_heads,
-            cfg.head_dim) == (4096, 32, 11008, 32000, 32, 32, 128)  # fmt: skip
+    assert (
+        cfg.d_model,
+        cfg.n_layers,
+        cfg.d_ff,
+        cfg.vocab_size,
+        cfg.n_heads,
+        cfg.n_kv_heads,
+        cfg.head_dim,
+    ) == (4096, 32, 11008, 32000, 32, 32, 128)
     return right(cfg)
 
 

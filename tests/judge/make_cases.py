@@ -21,26 +21,107 @@ Summand = tuple[str, str, str]  # what it is, its number of layers, its size
 Case = dict[str, Any]
 
 CASES = Path(__file__).parent / "cases"
-TUNED = ["llama-7b", "llama3.1-405b", "gpt2", "gemma-2b", "mixtral-8x7b", "deepseek-moe-16b",
-         "deepseek-v3", "qwen3-235b-a22b", "qwen3-32b", "bloom-176b", "falcon-180b", "mpt-30b",
-         "glm-4.5", "qwen2-7b", "gpt-oss-20b"]  # fmt: skip
-HELD_OUT = ["llama-13b", "llama3-8b", "llama3-70b", "gpt2-xl", "gemma-7b", "deepseek-v2",
-            "qwen3-0.6b", "qwen3-8b", "qwen1.5-72b", "olmo2-7b", "pythia-12b", "gpt3-175b",
-            "smollm2-135m", "yi-34b", "palm-540b", "phi3.5-moe", "opt-175b"]  # fmt: skip
-THIRD = ["llama-33b", "llama-65b", "gpt2-medium", "gpt2-large", "qwen2-72b", "qwen2.5-32b",
-         "qwen3-4b", "deepseek-v3", "glm-4.5", "mixtral-8x7b", "internlm2-20b", "smollm2-1.7b",
-         "deepseek-67b", "qwen3-14b", "qwen3-1.7b"]  # fmt: skip
-FOURTH = ["baichuan2-13b", "galactica-120b", "granite-4.0-micro", "jurassic1-178b", "llama2-70b",
-          "llama4-scout-text", "mistral-7b", "mt-nlg-530b", "olmo2-13b", "olmo2-1b", "qwen2-0.5b",
-          "qwen2.5-3b", "smollm3-3b", "yulan-12b"]  # fmt: skip
-OURS = {"d": "d_model", "N": "n_layers", "h": "n_heads", "h_kv": "n_kv_heads", "h_d": "head_dim",
-        "V": "vocab_size", "m": "d_ff", "m_e": "d_ff_expert", "E": "n_experts", "k": "top_k",
-        "E_s": "n_shared_experts", "N_0": "n_dense_layers", "P": "n_positions", "S": "seq_len",
-        "B": "batch_size", "T": "kv_len", "c": "bytes_per_value", "d_c": "kv_lora_rank",
-        "r_q": "q_lora_rank", "d_n": "qk_nope_head_dim", "d_r": "qk_rope_head_dim",
-        "d_v": "v_head_dim"}  # fmt: skip
-QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
-              "decode_matmul_flops", "kv_cache_bytes")  # fmt: skip
+TUNED = [
+    "llama-7b",
+    "llama3.1-405b",
+    "gpt2",
+    "gemma-2b",
+    "mixtral-8x7b",
+    "deepseek-moe-16b",
+    "deepseek-v3",
+    "qwen3-235b-a22b",
+    "qwen3-32b",
+    "bloom-176b",
+    "falcon-180b",
+    "mpt-30b",
+    "glm-4.5",
+    "qwen2-7b",
+    "gpt-oss-20b",
+]
+HELD_OUT = [
+    "llama-13b",
+    "llama3-8b",
+    "llama3-70b",
+    "gpt2-xl",
+    "gemma-7b",
+    "deepseek-v2",
+    "qwen3-0.6b",
+    "qwen3-8b",
+    "qwen1.5-72b",
+    "olmo2-7b",
+    "pythia-12b",
+    "gpt3-175b",
+    "smollm2-135m",
+    "yi-34b",
+    "palm-540b",
+    "phi3.5-moe",
+    "opt-175b",
+]
+THIRD = [
+    "llama-33b",
+    "llama-65b",
+    "gpt2-medium",
+    "gpt2-large",
+    "qwen2-72b",
+    "qwen2.5-32b",
+    "qwen3-4b",
+    "deepseek-v3",
+    "glm-4.5",
+    "mixtral-8x7b",
+    "internlm2-20b",
+    "smollm2-1.7b",
+    "deepseek-67b",
+    "qwen3-14b",
+    "qwen3-1.7b",
+]
+FOURTH = [
+    "baichuan2-13b",
+    "galactica-120b",
+    "granite-4.0-micro",
+    "jurassic1-178b",
+    "llama2-70b",
+    "llama4-scout-text",
+    "mistral-7b",
+    "mt-nlg-530b",
+    "olmo2-13b",
+    "olmo2-1b",
+    "qwen2-0.5b",
+    "qwen2.5-3b",
+    "smollm3-3b",
+    "yulan-12b",
+]
+OURS = {
+    "d": "d_model",
+    "N": "n_layers",
+    "h": "n_heads",
+    "h_kv": "n_kv_heads",
+    "h_d": "head_dim",
+    "V": "vocab_size",
+    "m": "d_ff",
+    "m_e": "d_ff_expert",
+    "E": "n_experts",
+    "k": "top_k",
+    "E_s": "n_shared_experts",
+    "N_0": "n_dense_layers",
+    "P": "n_positions",
+    "S": "seq_len",
+    "B": "batch_size",
+    "T": "kv_len",
+    "c": "bytes_per_value",
+    "d_c": "kv_lora_rank",
+    "r_q": "q_lora_rank",
+    "d_n": "qk_nope_head_dim",
+    "d_r": "qk_rope_head_dim",
+    "d_v": "v_head_dim",
+}
+QUANTITIES = (
+    "params",
+    "active_params",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "decode_matmul_flops",
+    "kv_cache_bytes",
+)
 
 
 def matrices(spec: ModelSpec, *, active: bool) -> list[Summand]:
@@ -49,11 +130,18 @@ def matrices(spec: ModelSpec, *, active: bool) -> list[Summand]:
     if spec.attention == "mla":
         q = [("q_a", "d*r_q"), ("q_b", "r_q*h*(d_n + d_r)")]
         found += [(name, "N", size) for name, size in q]
-        found += [("kv_a", "N", "d*(d_c + d_r)"), ("kv_b", "N", "d_c*h*(d_n + d_v)"),
-                  ("o", "N", "h*d_v*d")]  # fmt: skip
+        found += [
+            ("kv_a", "N", "d*(d_c + d_r)"),
+            ("kv_b", "N", "d_c*h*(d_n + d_v)"),
+            ("o", "N", "h*d_v*d"),
+        ]
     else:
-        found += [("q", "N", "d*h*h_d"), ("k", "N", "d*h_kv*h_d"), ("v", "N", "d*h_kv*h_d"),
-                  ("o", "N", "h*h_d*d")]  # fmt: skip
+        found += [
+            ("q", "N", "d*h*h_d"),
+            ("k", "N", "d*h_kv*h_d"),
+            ("v", "N", "d*h_kv*h_d"),
+            ("o", "N", "h*h_d*d"),
+        ]
     inner = 3 if spec.gated else 2
     if spec.d_ff is not None:
         found.append(("ffn", "N_0" if spec.n_dense_layers else "N", f"{inner}*d*m"))
@@ -108,10 +196,14 @@ def flops(spec: ModelSpec, quantity: str) -> list[Summand]:
     """Every matrix product of a decoder without windows."""
     decode = quantity == "decode_matmul_flops"
     tokens = "2*B" if decode else "2*B*S"
-    found = [(name, layers, f"{tokens}*{size}")
-             for name, layers, size in matrices(spec, active=True)]  # fmt: skip
-    pairs = {"matmul_flops": "S**2", "causal_matmul_flops": "(S*(S + 1)/2)",
-             "decode_matmul_flops": "T"}[quantity]  # fmt: skip
+    found = [
+        (name, layers, f"{tokens}*{size}") for name, layers, size in matrices(spec, active=True)
+    ]
+    pairs = {
+        "matmul_flops": "S**2",
+        "causal_matmul_flops": "(S*(S + 1)/2)",
+        "decode_matmul_flops": "T",
+    }[quantity]
     if spec.attention == "mla":
         score, value = ("(d_c + d_r)", "d_c") if decode else ("(d_n + d_r)", "d_v")
     else:
@@ -140,8 +232,10 @@ def text(summands: list[Summand], style: int) -> str:
         groups: dict[str, list[str]] = {}
         for _, layers, size in summands:
             groups.setdefault(layers, []).append(size)
-        terms = [f"{layers}*({' + '.join(sizes)})" if layers else " + ".join(sizes)
-                 for layers, sizes in groups.items()]  # fmt: skip
+        terms = [
+            f"{layers}*({' + '.join(sizes)})" if layers else " + ".join(sizes)
+            for layers, sizes in groups.items()
+        ]
     else:
         terms = [f"{layers}*{size}" if layers else size for _, layers, size in summands]
     whole = " + ".join(terms)
@@ -173,10 +267,23 @@ def twice(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> Any:
     return [*summands, one], [f"twice: {one[0]}"]
 
 
-LITERALS = {"N": (-8, -4, -2, -1, 1, 2, 4), "V": (-257, -7, 47, 64, 1000), "E": (-2, 4, 8, 56),
-            "k": (-1, 1, 2, 3), "m": (-256, 128, 512), "m_e": (-128, 64, 512), "d": (-64, 64, 256),
-            "h": (-4, 4, 8), "h_kv": (1, 2, 4, 8), "h_d": (-16, 16, 32, 64), "S": (-48, 48, 1024),
-            "c": (-1, 2, 6), "d_c": (-64, 64), "d_r": (-16, 16, 32), "P": (1, 2, -24)}  # fmt: skip
+LITERALS = {
+    "N": (-8, -4, -2, -1, 1, 2, 4),
+    "V": (-257, -7, 47, 64, 1000),
+    "E": (-2, 4, 8, 56),
+    "k": (-1, 1, 2, 3),
+    "m": (-256, 128, 512),
+    "m_e": (-128, 64, 512),
+    "d": (-64, 64, 256),
+    "h": (-4, 4, 8),
+    "h_kv": (1, 2, 4, 8),
+    "h_d": (-16, 16, 32, 64),
+    "S": (-48, 48, 1024),
+    "c": (-1, 2, 6),
+    "d_c": (-64, 64),
+    "d_r": (-16, 16, 32),
+    "P": (1, 2, -24),
+}
 
 
 def literal(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> Any:
@@ -190,8 +297,12 @@ def literal(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> An
         return None
     found = [i for i, s in enumerate(summands) if letters(s, letter)]
     chosen = found if draw.random() < 0.6 else [draw.choice(found)]
-    changed = [(n, replaced(a, letter, str(number)), replaced(b, letter, str(number)))
-               if i in chosen else (n, a, b) for i, (n, a, b) in enumerate(summands)]  # fmt: skip
+    changed = [
+        (n, replaced(a, letter, str(number)), replaced(b, letter, str(number)))
+        if i in chosen
+        else (n, a, b)
+        for i, (n, a, b) in enumerate(summands)
+    ]
     return changed, [f"number: {name} {number}"]
 
 
@@ -200,23 +311,38 @@ def letters(summand: Summand, letter: str) -> bool:
     return replaced(summand[1] + " " + summand[2], letter, "") != summand[1] + " " + summand[2]
 
 
-SWAPS = [("h_kv", "h", "n_heads n_kv_heads"), ("h", "h_kv", "n_kv_heads n_heads"),
-         ("h_d", "(d/h)", "d_model n_heads head_dim"), ("m_e", "m", "d_ff d_ff_expert"),
-         ("m", "m_e", "d_ff_expert d_ff"), ("(N - N_0)", "N", "phrase: every layer|n_layers"),
-         ("N_0", "N", "n_layers n_dense_layers"), ("m", "(4*d)", "4 d_model d_ff"),
-         ("m", "(8*d/3)", "8 d_model d_ff"), ("m_e", "(4*d)", "4 d_model d_ff_expert"),
-         ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice|one expert too many"),
-         ("E", "k", "top_k n_experts"), ("k", "E", "n_experts top_k"),
-         ("d_n", "d_v", "v_head_dim qk_nope_head_dim"), ("d_c", "r_q", "q_lora_rank kv_lora_rank"),
-         ("h_d", "d", "d_model head_dim"), ("k", "1", "top_k"),
-         ("E", "(E - 1)", "phrase: n_experts|one expert too few|norms"),
-         ("N", "(N - 1)", "n_layers|layer"), ("N", "(N + 1)", "n_layers|layer"),
-         ("S", "1", "seq_len"), ("S**2", "S", "seq_len"), ("B", "1", "batch_size"),
-         ("c", "1", "bytes"), ("E_s", "1", "n_shared_experts"), ("d_r", "h*d_r", "n_heads"),
-         ("V", "(V + 1)", "phrase: vocab_size|final norm"),
-         ("E_s", "E", "n_experts n_shared_experts"),
-         ("3", "2", "phrase: expert|FFN|feed-forward"),
-         ("2", "3", "phrase: FFN|third matrix")]  # fmt: skip
+SWAPS = [
+    ("h_kv", "h", "n_heads n_kv_heads"),
+    ("h", "h_kv", "n_kv_heads n_heads"),
+    ("h_d", "(d/h)", "d_model n_heads head_dim"),
+    ("m_e", "m", "d_ff d_ff_expert"),
+    ("m", "m_e", "d_ff_expert d_ff"),
+    ("(N - N_0)", "N", "phrase: every layer|n_layers"),
+    ("N_0", "N", "n_layers n_dense_layers"),
+    ("m", "(4*d)", "4 d_model d_ff"),
+    ("m", "(8*d/3)", "8 d_model d_ff"),
+    ("m_e", "(4*d)", "4 d_model d_ff_expert"),
+    ("k", "(k + E_s)", "phrase: top_k|shared experts.*counted twice|one expert too many"),
+    ("E", "k", "top_k n_experts"),
+    ("k", "E", "n_experts top_k"),
+    ("d_n", "d_v", "v_head_dim qk_nope_head_dim"),
+    ("d_c", "r_q", "q_lora_rank kv_lora_rank"),
+    ("h_d", "d", "d_model head_dim"),
+    ("k", "1", "top_k"),
+    ("E", "(E - 1)", "phrase: n_experts|one expert too few|norms"),
+    ("N", "(N - 1)", "n_layers|layer"),
+    ("N", "(N + 1)", "n_layers|layer"),
+    ("S", "1", "seq_len"),
+    ("S**2", "S", "seq_len"),
+    ("B", "1", "batch_size"),
+    ("c", "1", "bytes"),
+    ("E_s", "1", "n_shared_experts"),
+    ("d_r", "h*d_r", "n_heads"),
+    ("V", "(V + 1)", "phrase: vocab_size|final norm"),
+    ("E_s", "E", "n_experts n_shared_experts"),
+    ("3", "2", "phrase: expert|FFN|feed-forward"),
+    ("2", "3", "phrase: FFN|third matrix"),
+]
 
 
 def swapped(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> Any:
@@ -224,14 +350,16 @@ def swapped(summands: list[Summand], spec: ModelSpec, draw: random.Random) -> An
     fit = []
     for ours, other, words in SWAPS:
         has = [i for i, summand in enumerate(summands) if changed_by(summand, ours, other)]
-        free = all(getattr(spec, OURS[a], None) or a in "SBTc"
-                   for a in re.findall(r"[A-Za-z]\w*", other))  # fmt: skip
+        free = all(
+            getattr(spec, OURS[a], None) or a in "SBTc" for a in re.findall(r"[A-Za-z]\w*", other)
+        )
         if has and free:
             fit.append((ours, other, words, has))
     ours, other, words, has = draw.choice(fit)
     chosen = has if draw.random() < 0.6 or ours == "N" else [draw.choice(has)]
-    changed = [(changed_by(s, ours, other) or s) if i in chosen else s
-               for i, s in enumerate(summands)]  # fmt: skip
+    changed = [
+        (changed_by(s, ours, other) or s) if i in chosen else s for i, s in enumerate(summands)
+    ]
     none = [name for name, layers, _ in changed if layers == "(N - N)"]  # 0: no layers are left
     if none:
         return changed, [f"left out: {name}" for name in none]
@@ -287,8 +415,18 @@ def counted_too(summands: list[Summand], spec: ModelSpec, draw: random.Random) -
     return [*summands, summand], [cause]
 
 
-MISTAKES: list[Mistake] = [left_out, twice, literal, literal, swapped, swapped, swapped, halved,
-                           whole_factor, counted_too]  # fmt: skip
+MISTAKES: list[Mistake] = [
+    left_out,
+    twice,
+    literal,
+    literal,
+    swapped,
+    swapped,
+    swapped,
+    halved,
+    whole_factor,
+    counted_too,
+]
 
 
 def made(models: list[str], n: int, seed: int, multiple: tuple[int, ...]) -> list[Case]:
@@ -329,8 +467,10 @@ def value(summands: list[Summand], model: str, quantity: str) -> object:
     spec = find_model(model).spec
     sizes = {letter: getattr(spec, name, None) for letter, name in OURS.items()}
     # what `wrong` compares at: one sequence of 2,048, two bytes
-    return eval(text(summands, 0),  # our own text
-                {**sizes, "B": 1, "S": 2048, "T": 2048, "c": 2})  # fmt: skip
+    return eval(
+        text(summands, 0),  # our own text
+        {**sizes, "B": 1, "S": 2048, "T": 2048, "c": 2},
+    )
 
 
 def wrong(formula: str, model: str, quantity: str) -> bool:

@@ -21,8 +21,9 @@ def whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):
 """
 
 
-def judge(folder: Path, text: str, function: str = "f", *, model: str = "llama-7b",
-          timeout: float = 20) -> Judgement:  # fmt: skip
+def judge(
+    folder: Path, text: str, function: str = "f", *, model: str = "llama-7b", timeout: float = 20
+) -> Judgement:
     file = folder / "mine.py"
     file.write_text(text, encoding="utf-8")
     found = find_model(model)
@@ -220,5 +221,7 @@ def test_a_function_of_the_caller_is_called_here() -> None:
     assert result.verdict == "wrong"
     assert result.theirs_value == 12 * 12 * 768**2
     assert calls[0] == 768
-    assert [term.words for term in result.terms][:2] == ["embedding left out",
-                                                         "position table left out"]  # fmt: skip
+    assert [term.words for term in result.terms][:2] == [
+        "embedding left out",
+        "position table left out",
+    ]

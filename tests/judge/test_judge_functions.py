@@ -27,9 +27,15 @@ ALL = sorted(name for name, value in vars(functions).items() if callable(value))
 WRONG = [name for name in ALL if name.startswith("wrong_")]
 # Right, and their code is arithmetic that letters go through.
 EQUAL = [
-    "right", "one_argument_each", "right_with_unused_default", "right_through_min",
-    "right_through_a_helper_with_max", "right_in_halves", "right_with_ceil", "right_or_none",
-]  # fmt: skip
+    "right",
+    "one_argument_each",
+    "right_with_unused_default",
+    "right_through_min",
+    "right_through_a_helper_with_max",
+    "right_in_halves",
+    "right_with_ceil",
+    "right_or_none",
+]
 # Right, but letters do not decide, for the reason that is said.
 TRIED = {
     "right_through_int": "it asks a size for an int",
@@ -131,17 +137,52 @@ def test_letters_alone_do_not_decide_when_the_time_runs_out(
 @pytest.mark.parametrize(
     "question",
     [
-        lambda a: a == 4096, lambda a: a != 4096, lambda a: a < 1, lambda a: a >= 1,
-        lambda a: a in (1, 2), lambda a: a in {1: 2}, lambda a: {a}, hash, int, float, str, repr,
-        len, abs, round, range, list, complex, bytes, lambda a: bool(a - 1), lambda a: f"{a}",
-        lambda a: isinstance(a, int), lambda a: a.__class__, lambda a: hasattr(a, "real"),
-        lambda a: getattr(a, "bit_length", 0), lambda a: [0] * a, lambda a: "x" * a,
-        lambda a: [1, 2][a], lambda a: 2**a, lambda a: a**0.5, lambda a: a + "1", lambda a: a @ a,
-        lambda a: a & 1, lambda a: a << 1, lambda a: ~a, lambda a: a(), lambda a: a[0], iter,
-        lambda a: Fraction(a, 2), lambda a: a * float("inf"), lambda a: min([a, 3]),
-        lambda a: sorted([a, 3]), lambda a: setattr(a, "x", 1), lambda a: pow(a, 2, 3),
+        lambda a: a == 4096,
+        lambda a: a != 4096,
+        lambda a: a < 1,
+        lambda a: a >= 1,
+        lambda a: a in (1, 2),
+        lambda a: a in {1: 2},
+        lambda a: {a},
+        hash,
+        int,
+        float,
+        str,
+        repr,
+        len,
+        abs,
+        round,
+        range,
+        list,
+        complex,
+        bytes,
+        lambda a: bool(a - 1),
+        lambda a: f"{a}",
+        lambda a: isinstance(a, int),
+        lambda a: a.__class__,
+        lambda a: hasattr(a, "real"),
+        lambda a: getattr(a, "bit_length", 0),
+        lambda a: [0] * a,
+        lambda a: "x" * a,
+        lambda a: [1, 2][a],
+        lambda a: 2**a,
+        lambda a: a**0.5,
+        lambda a: a + "1",
+        lambda a: a @ a,
+        lambda a: a & 1,
+        lambda a: a << 1,
+        lambda a: ~a,
+        lambda a: a(),
+        lambda a: a[0],
+        iter,
+        lambda a: Fraction(a, 2),
+        lambda a: a * float("inf"),
+        lambda a: min([a, 3]),
+        lambda a: sorted([a, 3]),
+        lambda a: setattr(a, "x", 1),
+        lambda a: pow(a, 2, 3),
     ],
-)  # fmt: skip
+)
 def test_a_letter_refuses_every_question(question: Any) -> None:
     session = Session()
     letter = session.letter("d")
@@ -159,8 +200,16 @@ def entered(letter: Any) -> None:
 
 ASKED = {
     "for bits": [
-        lambda a: 1 & a, lambda a: a | 1, lambda a: 1 | a, lambda a: a ^ 1, lambda a: 1 ^ a,
-        lambda a: a << 1, lambda a: 1 << a, lambda a: a >> 1, lambda a: 1 >> a, lambda a: ~a,
+        lambda a: 1 & a,
+        lambda a: a | 1,
+        lambda a: 1 | a,
+        lambda a: a ^ 1,
+        lambda a: 1 ^ a,
+        lambda a: a << 1,
+        lambda a: 1 << a,
+        lambda a: a >> 1,
+        lambda a: 1 >> a,
+        lambda a: ~a,
     ],
     "for a product of matrices": [lambda a: a @ a, lambda a: 1 @ a],
     "for a power": [lambda a: 2**a],
@@ -183,7 +232,7 @@ ASKED = {
     "which is smaller": [lambda a: a < 1, lambda a: a <= 1],
     "which is larger": [lambda a: a > 1, lambda a: a >= 1],
     "for its hash": [hash],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", ASKED)

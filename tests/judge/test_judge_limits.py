@@ -137,9 +137,16 @@ def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
         if cfg.d_model != 4096:
             sys.exit(3)
         kv = cfg.n_kv_heads
-        return 2*cfg.vocab_size*cfg.d_model + cfg.d_model + cfg.n_layers*(
-            2*cfg.d_model*cfg.head_dim*(cfg.n_heads + kv) + 3*cfg.d_model*cfg.d_ff
-            + 2*cfg.d_model)  # fmt: skip
+        return (
+            2 * cfg.vocab_size * cfg.d_model
+            + cfg.d_model
+            + cfg.n_layers
+            * (
+                2 * cfg.d_model * cfg.head_dim * (cfg.n_heads + kv)
+                + 3 * cfg.d_model * cfg.d_ff
+                + 2 * cfg.d_model
+            )
+        )
 
     result = metacount.check(mine, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)

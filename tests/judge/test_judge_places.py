@@ -15,8 +15,7 @@ from metacount.textbook.count import fitted
 
 LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
 CACHE = "2*c*B*h_kv*h_d*N*"
-T5 = ("V*d + 2*b*h + 2*d*h_d*(2*N + N_e)*(h + h_kv) + 2*d*m*(N + N_e)"
-      " + d*(3*N + 2*N_e + 2)")  # fmt: skip
+T5 = "V*d + 2*b*h + 2*d*h_d*(2*N + N_e)*(h + h_kv) + 2*d*m*(N + N_e) + d*(3*N + 2*N_e + 2)"
 
 WRONG = [
     # text, model, quantity, what turns it
@@ -24,24 +23,30 @@ WRONG = [
     (f"{LLAMA} + max(0, d - 5000)", "llama-7b", "params", "0 ≥ d_model - 5000"),
     (LLAMA.replace("3*d", "3*min(d, 8192)"), "llama-7b", "params", "d_model ≤ 8192"),
     (f"{LLAMA} + max(0, 2*d - 10001)", "llama-7b", "params", "0 ≥ 2·d_model - 10001"),
-    (f"{LLAMA} + max(0, d*m - 10**12)", "llama-7b", "params",
-     "0 ≥ d_model·d_ff - 1000000000000"),
-    (f"{LLAMA} + max(0, V - 3*d - 400000)", "llama-7b", "params",
-     "0 ≥ vocab_size - 3·d_model - 400000"),
+    (f"{LLAMA} + max(0, d*m - 10**12)", "llama-7b", "params", "0 ≥ d_model·d_ff - 1000000000000"),
+    (
+        f"{LLAMA} + max(0, V - 3*d - 400000)",
+        "llama-7b",
+        "params",
+        "0 ≥ vocab_size - 3·d_model - 400000",
+    ),
     (f"{LLAMA} + d//100000", "llama-7b", "params", "d_model < 100000"),
     (f"{LLAMA} + ceil(m/70001) - 1", "llama-7b", "params", "d_ff ≤ 70001"),
     (f"{LLAMA} + floor(S/10**7)", "llama-7b", "params", "seq_len < 10000000"),
     (f"{LLAMA} + min(0, 100 - B)", "llama-7b", "params", "0 ≤ 100 - batch_size"),
-    (f"{LLAMA} + max(0, d - 60000)*max(0, N - 1000)", "llama-7b", "params",
-     "0 ≥ n_layers - 1000"),
-    (CACHE + "max(S, min(B - 7000, S + 1))", "llama-7b", "kv_cache_bytes",
-     "seq_len ≥ min(batch_size - 7000, seq_len + 1)"),
+    (f"{LLAMA} + max(0, d - 60000)*max(0, N - 1000)", "llama-7b", "params", "0 ≥ n_layers - 1000"),
+    (
+        CACHE + "max(S, min(B - 7000, S + 1))",
+        "llama-7b",
+        "kv_cache_bytes",
+        "seq_len ≥ min(batch_size - 7000, seq_len + 1)",
+    ),
     (CACHE + "min(S, 4095)", "mistral-7b", "kv_cache_bytes", "window = 4096"),
     (T5.replace("b*", "(b//4*4)*"), "t5-small", "params", "n_buckets/4 is whole"),
     (T5.replace("b*", "min(b, 40)*"), "t5-small", "params", "n_buckets ≤ 40"),
     (f"{T5} + max(0, S_e - 100000)", "t5-small", "params", "0 ≥ source_len - 100000"),
     (CACHE + "min(T, 4096)", "llama-7b", "kv_cache_bytes", "seq_len ≤ 4096"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "model", "quantity", "where"), WRONG)
@@ -75,8 +80,18 @@ def test_a_division_by_what_may_be_zero_is_not_equal_for_all_sizes() -> None:
     assert metacount.check(f"{LLAMA} + 1/(d + N) - 1/(d + N)", "llama-7b").verdict == "equal"
 
 
-MODELS = ("llama-7b", "gpt2", "t5-small", "bert-base", "mixtral-8x7b", "deepseek-v3",
-          "gemma3-27b-text", "gpt-oss-20b", "switch-base-8", "pangu-alpha-207b")  # fmt: skip
+MODELS = (
+    "llama-7b",
+    "gpt2",
+    "t5-small",
+    "bert-base",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "gemma3-27b-text",
+    "gpt-oss-20b",
+    "switch-base-8",
+    "pangu-alpha-207b",
+)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -31,9 +31,17 @@ def general(cfg: Any) -> Any:
 
 
 def with_arguments(
-    d_model: Any, n_layers: Any, n_heads: Any, n_kv_heads: Any, head_dim: Any, d_ff: Any,
-    vocab_size: Any, qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False,
-) -> Any:  # fmt: skip
+    d_model: Any,
+    n_layers: Any,
+    n_heads: Any,
+    n_kv_heads: Any,
+    head_dim: Any,
+    d_ff: Any,
+    vocab_size: Any,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+    tied: bool = False,
+) -> Any:
     """The same with arguments whose defaults are LLaMA's."""
     block = 2 * d_model * head_dim * (n_heads + n_kv_heads) + 3 * d_model * d_ff + 2 * d_model
     block = block + (head_dim * (n_heads + 2 * n_kv_heads) if qkv_bias else 0)
@@ -132,8 +140,12 @@ def test_a_number_that_is_no_size_is_said() -> None:
 
 def test_a_file_is_judged_in_its_own_words(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    config = {"model_type": "qwen3", "attention_bias": False, "tie_word_embeddings": True,
-              "num_hidden_layers": 3}  # fmt: skip
+    config = {
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "num_hidden_layers": 3,
+    }
     file.write_text(json.dumps(config))
     assert metacount.check(general_qwen3, str(file), timeout=60).verdict == "equal"
 
@@ -155,8 +167,11 @@ def test_keys_of_a_config_that_is_no_model() -> None:
 
 # what a config calls a part of the structure; a model that has it; a model that has not
 SWITCHES = [
-    ("gated_mlp use_glu use_swiglu swiglu glu is_gated_act gated_ffn gated_linear_unit",
-     "llama-7b", "gpt2"),
+    (
+        "gated_mlp use_glu use_swiglu swiglu glu is_gated_act gated_ffn gated_linear_unit",
+        "llama-7b",
+        "gpt2",
+    ),
     ("use_rmsnorm rmsnorm rms_norm", "llama-7b", "gpt2"),
     ("use_rope rotary use_rotary", "llama-7b", "gpt2"),
     ("use_bias bias add_bias_linear layer_norm_bias", "gpt2", "llama-7b"),
@@ -169,13 +184,21 @@ SWITCHES = [
     ("use_qk_norm qk_norm qk_layernorm use_query_key_norm", "qwen3-32b", "llama-7b"),
     ("final_layernorm add_final_layer_norm use_final_norm", "llama-7b", "bert-base"),
     ("attention_sink", "gpt-oss-20b", "llama-7b"),
-    ("tie_word_embeddings tied_embeddings tie_embedding tied tie_weights weight_tying "
-     "share_embeddings tie_encoder_decoder_embeddings", "gpt2", "llama-7b"),
-    ("attention_bias attn_bias use_attention_bias attn_qkv_bias qkv_bias use_qkv_bias add_qkv_bias "
-     "attention_qkv_bias attention_out_bias attention_output_bias out_bias o_proj_bias mlp_bias "
-     "use_mlp_bias feed_forward_bias ffn_bias", "gpt2", "llama-7b"),
+    (
+        "tie_word_embeddings tied_embeddings tie_embedding tied tie_weights weight_tying "
+        "share_embeddings tie_encoder_decoder_embeddings",
+        "gpt2",
+        "llama-7b",
+    ),
+    (
+        "attention_bias attn_bias use_attention_bias attn_qkv_bias qkv_bias use_qkv_bias "
+        "add_qkv_bias attention_qkv_bias attention_out_bias attention_output_bias out_bias "
+        "o_proj_bias mlp_bias use_mlp_bias feed_forward_bias ffn_bias",
+        "gpt2",
+        "llama-7b",
+    ),
     ("parallel_attn use_parallel_residual parallel_residual", "palm-540b", "llama-7b"),
-]  # fmt: skip
+]
 CHOSEN = [
     ("hidden_act hidden_activation activation_function act_fn activation_fn", "llama-7b", "silu"),
     ("norm_type normalization", "gpt2", "layernorm"),

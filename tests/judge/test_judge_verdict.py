@@ -64,8 +64,15 @@ def test_equal_here_with_its_condition_and_a_small_counterexample() -> None:
     found = result.counterexample
     assert found is not None
     # RoPE wants an even head_dim; all else as small as it goes
-    sizes = {"d_model": 1, "n_layers": 1, "vocab_size": 1, "n_heads": 1, "n_kv_heads": 1,
-             "head_dim": 2, "d_ff": 1}  # fmt: skip
+    sizes = {
+        "d_model": 1,
+        "n_layers": 1,
+        "vocab_size": 1,
+        "n_heads": 1,
+        "n_kv_heads": 1,
+        "head_dim": 2,
+        "d_ff": 1,
+    }
     assert found.sizes == sizes
     # theirs 2 + 1 + (4 + 3 + 2) = 12, ours 2 + 1 + (2·2·(1 + 1) + 3 + 2) = 16
     assert (found.theirs, found.ours) == (12, 16)
@@ -74,15 +81,27 @@ def test_equal_here_with_its_condition_and_a_small_counterexample() -> None:
 @pytest.mark.parametrize(
     ("text", "model", "quantity", "where"),
     [
-        ("V*d + N*(4*d*h*h_d + 8*d**2 + 13*d) + P*d + 2*d", "gpt2", "params",
-         "n_heads = n_kv_heads and n_heads·head_dim = d_model and d_ff = 4·d_model"),
-        ("2*N*h_kv*h_d*S*2", "llama3-8b", "kv_cache_bytes",
-         "batch_size = 1 and bytes_per_value = 2"),
+        (
+            "V*d + N*(4*d*h*h_d + 8*d**2 + 13*d) + P*d + 2*d",
+            "gpt2",
+            "params",
+            "n_heads = n_kv_heads and n_heads·head_dim = d_model and d_ff = 4·d_model",
+        ),
+        (
+            "2*N*h_kv*h_d*S*2",
+            "llama3-8b",
+            "kv_cache_bytes",
+            "batch_size = 1 and bytes_per_value = 2",
+        ),
         ("2*N*h_kv*128*S*B*c", "llama3-8b", "kv_cache_bytes", "head_dim = 128"),
-        ("2*c*B*h_kv*h_d*((N - N//6)*(w - 1) + N//6*S)", "gemma3-27b-text", "kv_cache_bytes",
-         "window - 1 ≤ seq_len"),
+        (
+            "2*c*B*h_kv*h_d*((N - N//6)*(w - 1) + N//6*S)",
+            "gemma3-27b-text",
+            "kv_cache_bytes",
+            "window - 1 ≤ seq_len",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_must_hold_is_said(text: str, model: str, quantity: str, where: str) -> None:
     result = metacount.check(text, model, quantity=quantity)
     assert result.verdict == "equal_here"
@@ -112,12 +131,18 @@ def test_equal_wherever_it_could_be_tried() -> None:
     [
         ("B*S*c*N*2*(h//(h//h_kv))*h_d", "llama3-8b", "kv_cache_bytes"),  # h_kv divides h
         ("B*S*c*N*(d_c + d_r//2*2)", "deepseek-v3", "kv_cache_bytes"),  # RoPE's width is even
-        ("2*c*B*h_kv*h_d*((N - N//6)*min(S, w - 1) + N//6*S)", "gemma3-27b-text",
-         "kv_cache_bytes"),  # the windowed layers are all but every sixth
-        ("2*c*B*h_kv*h_d*(n_windowed_layers*min(S, w - 1) + (N - n_windowed_layers)*S)",
-         "gemma3-27b-text", "kv_cache_bytes"),
+        (
+            "2*c*B*h_kv*h_d*((N - N//6)*min(S, w - 1) + N//6*S)",
+            "gemma3-27b-text",
+            "kv_cache_bytes",
+        ),  # the windowed layers are all but every sixth
+        (
+            "2*c*B*h_kv*h_d*(n_windowed_layers*min(S, w - 1) + (N - n_windowed_layers)*S)",
+            "gemma3-27b-text",
+            "kv_cache_bytes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_floors_are_decided_by_the_rules(text: str, model: str, quantity: str) -> None:
     assert metacount.check(text, model, quantity=quantity).verdict == "equal"
 
@@ -152,7 +177,7 @@ def test_a_spec_or_a_model_will_do() -> None:
         ("d", "llama4-scout", "has no spec, so there is no formula"),
         ("d", "no-such-model", "is not in the catalog"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_judged_is_an_input_error(text: str, model: str, said: str) -> None:
     with pytest.raises((InputError, metacount.SpecError), match=said):
         metacount.check(text, model)
@@ -192,11 +217,31 @@ def test_structure_stands_as_a_number() -> None:
     assert metacount.check("d_ff_shared", "deepseek-v3").theirs == LETTERS["d_ff_expert"]
 
 
-QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
-              "decode_matmul_flops", "kv_cache_bytes")  # fmt: skip
-KINDS = ("llama3-8b", "gpt2", "deepseek-v3", "glm-4.5", "gemma3-27b-text", "t5-small",
-         "switch-base-8", "gopher-280b", "bert-base", "pangu-alpha-207b", "gpt-oss-20b",
-         "llama4-scout-text", "olmo2-7b", "deepseek-moe-16b", "glm-130b")  # fmt: skip
+QUANTITIES = (
+    "params",
+    "active_params",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "decode_matmul_flops",
+    "kv_cache_bytes",
+)
+KINDS = (
+    "llama3-8b",
+    "gpt2",
+    "deepseek-v3",
+    "glm-4.5",
+    "gemma3-27b-text",
+    "t5-small",
+    "switch-base-8",
+    "gopher-280b",
+    "bert-base",
+    "pangu-alpha-207b",
+    "gpt-oss-20b",
+    "llama4-scout-text",
+    "olmo2-7b",
+    "deepseek-moe-16b",
+    "glm-130b",
+)
 
 
 def assert_parts_sum(spec: ModelSpec) -> None:
@@ -225,16 +270,26 @@ VARIANTS = [
     ("deepseek-v3", {"mla_bias": True}),
     ("deepseek-v3", {"mla_bias": True, "q_lora_rank": None}),
     ("deepseek-v3", {"ffn_bias": True, "expert_bias": True, "router_bias": True}),
-    ("mixtral-8x7b", {"n_shared_experts": 2, "d_ff_shared": 999, "shared_expert_gate": True,
-                      "ffn_bias": True}),
+    (
+        "mixtral-8x7b",
+        {"n_shared_experts": 2, "d_ff_shared": 999, "shared_expert_gate": True, "ffn_bias": True},
+    ),
     ("mixtral-8x7b", {"n_dense_layers": 3, "d_ff": 1111, "expert_bias": True, "ffn_bias": True}),
     ("llama-7b", {**BIASES, "attention_sinks": True, "head_bias": True, "ffn_bias": True}),
-    ("llama-7b", {"norm": "layernorm", "norm_bias": True, "embedding_norm": True,
-                  "first_norm": False, "qk_norm": "head"}),
+    (
+        "llama-7b",
+        {
+            "norm": "layernorm",
+            "norm_bias": True,
+            "embedding_norm": True,
+            "first_norm": False,
+            "qk_norm": "head",
+        },
+    ),
     ("llama-7b", {"norm_affine": False, "embedding_norm": True, "qk_norm": "full"}),
     ("t5-small", {**BIASES, "norm": "layernorm", "norm_bias": True, "ffn_bias": True}),
     ("gpt2", {"gated": True, "tie_embeddings": False, "final_norm": False}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("model", "changes"), VARIANTS)
@@ -291,14 +346,14 @@ def test_a_condition_is_one_that_these_sizes_fulfil() -> None:
 def test_what_is_recorded_is_said_as_it_is() -> None:
     sentences = {
         "equal": "proven equal to transformers' code of llama for S = 2 and all other sizes "
-                 "from 3, where head_dim is even",
+        "from 3, where head_dim is even",
         "chosen": "equal to transformers' code of llama for the experts that a token chose, for "
-                  "S = 2 and all other sizes from 3, where head_dim is even; that code runs 7·d "
-                  "more FLOPs",
+        "S = 2 and all other sizes from 3, where head_dim is even; that code runs 7·d "
+        "more FLOPs",
         "differs": "not what transformers' code of llama computes: the formula less the code is "
-                   "7·d",
+        "7·d",
         "not said": "not proven against transformers' code of llama at these sizes: 7·d",
-    }  # fmt: skip
+    }
     for verdict, sentence in sentences.items():
         one = Said(quantity="params", verdict=verdict, where=("head_dim is even",), text="7·d")
         against = Against(side="transformers", name="llama", said=(one,))

@@ -18,14 +18,23 @@ def test_every_mixer_has_words() -> None:
     ("model", "said"),
     [
         ("mamba2-130m", "decoder with Mamba-2, no FFN, RMSNorm, tied head"),
-        ("jamba-1.5-mini", "decoder with Mamba in the layers R of RRRRARRR, multi-head or grouped "
-         "attention, gated experts in the layers E of FE, RMSNorm, untied head"),
-        ("falcon-h1-7b", "decoder with Mamba-2 beside attention in every layer, multi-head or "
-         "grouped attention, gated FFN, RMSNorm, untied head"),
-        ("deepseek-v3.2", "decoder with MLA that attends to the pairs an indexer selects, gated "
-         "experts and shared experts after dense layers, RMSNorm, untied head"),
+        (
+            "jamba-1.5-mini",
+            "decoder with Mamba in the layers R of RRRRARRR, multi-head or grouped "
+            "attention, gated experts in the layers E of FE, RMSNorm, untied head",
+        ),
+        (
+            "falcon-h1-7b",
+            "decoder with Mamba-2 beside attention in every layer, multi-head or "
+            "grouped attention, gated FFN, RMSNorm, untied head",
+        ),
+        (
+            "deepseek-v3.2",
+            "decoder with MLA that attends to the pairs an indexer selects, gated "
+            "experts and shared experts after dense layers, RMSNorm, untied head",
+        ),
     ],
-)  # fmt: skip
+)
 def test_states_and_patterns_are_said(model: str, said: str) -> None:
     assert structure(find_model(model).spec) == said
 

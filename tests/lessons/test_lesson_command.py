@@ -28,8 +28,7 @@ def test_text_markdown_and_json_say_the_same(capsys: pytest.CaptureFixture[str])
     arguments = ("lesson", "block", "--model", "llama-7b", "--lang", "en")
     data = run_json(capsys, *arguments)
     assert data["values"]["block"] == 202_383_360
-    assert set(data) == {
-        "topic", "lang", "model", "name", "changes", "title", "blocks", "values"}  # fmt: skip
+    assert set(data) == {"topic", "lang", "model", "name", "changes", "title", "blocks", "values"}
     kinds = {block["kind"] for block in data["blocks"]}
     assert kinds == {"heading", "paragraph", "equation", "table", "exercise"}
     for text in (run(capsys, *arguments), run(capsys, *arguments, "--markdown")):
@@ -95,8 +94,10 @@ def test_an_ascii_terminal_gets_escapes_and_no_crash(lang: str) -> None:
     environment = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
     ran = subprocess.run(
         [sys.executable, "-m", "metacount", "lesson", "block", "--lang", lang],
-        capture_output=True, check=True, env={**dict(__import__("os").environ), **environment},
-    )  # fmt: skip
+        capture_output=True,
+        check=True,
+        env={**dict(__import__("os").environ), **environment},
+    )
     assert ran.stderr == b""
     assert b"3,147,776" in ran.stdout
     assert ran.stdout.isascii()

@@ -54,7 +54,10 @@ def test_only_chosen_experts_get_a_gradient() -> None:
 
 def test_a_changed_token_changes_its_own_output_alone() -> None:
     assert dict(feed_forward.who_changes()) == {
-        "feed_forward": "2", "causal": "2, 3, 4, 5", "both ways": "1, 2, 3, 4, 5"}  # fmt: skip
+        "feed_forward": "2",
+        "causal": "2, 3, 4, 5",
+        "both ways": "1, 2, 3, 4, 5",
+    }
 
 
 def test_weights_of_the_attention_add_up_and_the_mask_is_exact() -> None:
@@ -95,8 +98,10 @@ def test_the_steps_are_a_run(id: str) -> None:
     # in order, without the words that would need a translation
     named = [row[0] for row in table]
     added = "x = x + norm(attn)" if id == "gemma2-9b" else "x = x + attn"
-    first, second = (next(i for i, n in enumerate(named) if n.startswith(start))
-                     for start in ("scores = q·kᵀ", "out = weights·v"))  # fmt: skip
+    first, second = (
+        next(i for i, n in enumerate(named) if n.startswith(start))
+        for start in ("scores = q·kᵀ", "out = weights·v")
+    )
     assert first < second < named.index(added)
     assert [name for name in named if re.search("[a-z]{3,} [a-z]{2,}", name)] == []
 

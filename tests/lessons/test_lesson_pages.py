@@ -44,8 +44,9 @@ def pages() -> dict[tuple[str, str, str | None], Page]:
 def texts(page: Page) -> str:
     """Everything that a page says."""
     meanings = {term.meaning for term in legend.TERMS}  # of English, which has a rule's name in one
-    cells_ = [c for b in page.blocks for row in (b.heads, *b.rows) for c in row
-              if c not in meanings]  # fmt: skip
+    cells_ = [
+        c for b in page.blocks for row in (b.heads, *b.rows) for c in row if c not in meanings
+    ]
     return "\n".join([page.title, *(b.text for b in page.blocks), *cells_])
 
 

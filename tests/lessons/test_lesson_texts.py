@@ -47,8 +47,10 @@ def test_names_and_placeholders_are_no_typed_numbers() -> None:
 def test_both_languages_ask_for_the_same(topic: str) -> None:
     found = [Counter(placeholders(read_text(lang, topic))) for lang in LANGUAGES]
     assert set(found[0]) == set(found[1])
-    kinds = [[p.kind for p in pieces(read_text(lang, topic)) if p.kind != "paragraph"]
-             for lang in LANGUAGES]  # fmt: skip
+    kinds = [
+        [p.kind for p in pieces(read_text(lang, topic)) if p.kind != "paragraph"]
+        for lang in LANGUAGES
+    ]
     assert kinds[0] == kinds[1]
 
 

@@ -78,9 +78,17 @@ def test_blocks_that_did_not_run_stand_under_their_own_names(name: str) -> None:
 
 
 def test_layers_of_transformers_that_did_not_run_stand_under_their_own_names() -> None:
-    config = {"model_type": "mixtral", "num_hidden_layers": 5, "hidden_size": 32, "vocab_size": 89,
-              "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24,
-              "num_local_experts": 3, "num_experts_per_tok": 2}  # fmt: skip
+    config = {
+        "model_type": "mixtral",
+        "num_hidden_layers": 5,
+        "hidden_size": 32,
+        "vocab_size": 89,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 24,
+        "num_local_experts": 3,
+        "num_experts_per_tok": 2,
+    }
     model, _ = build_transformers(config, dtype=torch.bfloat16)
 
     def counted(fold: bool) -> CounterByClass:
@@ -142,11 +150,27 @@ class Layer(nn.Module):
         self.times, self.pair = 1, (1, 1)
         self.register_buffer("counts", torch.empty(1))
 
-    def forward(self, x: torch.Tensor, *, told: int = 1, table: Any = None, cache: Any = None,
-                notes: list[int] | None = None) -> torch.Tensor:  # fmt: skip
-        times = [self.times, *self.pair, told, self.config.by_layer[self.layer_idx], len(x),
-                 *(table or {}).values(), 1 + self.training, self.counts.shape[0],
-                 getattr(self.inner, "times", 1), 2 if x.dtype == torch.float64 else 1]  # fmt: skip
+    def forward(
+        self,
+        x: torch.Tensor,
+        *,
+        told: int = 1,
+        table: Any = None,
+        cache: Any = None,
+        notes: list[int] | None = None,
+    ) -> torch.Tensor:
+        times = [
+            self.times,
+            *self.pair,
+            told,
+            self.config.by_layer[self.layer_idx],
+            len(x),
+            *(table or {}).values(),
+            1 + self.training,
+            self.counts.shape[0],
+            getattr(self.inner, "times", 1),
+            2 if x.dtype == torch.float64 else 1,
+        ]
         if notes is not None:
             notes.append(1)
             times.append(len(notes) - 1)
@@ -294,11 +318,15 @@ def named(name: str) -> Any:
     return type(name, (nn.Module,), {})()
 
 
-@pytest.mark.parametrize(("names", "make"), [
-    (CLASSES, lambda name: role_in("x", named(name))),
-    (ATTRIBUTES, lambda name: role_in(f"layers.{name}", nn.Linear(2, 3, device="meta"))),
-    (TABLES, lambda name: role_in(f"layers.{name}", nn.Embedding(2, 3, device="meta"))),
-], ids=["classes", "attributes", "tables"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "make"),
+    [
+        (CLASSES, lambda name: role_in("x", named(name))),
+        (ATTRIBUTES, lambda name: role_in(f"layers.{name}", nn.Linear(2, 3, device="meta"))),
+        (TABLES, lambda name: role_in(f"layers.{name}", nn.Embedding(2, 3, device="meta"))),
+    ],
+    ids=["classes", "attributes", "tables"],
+)
 def test_the_roles_of_what_is_called_so(names: dict[str, str], make: Any) -> None:
     for role, words in names.items():
         assert {name: make(name) for name in words.split()} == dict.fromkeys(words.split(), role)

@@ -19,19 +19,30 @@ PACKAGE = Path(metacount.__file__).parent
 FILES = {"measure/torch_private.py", "measure/others/transformers_private.py"}
 # names of operators are data: what they cost; the rest are methods of named tuples and of Python
 KNOWN = {"_replace", "_exit", "__name__"}
-OPERATORS = {"measure/operators.py", "measure/questions.py", "measure/others/flops.py",
-             "claims/judges/running.py", "training/attention.py",
-             "training/counter.py"}  # fmt: skip
+OPERATORS = {
+    "measure/operators.py",
+    "measure/questions.py",
+    "measure/others/flops.py",
+    "claims/judges/running.py",
+    "training/attention.py",
+    "training/counter.py",
+}
 
 
 def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
     """Private names of other libraries that a file uses, one `file:line name` each."""
     where = file.relative_to(package).as_posix()
     tree = ast.parse(file.read_text("utf-8"))
-    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
-           and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")}  # fmt: skip
-    own |= {node.name for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.ClassDef)}  # fmt: skip
+    own = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("self", "cls")
+    }
+    own |= {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -48,18 +59,23 @@ def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
 
 
 def test_private_names_stand_in_two_files() -> None:
-    found = {file.relative_to(PACKAGE).as_posix(): private_names(file)
-             for file in PACKAGE.rglob("*.py")}  # fmt: skip
+    found = {
+        file.relative_to(PACKAGE).as_posix(): private_names(file) for file in PACKAGE.rglob("*.py")
+    }
     assert all(found[file] for file in FILES)
     assert [line for file, lines in found.items() if file not in FILES for line in lines] == []
 
 
 @pytest.mark.parametrize(
     "text",
-    ["import torch\ntorch._refs", "from torch._subclasses.fake_tensor import FakeTensor",
-     "from torch.utils._pytree import tree_map", "def f(model):\n    model._parameters",
-     "def f(config):\n    config._attn_implementation = 1"],
-)  # fmt: skip
+    [
+        "import torch\ntorch._refs",
+        "from torch._subclasses.fake_tensor import FakeTensor",
+        "from torch.utils._pytree import tree_map",
+        "def f(model):\n    model._parameters",
+        "def f(config):\n    config._attn_implementation = 1",
+    ],
+)
 def test_a_private_name_elsewhere_is_found(tmp_path: Path, text: str) -> None:
     file = tmp_path / "some.py"
     file.write_text(text + "\n")

@@ -25,9 +25,21 @@ from metacount.modules.build import build
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
-NAMES = ["llama-7b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b", "gemma3-1b", "gopher-280b",
-         "t5-11b", "bert-base", "pythia-12b", "switch-base-8", "llama4-scout-text",
-         "pangu-alpha-207b", "glm-130b"]  # fmt: skip
+NAMES = [
+    "llama-7b",
+    "deepseek-v3",
+    "mixtral-8x7b",
+    "gpt-oss-20b",
+    "gemma3-1b",
+    "gopher-280b",
+    "t5-11b",
+    "bert-base",
+    "pythia-12b",
+    "switch-base-8",
+    "llama4-scout-text",
+    "pangu-alpha-207b",
+    "glm-130b",
+]
 
 
 def real_forward(name: str, seq_len: int) -> tuple[reference_flops.FlopReport, int]:
@@ -124,8 +136,17 @@ def test_every_module_class_with_parameters_has_a_role_above_it() -> None:
     for name in (*NAMES, "jamba-1.5-mini"):
         report = measure_params(build(miniature(catalog.entry(name).spec())))
         assert report.params == sum(report.by_role.values())
-    assert set(ROLE_OF.values()) == {"embedding", "position", "attention", "recurrent", "ffn",
-                                     "moe", "norm", "head", "other"}  # fmt: skip
+    assert set(ROLE_OF.values()) == {
+        "embedding",
+        "position",
+        "attention",
+        "recurrent",
+        "ffn",
+        "moe",
+        "norm",
+        "head",
+        "other",
+    }
 
 
 def test_tied_tensors_count_once() -> None:

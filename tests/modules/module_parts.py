@@ -11,8 +11,12 @@ from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
 
 NORMS = {"norm_eps": "eps", "norm_unit_offset": "unit_offset"}
-ROPE = {"rotary_dim": "rotary_dim", "rope_theta": "theta", "rope_style": "style",
-        "rope_scaling": "scaling"}  # fmt: skip
+ROPE = {
+    "rotary_dim": "rotary_dim",
+    "rope_theta": "theta",
+    "rope_style": "style",
+    "rope_scaling": "scaling",
+}
 
 
 def taken(options: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

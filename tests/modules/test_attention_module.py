@@ -82,11 +82,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "interleaved rope": {"rotary_dim": 10, "rope_style": "interleaved"},
     "partial rope": {"rotary_dim": 4, "rope_theta": 100.0},
     "everything": {
-        "qk_norm": "head", "sinks": True, "softcap": 3.0, "scale": 0.5, "rotary_dim": 6,
-        "q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True,
-        "rope_style": "interleaved", "rope_theta": 500.0,
+        "qk_norm": "head",
+        "sinks": True,
+        "softcap": 3.0,
+        "scale": 0.5,
+        "rotary_dim": 6,
+        "q_bias": True,
+        "k_bias": True,
+        "v_bias": True,
+        "o_bias": True,
+        "rope_style": "interleaved",
+        "rope_theta": 500.0,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)

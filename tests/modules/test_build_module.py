@@ -23,10 +23,17 @@ SPECS: dict[str, ModelSpec] = {
     "transformer-xl": small(position="transformer_xl"),
     "gpt-oss": small(ROPE, MOE, expert_bias=True, router_bias=True, attention_sinks=True),
     "bert": small(
-        kind="encoder", position="learned", n_positions=23, n_token_types=3, norm="layernorm",
-        norm_bias=True, embedding_norm=True, pooler=True, norm_placement="post",
+        kind="encoder",
+        position="learned",
+        n_positions=23,
+        n_token_types=3,
+        norm="layernorm",
+        norm_bias=True,
+        embedding_norm=True,
+        pooler=True,
+        norm_placement="post",
     ),
-}  # fmt: skip
+}
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -89,8 +96,12 @@ def test_meta_and_cpu_have_the_same_tensors() -> None:
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_dtypes(dtype: str, device: str) -> None:
-    expected = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16,
-                "fp16": torch.float16}[dtype]  # fmt: skip
+    expected = {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }[dtype]
     before = torch.get_default_dtype()
     model = build(SPECS["mla moe"], device=device, dtype=dtype)
     assert {t.dtype for t in tensors(model).values()} == {expected}

@@ -54,11 +54,15 @@ CASES: dict[str, dict[str, Any]] = {
     "shared": {"shared": True, "scoring": "sigmoid_renorm", "routed_scale": 2.5},
     "shared with biases": {"shared": True, "bias": True},
     "shared behind a gate": {"shared": True, "gate": True},
-    "deepseek": {"shared": True, "scoring": "sigmoid_renorm", "selection_bias": True,
-                 "routed_scale": 2.5},
+    "deepseek": {
+        "shared": True,
+        "scoring": "sigmoid_renorm",
+        "selection_bias": True,
+        "routed_scale": 2.5,
+    },
     "llama4": {"shared": True, "scoring": "sigmoid"},
     "switch": {"gated": False, "activation": "relu", "scoring": "softmax"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

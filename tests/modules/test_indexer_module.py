@@ -46,24 +46,31 @@ def layer_norm(module: Any, row: list[float]) -> list[float]:
 
 
 def by_loop(module: Any, rows: Rows, latents: Rows) -> Rows:
-    keys = [turned(layer_norm(module.k_norm, linear(module.wk, row)), t)
-            for t, row in enumerate(rows)]  # fmt: skip
+    keys = [
+        turned(layer_norm(module.k_norm, linear(module.wk, row)), t) for t, row in enumerate(rows)
+    ]
     found = []
     for t, (row, latent) in enumerate(zip(rows, latents, strict=True)):
         heads = [turned(head, t) for head in parts(linear(module.wq_b, latent), WIDTH)]
         weights = linear(module.weights_proj, row)
-        found.append([
-            math.fsum(w * HEADS**-0.5 * max(0.0, dot(head, key) * WIDTH**-0.5)
-                      for w, head in zip(weights, heads, strict=True))
-            for key in keys
-        ])  # fmt: skip
+        found.append(
+            [
+                math.fsum(
+                    w * HEADS**-0.5 * max(0.0, dot(head, key) * WIDTH**-0.5)
+                    for w, head in zip(weights, heads, strict=True)
+                )
+                for key in keys
+            ]
+        )
     return found
 
 
 def inputs(length: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return (torch.randn(2, length, D, dtype=torch.float64, generator=generator),
-            torch.randn(2, length, R, dtype=torch.float64, generator=generator))  # fmt: skip
+    return (
+        torch.randn(2, length, D, dtype=torch.float64, generator=generator),
+        torch.randn(2, length, R, dtype=torch.float64, generator=generator),
+    )
 
 
 def test_scores_equal_a_loop() -> None:
@@ -106,9 +113,15 @@ def test_it_chooses_what_transformers_chooses() -> None:
         DeepseekV32RotaryEmbedding,
     )
 
-    config = DeepseekV32Config(hidden_size=D, index_n_heads=HEADS, index_head_dim=WIDTH,
-                               q_lora_rank=R, qk_rope_head_dim=TURNED, index_topk=3,
-                               num_hidden_layers=1)  # fmt: skip
+    config = DeepseekV32Config(
+        hidden_size=D,
+        index_n_heads=HEADS,
+        index_head_dim=WIDTH,
+        q_lora_rank=R,
+        qk_rope_head_dim=TURNED,
+        index_topk=3,
+        num_hidden_layers=1,
+    )
     ours, theirs = make(), DeepseekV32Indexer(config, 0).double()
     theirs.load_state_dict(ours.state_dict())
     x, latent = inputs(9)

@@ -37,8 +37,14 @@ from metacount.spec.lightning import Lightning as LightningPart
 from metacount.spec.norm import Norms
 
 # d=11; 4 value heads of 7 on 2 key heads of 5; or 3 heads of 5; chunks of 4
-DELTA: dict[str, Any] = {"conv_kernel": 3, "n_k_heads": 2, "n_v_heads": 4, "k_head_dim": 5,
-                         "v_head_dim": 7, "chunk_size": 4}  # fmt: skip
+DELTA: dict[str, Any] = {
+    "conv_kernel": 3,
+    "n_k_heads": 2,
+    "n_v_heads": 4,
+    "k_head_dim": 5,
+    "v_head_dim": 7,
+    "chunk_size": 4,
+}
 HEADS: dict[str, Any] = {"n_heads": 3, "head_dim": 5, "chunk_size": 4}
 RMS = Norms(kind="rmsnorm", eps=0.2)
 LENGTHS = (1, 3, 4, 5, 8, 9)  # shorter than a chunk, equal to, longer
@@ -118,8 +124,9 @@ def kimi_delta_by_loop(module: Any, rows: Rows) -> Rows:
     rates = [math.exp(x) for x in gate.A_log.flatten().tolist()]
     for s, row in enumerate(rows):
         now = parts([silu(x) for x in convolved(module.conv1d, mixed, s)], 5)
-        steps = parts(add(linear(gate.f_b_proj, linear(gate.f_a_proj, row)),
-                          gate.dt_bias.tolist()), 5)  # fmt: skip
+        steps = parts(
+            add(linear(gate.f_b_proj, linear(gate.f_a_proj, row)), gate.dt_bias.tolist()), 5
+        )
         z = parts(linear(module.g_b_proj, linear(module.g_a_proj, row)), 5)
         b, y = linear(module.b_proj, row), []
         for h, state in enumerate(states):
@@ -298,15 +305,21 @@ def test_which_tensors_there_are() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "rule"),
     [
-        (GatedDeltaPart, {**DELTA, "n_k_heads": 3},
-         "n_linear_k_heads must divide n_linear_v_heads: 4 % 3 = 1"),
-        (GatedDeltaPart, {**DELTA, "n_k_heads": 5},
-         "n_linear_k_heads must be at most n_linear_v_heads = 4"),
+        (
+            GatedDeltaPart,
+            {**DELTA, "n_k_heads": 3},
+            "n_linear_k_heads must divide n_linear_v_heads: 4 % 3 = 1",
+        ),
+        (
+            GatedDeltaPart,
+            {**DELTA, "n_k_heads": 5},
+            "n_linear_k_heads must be at most n_linear_v_heads = 4",
+        ),
         (GatedDeltaPart, {**DELTA, "chunk_size": 0}, "linear_chunk_size must be at least 1"),
         (KimiDeltaPart, {**HEADS, "conv_kernel": 0}, "conv_kernel must be at least 1"),
         (LightningPart, {**HEADS, "chunk_size": 0}, "linear_chunk_size must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_one_line(kind: Any, options: dict[str, Any], rule: str) -> None:
     with pytest.raises(SpecError, match=rule):
         kind(**options)

@@ -27,8 +27,14 @@ from metacount.spec.mamba2 import Mamba2 as Part
 from metacount.spec.norm import Norms
 
 # d=11; 6 heads of 5 = 30 channels, 2 groups with a state of 7, chunks of 4
-SIZES: dict[str, Any] = {"conv_kernel": 3, "state_dim": 7, "n_heads": 6, "head_dim": 5,
-                         "n_groups": 2, "chunk_size": 4}  # fmt: skip
+SIZES: dict[str, Any] = {
+    "conv_kernel": 3,
+    "state_dim": 7,
+    "n_heads": 6,
+    "head_dim": 5,
+    "n_groups": 2,
+    "chunk_size": 4,
+}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "biases": {"in_bias": True, "out_bias": True},
@@ -138,8 +144,10 @@ def test_both_forms_of_the_scan_are_equal(n: int, chunk_size: int) -> None:
         assert_near(chunked_last, last)
         wrong, _ = in_chunks(x, decay, c, b, state, chunk_size)
         assert n == 1 or (wrong - slowly).abs().max() > 1e-3
-    assert_near(in_chunks(x, decay, b, c, None, chunk_size)[0],
-                step_by_step(x, decay, b, c, torch.zeros_like(state))[0])  # fmt: skip
+    assert_near(
+        in_chunks(x, decay, b, c, None, chunk_size)[0],
+        step_by_step(x, decay, b, c, torch.zeros_like(state))[0],
+    )
 
 
 def test_a_state_that_decays_fast_stays_finite() -> None:

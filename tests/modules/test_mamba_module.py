@@ -62,8 +62,9 @@ def by_loop(module: Any, rows: Rows, options: dict[str, Any]) -> Rows:
         step = [math.log1p(math.exp(v)) for v in linear(module.dt_proj, dt)]
         y = []
         for i in range(6):
-            state[i] = [math.exp(step[i] * a[i][n]) * state[i][n] + step[i] * x[i] * b[n]
-                        for n in range(5)]  # fmt: skip
+            state[i] = [
+                math.exp(step[i] * a[i][n]) * state[i][n] + step[i] * x[i] * b[n] for n in range(5)
+            ]
             y.append((dot(state[i], c) + skip[i] * x[i]) * silu(zs[s][i]))
         out.append(linear(module.out_proj, y))
     return out

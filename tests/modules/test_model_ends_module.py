@@ -99,9 +99,15 @@ def test_tensors_outside_of_the_blocks() -> None:
         "lm_head.bias": (101,),
     }
     electra = small(
-        BERT, d_embedding=11, head_transform=True, head_transform_bias=True, pooler=False,
-        n_token_types=0, tie_embeddings=True, position_offset=1,
-    )  # fmt: skip
+        BERT,
+        d_embedding=11,
+        head_transform=True,
+        head_transform_bias=True,
+        pooler=False,
+        n_token_types=0,
+        tie_embeddings=True,
+        position_offset=1,
+    )
     assert shapes(electra) == {
         "embed_tokens.weight": (101, 11),
         "encoder.embed_positions.weight": (23, 11),

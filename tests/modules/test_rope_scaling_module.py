@@ -55,8 +55,13 @@ def test_llama3_keeps_fast_pairs_and_divides_slow_ones() -> None:
 
 
 def test_yarn_has_a_ramp_over_the_pairs() -> None:
-    how: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "n_trained": 200, "beta_fast": 1.0,
-                           "beta_slow": 0.1}  # fmt: skip
+    how: dict[str, Any] = {
+        "kind": "yarn",
+        "factor": 4.0,
+        "n_trained": 200,
+        "beta_fast": 1.0,
+        "beta_slow": 0.1,
+    }
     # β turns in 200 positions at pair 8·ln(200/2πβ)/(2·ln 10000) = log10(31.83098862/β):
     # 1.50285 for 1, 2.50285 for 0.1; as whole numbers 1 and 3, so pair 2 is half way
     # 0.01·(0.5/4 + 0.5) = 0.00625
@@ -166,7 +171,9 @@ def test_a_part_changes_what_is_computed_and_no_parameter(name: str) -> None:
 @torch.no_grad()
 def test_growth_of_layers_without_rope_leaves_the_others() -> None:
     growth = {**GROWTH, "nope_only": True}
-    made = [build(small(ROPE, **more), device="cpu", dtype="fp64", seed=3)
-            for more in ({}, {"query_growth": growth})]  # fmt: skip
+    made = [
+        build(small(ROPE, **more), device="cpu", dtype="fp64", seed=3)
+        for more in ({}, {"query_growth": growth})
+    ]
     ids = tokens(9)
     assert torch.equal(made[0](ids).logits_BSV, made[1](ids).logits_BSV)

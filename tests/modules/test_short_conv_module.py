@@ -46,8 +46,10 @@ def convolved(conv: nn.Conv1d, rows: Rows) -> Rows:
 def short_by_loop(module: Any, rows: Rows) -> Rows:
     three = [linear(module.in_proj, row) for row in rows]
     inner = [[b * x for b, x in zip(row[:D], row[2 * D :], strict=True)] for row in three]
-    outer = [[c * y for c, y in zip(row[D : 2 * D], y, strict=True)]
-             for row, y in zip(three, convolved(module.conv, inner), strict=True)]  # fmt: skip
+    outer = [
+        [c * y for c, y in zip(row[D : 2 * D], y, strict=True)]
+        for row, y in zip(three, convolved(module.conv, inner), strict=True)
+    ]
     return [linear(module.out_proj, row) for row in outer]
 
 
@@ -110,8 +112,10 @@ def test_a_cache_continues(name: str, cuts: tuple[int, ...]) -> None:
 
 
 def test_state_is_constant_and_its_own() -> None:
-    for module, sizes in ((short(3), {"conv": 2 * D * 3}),
-                          (griffin(4), {"conv": 2 * W * 3, "recurrent": 2 * W})):  # fmt: skip
+    for module, sizes in (
+        (short(3), {"conv": 2 * D * 3}),
+        (griffin(4), {"conv": 2 * W * 3, "recurrent": 2 * W}),
+    ):
         for length in (1, 2, 30):
             cache = StateCache()
             module(torch.randn(2, length, D, dtype=torch.float64), cache=cache)
@@ -131,9 +135,15 @@ def test_short_convolution_is_that_of_transformers() -> None:
     from transformers import DynamicCache, Lfm2Config
     from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
 
-    config = Lfm2Config(hidden_size=D, num_hidden_layers=2, layer_types=["conv", "full_attention"],
-                        num_attention_heads=2, num_key_value_heads=1, conv_bias=True,
-                        conv_L_cache=3)  # fmt: skip
+    config = Lfm2Config(
+        hidden_size=D,
+        num_hidden_layers=2,
+        layer_types=["conv", "full_attention"],
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        conv_bias=True,
+        conv_L_cache=3,
+    )
     ours, theirs = short(), Lfm2ShortConv(config, 0).double()
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 5, D, dtype=torch.float64)
@@ -150,8 +160,9 @@ def test_recurrent_block_is_that_of_transformers() -> None:
         RecurrentGemmaRecurrentBlock,
     )
 
-    config = RecurrentGemmaConfig(hidden_size=D, lru_width=D, num_attention_heads=2,
-                                  num_hidden_layers=1, conv1d_width=4)  # fmt: skip
+    config = RecurrentGemmaConfig(
+        hidden_size=D, lru_width=D, num_attention_heads=2, num_hidden_layers=1, conv1d_width=4
+    )
     part = RgLru(conv_kernel=4, lru_width=D, n_lru_blocks=2)
     ours: Any = randomised(RecurrentBlock(part, D))
     theirs = RecurrentGemmaRecurrentBlock(config, 0).double()

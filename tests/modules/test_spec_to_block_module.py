@@ -23,8 +23,9 @@ from metacount.spec.moe import Groups
 
 
 def test_what_each_layer_is_made_of() -> None:
-    dense_first = small(MOE, n_layers=5, n_dense_layers=2, shared_expert_gate=True,
-                        n_shared_experts=2)  # fmt: skip
+    dense_first = small(
+        MOE, n_layers=5, n_dense_layers=2, shared_expert_gate=True, n_shared_experts=2
+    )
     kinds = [type(Block(dense_first, i).mlp) for i in range(5)]
     assert kinds == [GatedFeedForward] * 2 + [MixtureOfExperts] * 3
     every_third = small(MOE, n_layers=7, moe_every=3)
@@ -77,10 +78,18 @@ def test_norms_are_those_of_the_spec() -> None:
 
 def test_attention_of_a_spec_has_all_its_options() -> None:
     options: dict[str, Any] = {
-        "q_bias": True, "v_bias": True, "qk_norm": "full", "norm_eps": 0.3,
-        "norm_unit_offset": True, "attention_scale": 0.7, "attention_softcap": 3.0,
-        "attention_sinks": True, "rotary_dim": 4, "rope_theta": 50.0, "rope_style": "interleaved",
-    }  # fmt: skip
+        "q_bias": True,
+        "v_bias": True,
+        "qk_norm": "full",
+        "norm_eps": 0.3,
+        "norm_unit_offset": True,
+        "attention_scale": 0.7,
+        "attention_softcap": 3.0,
+        "attention_sinks": True,
+        "rotary_dim": 4,
+        "rope_theta": 50.0,
+        "rope_style": "interleaved",
+    }
     attention = Block(small(ROPE, options), 0).self_attn
     assert isinstance(attention, Attention)
     assert (attention.scale, attention.core.scale, attention.core.softcap) == (0.7, 0.7, 3.0)
@@ -122,10 +131,18 @@ def test_qk_norm_of_a_spec(qk_norm: str) -> None:
 def test_cross_attention_of_a_spec() -> None:
     """The heads, biases and scale of self-attention, and none of what belongs to positions."""
     spec = small(
-        ENCODER_DECODER, q_bias=True, o_bias=True, qk_norm="head", attention_sinks=True,
-        attention_scale=0.7, attention_softcap=3.0, position="rope", head_dim=10,
-        n_buckets=None, max_distance=None,
-    )  # fmt: skip
+        ENCODER_DECODER,
+        q_bias=True,
+        o_bias=True,
+        qk_norm="head",
+        attention_sinks=True,
+        attention_scale=0.7,
+        attention_softcap=3.0,
+        position="rope",
+        head_dim=10,
+        n_buckets=None,
+        max_distance=None,
+    )
     cross = Block(spec, 0, cross=True).cross_attn
     assert isinstance(cross, Attention)
     assert (cross.core.scale, cross.core.softcap, cross.core.sinks) == (0.7, 3.0, None)
@@ -141,8 +158,15 @@ def test_cross_attention_of_a_spec() -> None:
 
 
 def test_latent_attention_of_a_spec_has_all_its_options() -> None:
-    spec = small(MLA, mla_bias=True, norm_eps=0.3, attention_scale=0.7, attention_softcap=3.0,
-                 rope_theta=50.0, rope_style="half")  # fmt: skip
+    spec = small(
+        MLA,
+        mla_bias=True,
+        norm_eps=0.3,
+        attention_scale=0.7,
+        attention_softcap=3.0,
+        rope_theta=50.0,
+        rope_style="half",
+    )
     attention = Block(spec, 0).self_attn
     assert isinstance(attention, LatentAttention)
     assert (attention.core.scale, attention.core.softcap) == (0.7, 3.0)
@@ -170,8 +194,13 @@ def test_feed_forward_of_a_spec() -> None:
     assert isinstance(gated, GatedFeedForward)
     assert (gated.activation, gated.swish_beta) == ("silu", 1.5)
     assert [tuple(p.shape) for p in gated.parameters()] == [
-        (17, 13), (17,), (17, 13), (17,), (13, 17), (13,),
-    ]  # fmt: skip
+        (17, 13),
+        (17,),
+        (17, 13),
+        (17,),
+        (13, 17),
+        (13,),
+    ]
     plain = Block(small(gated=False, activation="relu2"), 0).mlp
     assert isinstance(plain, FeedForward)
     assert (plain.activation, plain.swish_beta) == ("relu2", 1.0)
@@ -189,11 +218,23 @@ def test_windowed_layers_may_turn_at_their_own_speed(attention: dict[str, Any]) 
 
 def test_moe_of_a_spec_has_all_its_options() -> None:
     spec = small(
-        MOE, n_experts=10, router="sigmoid_renorm", router_bias=True, selection_bias=True,
-        n_groups=5, top_groups=2, group_score="max", routed_scale=2.5, expert_bias=True,
-        n_shared_experts=2, d_ff_shared=19, shared_expert_gate=True, ffn_bias=True,
-        activation="silu", swish_beta=1.5,
-    )  # fmt: skip
+        MOE,
+        n_experts=10,
+        router="sigmoid_renorm",
+        router_bias=True,
+        selection_bias=True,
+        n_groups=5,
+        top_groups=2,
+        group_score="max",
+        routed_scale=2.5,
+        expert_bias=True,
+        n_shared_experts=2,
+        d_ff_shared=19,
+        shared_expert_gate=True,
+        ffn_bias=True,
+        activation="silu",
+        swish_beta=1.5,
+    )
     layer = Block(spec, 0).mlp
     assert isinstance(layer, MixtureOfExperts)
     router = layer.gate

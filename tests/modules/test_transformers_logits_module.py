@@ -20,10 +20,18 @@ from metacount.spec import ModelSpec
 # d_model must be a multiple of n_heads there, whatever head_dim is
 OURS: dict[str, Any] = {**ROPE, "d_model": 12}
 THEIRS: dict[str, Any] = {
-    "vocab_size": 101, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 17, "rms_norm_eps": 1e-5,
-    "attn_implementation": "eager", "pad_token_id": 0, "eos_token_id": 1,
-}  # fmt: skip
+    "vocab_size": 101,
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 17,
+    "rms_norm_eps": 1e-5,
+    "attn_implementation": "eager",
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
 
 Rename = Callable[[str, Tensor], tuple[str, Tensor]]
 
@@ -91,43 +99,86 @@ CASES: dict[str, tuple[str, dict[str, Any], ModelSpec, Rename]] = {
         "Gemma3",
         gemma3(),
         small(
-            OURS, norm_placement="sandwich", norm_unit_offset=True, qk_norm="head", window=4,
-            window_pattern="LLG", attention_scale=7**-0.5, activation="gelu_tanh",
-            embedding_scale=12**0.5, rope_theta=1e6, rope_theta_windowed=1e4, tie_embeddings=True,
+            OURS,
+            norm_placement="sandwich",
+            norm_unit_offset=True,
+            qk_norm="head",
+            window=4,
+            window_pattern="LLG",
+            attention_scale=7**-0.5,
+            activation="gelu_tanh",
+            embedding_scale=12**0.5,
+            rope_theta=1e6,
+            rope_theta_windowed=1e4,
+            tie_embeddings=True,
         ),
         same_names,
     ),
     "gpt-oss": (
         "GptOss",
         {
-            "num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 11,
-            "sliding_window": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+            "num_local_experts": 7,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 11,
+            "sliding_window": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
         small(
-            OURS, MOE, router="topk_softmax", router_bias=True, expert_bias=True,
-            activation="clamped_swiglu", attention_sinks=True, window=4, window_pattern="LG",
-            q_bias=True, k_bias=True, v_bias=True, o_bias=True,
+            OURS,
+            MOE,
+            router="topk_softmax",
+            router_bias=True,
+            expert_bias=True,
+            activation="clamped_swiglu",
+            attention_sinks=True,
+            window=4,
+            window_pattern="LG",
+            q_bias=True,
+            k_bias=True,
+            v_bias=True,
+            o_bias=True,
         ),
         gpt_oss,
     ),
     "deepseek-v3": (
         "DeepseekV3",
         {
-            "num_key_value_heads": 6, "q_lora_rank": 19, "kv_lora_rank": 11, "head_dim": 4,
-            "qk_nope_head_dim": 7, "qk_rope_head_dim": 4, "v_head_dim": 5, "n_group": 5,
-            "moe_intermediate_size": 11, "n_routed_experts": 10, "num_experts_per_tok": 3,
-            "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 1,
-            "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
+            "num_key_value_heads": 6,
+            "q_lora_rank": 19,
+            "kv_lora_rank": 11,
+            "head_dim": 4,
+            "qk_nope_head_dim": 7,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 5,
+            "n_group": 5,
+            "moe_intermediate_size": 11,
+            "n_routed_experts": 10,
+            "num_experts_per_tok": 3,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": True,
+            "rms_norm_eps": 1e-6,
         },
         small(
-            MLA, MOE, d_model=12, n_experts=10, n_dense_layers=1, n_shared_experts=2, n_groups=5,
-            top_groups=2, router="sigmoid_renorm", selection_bias=True, routed_scale=2.5,
+            MLA,
+            MOE,
+            d_model=12,
+            n_experts=10,
+            n_dense_layers=1,
+            n_shared_experts=2,
+            n_groups=5,
+            top_groups=2,
+            router="sigmoid_renorm",
+            selection_bias=True,
+            routed_scale=2.5,
             norm_eps=1e-6,
         ),
         same_names,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -167,8 +218,14 @@ def t5_name(name: str, value: Tensor) -> tuple[str, Tensor]:
         "cross_attn": "cross_attention_layernorm",
         "mlp": "post_attention_layernorm",
     }
-    letters = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "wi": "up_proj",
-               "wo": "down_proj"}  # fmt: skip
+    letters = {
+        "q": "q_proj",
+        "k": "k_proj",
+        "v": "v_proj",
+        "o": "o_proj",
+        "wi": "up_proj",
+        "wo": "down_proj",
+    }
     end = norms[sub] if kind == "layer_norm" else f"{sub}.{letters[inner[0]]}"
     return f"{stack}.layers.{index}.{end}.weight", value
 
@@ -177,15 +234,29 @@ def test_t5_logits() -> None:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=101, d_model=13, d_kv=5, num_heads=6, d_ff=17, num_layers=2,
-        num_decoder_layers=3, relative_attention_num_buckets=8, relative_attention_max_distance=20,
-        layer_norm_epsilon=1e-5, feed_forward_proj="relu", tie_word_embeddings=True,
+        vocab_size=101,
+        d_model=13,
+        d_kv=5,
+        num_heads=6,
+        d_ff=17,
+        num_layers=2,
+        num_decoder_layers=3,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=20,
+        layer_norm_epsilon=1e-5,
+        feed_forward_proj="relu",
+        tie_word_embeddings=True,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     spec = small(
-        ENCODER_DECODER, n_kv_heads=6, activation="relu", gated=False, attention_scale=1.0,
-        tie_embeddings=True, logit_scale=13**-0.5,
-    )  # fmt: skip
+        ENCODER_DECODER,
+        n_kv_heads=6,
+        activation="relu",
+        gated=False,
+        attention_scale=1.0,
+        tie_embeddings=True,
+        logit_scale=13**-0.5,
+    )
     ours, theirs = compared(spec, T5ForConditionalGeneration(config), t5_name)
     tokens, source = torch.randint(2, 101, (2, 29)), torch.randint(2, 101, (2, 31))
     with torch.no_grad():

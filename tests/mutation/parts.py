@@ -41,10 +41,16 @@ PARTS = {
     ),
     "metacount/measure": Part(
         ("metacount/measure",),
-        ("tests/measure", "tests/test_measured_counts.py", "tests/test_default_workload.py",
-         "tests/test_witnesses.py", "tests/commands/test_verify_command.py",
-         "tests/huggingface/test_transformers_forward.py",
-         "tests/huggingface/test_transformers_params.py", "tests/pictures/test_pictures.py"),
+        (
+            "tests/measure",
+            "tests/test_measured_counts.py",
+            "tests/test_default_workload.py",
+            "tests/test_witnesses.py",
+            "tests/commands/test_verify_command.py",
+            "tests/huggingface/test_transformers_forward.py",
+            "tests/huggingface/test_transformers_params.py",
+            "tests/pictures/test_pictures.py",
+        ),
         BOTH,
     ),
     "metacount/tracing": Part(
@@ -124,27 +130,58 @@ PARTS = {
         BOTH,
     ),
     "metacount/views/page": Part(
-        ("metacount/views/page", "metacount/views/pictures/quantities.py",
-         "metacount/views/bars.py", "metacount/textbook/read_rules.py",
-         "metacount/textbook/worksheet.py", "metacount/textbook/proof_cases.py",
-         "metacount/textbook/series.py",
-         "metacount/commands/plot.py", "metacount/output_file.py"),
-        ("tests/test_read_rules.py", "tests/pictures", "tests/page", "tests/commands/test_bars.py",
-         "tests/bench/test_bench_command.py"),
+        (
+            "metacount/views/page",
+            "metacount/views/pictures/quantities.py",
+            "metacount/views/bars.py",
+            "metacount/textbook/read_rules.py",
+            "metacount/textbook/worksheet.py",
+            "metacount/textbook/proof_cases.py",
+            "metacount/textbook/series.py",
+            "metacount/commands/plot.py",
+            "metacount/output_file.py",
+        ),
+        (
+            "tests/test_read_rules.py",
+            "tests/pictures",
+            "tests/page",
+            "tests/commands/test_bars.py",
+            "tests/bench/test_bench_command.py",
+        ),
         TORCH,
     ),
     "metacount/spec": Part(
-        ("metacount/spec", "metacount/resolve.py", "metacount/settings",
-         "metacount/commands/options.py"),
-        ("tests/test_spec.py", "tests/test_law.py", "tests/test_symbols.py",
-         "tests/test_resolve.py", "tests/test_settings.py", "tests/commands/test_count_command.py",
-         "tests/commands/test_dead_ends.py", "tests/test_cli.py"),
+        (
+            "metacount/spec",
+            "metacount/resolve.py",
+            "metacount/settings",
+            "metacount/commands/options.py",
+        ),
+        (
+            "tests/test_spec.py",
+            "tests/test_law.py",
+            "tests/test_symbols.py",
+            "tests/test_resolve.py",
+            "tests/test_settings.py",
+            "tests/commands/test_count_command.py",
+            "tests/commands/test_dead_ends.py",
+            "tests/test_cli.py",
+        ),
     ),
     "metacount/textbook": Part(
-        ("metacount/textbook/closed_form.py", "metacount/textbook/count.py", "metacount/units.py",
-         "metacount/spec/legend.py"),
-        ("tests/commands/test_formula_command.py", "tests/commands/test_count_command.py",
-         "tests/test_units.py", "tests/test_symbols.py", "tests/tracing/test_reference_forms.py"),
+        (
+            "metacount/textbook/closed_form.py",
+            "metacount/textbook/count.py",
+            "metacount/units.py",
+            "metacount/spec/legend.py",
+        ),
+        (
+            "tests/commands/test_formula_command.py",
+            "tests/commands/test_count_command.py",
+            "tests/test_units.py",
+            "tests/test_symbols.py",
+            "tests/tracing/test_reference_forms.py",
+        ),
     ),
     "metacount/commands": Part(
         (
@@ -170,24 +207,23 @@ PARTS = {
         ),
         BOTH,
     ),
-}  # fmt: skip
+}
 
 # `Mutant.key` of a mutant that no test can notice, and why.
+UNUSED = "what no part uses is left out below"
 TYPED = "type checkers alone need it: where the other half is true, it is"
 EQUIVALENT = {
     "metacount/textbook/closed_form.py  named and spec.window is not None -> named   "
     "in: if named and spec.window is not None:": TYPED,
     "metacount/textbook/closed_form.py  named and spec.window is not None -> "
-    "named or spec.window is not None   in: if named and spec.window is not None:":
-        "what no part uses is left out below",
+    "named or spec.window is not None   in: if named and spec.window is not None:": UNUSED,
     "metacount/textbook/closed_form.py  named and spec.window is not None -> "
-    "spec.window is not None   in: if named and spec.window is not None:":
-        "what no part uses is left out below",
+    "spec.window is not None   in: if named and spec.window is not None:": UNUSED,
     "metacount/commands/check.py  40 -> 41   in: seconds = float(text[:40])": "a bound on a text",
     "metacount/measure/ours/flops.py  2 ** 22 // sees.n_keys -> 2 ** 22   "
     "in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
-    "metacount/cli.py  done.code or 0 -> 0   in: return _write(\"\") or int(done.code or 0)":
-        "argparse ends by itself with 0 alone",
+    "metacount/cli.py  done.code or 0 -> 0   "
+    'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
     "metacount/cli.py  done.code or 0 -> done.code   "
-    "in: return _write(\"\") or int(done.code or 0)": "argparse ends by itself with 0 alone",
-}  # fmt: skip
+    'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
+}

@@ -23,10 +23,20 @@ from mutation.record import Tried
 from mutation.sitecustomize import KEY, Importer
 
 PYTEST = [
-    "-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "-o", "addopts=",
-    "--doctest-modules", "--import-mode=prepend", "--assert=plain",
-    "--hypothesis-profile=teeth", f"--rootdir={ROOT}",
-]  # fmt: skip
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "_hypothesis_pytestplugin",
+    "-o",
+    "addopts=",
+    "--doctest-modules",
+    "--import-mode=prepend",
+    "--assert=plain",
+    "--hypothesis-profile=teeth",
+    f"--rootdir={ROOT}",
+]
 MEMORY = 6 << 30
 NOTHING_RAN = 5  # pytest's exit code
 BROKEN = 70
@@ -135,9 +145,13 @@ def ended(pid: int, until: float) -> int | None:
 
 
 def run(
-    todo: Sequence[Mutant], tests: Mapping[str, Tried], budget: float, jobs: int, folder: Path,
+    todo: Sequence[Mutant],
+    tests: Mapping[str, Tried],
+    budget: float,
+    jobs: int,
+    folder: Path,
     say: Callable[[Mutant | None, int], None],
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Run tests on every mutant; stop at the first that fails, and say who survived."""
     outcome = Outcome()
     running: dict[int, tuple[Mutant, list[str], float]] = {}

@@ -15,9 +15,15 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 SECONDS = 60
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 FOUND = re.compile(r'<pre id="found-by-the-test">(.*?)</pre>', re.DOTALL)
@@ -35,10 +41,18 @@ def dom(page: Path, fragment: str = "") -> str:
     """The page's elements after its script ran."""
     with tempfile.TemporaryDirectory() as profile:
         ran = subprocess.run(
-            [program(), *FLAGS, f"--user-data-dir={profile}", "--dump-dom",
-             f"{page.resolve().as_uri()}{fragment}"],
-            capture_output=True, text=True, timeout=SECONDS, check=True,
-        )  # fmt: skip
+            [
+                program(),
+                *FLAGS,
+                f"--user-data-dir={profile}",
+                "--dump-dom",
+                f"{page.resolve().as_uri()}{fragment}",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        )
     return ran.stdout
 
 

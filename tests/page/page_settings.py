@@ -61,12 +61,20 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
     source = sheet.model.source
     config = source.config if source is not None and same else None
     proof = proven(spec, run, config)
-    said = {side: against for side, against in
-            (("transformers", proof and proof.code), ("reference", proof and proof.ours))
-            if against}  # fmt: skip
+    said = {
+        side: against
+        for side, against in (
+            ("transformers", proof and proof.code),
+            ("reference", proof and proof.ours),
+        )
+        if against
+    }
     # a model without an encoder has no S_e, whatever a workload says
-    small = [text for text in (proof.small if proof else ())
-             if spec.has_encoder or not text.startswith("S_e ")]  # fmt: skip
+    small = [
+        text
+        for text in (proof.small if proof else ())
+        if spec.has_encoder or not text.startswith("S_e ")
+    ]
     totals = result.to_dict()
     figures: dict[str, Any] = {}
     for quantity, parts in QUANTITIES.items():
@@ -79,13 +87,18 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
             "total": str(totals[quantity]),
             "parts": {part: str(value) for part, value in by_part.items()},
             "said": {
-                side: {"name": against.name, "verdict": one.verdict, "text": one.text,
-                       "where": list(one.where),
-                       "domain": sizes_text(one.where, small)}
-                for side, against in said.items() for one in against.said
+                side: {
+                    "name": against.name,
+                    "verdict": one.verdict,
+                    "text": one.text,
+                    "where": list(one.where),
+                    "domain": sizes_text(one.where, small),
+                }
+                for side, against in said.items()
+                for one in against.said
                 if one.quantity == quantity
             },
-        }  # fmt: skip
+        }
     return {"figures": figures, "warnings": list(result.warnings)}
 
 
@@ -109,8 +122,11 @@ def differences(page: Any, asked: list[dict[str, Any]]) -> list[str]:
                 found += [] if mine is right else [f"{texts}: {quantity} {mine} is not {right}"]
                 continue
             parts = {part: value for part, value in right["parts"].items() if part in mine["parts"]}
-            absent = [part for part, value in right["parts"].items()
-                      if part not in mine["parts"] and value != "0"]  # fmt: skip
+            absent = [
+                part
+                for part, value in right["parts"].items()
+                if part not in mine["parts"] and value != "0"
+            ]
             if mine["total"] != right["total"] or mine["parts"] != parts or absent:
                 found.append(f"{texts}: {quantity} {mine['total']} is not {right['total']}")
             if mine["said"] != right["said"]:

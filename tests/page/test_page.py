@@ -75,7 +75,7 @@ def test_the_page_loads_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 def test_a_name_is_text_and_nothing_else(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     file = tmp_path / "model.json"
     file.write_text(json.dumps({"name": EVIL, **find_model("gpt2").spec.to_dict()}), "utf-8")
     text = written(capsys, tmp_path / "p.html", str(file))
@@ -104,17 +104,38 @@ def test_a_model_of_which_nothing_is_recorded_or_that_is_refused() -> None:
 
 
 def module(name: str, kind: str, **more: Any) -> dict[str, Any]:
-    plain = {"name": name, "module": kind, "count": 1, "n_experts": None, "top_k": None,
-             "tensors": {}, "tied": {}, "buffers": {}, "children": []}  # fmt: skip
+    plain = {
+        "name": name,
+        "module": kind,
+        "count": 1,
+        "n_experts": None,
+        "top_k": None,
+        "tensors": {},
+        "tied": {},
+        "buffers": {},
+        "children": [],
+    }
     return {**plain, **more}
 
 
 def test_a_tree_line_by_line() -> None:
     linear = module("q", "Linear", params=6, all_params=12, tensors={"weight": [2, 3]})
-    head = module("head", "Head", params=2, all_params=2, tensors={"b": [2]}, tied={"w": "e.w"},
-                  buffers={"c": [4]})  # fmt: skip
-    layers = module("layers", "ModuleList", params=12, all_params=12, children=[
-        module("0-1", "Block", count=2, params=6, all_params=12, children=[linear])])  # fmt: skip
+    head = module(
+        "head",
+        "Head",
+        params=2,
+        all_params=2,
+        tensors={"b": [2]},
+        tied={"w": "e.w"},
+        buffers={"c": [4]},
+    )
+    layers = module(
+        "layers",
+        "ModuleList",
+        params=12,
+        all_params=12,
+        children=[module("0-1", "Block", count=2, params=6, all_params=12, children=[linear])],
+    )
     root = module("Model", "Model", params=14, all_params=14, children=[layers, head])
     text = tree_html(root, 14)
     assert Tags(text).open == []
@@ -123,24 +144,52 @@ def test_a_tree_line_by_line() -> None:
         "head (Head) 2 14.3 %b [2] 2w is e.w, counted there 0c [4] buffer 0"
     )
     # the first two levels stand open
-    opened = [attributes.get("open", "closed") for tag, attributes in Tags(text).found
-              if tag == "details"]  # fmt: skip
+    opened = [
+        attributes.get("open", "closed") for tag, attributes in Tags(text).found if tag == "details"
+    ]
     assert opened == [None, None, "closed", None]
 
 
 def test_a_forward_line_by_line() -> None:
-    plain = {"name": "", "module": "", "equation": None, "operators": [], "times": 1, "like": None,
-             "params": 0, "matmul_flops": 0, "matmul_flops_letters": None, "steps": []}  # fmt: skip
+    plain = {
+        "name": "",
+        "module": "",
+        "equation": None,
+        "operators": [],
+        "times": 1,
+        "like": None,
+        "params": 0,
+        "matmul_flops": 0,
+        "matmul_flops_letters": None,
+        "steps": [],
+    }
     x = {"shape": [1, 3], "letters": ["B", None]}
     y = {"shape": [1, 6], "letters": ["B", "2·d"]}
     steps = [
-        {**plain, "name": "q", "module": "Linear", "equation": "q = x·Wᵀ", "params": 18,
-         "matmul_flops": 36, "matmul_flops_letters": "2·B·d", "inputs": [x], "outputs": [y]},
+        {
+            **plain,
+            "name": "q",
+            "module": "Linear",
+            "equation": "q = x·Wᵀ",
+            "params": 18,
+            "matmul_flops": 36,
+            "matmul_flops_letters": "2·B·d",
+            "inputs": [x],
+            "outputs": [y],
+        },
         {**plain, "operators": ["aten.mul"], "inputs": [y, y], "outputs": [y]},
         {**plain, "name": "1", "module": "Block", "like": "0", "inputs": [], "outputs": [x]},
-    ]  # fmt: skip
-    block = {**plain, "name": "layers.0-1", "module": "Block", "times": 2, "params": 18,
-             "inputs": [x], "outputs": [y], "steps": steps}  # fmt: skip
+    ]
+    block = {
+        **plain,
+        "name": "layers.0-1",
+        "module": "Block",
+        "times": 2,
+        "params": 18,
+        "inputs": [x],
+        "outputs": [y],
+        "steps": steps,
+    }
     flow = {"steps": [block], "params": 36, "matmul_flops": 72, "notes": ["<note>"]}
     text = flow_html(flow)
     assert Tags(text).open == []
@@ -155,7 +204,7 @@ def test_a_forward_line_by_line() -> None:
 
 def test_the_page_of_the_api_is_that_of_the_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     assert written(capsys, tmp_path / "p.html", "gpt2") == page("gpt2")
 
 
@@ -175,9 +224,12 @@ def test_the_page_of_the_api_is_that_of_the_command(
     ],
 )
 def test_what_makes_no_page(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...], message: str,
-) -> None:  # fmt: skip
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refused(capsys, "plot", *arguments)
     assert list(tmp_path.iterdir()) == []

@@ -20,9 +20,19 @@ from metacount.views.page import page_html
 # A decoder with one head for each key, GQA, experts, latent attention, an encoder, an
 # encoder-decoder, windows that slide, positions that run out, configs of types of their own, with
 # chunks, with a quantity that was refuted and one whose code runs more.
-MODELS = ("llama-7b", "llama3-8b", "mixtral-8x7b", "deepseek-v3", "bert-base", "t5-11b",
-          "gemma3-27b-text", "gpt2", "switch-base-8", "type:llama4_text",
-          "type:gpt_neo")  # fmt: skip
+MODELS = (
+    "llama-7b",
+    "llama3-8b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "bert-base",
+    "t5-11b",
+    "gemma3-27b-text",
+    "gpt2",
+    "switch-base-8",
+    "type:llama4_text",
+    "type:gpt_neo",
+)
 EACH = 50
 
 EVALUATE = """
@@ -73,13 +83,23 @@ def test_random_settings_are_counted_as_count_does(
         assert differences(mine, those) == [], model
     # what was compared is not empty: many settings, refusals and proofs, of every verdict
     assert [len(those) for those in asked] == [EACH + EACH // 2] * len(MODELS)
-    said = [one for those in asked for a in those if "figures" in a["said"]
-            for figure in a["said"]["figures"].values() if figure
-            for one in figure["said"].values()]  # fmt: skip
+    said = [
+        one
+        for those in asked
+        for a in those
+        if "figures" in a["said"]
+        for figure in a["said"]["figures"].values()
+        if figure
+        for one in figure["said"].values()
+    ]
     verdicts = {one["verdict"] for one in said}
     assert verdicts == {"equal", "chosen", "differs", "not said"}
-    problems = {a["said"]["problem"].partition(":")[0].split(" must ")[-1]
-                for those in asked for a in those if "problem" in a["said"]}  # fmt: skip
+    problems = {
+        a["said"]["problem"].partition(":")[0].split(" must ")[-1]
+        for those in asked
+        for a in those
+        if "problem" in a["said"]
+    }
     assert any("divide" in problem for problem in problems)
     assert any("at most n_experts" in problem for problem in problems)
     assert any("at most 16777216" in problem for problem in problems)
@@ -94,10 +114,15 @@ def test_random_settings_are_counted_as_count_does(
     ],
 )
 def test_a_planted_error_is_found(
-    sheets: list[Worksheet], asked: list[list[dict[str, Any]]], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, table: dict[str, str], key: str, wrong: str,
+    sheets: list[Worksheet],
+    asked: list[list[dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: dict[str, str],
+    key: str,
+    wrong: str,
     models: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setitem(table, key, wrong)
     places = [MODELS.index(name) for name in models]
     those = [asked[i] for i in places]
@@ -114,8 +139,13 @@ def test_what_was_proven_of_other_files_is_not_said(
     those = [drawn(llama, 6)]
     found = evaluated_at(page_html([llama]), those, tmp_path)
     assert differences(found[0], those[0]) == []
-    said = [one for row in found[0] if "figures" in row
-            for figure in row["figures"].values() for one in figure["said"].values()]  # fmt: skip
+    said = [
+        one
+        for row in found[0]
+        if "figures" in row
+        for figure in row["figures"].values()
+        for one in figure["said"].values()
+    ]
     assert said
     for one in said:
         assert one["verdict"] == "not said" and one["text"].endswith("is not what was proven")
@@ -163,8 +193,27 @@ found.units = UNITS.map((n) => ["params", "matmul_flops", "kv_cache_bytes"].map(
 found.shares = UNITS.map((n) => share(BigInt(n), 10n ** 27n));
 return found;
 """
-UNITS = [0, 7, 999, 1000, 1023, 1024, 9995, 99950, 999499, 999500, 999999, 6738415616, 2**20 - 1,
-         1571308972448, 10**15, 10**18 + 5, 2**71, 10**26, 10**27]  # fmt: skip
+UNITS = [
+    0,
+    7,
+    999,
+    1000,
+    1023,
+    1024,
+    9995,
+    99950,
+    999499,
+    999500,
+    999999,
+    6738415616,
+    2**20 - 1,
+    1571308972448,
+    10**15,
+    10**18 + 5,
+    2**71,
+    10**26,
+    10**27,
+]
 
 
 def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
@@ -181,10 +230,10 @@ def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
     assert found["start"] == "6,738,415,616"
     assert found["typed"] == layers(2) and found["hash"] == "#N=2" and found["slider"] == "2"
     assert found["dragged"] == [layers(3), "3"]
-    assert found["refused"] == [
-        "n_kv_heads must divide n_heads: 32 % 5 = 2: got 5", False, "–"]  # fmt: skip
+    assert found["refused"] == ["n_kv_heads must divide n_heads: 32 % 5 = 2: got 5", False, "–"]
     assert found["outOfRange"] == (
-        "n_kv_heads must be at most 16777216: got 16777217; choose 1 to 16777216")  # fmt: skip
+        "n_kv_heads must be at most 16777216: got 16777217; choose 1 to 16777216"
+    )
     assert found["noNumber"] == "n_kv_heads must be a whole number: got many"
     assert found["noLength"] == "n_kv_heads must be a whole number: got 4k"
     # 2 · 3 layers · 32 heads · 128 · 131072 positions · 4 bytes

@@ -61,8 +61,9 @@ def test_bars_are_as_long_as_what_is_counted(quantity: str) -> None:
     if quantity == "state_bytes":
         names = ("mamba2-130m", "jamba-1.5-mini", "lfm2-1.2b")
     figure = plot(*names, quantity=quantity, seq_lens=(100, 4096))
-    totals = [count(name, Request(seq_len=n)).to_dict()[quantity]
-              for name in names for n in (100, 4096)]  # fmt: skip
+    totals = [
+        count(name, Request(seq_len=n)).to_dict()[quantity] for name in names for n in (100, 4096)
+    ]
     drawn = lengths_of_bars(figure.axes[0])
     assert len(drawn) == len(totals)
     scale = max(totals) / max(drawn)
@@ -77,8 +78,13 @@ def test_parts_of_a_bar_by_hand() -> None:
     model = find_model("llama-7b", ["n_layers=1"])
     (one,) = bars([("one block", model)], [Request()], "params")
     # 2 tables of 32000 · 4096, 4 · 4096², 3 · 4096 · 11008, 3 norms of 4096
-    assert one.parts == {"embedding": 131072000, "attention": 67108864, "ffn": 135266304,
-                         "norm": 12288, "head": 131072000}  # fmt: skip
+    assert one.parts == {
+        "embedding": 131072000,
+        "attention": 67108864,
+        "ffn": 135266304,
+        "norm": 12288,
+        "head": 131072000,
+    }
 
 
 def test_values_of_a_field_are_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -93,8 +99,14 @@ def test_lengths_are_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     arguments = ("--quantity", "kv_cache_bytes", "--seq", "1k, 128k", "--batch", "2", "--dtype")
     svg = svg_of(capsys, tmp_path / "p.svg", "llama3-8b", *arguments, "fp8")
     # 2 · 8 heads · 128 · 32 layers · 1 byte · 2 sequences · 1024 and 131072 tokens
-    assert {"seq 1,024", "seq 131,072", "128.00 MiB", "16.00 GiB", "Llama-3 / 3.1 8B: batch 2, fp8",
-            "kv_cache_bytes [GiB = 2^30 B]"} <= said(svg)  # fmt: skip
+    assert {
+        "seq 1,024",
+        "seq 131,072",
+        "128.00 MiB",
+        "16.00 GiB",
+        "Llama-3 / 3.1 8B: batch 2, fp8",
+        "kv_cache_bytes [GiB = 2^30 B]",
+    } <= said(svg)
     long = svg_of(capsys, tmp_path / "q.svg", "gpt2", "bert-base", "--quantity", "matmul_flops")
     assert {"GPT-2 small, seq 1,024", "BERT-base uncased, seq 512"} <= said(long)
     warned = svg_of(capsys, tmp_path / "r.svg", "gpt2", "--quantity", "matmul_flops", "--seq", "2k")
@@ -111,8 +123,10 @@ def test_no_labels_overlap_with_many_models_and_long_names() -> None:
     run = count(models[0].spec).workload
     long = "a-very-long-name-that-somebody-gave-to-a-model of several words and more words still"
     parts = {"attention": 3 * 10**9, "ffn": 8 * 10**9, "norm": 10, "head": 10**9}
-    rows = [Bar(model=f"{long} {i}", label=f"{long} {i}", run=run, parts=parts,
-                warnings=("too long",)) for i in range(12)]  # fmt: skip
+    rows = [
+        Bar(model=f"{long} {i}", label=f"{long} {i}", run=run, parts=parts, warnings=("too long",))
+        for i in range(12)
+    ]
     figure = quantities_figure(rows, "matmul_flops")
     assert [text.get_text() for text in figure.texts] == ["12 models: too long"]
     FigureCanvasAgg(figure)
@@ -120,8 +134,9 @@ def test_no_labels_overlap_with_many_models_and_long_names() -> None:
     width = figure.bbox.width
     for axes in figure.axes:
         texts = [*axes.get_yticklabels(), *axes.texts]
-        boxes = [text.get_window_extent() for text in texts if text.get_text() and
-                 text.get_visible()]  # fmt: skip
+        boxes = [
+            text.get_window_extent() for text in texts if text.get_text() and text.get_visible()
+        ]
         for i, box in enumerate(boxes):
             assert box.x0 >= 0 and box.x1 <= width
             assert not any(box.overlaps(other) for other in boxes[:i])
@@ -146,8 +161,17 @@ def test_caches_are_what_count_says_of_such_attention() -> None:
 
 def test_picture_of_caches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     svg = svg_of(capsys, tmp_path / "p.svg", "--caches", "llama3-8b", "--seq", "1k,8k")
-    assert {"MHA", "GQA", "MQA", "MLA", "h_kv = 8, h_d = 128", "(the model's own)",
-            "d_c = 512, d_r = 64", "512.00 KiB", "8K"} <= said(svg)  # fmt: skip
+    assert {
+        "MHA",
+        "GQA",
+        "MQA",
+        "MLA",
+        "h_kv = 8, h_d = 128",
+        "(the model's own)",
+        "d_c = 512, d_r = 64",
+        "512.00 KiB",
+        "8K",
+    } <= said(svg)
 
 
 def test_the_numbers_of_pictures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,9 +216,7 @@ def chinese_or_skip() -> None:
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_chinese_labels(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: str
-) -> None:  # fmt: skip
+def test_chinese_labels(capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: str) -> None:
     chinese_or_skip()
     # a warning of a missing letter would be an error here
     file = tmp_path / f"p.{ending}"
@@ -237,8 +259,10 @@ def test_names_in_any_letters(
         (("llama-7b", "--over", "d_fff=1,2"), "--set: 'd_fff' is not a field of a model"),
         (("llama-7b", "--over", "d_ff=1,x"), "--set d_ff must be a whole number"),
         (("llama-7b", "--over", "n_kv_heads=32,5"), "n_kv_heads must divide n_heads"),
-        (("llama-7b", "--over", "n_layers=" + ",".join(map(str, range(1, MOST_BARS + 2)))),
-         f"{MOST_BARS + 1} bars are too many for one picture, at most {MOST_BARS}"),
+        (
+            ("llama-7b", "--over", "n_layers=" + ",".join(map(str, range(1, MOST_BARS + 2)))),
+            f"{MOST_BARS + 1} bars are too many for one picture, at most {MOST_BARS}",
+        ),
         (("llama-7b", "--seq", "1k,,4k"), "--seq takes lengths such as 1k,4k,16k: got ''"),
         (("llama-7b", "--seq", "-1"), "--seq takes lengths such as 1k,4k,16k: got '-1'"),
         (("llama-7b", "--seq", "0"), "seq_len must be at least 1"),
@@ -256,7 +280,7 @@ def test_names_in_any_letters(
         (("llama-7b", "--json"), "--json prints numbers in place of a picture"),
         (("llama-7b", "--html", "p.html"), "--html takes the place of -o"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_drawn(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:

@@ -58,8 +58,16 @@ class OnlyHidden(torch.nn.Module):
 def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     mesh = parse_mesh(case["mesh"])
     spec = SPECS[case["spec"]]
-    job = Job(mesh=mesh, train=True, zero=case["zero"], optimizer="adamw", seq_len=case["seq"],
-              batch_size=case["batch"], micro_batches=case["micro"], dtype="fp64")  # fmt: skip
+    job = Job(
+        mesh=mesh,
+        train=True,
+        zero=case["zero"],
+        optimizer="adamw",
+        seq_len=case["seq"],
+        batch_size=case["batch"],
+        micro_batches=case["micro"],
+        dtype="fp64",
+    )
     world = world_of(mesh, rank, job.zero)
     torch.manual_seed(SEED + 1)
     tokens = torch.randint(spec.vocab_size, (job.batch_size, job.seq_len))
@@ -138,10 +146,14 @@ def stepped(
         for width in (stage.spec.d_model, stage.spec.vocab_size)
     )
     module = PipelineStage(
-        OnlyHidden(stage), world.place.stage, job.mesh.pp, torch.device("cpu"),
+        OnlyHidden(stage),
+        world.place.stage,
+        job.mesh.pp,
+        torch.device("cpu"),
         input_args=(tokens[: job.rows] if first else hidden,),
-        output_args=(logits if last else hidden,), group=world.dense.get_group("pp"),
-    )  # fmt: skip
+        output_args=(logits if last else hidden,),
+        group=world.dense.get_group("pp"),
+    )
     kind = Schedule1F1B if job.micro_batches >= job.mesh.pp else ScheduleGPipe
     schedule = kind(module, n_microbatches=job.micro_batches, loss_fn=loss_of)
     losses: list[Tensor] = []

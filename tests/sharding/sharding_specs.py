@@ -5,37 +5,70 @@ from __future__ import annotations
 from metacount.spec import ModelSpec
 
 COMMON = {
-    "kind": "decoder", "d_model": 16, "n_layers": 3, "vocab_size": 53, "activation": "silu",
-    "gated": True, "norm": "rmsnorm", "position": "rope",
-}  # fmt: skip
+    "kind": "decoder",
+    "d_model": 16,
+    "n_layers": 3,
+    "vocab_size": 53,
+    "activation": "silu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "rope",
+}
 HEADS = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6}
 LATENT = {
-    "attention": "mla", "n_heads": 4, "q_lora_rank": 7, "kv_lora_rank": 5, "qk_nope_head_dim": 3,
-    "qk_rope_head_dim": 4, "v_head_dim": 5,
-}  # fmt: skip
+    "attention": "mla",
+    "n_heads": 4,
+    "q_lora_rank": 7,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+}
 EXPERTS = {"n_experts": 8, "top_k": 3, "d_ff_expert": 6, "router": "softmax_renorm"}
 
 SPECS = {
     "llama": ModelSpec(**COMMON, **HEADS, d_ff=11),
     "qwen3": ModelSpec(**COMMON, **HEADS, d_ff=13, qk_norm="head", tie_embeddings=True),
     "gpt2": ModelSpec(
-        **{**COMMON, "gated": False, "activation": "gelu", "norm": "layernorm",
-           "position": "learned"},
-        **{**HEADS, "n_kv_heads": 4}, d_ff=29, q_bias=True, k_bias=True, v_bias=True, o_bias=True,
-        ffn_bias=True, norm_bias=True, n_positions=23, tie_embeddings=True,
+        **{
+            **COMMON,
+            "gated": False,
+            "activation": "gelu",
+            "norm": "layernorm",
+            "position": "learned",
+        },
+        **{**HEADS, "n_kv_heads": 4},
+        d_ff=29,
+        q_bias=True,
+        k_bias=True,
+        v_bias=True,
+        o_bias=True,
+        ffn_bias=True,
+        norm_bias=True,
+        n_positions=23,
+        tie_embeddings=True,
     ),
     "mixtral": ModelSpec(**COMMON, **HEADS, **EXPERTS),
     "deepseek": ModelSpec(
-        **COMMON, **LATENT, **{**EXPERTS, "router": "sigmoid_renorm"}, d_ff=19, n_dense_layers=1,
+        **COMMON,
+        **LATENT,
+        **{**EXPERTS, "router": "sigmoid_renorm"},
+        d_ff=19,
+        n_dense_layers=1,
         n_shared_experts=1,
     ),
     "sandwich": ModelSpec(**COMMON, **HEADS, d_ff=11, norm_placement="sandwich"),
-    "gate": ModelSpec(**COMMON, **HEADS, **EXPERTS, n_shared_experts=1, d_ff_shared=9,
-                      shared_expert_gate=True),
+    "gate": ModelSpec(
+        **COMMON, **HEADS, **EXPERTS, n_shared_experts=1, d_ff_shared=9, shared_expert_gate=True
+    ),
     "weighted input": ModelSpec(
-        **COMMON, **HEADS, **{**EXPERTS, "router": "sigmoid", "top_k": 1}, nope_every=2,
+        **COMMON,
+        **HEADS,
+        **{**EXPERTS, "router": "sigmoid", "top_k": 1},
+        nope_every=2,
         router_scales_input=True,
     ),
-    "sinks": ModelSpec(**COMMON, **HEADS, d_ff=7, attention_sinks=True, window=5,
-                       window_pattern="LG"),
-}  # fmt: skip
+    "sinks": ModelSpec(
+        **COMMON, **HEADS, d_ff=7, attention_sinks=True, window=5, window_pattern="LG"
+    ),
+}

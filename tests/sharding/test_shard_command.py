@@ -32,8 +32,12 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
     found = run_json(capsys, *LLAMA, "--rank", "9")
     assert found["source"].startswith("torch ")
     assert (found["world"], found["zero"], found["batch_size"]) == (16, 3, 8)
-    ranks = [rank for kind in found["kinds"] for run_ in kind["ranks"]
-             for rank in range(run_["first"], run_["last"] + 1, run_["step"])]  # fmt: skip
+    ranks = [
+        rank
+        for kind in found["kinds"]
+        for run_ in kind["ranks"]
+        for rank in range(run_["first"], run_["last"] + 1, run_["step"])
+    ]
     assert sorted(ranks) == list(range(16))
     # the two ends are equally large: all stages hold 16 layers and one of them
     layer = 4 * 4096**2 + 3 * 4096 * 11008
@@ -114,8 +118,9 @@ def test_fits_or_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
     capsys: pytest.CaptureFixture[str], train: bool
 ) -> None:
-    found = run_json(capsys, "fit", "mixtral-8x7b", "--gpu", "h100-80gb,mi300x",
-                     *(["--train"] if train else []))  # fmt: skip
+    found = run_json(
+        capsys, "fit", "mixtral-8x7b", "--gpu", "h100-80gb,mi300x", *(["--train"] if train else [])
+    )
     assert [each["gpu"] for each in found["answers"]] == ["h100-80gb", "mi300x"]
     for each in found["answers"]:
         again = run_json(capsys, *shlex.split(each["command"])[1:], "--formula")
@@ -126,8 +131,9 @@ def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
             mesh = each["job"]["mesh"]
             step = mesh["dp"] * each["job"]["micro_batches"]
             for batch, fits in ((largest, True), (largest + step, False)):
-                more = run_json(capsys, *shlex.split(each["command"])[1:], "--formula",
-                                "--batch", str(batch))  # fmt: skip
+                more = run_json(
+                    capsys, *shlex.split(each["command"])[1:], "--formula", "--batch", str(batch)
+                )
                 held = max(kind["total_bytes"] for kind in more["kinds"])
                 assert (held <= each["bytes"]) is fits
 
@@ -149,8 +155,9 @@ def test_devices_have_sizes_and_sources() -> None:
         assert "datasheet" in device.source or "specifications" in device.source
 
 
-@pytest.mark.parametrize("command", ["shard llama3.1-405b --mesh dp=64,tp=8,pp=8 --train --formula",
-                                     "fit llama-7b"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command", ["shard llama3.1-405b --mesh dp=64,tp=8,pp=8 --train --formula", "fit llama-7b"]
+)
 def test_formulas_alone_load_no_torch(command: str) -> None:
     program = (
         "import sys; from metacount.cli import main; "
@@ -211,8 +218,9 @@ def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) ->
         ("pp=2", "takes dp, tp and ep"),
         ("dp=2", "serves with dp=1"),
     ):
-        assert line in refused(capsys, "shard", "type:llama", "--mesh", mesh, "--plan",
-                               "transformers")  # fmt: skip
+        assert line in refused(
+            capsys, "shard", "type:llama", "--mesh", mesh, "--plan", "transformers"
+        )
     said = refused(capsys, "shard", "llama-7b", "--mesh", "tp=2", "--plan", "transformers")
     assert "give type:NAME" in said
 

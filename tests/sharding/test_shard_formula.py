@@ -30,8 +30,14 @@ def job(mesh: str, zero: int = 3, **changes: Any) -> Job:
     made = parse_mesh(mesh)
     micro = changes.pop("micro_batches", 1)
     given = {"dtype": "fp32", "optimizer": "adamw", "seq_len": 9 * made.cp, **changes}
-    return Job(mesh=made, train=zero >= 0, zero=max(zero, 0), micro_batches=micro,
-               batch_size=made.dp * micro, **given)  # fmt: skip
+    return Job(
+        mesh=made,
+        train=zero >= 0,
+        zero=max(zero, 0),
+        micro_batches=micro,
+        batch_size=made.dp * micro,
+        **given,
+    )
 
 
 def as_told(kinds: list[Kind]) -> list[dict[str, Any]]:
@@ -66,7 +72,7 @@ CASES = [
     ("weighted input", "dp=4,ep=2", 2, {"checkpointing": "full"}),
     ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "schedule": "gpipe"}),
     ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "checkpointing": "full"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "mesh", "zero", "changes"), CASES)
@@ -82,12 +88,16 @@ def test_formula_and_engine_agree_to_the_last_element(
     assert not dist.is_initialized()
 
 
-@pytest.mark.parametrize(("name", "mesh"), [("gemma2-2b", "dp=3,tp=2"), ("opt-175b", "dp=3,tp=3"),
-                                            ("gpt-oss-20b", "dp=4,tp=2,ep=4")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [("gemma2-2b", "dp=3,tp=2"), ("opt-175b", "dp=3,tp=3"), ("gpt-oss-20b", "dp=4,tp=2,ep=4")],
+)
 def test_models_of_the_catalog_agree_too(name: str, mesh: str) -> None:
     for train in (True, False):
-        measured, counted = (metacount.shard(name, mesh, train=train, seq_len=64, formula=formula)
-                             for formula in (False, True))  # fmt: skip
+        measured, counted = (
+            metacount.shard(name, mesh, train=train, seq_len=64, formula=formula)
+            for formula in (False, True)
+        )
         assert as_told(list(measured.kinds)) == as_told(list(counted.kinds))
 
 
@@ -100,12 +110,17 @@ def test_all_ranks_of_a_kind_hold_the_same(name: str, mesh: str) -> None:
         held = []
         for rank in ranks:
             with fake_world(asked.mesh, rank, 3) as world:
-                held.append([place(measuring.whole.part(part), measuring.styles, world, asked)
-                             for part in measuring.parts])  # fmt: skip
+                held.append(
+                    [
+                        place(measuring.whole.part(part), measuring.styles, world, asked)
+                        for part in measuring.parts
+                    ]
+                )
         assert all(one == held[0] for one in held)
         copies = [len(part.layers) or 1 for part in measuring.parts]
-        total += len(ranks) * sum(n * each.shard for n, part in zip(copies, held[0], strict=True)
-                                  for each in part)  # fmt: skip
+        total += len(ranks) * sum(
+            n * each.shard for n, part in zip(copies, held[0], strict=True) for each in part
+        )
     if name == "llama":
         # every value once, but for those that tp leaves whole on both: seven norms
         assert total == metacount.count(spec).params + 7 * spec.d_model
@@ -214,10 +229,15 @@ MEASURED: dict[str, list[Kind]] = {}
 
 def test_a_person_s_own_plan_is_what_is_measured() -> None:
     spec, asked = SPECS["llama"], job("tp=2", -1)
-    own = Plan(styles={"decoder.layers.*.mlp": "shared_input",
-                       "decoder.layers.*.mlp.gate_proj": "colwise",
-                       "decoder.layers.*.mlp.up_proj": "colwise",
-                       "decoder.layers.*.mlp.down_proj": "rowwise"}, source="mine")  # fmt: skip
+    own = Plan(
+        styles={
+            "decoder.layers.*.mlp": "shared_input",
+            "decoder.layers.*.mlp.gate_proj": "colwise",
+            "decoder.layers.*.mlp.up_proj": "colwise",
+            "decoder.layers.*.mlp.down_proj": "rowwise",
+        },
+        source="mine",
+    )
     first, last = measured_kinds(spec, asked, own)
     # per layer 3 matrices of 11 rows, of which the ranks have 6 and 5; the rest is whole
     assert metacount.count(spec).params - first.params == 3 * 3 * 5 * 16

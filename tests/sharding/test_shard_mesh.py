@@ -36,12 +36,16 @@ def test_every_rank_has_a_place_of_its_own() -> None:
         ("dp", None, "dp takes a whole number, as in dp=8"),
         ("dp=-1", None, "dp takes a whole number"),
         ("dp=0", None, "dp must be 1 to 1048576: got 0"),
-        ("dp=4,ep=3", None, r"ep must divide dp·cp·tp, the 4 ranks of a stage: 4 % 3 = 1; choose "
-                            r"1, 2, 4"),
+        (
+            "dp=4,ep=3",
+            None,
+            r"ep must divide dp·cp·tp, the 4 ranks of a stage: 4 % 3 = 1; choose "
+            r"1, 2, 4",
+        ),
         ("dp=9999,tp=999", None, "has 9989001 ranks"),
         ("", None, "no degree ''"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_mesh_is_one_line(text: str, world: int | None, line: str) -> None:
     with pytest.raises(InputError, match=line):
         parse_mesh(text, world)
@@ -87,17 +91,20 @@ def test_groups_on_machines_are_those_that_are_counted_rank_by_rank() -> None:
         made = parse_mesh(mesh)
         places = [made.place(rank) for rank in range(made.world)]
         alike = {
-            "tp": lambda p: (p.stage, p.shard), "dp": lambda p: (p.stage, p.tensor),
-            "ep": lambda p: (p.stage, p.copy), "copies": lambda p: (p.stage, p.expert),
-        }  # fmt: skip
+            "tp": lambda p: (p.stage, p.shard),
+            "dp": lambda p: (p.stage, p.tensor),
+            "ep": lambda p: (p.stage, p.copy),
+            "copies": lambda p: (p.stage, p.expert),
+        }
         for group, key in alike.items():
             for per_machine in (1, 2, 3, 8, 100):
                 groups: dict[object, list[int]] = {}
                 for place in places:
                     groups.setdefault(key(place), []).append(place.rank // per_machine)
                 machines = max(len(set(found)) for found in groups.values())
-                outside = max(len(found) - found.count(one)
-                              for found in groups.values() for one in found)  # fmt: skip
+                outside = max(
+                    len(found) - found.count(one) for found in groups.values() for one in found
+                )
                 assert span(made, group, per_machine) == Span(machines=machines, outside=outside)
         ahead = [(p.rank, p.rank + made.stage_ranks) for p in places if p.stage + 1 < made.pp]
         if ahead:

@@ -32,8 +32,14 @@ CLOSE = 1e-13  # of losses and gradients in float64; counts are equal
 
 def case(spec: str, mesh: str, zero: int = 3, micro: int = 1) -> dict[str, Any]:
     made = parse_mesh(mesh)
-    return {"spec": spec, "mesh": mesh, "zero": zero, "seq": SEQ, "micro": micro,
-            "batch": made.dp * micro}  # fmt: skip
+    return {
+        "spec": spec,
+        "mesh": mesh,
+        "zero": zero,
+        "seq": SEQ,
+        "micro": micro,
+        "batch": made.dp * micro,
+    }
 
 
 CASES = [
@@ -56,12 +62,21 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "real_ranks.py"), str(rank), str(PROCESSES), str(file),
-             json.dumps(CASES)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [
+                sys.executable,
+                str(HERE / "real_ranks.py"),
+                str(rank),
+                str(PROCESSES),
+                str(file),
+                json.dumps(CASES),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(PROCESSES)
-    ]  # fmt: skip
+    ]
     try:
         said = [process.communicate(timeout=300)[0] for process in running]
     finally:
@@ -73,9 +88,16 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]
 
 
 def job_of(it: dict[str, Any]) -> Job:
-    return Job(mesh=parse_mesh(it["mesh"]), train=True, zero=it["zero"], optimizer="adamw",
-               batch_size=it["batch"], seq_len=it["seq"], micro_batches=it["micro"],
-               dtype="fp64")  # fmt: skip
+    return Job(
+        mesh=parse_mesh(it["mesh"]),
+        train=True,
+        zero=it["zero"],
+        optimizer="adamw",
+        batch_size=it["batch"],
+        seq_len=it["seq"],
+        micro_batches=it["micro"],
+        dtype="fp64",
+    )
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -137,8 +159,12 @@ def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
 
 def one_of(job: Job, group: str) -> bool:
     """Whether it is a group of one rank, which sends nothing."""
-    sizes = {"tp": job.mesh.tp, "dp": job.mesh.shard, "ep": job.mesh.ep,
-             "copies": job.mesh.expert_shard}  # fmt: skip
+    sizes = {
+        "tp": job.mesh.tp,
+        "dp": job.mesh.shard,
+        "ep": job.mesh.ep,
+        "copies": job.mesh.expert_shard,
+    }
     return sizes.get(group) == 1
 
 

@@ -13,9 +13,15 @@ class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        )  # fmt: skip
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+        )
         self.head = nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,8 +34,13 @@ class InvertedResidual(nn.Module):
         wide = width * expansion
         self.expand = nn.Conv2d(width, wide, 1, bias=False)
         self.depthwise = nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False)
-        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, 4, 1), nn.SiLU(),
-                                     nn.Conv2d(4, wide, 1), nn.Sigmoid())  # fmt: skip
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(wide, 4, 1),
+            nn.SiLU(),
+            nn.Conv2d(4, wide, 1),
+            nn.Sigmoid(),
+        )
         self.project = nn.Conv2d(wide, width, 1, bias=False)
         self.act = nn.Hardswish()
 
@@ -70,8 +81,9 @@ class UNet(nn.Module):
         super().__init__()
         self.down = nn.ModuleList([nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)])
         self.middle = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16))
-        self.up = nn.ModuleList([nn.ConvTranspose2d(16, 8, 2, stride=2),
-                                 nn.ConvTranspose2d(8, 3, 2, stride=2)])  # fmt: skip
+        self.up = nn.ModuleList(
+            [nn.ConvTranspose2d(16, 8, 2, stride=2), nn.ConvTranspose2d(8, 3, 2, stride=2)]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         kept = [x]
@@ -128,9 +140,16 @@ TINY: dict[str, dict[str, Any]] = {
     "gemma2": {"num_key_value_heads": 2, "head_dim": 8},
     "albert": {"embedding_size": 16},
 }
-COMMON = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "intermediate_size": 64, "pad_token_id": 0, "bos_token_id": 1,
-          "eos_token_id": 2}  # fmt: skip
+COMMON = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 def transformers_model(kind: str) -> nn.Module:
@@ -138,8 +157,11 @@ def transformers_model(kind: str) -> nn.Module:
     import transformers
 
     config = transformers.AutoConfig.for_model(kind, **{**COMMON, **TINY[kind]})
-    chosen = {"bert": "AutoModelForMaskedLM", "albert": "AutoModelForMaskedLM",
-              "t5": "AutoModelForSeq2SeqLM"}.get(kind, "AutoModelForCausalLM")  # fmt: skip
+    chosen = {
+        "bert": "AutoModelForMaskedLM",
+        "albert": "AutoModelForMaskedLM",
+        "t5": "AutoModelForSeq2SeqLM",
+    }.get(kind, "AutoModelForCausalLM")
     model: nn.Module = getattr(transformers, chosen).from_config(config)
     return model
 
@@ -157,11 +179,14 @@ OWN: dict[str, Case] = {
     "lstm": (lambda: Reader(nn.LSTM), lambda: (ids(2, 7),)),
     "gru": (lambda: Reader(nn.GRU), lambda: (ids(2, 7),)),
     "u-net": (UNet, lambda: (torch.rand(2, 3, 16, 16),)),
-    "nn.Transformer": (lambda: nn.Transformer(16, 2, 2, 2, 32, batch_first=True),
-                       lambda: (torch.rand(2, 5, 16), torch.rand(2, 7, 16))),
+    "nn.Transformer": (
+        lambda: nn.Transformer(16, 2, 2, 2, 32, batch_first=True),
+        lambda: (torch.rand(2, 5, 16), torch.rand(2, 7, 16)),
+    ),
     "nn.TransformerEncoder": (
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3),
-        lambda: (torch.rand(2, 5, 16),)),
+        lambda: (torch.rand(2, 5, 16),),
+    ),
     "tied weights": (Tied, lambda: (ids(2, 7),)),
     "lazily made cache": (Cached, lambda: (torch.rand(2, 5, 8),)),
-}  # fmt: skip
+}

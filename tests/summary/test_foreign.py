@@ -38,8 +38,10 @@ class State:
             {k: copy.copy(v) for k, v in vars(m).items() if isinstance(v, int | str)}
             for m in module.modules()
         ]
-        self.hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks))
-                      for m in module.modules()]  # fmt: skip
+        self.hooks = [
+            (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks))
+            for m in module.modules()
+        ]
 
     def assert_kept(self, module: nn.Module) -> None:
         now = State(module)
@@ -129,11 +131,13 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, -1)), "whole numbers"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, 3), dtype="f8"), "dtype is"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(3), input_size=(3,)), "leave"),
-    (lambda: metacount.summary(nn.ModuleList([nn.Linear(3, 4)])).flops(torch.rand(3)),
-     "has no forward"),
+    (
+        lambda: metacount.summary(nn.ModuleList([nn.Linear(3, 4)])).flops(torch.rand(3)),
+        "has no forward",
+    ),
     (lambda: metacount.summary(nn.Linear(3, 4)).flow(torch.rand(3), decode=True), "tokens"),
     (lambda: metacount.summary(3), "a model is a name"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", range(len(WRONG)))

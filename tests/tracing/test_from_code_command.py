@@ -91,12 +91,18 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
     assert data["domain"] == ["n_head divides n_embd"]
     assert data["parts"]["embedding"]["fields"] == "n_embd·vocab_size"
     assert {layer["count"] for layer in data["layers"]} == {"n_layer"}
-    assert data["numbers"] == {"n_layer": 12, "vocab_size": 50257, "n_embd": 768,
-                               "n_positions": 1024}  # fmt: skip
+    assert data["numbers"] == {
+        "n_layer": 12,
+        "vocab_size": 50257,
+        "n_embd": 768,
+        "n_positions": 1024,
+    }
 
 
-@pytest.mark.parametrize("arguments", [("type:gpt2", "--from-code"), ("llama-7b",),
-                                       ("deepseek-v3", "--quantity", "matmul_flops")])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [("type:gpt2", "--from-code"), ("llama-7b",), ("deepseek-v3", "--quantity", "matmul_flops")],
+)
 def test_latex_is_understood_by_a_typesetter(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
@@ -124,14 +130,20 @@ def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
         (("llama-7b", "--by", "operator"), "--by goes with --from-code"),
         (("llama-7b", "--from-code", "--by", "operator"), "params have no operator; leave it out"),
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
-        (("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
-         "computes every pair and masks afterwards"),
-        (("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
-         "no form of kv_cache_bytes: nothing is measured"),
-        (("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
-         "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must"),
+        (
+            ("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),
+            "computes every pair and masks afterwards",
+        ),
+        (
+            ("type:bert", "--from-code", "--quantity", "kv_cache_bytes", "--seq", "64"),
+            "no form of kv_cache_bytes: nothing is measured",
+        ),
+        (
+            ("type:bert", "--from-code", "--quantity", "matmul_flops", "--seq", "2048"),
+            "no form of matmul_flops: RuntimeError: The expanded size of the tensor (2048) must",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
@@ -141,9 +153,12 @@ def test_what_cannot_be_read_is_said_in_one_line(
 def test_verify_for_all_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(run(capsys, "verify", "type:gpt2", "--all-sizes", "--seq", "64", "--json"))
     assert [(p["quantity"], p["proven"]) for p in data["all_sizes"]] == [
-        ("params", True), ("active_params", True), ("matmul_flops", True),
-        ("decode_matmul_flops", True), ("kv_cache_bytes", True),
-    ]  # fmt: skip
+        ("params", True),
+        ("active_params", True),
+        ("matmul_flops", True),
+        ("decode_matmul_flops", True),
+        ("kv_cache_bytes", True),
+    ]
     assert "--all-sizes needs a formula: type:rwkv has none" in refused(
         capsys, "verify", "type:rwkv", "--all-sizes"
     )

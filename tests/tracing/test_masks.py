@@ -113,10 +113,13 @@ def test_a_number_for_a_window_is_rounded_once() -> None:
     assert conditions == {sympy.Ge(S, 5)}
 
 
-@pytest.mark.parametrize(("hint", "pairs", "side"), [
-    (61, 30 * S - 435, sympy.Ge(S, 30)),  # 30·29/2 = 435
-    (29, CAUSAL, sympy.Ge(30, S)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hint", "pairs", "side"),
+    [
+        (61, 30 * S - 435, sympy.Ge(S, 30)),  # 30·29/2 = 435
+        (29, CAUSAL, sympy.Ge(30, S)),
+    ],
+)
 def test_masks_are_laid_out_on_both_sides_of_a_number(hint: int, pairs: Any, side: Any) -> None:
     form, conditions = square({"S": hint}, window=30)
     assert same(form, pairs)
@@ -202,35 +205,54 @@ def pairs(n_queries: int, n_keys: int, sees: Sees) -> int:
 LOOPS: dict[str, tuple[dict[str, int], dict[str, Any], dict[Any, int], Sees]] = {
     "causal": ({"S": 31}, {}, {S: 60}, lambda q, k: k <= q),
     "window exceeded": (
-        {"S": 31, "W": 8}, {"window": "W"}, {S: 60, W: 27}, lambda q, k: 0 <= q - k < 27
+        {"S": 31, "W": 8},
+        {"window": "W"},
+        {S: 60, W: 27},
+        lambda q, k: 0 <= q - k < 27,
     ),
     "window just reached": (
-        {"S": 31, "W": 8}, {"window": "W"}, {S: 60, W: 60}, lambda q, k: 0 <= q - k < 60
+        {"S": 31, "W": 8},
+        {"window": "W"},
+        {S: 60, W: 60},
+        lambda q, k: 0 <= q - k < 60,
     ),
     "window not reached": (
-        {"S": 31, "W": 64}, {"window": "W"}, {S: 60, W: 77}, lambda q, k: 0 <= q - k < 77
+        {"S": 31, "W": 64},
+        {"window": "W"},
+        {S: 60, W: 77},
+        lambda q, k: 0 <= q - k < 77,
     ),
     "both sides": (
-        {"S": 31, "W": 8}, {"kind": "bidirectional", "window": "W"}, {S: 60, W: 34},
+        {"S": 31, "W": 8},
+        {"kind": "bidirectional", "window": "W"},
+        {S: 60, W: 34},
         lambda q, k: abs(q - k) <= 17,
     ),
     "both sides, almost all": (
-        {"S": 31, "W": 8}, {"kind": "bidirectional", "window": "W"}, {S: 60, W: 118},
+        {"S": 31, "W": 8},
+        {"kind": "bidirectional", "window": "W"},
+        {S: 60, W: 118},
         lambda q, k: abs(q - k) <= 59,
     ),
     "both sides, all": (
-        {"S": 31, "W": 80}, {"kind": "bidirectional", "window": "W"}, {S: 60, W: 130},
+        {"S": 31, "W": 80},
+        {"kind": "bidirectional", "window": "W"},
+        {S: 60, W: 130},
         lambda q, k: abs(q - k) <= 65,
     ),
     "chunks": (
-        {"S": 32, "W": 8}, {"chunked": True, "window": "W"}, {S: 60, W: 15},
+        {"S": 32, "W": 8},
+        {"chunked": True, "window": "W"},
+        {S: 60, W: 15},
         lambda q, k: k <= q and k // 15 == q // 15,
     ),
     "prefix": (
-        {"S": 31, "p": 5}, {"kind": "prefix", "prefix_len": "p"}, {S: 60, P: 29},
+        {"S": 31, "p": 5},
+        {"kind": "prefix", "prefix_len": "p"},
+        {S: 60, P: 29},
         lambda q, k: k <= q or k < 29,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LOOPS)

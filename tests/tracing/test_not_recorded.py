@@ -37,8 +37,10 @@ def test_what_is_recorded_has_all_of_its_cases_and_the_rest_is_named() -> None:
     from metacount.verify.cases import cases
     from metacount.verify.recording import of_type
 
-    recorded = {(one["side"], one["name"]): [case["name"] for case in one["cases"]]
-                for one in read_record()["records"]}  # fmt: skip
+    recorded = {
+        (one["side"], one["name"]): [case["name"] for case in one["cases"]]
+        for one in read_record()["records"]
+    }
     expected: dict[tuple[str, str], list[str]] = {}
     for name in mapped_types():
         try:
@@ -85,10 +87,14 @@ def test_nothing_that_is_not_recorded_is_called_equal_to_its_own_code() -> None:
     # another's proof under its name, and one of a structure that has none
     one = next(it for it in record["records"] if (it["side"], it["name"]) == (CODE, "mistral"))
     ours = next(it for it in record["records"] if (it["side"], it["name"]) == (OURS, "qwen3-0.6b"))
-    planted = [{**one, "name": "ministral"},
-               {**ours, "structure": structure(entry("qwen3-14b").spec())}]  # fmt: skip
+    planted = [
+        {**one, "name": "ministral"},
+        {**ours, "structure": structure(entry("qwen3-14b").spec())},
+    ]
     assert called_proven({**record, "records": planted}) == {
-        (CODE, "ministral"), (OURS, "qwen3-14b")}  # fmt: skip
+        (CODE, "ministral"),
+        (OURS, "qwen3-14b"),
+    }
 
 
 def test_the_readme_says_how_many_are_recorded() -> None:

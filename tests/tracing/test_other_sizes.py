@@ -29,10 +29,18 @@ def made(
     """A form of sizes, at 1 sequence of 48 tokens."""
     numbers = {**sizes, "B": 1, "S": 48, "T": 48}
     return CodeForm(
-        quantity=quantity, parts=(), by_role=by_role, numbers=numbers, value=0, domain=domain,
-        how="traced", source="", notes=(), split=split,
+        quantity=quantity,
+        parts=(),
+        by_role=by_role,
+        numbers=numbers,
+        value=0,
+        domain=domain,
+        how="traced",
+        source="",
+        notes=(),
+        split=split,
         every_number={symbol(name): number for name, number in numbers.items()},
-    )  # fmt: skip
+    )
 
 
 class Measured:
@@ -75,7 +83,7 @@ def test_every_letter_of_a_right_form_is_changed() -> None:
     measured = Measured(SIZES, lambda n: {"a": n["w"] * n["x"] + n["y"] * n["z"]}, most_changes=1)
     found = tried_at_other_sizes(
         made({"a": W * X + Y * Z}, SIZES), set(SIZES), set(), set(), measured
-    )  # fmt: skip
+    )
     assert (found.stuck, found.untried) == ((), ())
     assert {name for change in measured.accepted for name in change} == set(SIZES)
     assert found.confirmed == len(measured.accepted) >= 4
@@ -184,8 +192,12 @@ def test_what_is_drawn_is_another_number(layers: int) -> None:
 
 def test_what_is_drawn_is_inside_the_domain() -> None:
     own = {"h": 8, "k": 4, "w": 89, "u": 5, "x": 6}
-    domain = (divides(K, H), sympy.Eq(W, 11 * H + 1, evaluate=False), sympy.Ge(X, K),
-              unread(sympy.Symbol("Odd(u)"), U))  # fmt: skip
+    domain = (
+        divides(K, H),
+        sympy.Eq(W, 11 * H + 1, evaluate=False),
+        sympy.Ge(X, K),
+        unread(sympy.Symbol("Odd(u)"), U),
+    )
     # refused, so that many are asked for
     measured = Measured(own, lambda n: None)
     form = made({"a": H * K * W * X}, own, domain)

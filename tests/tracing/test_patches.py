@@ -80,14 +80,23 @@ def test_without_it_a_size_becomes_a_number() -> None:
 @pytest.mark.usefixtures("restored")
 def test_numbers_are_cut_as_ever() -> None:
     assert evaluated("(int(3.9), int('21'), int('f', 16), int(), int(-1.5))", Sizes()) == (
-        3, 21, 15, 0, -1,
-    )  # fmt: skip
+        3,
+        21,
+        15,
+        0,
+        -1,
+    )
 
 
 # code -> what it comes to at x = 64
-ROOTS = {"math.sqrt(x)": 8.0, "math.log2(x)": 6.0, "math.log(x, 2)": math.log(64, 2),
-         "math.log(x)": math.log(64), "math.log(100, x)": math.log(100, 64),
-         "math.sqrt(x / 4)": 4.0}  # fmt: skip
+ROOTS = {
+    "math.sqrt(x)": 8.0,
+    "math.log2(x)": 6.0,
+    "math.log(x, 2)": math.log(64, 2),
+    "math.log(x)": math.log(64),
+    "math.log(100, x)": math.log(100, 64),
+    "math.sqrt(x / 4)": 4.0,
+}
 
 
 @pytest.mark.usefixtures("restored")

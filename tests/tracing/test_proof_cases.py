@@ -21,8 +21,15 @@ from metacount.verify.cases import OF_A_MODEL, OF_A_RUN, cases, small, spec_of
 from metacount.verify.for_all_sizes import prove
 from metacount.verify.recording import conditions_of, of_type
 
-ONES = ("gemma-2b", "palm-540b", "gemma3-1b", "deepseek-v3", "glm-4.5", "llama4-scout-text",
-        "switch-c-2048")  # fmt: skip
+ONES = (
+    "gemma-2b",
+    "palm-540b",
+    "gemma3-1b",
+    "deepseek-v3",
+    "glm-4.5",
+    "llama4-scout-text",
+    "switch-c-2048",
+)
 
 
 def test_every_size_of_the_catalog_is_a_letter_first() -> None:
@@ -58,8 +65,9 @@ def test_one_sequence_is_a_case_of_every_kind() -> None:
     for name in ("llama-7b", "gemma-2b", "mistral-7b"):
         every = list(cases(entry(name).spec()))
         kinds = {case.name.removesuffix(", one sequence") for case in every}
-        assert {case.name.removesuffix(", one sequence") for case in every
-                if case.run_as.one_sequence} == kinds  # fmt: skip
+        assert {
+            case.name.removesuffix(", one sequence") for case in every if case.run_as.one_sequence
+        } == kinds
         assert {q for case in every for q in case.quantities} == {*OF_A_MODEL, *OF_A_RUN}
 
 
@@ -75,12 +83,15 @@ def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
     # routes a token to one expert
     assert never == {
         *((name, "n_kv_heads") for name in ("falcon", "gpt_bigcode")),
-        *((name, "n_shared_experts") for name in words(
-            "qwen2_moe llama4_text hunyuan_v1_moe kolibri1 qwen3_next qwen3_5_moe_text "
-            "granitemoehybrid nemotron_h"
-        )),
+        *(
+            (name, "n_shared_experts")
+            for name in words(
+                "qwen2_moe llama4_text hunyuan_v1_moe kolibri1 qwen3_next qwen3_5_moe_text "
+                "granitemoehybrid nemotron_h"
+            )
+        ),
         ("switch_transformers", "top_k"),
-    }  # fmt: skip
+    }
 
 
 Breach = Callable[[Any], Any]
@@ -100,14 +111,25 @@ def planted(monkeypatch: pytest.MonkeyPatch, where: str, name: str, wrong: Breac
 
 
 BREACHES = {
-    "a power": ("gemma-2b", "attention.attention_weights", "n_kv_heads",
-                lambda at: at["n_kv_heads"] ** 2),
+    "a power": (
+        "gemma-2b",
+        "attention.attention_weights",
+        "n_kv_heads",
+        lambda at: at["n_kv_heads"] ** 2,
+    ),
     "a product of two sizes, one of them 1": (
-        "deepseek-v3", "moe.shared_weights", "d_ff_shared",
-        lambda at: at["d_ff_shared"] * at["n_shared_experts"]),
-    "the larger of two": ("gemma-2b", "attention.attention_weights", "n_kv_heads",
-                          lambda at: _larger(at["n_kv_heads"], at["head_dim"] - 255)),
-}  # fmt: skip
+        "deepseek-v3",
+        "moe.shared_weights",
+        "d_ff_shared",
+        lambda at: at["d_ff_shared"] * at["n_shared_experts"],
+    ),
+    "the larger of two": (
+        "gemma-2b",
+        "attention.attention_weights",
+        "n_kv_heads",
+        lambda at: _larger(at["n_kv_heads"], at["head_dim"] - 255),
+    ),
+}
 
 
 def _larger(a: Any, b: Any) -> Any:
@@ -141,8 +163,9 @@ def test_every_side_of_a_window_has_its_condition() -> None:
     spec = entry("mistral-7b").spec().replace(n_layers=4, vocab_size=97)
     run = {"S": 100, "T": 100, "B": 5, "bytes_per_value": 2}
     for window in (128, 32, 64):
-        (cache,) = prove(spec.replace(window=window), Workload(seq_len=64), As(),
-                         ("kv_cache_bytes",))  # fmt: skip
+        (cache,) = prove(
+            spec.replace(window=window), Workload(seq_len=64), As(), ("kv_cache_bytes",)
+        )
         assert cache.proven
         asked = conditions_of(cache, str)
         sides = [

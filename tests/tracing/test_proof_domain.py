@@ -45,12 +45,36 @@ def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], rig
 
 @pytest.mark.parametrize(
     "text",
-    ["__import__('os') == 1", "d.real == 1", "f(d) == 1", "d", "1 < d < 3", "d == 'x'", "d ==",
-     "9**9**9 == 1", "d % 0 == 0", "[d] == 1", "d == 1.5", "(lambda: d)() == 1",
-     "(d == 1", "d) == 1", "() == 1", "d(d) == 1", "d d == 1", "2d == 1", "d * * 2 == 1",
-     "d / 2 == 1", "d ^ 2 == 1", "d**-1 == 1", "+d == 1", "d + == 1", " == 1",
-     "d // (d - 12) == 0", "d == 1 or d == 2"],
-)  # fmt: skip
+    [
+        "__import__('os') == 1",
+        "d.real == 1",
+        "f(d) == 1",
+        "d",
+        "1 < d < 3",
+        "d == 'x'",
+        "d ==",
+        "9**9**9 == 1",
+        "d % 0 == 0",
+        "[d] == 1",
+        "d == 1.5",
+        "(lambda: d)() == 1",
+        "(d == 1",
+        "d) == 1",
+        "() == 1",
+        "d(d) == 1",
+        "d d == 1",
+        "2d == 1",
+        "d * * 2 == 1",
+        "d / 2 == 1",
+        "d ^ 2 == 1",
+        "d**-1 == 1",
+        "+d == 1",
+        "d + == 1",
+        " == 1",
+        "d // (d - 12) == 0",
+        "d == 1 or d == 2",
+    ],
+)
 def test_nothing_else_is_a_condition(text: str) -> None:
     with pytest.raises(NotReadable):
         holds(text, {"d": 12})
@@ -80,9 +104,19 @@ def test_any_sum_is_read_as_python_reads_it(seed: int) -> None:
         if depth == 0 or draw.random() < 0.2:
             return draw.choice(["d", "S", "n_heads", "7", "0", "12"])
         left, right = text(depth - 1), text(depth - 1)
-        return draw.choice([f"({left})", f"-{left}", f"({left})**2", f"{left} + {right}",
-                            f"{left}-{right}", f"{left}*{right}", f"{left}//{right}",
-                            f"{left} % {right}", f"({left} - {right})"])  # fmt: skip
+        return draw.choice(
+            [
+                f"({left})",
+                f"-{left}",
+                f"({left})**2",
+                f"{left} + {right}",
+                f"{left}-{right}",
+                f"{left}*{right}",
+                f"{left}//{right}",
+                f"{left} % {right}",
+                f"({left} - {right})",
+            ]
+        )
 
     numbers, read = {"d": 5, "S": 3, "n_heads": 8}, 0
     for _ in range(500):
@@ -125,20 +159,41 @@ def test_arithmetic_of_conditions(condition: str, right: bool) -> None:
     assert holds(condition, {"S": 2}) is right
 
 
-@pytest.mark.parametrize("condition", ["S**9 == 512", "S**-1 == 1", "S // 0 == 1", "S % 0 == 1",
-                                       "S << 1 == 4", "S / 2 == 1", "~S == 1", "not S", "S is d",
-                                       "S in S", "S < 3 < 4", ""])  # fmt: skip
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "S**9 == 512",
+        "S**-1 == 1",
+        "S // 0 == 1",
+        "S % 0 == 1",
+        "S << 1 == 4",
+        "S / 2 == 1",
+        "~S == 1",
+        "not S",
+        "S is d",
+        "S in S",
+        "S < 3 < 4",
+        "",
+    ],
+)
 def test_no_other_arithmetic(condition: str) -> None:
     with pytest.raises(NotReadable):
         holds(condition, {"S": 2})
 
 
 def test_each_comparison_on_both_sides() -> None:
-    said = {op: [holds(f"S {op} 5", {"S": n}) for n in (4, 5, 6)]
-            for op in ("==", "!=", "<", "<=", ">", ">=")}  # fmt: skip
-    assert said == {"==": [False, True, False], "!=": [True, False, True],
-                    "<": [True, False, False], "<=": [True, True, False],
-                    ">": [False, False, True], ">=": [False, True, True]}  # fmt: skip
+    said = {
+        op: [holds(f"S {op} 5", {"S": n}) for n in (4, 5, 6)]
+        for op in ("==", "!=", "<", "<=", ">", ">=")
+    }
+    assert said == {
+        "==": [False, True, False],
+        "!=": [True, False, True],
+        "<": [True, False, False],
+        "<=": [True, True, False],
+        ">": [False, False, True],
+        ">=": [False, True, True],
+    }
 
 
 @pytest.mark.parametrize(
@@ -237,7 +292,11 @@ def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) 
                     source = source.replace(right, planted)
                 made.writestr(f"metacount/{file.relative_to(package).as_posix()}", source)
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)},
-        )  # fmt: skip
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(archive)},
+        )
         assert done.stdout.strip() == said

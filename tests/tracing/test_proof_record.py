@@ -41,9 +41,8 @@ def test_every_fingerprint_is_that_of_the_code() -> None:
     found = read_record()
     assert set(found["file_names"]) == set(found["files"])
     stale = {
-        name for name in found["files"]
-        if fingerprints.changed([name], found["files"]) is not None
-    }  # fmt: skip
+        name for name in found["files"] if fingerprints.changed([name], found["files"]) is not None
+    }
     assert not stale, f"prove again: python benchmarks/prove.py --stale --save ({stale})"
 
 
@@ -54,8 +53,13 @@ def test_a_proof_rests_on_its_formulas_and_its_family_alone() -> None:
         for one in found["records"]
     }
     llama = files[CODE, "llama"]
-    assert {"formulas/attention.py", "formulas/ffn.py", "huggingface/config/families/llama.py",
-            "spec/model.py", "textbook/closed_form.py"} <= llama  # fmt: skip
+    assert {
+        "formulas/attention.py",
+        "formulas/ffn.py",
+        "huggingface/config/families/llama.py",
+        "spec/model.py",
+        "textbook/closed_form.py",
+    } <= llama
     assert not any(name.startswith("modules/") for name in llama)
     assert "formulas/mla.py" not in llama
     assert "huggingface/config/families/gemma.py" not in llama
@@ -164,8 +168,11 @@ def test_a_workload_outside_the_domain_is_not_said_to_be_proven() -> None:
     assert below is not None and above is not None and below.ours and above.ours
     assert not below.ours.of("not said")
     assert {one.quantity for one in above.ours.of("not said")} == {
-        "matmul_flops", CAUSAL, "decode_matmul_flops", "kv_cache_bytes"
-    }  # fmt: skip
+        "matmul_flops",
+        CAUSAL,
+        "decode_matmul_flops",
+        "kv_cache_bytes",
+    }
     assert all("window" in one.text for one in above.ours.of("not said"))
 
 
@@ -188,8 +195,10 @@ def test_what_is_refuted_for_many_is_not_proven_for_one() -> None:
     for one in planted["records"]:
         if (one["side"], one["name"]) == (OURS, "gemma-2b"):
             found = one["cases"][0]["quantities"]["params"]
-            found |= {"differs": {"attention": "n_kv_heads·(n_kv_heads - 1)"},
-                      "zero": "n_kv_heads**2 - n_kv_heads == 0"}  # fmt: skip
+            found |= {
+                "differs": {"attention": "n_kv_heads·(n_kv_heads - 1)"},
+                "zero": "n_kv_heads**2 - n_kv_heads == 0",
+            }
     for model, hidden in (("gemma-2b", True), ("gemma-7b", False)):
         against = proven(entry(model).spec(), Workload(), record=planted)
         assert against is not None and against.ours is not None
@@ -270,14 +279,19 @@ def test_all_sizes_is_never_said_without_its_domain(capsys: pytest.CaptureFixtur
 
 
 def test_nothing_is_refuted_that_is_not_known_to_be() -> None:
-    refuted = {(one["name"], quantity) for one, _, quantity, found in all_said(read_record())
-               if "differs" in found}  # fmt: skip
+    refuted = {
+        (one["name"], quantity)
+        for one, _, quantity, found in all_said(read_record())
+        if "differs" in found
+    }
     assert refuted == {
         # it runs two experts per token whatever the config says
-        ("phimoe", "matmul_flops"), ("phimoe", "decode_matmul_flops"),
+        ("phimoe", "matmul_flops"),
+        ("phimoe", "decode_matmul_flops"),
         # its local layers keep every position
-        ("gpt_neo", "kv_cache_bytes"), ("gpt_neo", "decode_matmul_flops"),
-    }  # fmt: skip
+        ("gpt_neo", "kv_cache_bytes"),
+        ("gpt_neo", "decode_matmul_flops"),
+    }
 
 
 def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,8 +339,11 @@ def test_some_of_the_record_is_proven_again() -> None:
     for one in order:
         if time.process_time() - begun > SECONDS and tried:
             break
-        specs = [m.spec() for m in entries() if m.sizes is not None
-                 and structure(m.spec()) == one["structure"]]  # fmt: skip
+        specs = [
+            m.spec()
+            for m in entries()
+            if m.sizes is not None and structure(m.spec()) == one["structure"]
+        ]
         model: Any = of_type(one["name"]) if one["side"] == CODE else specs[0]
         every = list(cases(model, specs[1:] if one["side"] == OURS else ()))
         index = random.Random(day + one["name"]).randrange(len(every))

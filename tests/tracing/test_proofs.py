@@ -105,8 +105,9 @@ def test_a_wrong_causal_formula_is_refuted() -> None:
 
 def test_sizes_are_no_structure() -> None:
     spec = entry("llama-7b").spec()
-    assert structure(spec) == structure(spec.replace(d_model=64, n_heads=4, n_kv_heads=4,
-                                                     head_dim=16, d_ff=96, n_layers=2))  # fmt: skip
+    assert structure(spec) == structure(
+        spec.replace(d_model=64, n_heads=4, n_kv_heads=4, head_dim=16, d_ff=96, n_layers=2)
+    )
     assert structure(spec) != structure(spec.replace(tie_embeddings=True))
 
 
@@ -118,8 +119,12 @@ def test_no_chunk_is_full_where_a_sequence_is_shorter_than_one() -> None:
 
 
 def test_a_spec_has_one_width_where_a_config_has_two() -> None:
-    config = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"],
-              "encoder_layers": 2, "decoder_layers": 3}  # fmt: skip
+    config = {
+        "model_type": "bart",
+        "architectures": ["BartForConditionalGeneration"],
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+    }
     (params,) = (p for p in prove(config, RUN) if p.quantity == "params")
     assert params.proven
     # the mapping refuses a config in which they differ

@@ -28,8 +28,9 @@ d, N, V, m = letters("d_model n_layers vocab_size d_ff")
 h, g, a = letters("n_heads n_kv_heads head_dim")
 E, k, f = letters("n_experts top_k d_ff_expert")
 first, Ne, W = letters("n_dense_layers n_encoder_layers window")
-q, c, nope, rope, v = letters("q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim "
-                              "v_head_dim")  # fmt: skip
+q, c, nope, rope, v = letters(
+    "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"
+)
 
 
 @cache
@@ -72,31 +73,47 @@ BY_HAND: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
     # d 13, N 2, V 101, m 17, h = g = 6, a 10; B 1, S 48
     "llama-7b": {
         "params": (
-            {"embedding": V * d, "head": V * d, "attention": N * MATRICES, "ffn": N * GATED,
-             "norm": (2 * N + 1) * d},
+            {
+                "embedding": V * d,
+                "head": V * d,
+                "attention": N * MATRICES,
+                "ffn": N * GATED,
+                "norm": (2 * N + 1) * d,
+            },
             2 * 1313 + 2 * (3120 + 663) + 5 * 13,
         ),
         "active_params": (
-            {"embedding": V * d, "head": V * d, "attention": N * MATRICES, "ffn": N * GATED,
-             "norm": (2 * N + 1) * d},
+            {
+                "embedding": V * d,
+                "head": V * d,
+                "attention": N * MATRICES,
+                "ffn": N * GATED,
+                "norm": (2 * N + 1) * d,
+            },
             2 * 1313 + 2 * (3120 + 663) + 5 * 13,
         ),
         "matmul_flops": (
-            {"head": 2 * B * S * d * V,
-             "attention": N * (2 * B * S * MATRICES + 4 * B * S**2 * h * a),
-             "ffn": 2 * B * S * N * GATED},
+            {
+                "head": 2 * B * S * d * V,
+                "attention": N * (2 * B * S * MATRICES + 4 * B * S**2 * h * a),
+                "ffn": 2 * B * S * N * GATED,
+            },
             96 * 1313 + 2 * (96 * 3120 + 4 * 2304 * 60 + 96 * 663),
         ),
         "causal_matmul_flops": (
-            {"head": 2 * B * S * d * V,
-             "attention": N * (2 * B * S * MATRICES + 4 * B * CAUSAL * h * a),
-             "ffn": 2 * B * S * N * GATED},
+            {
+                "head": 2 * B * S * d * V,
+                "attention": N * (2 * B * S * MATRICES + 4 * B * CAUSAL * h * a),
+                "ffn": 2 * B * S * N * GATED,
+            },
             96 * 1313 + 2 * (96 * 3120 + 4 * 1176 * 60 + 96 * 663),
         ),
         "decode_matmul_flops": (
-            {"head": 2 * B * d * V,
-             "attention": N * (2 * B * MATRICES + 4 * B * T * h * a),
-             "ffn": 2 * B * N * GATED},
+            {
+                "head": 2 * B * d * V,
+                "attention": N * (2 * B * MATRICES + 4 * B * T * h * a),
+                "ffn": 2 * B * N * GATED,
+            },
             2 * 1313 + 2 * (2 * 3120 + 4 * 48 * 60 + 2 * 663),
         ),
         # keys and values, 2 bytes each
@@ -105,14 +122,16 @@ BY_HAND: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
     # d 13, N 2, V 101, f 29, E 7, k 3, h 6, g 2, a 10
     "mixtral-8x7b": {
         "matmul_flops": (
-            {"head": 2 * B * S * d * V,
-             "attention": N * (2 * B * S * MATRICES + 4 * B * S**2 * h * a),
-             # the router scores every expert, k of them run
-             "moe": 2 * B * S * N * (d * E + k * 3 * d * f)},
+            {
+                "head": 2 * B * S * d * V,
+                "attention": N * (2 * B * S * MATRICES + 4 * B * S**2 * h * a),
+                # the router scores every expert, k of them run
+                "moe": 2 * B * S * N * (d * E + k * 3 * d * f),
+            },
             96 * 1313 + 2 * (96 * 2080 + 4 * 2304 * 60 + 96 * (91 + 3 * 1131)),
         ),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -137,8 +156,15 @@ def test_the_parameters_of_a_paper() -> None:
     found = Tracer(entry("llama-7b").spec(), Workload(seq_len=48)).form("params")
     assert same(found.total, 2 * V * d + N * (MATRICES + GATED + 2 * d) + d)
     assert found.value == 6738415616
-    assert found.numbers == {"d_model": 4096, "n_layers": 32, "vocab_size": 32000, "n_heads": 32,
-                             "n_kv_heads": 32, "head_dim": 128, "d_ff": 11008}  # fmt: skip
+    assert found.numbers == {
+        "d_model": 4096,
+        "n_layers": 32,
+        "vocab_size": 32000,
+        "n_heads": 32,
+        "n_kv_heads": 32,
+        "head_dim": 128,
+        "d_ff": 11008,
+    }
     assert found.source.startswith("metacount's reference modules")
 
 
@@ -281,8 +307,9 @@ def test_layers_with_a_window_and_without_are_told_apart() -> None:
     whole = sympy.floor(N / 3)
     assert same(found.total, 4 * B * g * a * (whole * S + (N - whole) * (W - 1)))
     assert [part.where for part in found.parts] == [
-        "decoder.layers[0-1, 3-4]", "decoder.layers[2, 5]"
-    ]  # fmt: skip
+        "decoder.layers[0-1, 3-4]",
+        "decoder.layers[2, 5]",
+    ]
 
 
 @pytest.mark.parametrize("quantity", ["matmul_flops", "causal_matmul_flops"])

@@ -105,8 +105,9 @@ def test_a_group_that_runs_many_times_has_no_law() -> None:
     assert any("layers are counted in numbers" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("seq_len", "said"), [(64, "S + 1 < sliding_window"),
-                                               (256, "S + 1 ≥ sliding_window")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seq_len", "said"), [(64, "S + 1 < sliding_window"), (256, "S + 1 ≥ sliding_window")]
+)
 def test_the_domain_says_on_which_side_of_the_window_it_is(seq_len: int, said: str) -> None:
     config = {"model_type": "mistral", "sliding_window": 128, "num_hidden_layers": 2}
     found = Tracer(config, Workload(seq_len=seq_len)).form("kv_cache_bytes")
@@ -124,10 +125,18 @@ def test_at_sizes_that_were_not_used(model_type: str) -> None:
     changed = {
         name: value * 2
         for name, value in values.items()
-        if name in ("vocab_size", "intermediate_size", "d_ff", "n_positions", "kv_lora_rank",
-                    "moe_intermediate_size", "max_position_embeddings")
+        if name
+        in (
+            "vocab_size",
+            "intermediate_size",
+            "d_ff",
+            "n_positions",
+            "kv_lora_rank",
+            "moe_intermediate_size",
+            "max_position_embeddings",
+        )
         and name not in pinned
-    }  # fmt: skip
+    }
     assert changed
     module, _ = build_transformers(with_fields({"model_type": model_type}, {**values, **changed}))
     numbers = {**form(model_type, "params").every_number}
@@ -187,8 +196,13 @@ def test_layers_that_all_run_are_read_off_few(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_list_of_experts_is_run_by_one_for_all() -> None:
     B, S = letters("B S")
-    config = {"model_type": "switch_transformers", "num_layers": 4, "num_decoder_layers": 4,
-              "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2}  # fmt: skip
+    config = {
+        "model_type": "switch_transformers",
+        "num_layers": 4,
+        "num_decoder_layers": 4,
+        "num_sparse_encoder_layers": 2,
+        "num_sparse_decoder_layers": 2,
+    }
     found = Tracer(config, Workload(seq_len=32, source_len=32)).form("matmul_flops")
     d, m, E = letters("d_model d_ff num_experts")
     # a router and one expert in each of 2 + 2 sparse layers, of a decoder and an encoder
@@ -208,8 +222,11 @@ def test_a_root_that_numpy_takes_is_a_number() -> None:
 
 
 def test_as_many_tokens_as_positions() -> None:
-    config = {"model_type": "gpt_neo", "num_layers": 2,
-              "attention_types": [[["global", "local"], 1]]}  # fmt: skip
+    config = {
+        "model_type": "gpt_neo",
+        "num_layers": 2,
+        "attention_types": [[["global", "local"], 1]],
+    }
     found = Tracer(config, Workload(seq_len=2048)).form("matmul_flops")
     B, S, N, V, d = letters("B S num_layers vocab_size hidden_size")
     assert same(found.total, 2 * B * S * V * d + N * (24 * B * S * d**2 + 4 * B * S**2 * d))
@@ -226,8 +243,9 @@ def test_what_says_which_layers_are_dense_changes_no_cache() -> None:
 def test_a_table_with_a_row_for_each_layer() -> None:
     config = {"model_type": "gemma4_text", "num_hidden_layers": 14}
     found = Tracer(config, Workload(seq_len=48)).form("params")
-    V, N, d, p = letters("vocab_size_per_layer_input num_hidden_layers hidden_size "
-                         "hidden_size_per_layer_input")  # fmt: skip
+    V, N, d, p = letters(
+        "vocab_size_per_layer_input num_hidden_layers hidden_size hidden_size_per_layer_input"
+    )
     assert same(found.by_role["embedding"], V * N * p + symbol("vocab_size") * d)
     assert "num_hidden_layers" in dict(found.solved_for)
 

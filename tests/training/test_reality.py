@@ -80,16 +80,21 @@ def really(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:
                 del loss
                 after_backward = alive.now
                 gradients = sum(
-                    p.grad.untyped_storage().nbytes() for p in step.trained.values()
+                    p.grad.untyped_storage().nbytes()
+                    for p in step.trained.values()
                     if p.grad is not None
-                )  # fmt: skip
+                )
                 step.updates.step()
         finally:
             gc.enable()
         assert alive.now == before
-        return {"kept": kept, "gradients": gradients, "left": after_backward - before - gradients,
-                "peak": alive.most,
-                "state": sum(t.untyped_storage().nbytes() for t in state)}  # fmt: skip
+        return {
+            "kept": kept,
+            "gradients": gradients,
+            "left": after_backward - before - gradients,
+            "peak": alive.most,
+            "state": sum(t.untyped_storage().nbytes() for t in state),
+        }
 
 
 def on_meta(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:
@@ -102,8 +107,13 @@ def on_meta(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]
     # tokens and targets that a backward keeps were there before
     kept = ledger.sum(numbers["activations"] - numbers["inputs"])
     assert not numbers["held"]
-    return {"kept": kept, "gradients": ledger.sum(numbers["gradients"]), "left": 0,
-            "peak": ledger.sum(alive), "state": sum(found.optimizer_state.values())}  # fmt: skip
+    return {
+        "kept": kept,
+        "gradients": ledger.sum(numbers["gradients"]),
+        "left": 0,
+        "peak": ledger.sum(alive),
+        "state": sum(found.optimizer_state.values()),
+    }
 
 
 # the choices of a setup, each with a model that shows it

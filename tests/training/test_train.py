@@ -84,8 +84,9 @@ def test_torch_counts_the_same_on_a_real_step(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())
     workload = Workload(batch_size=2, seq_len=7, dtype="fp32")
     setup = Setup(checkpointing="full")
-    program = reference_program(build(spec, device="cpu", dtype="fp32"), workload, setup,
-                                device="cpu")  # fmt: skip
+    program = reference_program(
+        build(spec, device="cpu", dtype="fp32"), workload, setup, device="cpu"
+    )
     counts = FlopCounterMode(display=False)
     with Step(program, setup) as step, counts, program.context():
         step.loss_of(step.forward()).backward()
@@ -134,8 +135,11 @@ def test_parts_add_up(choices: dict[str, Any]) -> None:
         assert one.end_bytes == other.start_bytes
         assert one.peak_bytes >= max(one.start_bytes, one.end_bytes)
     assert [*dict.fromkeys(s.phase for s in found.timeline)] == [
-        "forward", "loss", "backward", "optimizer"
-    ]  # fmt: skip
+        "forward",
+        "loss",
+        "backward",
+        "optimizer",
+    ]
 
 
 def test_states_by_hand(plain: Training) -> None:
@@ -222,8 +226,12 @@ def test_a_module_of_somebodys_own() -> None:
     assert found.activation_bytes == 4 * (4 * 4 * 8)
     assert "the loss is the sum of what the module gives" in str(found)
     assert "cross-entropy" not in str(found) and "\nrole " not in str(found)
-    again = metacount.train(module, input_size=(4, 8), loss=lambda out: out.square().mean(),
-                            setup=Setup(checkpointing="full"))  # fmt: skip
+    again = metacount.train(
+        module,
+        input_size=(4, 8),
+        loss=lambda out: out.square().mean(),
+        setup=Setup(checkpointing="full"),
+    )
     assert again.recompute_matmul_flops == 0  # the product's result is not needed again
     assert again.activation_bytes_by_operator["PowBackward0"] == 4 * 4 * 5
     assert all(torch.equal(before[name], p) for name, p in module.named_parameters())
@@ -290,14 +298,32 @@ def test_other_refusals() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    line = ("train", "llama-7b", "--set", "n_layers=3", "--seq", "64", "--checkpointing", "full",
-            "--master-weights", "--attention", "flash")  # fmt: skip
+    line = (
+        "train",
+        "llama-7b",
+        "--set",
+        "n_layers=3",
+        "--seq",
+        "64",
+        "--checkpointing",
+        "full",
+        "--master-weights",
+        "--attention",
+        "flash",
+    )
     text = run(capsys, *line)
     data = run_json(capsys, *line)
     assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
-    for key in ("param_bytes", "gradient_bytes", "master_weight_bytes", "optimizer_bytes",
-                "activation_bytes", "peak_bytes", "backward_matmul_flops",
-                "recompute_matmul_flops"):  # fmt: skip
+    for key in (
+        "param_bytes",
+        "gradient_bytes",
+        "master_weight_bytes",
+        "optimizer_bytes",
+        "activation_bytes",
+        "peak_bytes",
+        "backward_matmul_flops",
+        "recompute_matmul_flops",
+    ):
         assert f"{key} " in text
         assert f" {data[key]:,} " in text
     assert "decoder.layers.0-2" in text

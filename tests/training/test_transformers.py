@@ -18,11 +18,24 @@ from metacount.training.optimizers import Updates
 from metacount.training.others import as_trained
 from metacount.training.step import loss_of
 
-LLAMA = {"model_type": "llama", "hidden_size": 24, "num_hidden_layers": 3, "vocab_size": 101,
-         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8,
-         "intermediate_size": 40}  # fmt: skip
-GPT2 = {"model_type": "gpt2", "n_embd": 24, "n_layer": 3, "n_head": 6, "vocab_size": 101,
-        "n_positions": 37}  # fmt: skip
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "vocab_size": 101,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 40,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 6,
+    "vocab_size": 101,
+    "n_positions": 37,
+}
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 RUN = Workload(batch_size=3, seq_len=29, dtype="bf16")
 
@@ -83,8 +96,14 @@ def test_a_real_step_holds_what_was_measured(
 
 def test_both_sides_compute_the_same() -> None:
     theirs, ours = (metacount.train(LLAMA, RUN, reference=way) for way in (False, True))
-    for figure in ("params", "gradient_bytes", "optimizer_bytes", "matmul_flops",
-                   "backward_matmul_flops", "logits_bytes"):  # fmt: skip
+    for figure in (
+        "params",
+        "gradient_bytes",
+        "optimizer_bytes",
+        "matmul_flops",
+        "backward_matmul_flops",
+        "logits_bytes",
+    ):
         assert getattr(theirs, figure) == getattr(ours, figure)
     assert theirs.backward_matmul_flops_by_role == ours.backward_matmul_flops_by_role
     assert theirs.source == "transformers" and ours.source == "reference"

@@ -145,9 +145,12 @@ def _build(
 
 
 def _over_cache(
-    weights: tuple[nn.Parameter, ...], sizes: tuple[int, int, int, int], at: Positions, first: int,
+    weights: tuple[nn.Parameter, ...],
+    sizes: tuple[int, int, int, int],
+    at: Positions,
+    first: int,
     way: str,
-) -> _Pick:  # fmt: skip
+) -> _Pick:
     return _Pick(OverCache(layer_of(weights, *sizes, way), at, static=way != ""), first)
 
 

@@ -122,8 +122,13 @@ def _reference(at: Positions, cache: int, group: int, scale: float) -> Reference
             rest, s = divmod(row, at.seq_len)
             b, head = divmod(rest, q.shape[1])
             position = at.kv_len - at.seq_len + s
-            y = reference.attend(q[b, head, s : s + 1].double(), k[b, head // group].double(),
-                                 v[b, head // group].double(), [position], scale)  # fmt: skip
+            y = reference.attend(
+                q[b, head, s : s + 1].double(),
+                k[b, head // group].double(),
+                v[b, head // group].double(),
+                [position],
+                scale,
+            )
             out.append(y)
         return (torch.cat(out),)
 

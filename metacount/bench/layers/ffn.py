@@ -127,8 +127,9 @@ def variant_names(gated: dict[str, int], extras: Extras = PLAIN) -> tuple[str, .
         names += [name] if "@" in name else [name + way for way in ways]
     if extras.parts and FORWARD in extras.timed:
         names += [f"gelu{one}" for one in ffn_parts.PLAIN_PARTS]
-        names += [f"{name}{one}" for name in gated if "@" not in name
-                  for one in ffn_parts.GATED_PARTS]  # fmt: skip
+        names += [
+            f"{name}{one}" for name in gated if "@" not in name for one in ffn_parts.GATED_PARTS
+        ]
     return tuple(names)
 
 
@@ -201,34 +202,52 @@ def _build(
     for name, pair in pairs.items():
         variants += _gated(name, *pair, n_tokens, extras, both)
     if extras.parts and FORWARD in extras.timed:
-        variants += ffn_parts.variants(plain, {n: p for n, p in pairs.items() if "@" not in n},
-                                       n_tokens, device, n_sets)  # fmt: skip
+        variants += ffn_parts.variants(
+            plain, {n: p for n, p in pairs.items() if "@" not in n}, n_tokens, device, n_sets
+        )
     return Built(inputs=inputs, variants=variants)
 
 
 def _plain(
-    name: str, module: FeedForward, compiled: str | None, n_tokens: int, dtype: torch.dtype,
-    extras: Extras, both: list[Inputs],
-) -> Iterator[Variant]:  # fmt: skip
+    name: str,
+    module: FeedForward,
+    compiled: str | None,
+    n_tokens: int,
+    dtype: torch.dtype,
+    extras: Extras,
+    both: list[Inputs],
+) -> Iterator[Variant]:
     m, d = module.up_proj.weight.shape
     if FORWARD in extras.timed:
         yield Variant(
-            name=name, module=module, compiled=compiled, reference=_plain_reference(module),
+            name=name,
+            module=module,
+            compiled=compiled,
+            reference=_plain_reference(module),
             work=ffn_work(n_tokens, d, m, gated=False, value_bytes=dtype.itemsize),
-        )  # fmt: skip
+        )
     if BOTH in extras.timed:
         weights = (module.up_proj.weight, module.down_proj.weight)
         yield Variant(
-            name=name, module=ForwardBackward(module), compiled=compiled, direction=BOTH,
+            name=name,
+            module=ForwardBackward(module),
+            compiled=compiled,
+            direction=BOTH,
             work=ffn_training_work(n_tokens, d, m, gated=False, value_bytes=dtype.itemsize),
-            reference=plain_gradients(*weights), pick=picks("up", "down"), inputs=both,
-        )  # fmt: skip
+            reference=plain_gradients(*weights),
+            pick=picks("up", "down"),
+            inputs=both,
+        )
 
 
 def _gated(
-    name: str, separate: GatedFeedForward, joined: JoinedGatedFeedForward, n_tokens: int,
-    extras: Extras, both: list[Inputs],
-) -> Iterator[Variant]:  # fmt: skip
+    name: str,
+    separate: GatedFeedForward,
+    joined: JoinedGatedFeedForward,
+    n_tokens: int,
+    extras: Extras,
+    both: list[Inputs],
+) -> Iterator[Variant]:
     d, m = joined.down.shape
     size = joined.down.dtype.itemsize
     weights = (separate.gate_proj.weight, separate.up_proj.weight, joined.down)
@@ -240,27 +259,38 @@ def _gated(
     if extras.autotune:
         ways[JOINED_AUTOTUNED] = (joined, AUTOTUNED, None)
     if extras.peers:
-        ways |= {way: (peer(joined.gate_up, joined.down), None, missing(way))
-                 for way, peer in GATED_PEERS.items()}  # fmt: skip
+        ways |= {
+            way: (peer(joined.gate_up, joined.down), None, missing(way))
+            for way, peer in GATED_PEERS.items()
+        }
     if "@" in name:
         ways = {"": ways[""]}
     for way, (module, compiled, lacks) in ways.items():
         three = module is separate
         if FORWARD in extras.timed:
             yield Variant(
-                name=name + way, module=module, compiled=compiled, missing=lacks,
+                name=name + way,
+                module=module,
+                compiled=compiled,
+                missing=lacks,
                 foreign=way in GATED_PEERS,
-                reference=_gated_reference(separate), d_ff=m if way == "" else None,
+                reference=_gated_reference(separate),
+                d_ff=m if way == "" else None,
                 work=ffn_work(n_tokens, d, m, gated=True, value_bytes=size),
-            )  # fmt: skip
+            )
         if BOTH in extras.timed:
             yield Variant(
-                name=name + way, module=ForwardBackward(module), compiled=compiled, missing=lacks,
+                name=name + way,
+                module=ForwardBackward(module),
+                compiled=compiled,
+                missing=lacks,
                 foreign=way in GATED_PEERS,
-                direction=BOTH, reference=gated_gradients(*weights), inputs=both,
+                direction=BOTH,
+                reference=gated_gradients(*weights),
+                inputs=both,
                 pick=picks("gate", "up", "down") if three else picks("gate_up", "down"),
                 work=ffn_training_work(n_tokens, d, m, gated=True, value_bytes=size),
-            )  # fmt: skip
+            )
 
 
 def gated_pair(

@@ -68,8 +68,9 @@ def variants(
     up, down = plain.up_proj.weight, plain.down_proj.weight
     yield from _parts("gelu", PLAIN_PARTS, up, down, Gelu(), n_tokens, device, n_sets)
     for name, (_, joined) in gated.items():
-        yield from _parts(name, GATED_PARTS, joined.gate_up, joined.down, SiluMul(), n_tokens,
-                          device, n_sets)  # fmt: skip
+        yield from _parts(
+            name, GATED_PARTS, joined.gate_up, joined.down, SiluMul(), n_tokens, device, n_sets
+        )
 
 
 def _parts(
@@ -95,18 +96,28 @@ def _parts(
     hidden = sets(wide)
     narrow: list[Inputs] = hidden if wide == m else [(x[:, :m].contiguous(),) for (x,) in hidden]
     yield Variant(
-        name=name + parts[0], module=Product(first_XD), part=True, reference=_product(first_XD),
+        name=name + parts[0],
+        module=Product(first_XD),
+        part=True,
+        reference=_product(first_XD),
         work=product_work(n_tokens, d, wide, value_bytes=size),
-    )  # fmt: skip
+    )
     yield Variant(
-        name=name + parts[1], module=activation, part=True, inputs=hidden,
+        name=name + parts[1],
+        module=activation,
+        part=True,
+        inputs=hidden,
         reference=_gelu if wide == m else _silu_mul,
         work=elementwise_work(n_tokens * wide, n_tokens * m, value_bytes=size),
-    )  # fmt: skip
+    )
     yield Variant(
-        name=name + parts[2], module=Product(down_DM), part=True, inputs=narrow,
-        reference=_product(down_DM), work=product_work(n_tokens, m, d, value_bytes=size),
-    )  # fmt: skip
+        name=name + parts[2],
+        module=Product(down_DM),
+        part=True,
+        inputs=narrow,
+        reference=_product(down_DM),
+        work=product_work(n_tokens, m, d, value_bytes=size),
+    )
 
 
 def _product(weight_YX: Tensor) -> Reference:

@@ -50,8 +50,15 @@ def case(
     h, value_bytes = spec.n_heads, DTYPES[dtype].itemsize
     cache = at.batch_size * at.kv_len * (sizes["kv_lora_rank"] + sizes["qk_rope_head_dim"])
     set_bytes = (at.n_tokens * spec.d_model + cache) * value_bytes
-    weights = mla_work(at, spec.d_model, h, q_lora_rank=spec.q_lora_rank, **sizes,
-                       absorbed=True, value_bytes=value_bytes).weight_bytes  # fmt: skip
+    weights = mla_work(
+        at,
+        spec.d_model,
+        h,
+        q_lora_rank=spec.q_lora_rank,
+        **sizes,
+        absorbed=True,
+        value_bytes=value_bytes,
+    ).weight_bytes
     # the plain absorbed form repeats the latent, the expanded one makes keys and values, per head
     repeated = 2 * cache * h * value_bytes
     return Case(
@@ -100,8 +107,15 @@ def _build(
 
     for name in ways:
         absorbed, core = GPU_WAYS[name]
-        work = mla_work(at, spec.d_model, spec.n_heads, q_lora_rank=spec.q_lora_rank, **sizes,
-                        absorbed=absorbed, value_bytes=dtype.itemsize)  # fmt: skip
+        work = mla_work(
+            at,
+            spec.d_model,
+            spec.n_heads,
+            q_lora_rank=spec.q_lora_rank,
+            **sizes,
+            absorbed=absorbed,
+            value_bytes=dtype.itemsize,
+        )
         peer = name in PEERS
         variants.append(
             Variant(

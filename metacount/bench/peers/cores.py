@@ -90,8 +90,15 @@ class FlashMla(_Core):
         lengths = torch.full((n,), kv_len, device=device, dtype=torch.int32)
         plan, splits = get_mla_metadata(lengths, queries * heads, 1)
         y_BSHU, _ = flash_mla_with_kvcache(
-            q_BHSK.transpose(1, 2).contiguous(), k_BGTK.reshape(n * pages, PAGE, 1, width), table,
-            lengths, value, plan, splits, softmax_scale=self.scale, causal=sees.n_queries > 1,
-        )  # fmt: skip
+            q_BHSK.transpose(1, 2).contiguous(),
+            k_BGTK.reshape(n * pages, PAGE, 1, width),
+            table,
+            lengths,
+            value,
+            plan,
+            splits,
+            softmax_scale=self.scale,
+            causal=sees.n_queries > 1,
+        )
         y: Tensor = y_BSHU.transpose(1, 2)
         return y

@@ -67,8 +67,10 @@ def compare(new: Sequence[dict[str, Any]], old: Sequence[dict[str, Any]]) -> Com
     ]
     places = {}
     for name in PLACE:
-        values = [sorted({json.dumps(line.get(name)) for line in lines.values()})
-                  for lines in (before, after)]  # fmt: skip
+        values = [
+            sorted({json.dumps(line.get(name)) for line in lines.values()})
+            for lines in (before, after)
+        ]
         if all(values) and values[0] != values[1]:
             places[name] = (", ".join(values[0]), ", ".join(values[1]))
     return Comparison(

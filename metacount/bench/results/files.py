@@ -86,8 +86,18 @@ def _from_format_1(line: dict[str, Any]) -> dict[str, Any]:
     return {**line, "format": 1, "variant": name}
 
 
-TEXTS = ("date", "device", "torch", "topic", "model", "dtype", "variant", "state", "launch",
-         "status")  # fmt: skip
+TEXTS = (
+    "date",
+    "device",
+    "torch",
+    "topic",
+    "model",
+    "dtype",
+    "variant",
+    "state",
+    "launch",
+    "status",
+)
 NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a timed row
 
 
@@ -127,8 +137,21 @@ def latest_run(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
-        key = [line.get(name) for name in ("device", "torch", "topic", "model", "sizes",
-                                           "workload", "dtype", "variant", "state", "launch",
-                                           "direction")]  # fmt: skip
+        key = [
+            line.get(name)
+            for name in (
+                "device",
+                "torch",
+                "topic",
+                "model",
+                "sizes",
+                "workload",
+                "dtype",
+                "variant",
+                "state",
+                "launch",
+                "direction",
+            )
+        ]
         found[json.dumps(key, sort_keys=True)] = line
     return list(found.values())

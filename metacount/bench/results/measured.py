@@ -78,24 +78,40 @@ def rows_of_case(
     everything = [*measured, *_backwards(measured)]
     for one in everything:
         for state in states:
-            label = {"variant": one.variant.name, "direction": one.direction, "state": state,
-                     "launch": one.launch}  # fmt: skip
+            label = {
+                "variant": one.variant.name,
+                "direction": one.direction,
+                "state": state,
+                "launch": one.launch,
+            }
             values = one.medians(state)
             if min(values) <= 0:
-                yield blank(**label, status=NOT_AVAILABLE,
-                            reason="the forward took as long as forward and backward")  # fmt: skip
+                yield blank(
+                    **label,
+                    status=NOT_AVAILABLE,
+                    reason="the forward took as long as forward and backward",
+                )
                 continue
             timing = timing_of(one.rounds[state])
             against = _baseline(everything, one, case, state)
-            ratio = {} if against is None else {
-                "baseline": against.variant.name, **compared(values, against.medians(state))
-            }  # fmt: skip
+            ratio = (
+                {}
+                if against is None
+                else {"baseline": against.variant.name, **compared(values, against.medians(state))}
+            )
             seen = {"clock_mhz": clock_mhz}
             if monitor is not None:
                 seen |= monitor.of(one.windows, timing.median_s)
             equal = _equal_time(everything, one, against, state)
-            yield blank(**label, **one.known, **times(timing), **rates(one.work, timing, ceiling),
-                        **ratio, **seen, **equal)  # fmt: skip
+            yield blank(
+                **label,
+                **one.known,
+                **times(timing),
+                **rates(one.work, timing, ceiling),
+                **ratio,
+                **seen,
+                **equal,
+            )
 
 
 def _baseline(

@@ -21,13 +21,22 @@ if TYPE_CHECKING:
 
     from metacount.algebra.monomials import Space
 
-WIDTHS = ("d_model", "head_dim", "d_ff", "d_ff_expert", "d_ff_shared", "q_lora_rank",
-          "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-          "d_embedding")  # fmt: skip
+WIDTHS = (
+    "d_model",
+    "head_dim",
+    "d_ff",
+    "d_ff_expert",
+    "d_ff_shared",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "d_embedding",
+)
 NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
 EXPERTS = ("n_experts", "top_k", "n_shared_experts")
-REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len",
-            "bytes_per_value")  # fmt: skip
+REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len", "bytes_per_value")
 KINDS: tuple[tuple[str, ...], ...] = (
     WIDTHS,
     ("n_heads", "n_kv_heads"),
@@ -37,11 +46,17 @@ KINDS: tuple[tuple[str, ...], ...] = (
     ("vocab_size", "n_positions"),
 )
 # Products that are read as one size where a formula has another way to get it.
-PAIRS = {("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim"),
-         ("head_dim", "n_heads"): ("d_model",)}  # fmt: skip
+PAIRS = {
+    ("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim"),
+    ("head_dim", "n_heads"): ("d_model",),
+}
 # Products that people write one number for, beside a size squared.
-NUMBERS = {("n_heads", "head_dim"), ("n_kv_heads", "head_dim"), ("batch_size", "bytes_per_value"),
-           ("batch_size", "seq_len")}  # fmt: skip
+NUMBERS = {
+    ("n_heads", "head_dim"),
+    ("n_kv_heads", "head_dim"),
+    ("batch_size", "bytes_per_value"),
+    ("batch_size", "seq_len"),
+}
 NEAR = 4  # times as large or as small: still a number for the same size
 FAR = 64
 # Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
@@ -80,8 +95,9 @@ class Change:
         changed: Table = {}
         for key, value in table.items():
             fits = all(key[i] >= n for i, n in below)
-            for new, scaled in (times({key: value}, number, powers) if fits
-                                else {key: value}).items():  # fmt: skip
+            for new, scaled in (
+                times({key: value}, number, powers) if fits else {key: value}
+            ).items():
                 changed[new] = changed.get(new, Fraction(0)) + scaled
         return {key: value for key, value in changed.items() if value}
 
@@ -94,8 +110,9 @@ class Changes:
     ) -> None:
         self.space, self.here = space, space.values(numbers)
         self.written = written  # the numbers in the formula's text, where there is one
-        self.names = [NAMES.get(letter.name) if letter.is_Symbol else None
-                      for letter in space.letters]  # fmt: skip
+        self.names = [
+            NAMES.get(letter.name) if letter.is_Symbol else None for letter in space.letters
+        ]
         self.found: dict[Any, Change | None] = {}
 
     def between(
@@ -106,8 +123,13 @@ class Changes:
         `summands` are theirs as they were written, before equal monomials were added up.
         """
         seen = set()
-        alike = Counter(one for summand in summands if len(summand) == 1
-                        for one in summand.items() if one[0] in difference)  # fmt: skip
+        alike = Counter(
+            one
+            for summand in summands
+            if len(summand) == 1
+            for one in summand.items()
+            if one[0] in difference
+        )
         extra = {(t, k * value) for (t, value), n in alike.items() for k in (1, n)}
         found = [*difference.items(), *(one for one in extra if difference[one[0]] != one[1])]
         for key in self._hints(scope, difference, found):
@@ -212,16 +234,21 @@ class Changes:
         return self._by(i, Fraction(1), other)
 
     def _is_pair(self, added: Monomial, name: str) -> bool:
-        key = tuple(sorted(f"{'/' if n < 0 else ''}{self.names[j]}" for j, n in enumerate(added)
-                           if n))  # fmt: skip
+        key = tuple(
+            sorted(f"{'/' if n < 0 else ''}{self.names[j]}" for j, n in enumerate(added) if n)
+        )
         return any(tuple(sorted(pair)) == key and name in ours for pair, ours in PAIRS.items())
 
     def _number(self, i: int, name: str, number: Fraction) -> Change | None:
         here = self.here[i]
         by = {self.space.one: number}
         if number == here:
-            return Change(words=f"nothing at these sizes, as {name} = {_plain(here)}",
-                          cost=POSSIBLE, place=i, by=by)  # fmt: skip
+            return Change(
+                words=f"nothing at these sizes, as {name} = {_plain(here)}",
+                cost=POSSIBLE,
+                place=i,
+                by=by,
+            )
         if number == 1:
             if name == "bytes_per_value":
                 return Change(words="values, not bytes", cost=LIKELY, place=i, by=by)
@@ -265,10 +292,16 @@ class Changes:
         above = [(self.names[i], n) for i, n in enumerate(r) if n > 0]
         below = [(self.names[i], -n) for i, n in enumerate(r) if n < 0]
         if not above and not below:
-            said = {2: ("counted twice", POSSIBLE), 3: ("counted three times", ODD),
-                    Fraction(1, 2): ("only half counted", POSSIBLE)}  # fmt: skip
-            default = (f"a factor of {_plain(max(number, 1 / number))} too "
-                       f"{'much' if number > 1 else 'little'}", STRANGE)  # fmt: skip
+            said = {
+                2: ("counted twice", POSSIBLE),
+                3: ("counted three times", ODD),
+                Fraction(1, 2): ("only half counted", POSSIBLE),
+            }
+            default = (
+                f"a factor of {_plain(max(number, 1 / number))} too "
+                f"{'much' if number > 1 else 'little'}",
+                STRANGE,
+            )
             words, cost = said.get(number, default)
             return Change(words=words, cost=cost, place=None, by=None, factor=(number, r))
         if any(name is None for name, _ in above + below):
@@ -290,8 +323,11 @@ class Changes:
             if above and (len(above) > 1 or number != 1):
                 return None
             text = self.text({old: Fraction(1)})
-            cost = POSSIBLE if (len(above) == 1 and number == 1
-                                and self._is_pair(old, above[0][0] or "")) else STRANGE  # fmt: skip
+            cost = (
+                POSSIBLE
+                if (len(above) == 1 and number == 1 and self._is_pair(old, above[0][0] or ""))
+                else STRANGE
+            )
             if not above:
                 value = self.space.value({old: Fraction(1)}, self.here)
                 near = number.denominator == 1 and value / NEAR <= number <= value * NEAR

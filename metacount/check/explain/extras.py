@@ -41,8 +41,12 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
                 yield f"biases on q, k and v {none}", q + 2 * kv
                 if not o.o_bias:
                     yield f"biases on q, k, v and o {none}", q + 2 * kv + d
-            for name, flag, size in (("q", o.q_bias, q), ("k", o.k_bias, kv), ("v", o.v_bias, kv),
-                                     ("o", o.o_bias, d)):  # fmt: skip
+            for name, flag, size in (
+                ("q", o.q_bias, q),
+                ("k", o.k_bias, kv),
+                ("v", o.v_bias, kv),
+                ("o", o.o_bias, d),
+            ):
                 if not flag:
                     yield f"a bias on {name} {none}", size
             if o.qk_norm == "none":
@@ -53,8 +57,10 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
                 inner = 2 if o.gated else 1
                 yield f"biases of the FFN {none}", dense * (inner * o.d_ff + o.d_model)
             if not o.gated:
-                yield ("a third matrix of the FFN counted; it is not gated",
-                       dense * o.d_model * o.d_ff)  # fmt: skip
+                yield (
+                    "a third matrix of the FFN counted; it is not gated",
+                    dense * o.d_model * o.d_ff,
+                )
         if o.is_moe:
             if letters.spec.selection_bias:
                 yield (
@@ -87,8 +93,10 @@ def _extra_products(letters: Letters, quantity: str) -> Iterator[tuple[str, Any]
         yield f"{words} counted as if they were matrix products", 2 * tokens * total
     for part in parameters:
         if part.name in ("embedding", "position table", "token-type table"):
-            yield (f"{part.name} counted as a matrix product; it is looked up",
-                   2 * tokens * part.total)  # fmt: skip
+            yield (
+                f"{part.name} counted as a matrix product; it is looked up",
+                2 * tokens * part.total,
+            )
 
 
 def _extra_cache(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, Any]]:

@@ -42,8 +42,10 @@ def _number_words(factor: Fraction, quantity: str) -> str:
     if flops and factor in words:
         return f"{text}: {words[factor]}"
     if quantity == "kv_cache_bytes":
-        said = {Fraction(1, 2): "keys or values only, or values of one byte, or not bytes",
-                Fraction(2): "keys and values counted twice, or the bytes of a value"}  # fmt: skip
+        said = {
+            Fraction(1, 2): "keys or values only, or values of one byte, or not bytes",
+            Fraction(2): "keys and values counted twice, or the bytes of a value",
+        }
         if factor in said:
             return f"{text}: {said[factor]}"
     return f"{text} too {'much' if factor > 1 else 'little'}"

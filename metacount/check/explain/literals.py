@@ -55,8 +55,11 @@ def summands(expr: Any) -> list[Any]:
         if one.is_Add:
             waiting += one.args
             continue
-        sums = [arg for arg in sympy.Mul.make_args(one) if arg.is_Add
-                and any(term.as_coeff_Mul()[1].is_Mul for term in arg.args)]  # fmt: skip
+        sums = [
+            arg
+            for arg in sympy.Mul.make_args(one)
+            if arg.is_Add and any(term.as_coeff_Mul()[1].is_Mul for term in arg.args)
+        ]
         if sums:
             rest = one / sums[0]
             waiting += [rest * arg for arg in sums[0].args]
@@ -69,9 +72,11 @@ class Literals:
     """The numbers in a formula's text, each with the sizes of the model that it may stand for."""
 
     def __init__(
-        self, text: str, meanings: Callable[[tuple[str, ...]], Mapping[str, Any]],
+        self,
+        text: str,
+        meanings: Callable[[tuple[str, ...]], Mapping[str, Any]],
         numbers: Mapping[Any, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.numbers = numbers
         self.values: dict[Any, int] = {}
         marked = self._marked(text)
@@ -119,17 +124,20 @@ class Literals:
         """Their table and summands with sizes for numbers: for none, large ones only, for all."""
         marked = space.table(self.expr)
         parts = [space.table(one) for one in summands(self.expr)]
-        meant = {letter: [size for size in self.meant(value)
-                          if size.free_symbols <= space.place.keys()]
-                 for letter, value in self.values.items()}  # fmt: skip
+        meant = {
+            letter: [size for size in self.meant(value) if size.free_symbols <= space.place.keys()]
+            for letter, value in self.values.items()
+        }
         seen = set()
         for least in (None, LARGE, SMALLEST_LITERAL):
             options = {
                 letter: [] if least is None or value < least else meant[letter]
                 for letter, value in self.values.items()
             }
-            chosen = {letter: sizes[0] if sizes else sympy.Integer(self.values[letter])
-                      for letter, sizes in options.items()}  # fmt: skip
+            chosen = {
+                letter: sizes[0] if sizes else sympy.Integer(self.values[letter])
+                for letter, sizes in options.items()
+            }
             if (key := tuple(chosen.values())) in seen:
                 continue
             seen.add(key)
@@ -155,8 +163,11 @@ class Literals:
         table = self._with(marked, chosen, space)
         tables = [self._with(part, chosen, space) for part in parts]
         if table is not None:
-            said = {f"{named(size)} = {value_at(size, self.numbers)}": None
-                    for size in chosen.values() if size.free_symbols}  # fmt: skip
+            said = {
+                f"{named(size)} = {value_at(size, self.numbers)}": None
+                for size in chosen.values()
+                if size.free_symbols
+            }
             yield table, tuple(one for one in tables if one), tuple(said)
 
     def _unlike(

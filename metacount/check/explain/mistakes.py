@@ -102,12 +102,21 @@ class Library:
         blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
         if len({part.group for part in blocks}) > 1:
             total = sympy.Add(*(part.total for part in blocks))
-            self._add("the matrices of the blocks: only half counted", -total / 2, HALF,
-                      tuple((unit, self.room[unit]) for unit in
-                            dict.fromkeys(unit_of[part.name] for part in blocks)))  # fmt: skip
+            self._add(
+                "the matrices of the blocks: only half counted",
+                -total / 2,
+                HALF,
+                tuple(
+                    (unit, self.room[unit])
+                    for unit in dict.fromkeys(unit_of[part.name] for part in blocks)
+                ),
+            )
         if letters.spec.n_dense_layers:
-            most = [part for part in parts if part.group != FEED_FORWARD
-                    and part.expr.has(LETTERS["n_layers"])]  # fmt: skip
+            most = [
+                part
+                for part in parts
+                if part.group != FEED_FORWARD and part.expr.has(LETTERS["n_layers"])
+            ]
             self._group(LAYERS, most, unit_of)
         self._variants(parts, unit_of)
         for words, expr in extras(letters, quantity, parts):
@@ -117,16 +126,22 @@ class Library:
             self._mixture(letters, parts, unit_of)
 
     def _add(
-        self, words: str, expr: Any, cost: float, uses: tuple[tuple[str, int], ...] = (), *,
+        self,
+        words: str,
+        expr: Any,
+        cost: float,
+        uses: tuple[tuple[str, int], ...] = (),
+        *,
         otherwise: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         try:
             adds = self.space.table(expr)
         except NotMonomials:
             return  # a letter that neither side has
         if adds:
-            self.known.append(Mistake(words=words, adds=adds, cost=cost, uses=uses,
-                                      otherwise=otherwise))  # fmt: skip
+            self.known.append(
+                Mistake(words=words, adds=adds, cost=cost, uses=uses, otherwise=otherwise)
+            )
 
     def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
         # small tensors are forgotten, seldom counted twice
@@ -134,15 +149,34 @@ class Library:
         for n in range(1, min(count, MOST_COPIES) + 1):
             what, cost = _some(n, count, names), KNOWN if n == count else SOME
             uses = ((unit, n),)
-            self.known.append(Mistake(words=f"{what} left out", adds=times(one, Fraction(-n)),
-                                      cost=cost, uses=uses))  # fmt: skip
-            self.known.append(Mistake(words=f"{what} counted twice", adds=times(one, Fraction(n)),
-                                      cost=twice, uses=uses))  # fmt: skip
+            self.known.append(
+                Mistake(
+                    words=f"{what} left out", adds=times(one, Fraction(-n)), cost=cost, uses=uses
+                )
+            )
+            self.known.append(
+                Mistake(
+                    words=f"{what} counted twice",
+                    adds=times(one, Fraction(n)),
+                    cost=twice,
+                    uses=uses,
+                )
+            )
             if n in (1, count):
-                self.known.append(Mistake(words=f"{what}: only half counted", uses=uses,
-                                          adds=times(one, Fraction(-n, 2)), cost=HALF))  # fmt: skip
-            scope = Scope(name=what, table=times(one, Fraction(n)), uses=uses,
-                          cost=cost + (ODD if 1 < n < count else 0))  # fmt: skip
+                self.known.append(
+                    Mistake(
+                        words=f"{what}: only half counted",
+                        uses=uses,
+                        adds=times(one, Fraction(-n, 2)),
+                        cost=HALF,
+                    )
+                )
+            scope = Scope(
+                name=what,
+                table=times(one, Fraction(n)),
+                uses=uses,
+                cost=cost + (ODD if 1 < n < count else 0),
+            )
             self.scopes.append(scope)
 
     def _group(self, name: str, members: list[Part], unit_of: dict[str, str]) -> None:
@@ -153,8 +187,14 @@ class Library:
             table = less(table, times(self.space.table(part.total), Fraction(-1)))
         items = tuple(uses.items())
         if len(items) > 1 or (items and items[0][1] < self.room[items[0][0]]):
-            self.known.append(Mistake(words=f"{name} left out", adds=times(table, Fraction(-1)),
-                                      cost=KNOWN, uses=items))  # fmt: skip
+            self.known.append(
+                Mistake(
+                    words=f"{name} left out",
+                    adds=times(table, Fraction(-1)),
+                    cost=KNOWN,
+                    uses=items,
+                )
+            )
             self.scopes.append(Scope(name=name, table=table, uses=items))
 
     def _variants(self, parts: list[Part], unit_of: dict[str, str]) -> None:
@@ -166,8 +206,13 @@ class Library:
             uses: dict[str, int] = {}
             for part, _ in changed:
                 uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
-            self._add(words, sympy.Add(*(adds for _, adds in changed)), KNOWN, (*uses.items(),),
-                      otherwise=True)  # fmt: skip
+            self._add(
+                words,
+                sympy.Add(*(adds for _, adds in changed)),
+                KNOWN,
+                (*uses.items(),),
+                otherwise=True,
+            )
             if len(changed) > 1:
                 alike: dict[Any, list[str]] = {}
                 for part, adds in changed:
@@ -190,8 +235,14 @@ class Library:
         scale = mine[-1].total / (o.d_model * o.n_heads * o.v_head_dim)  # o_proj's layers, tokens
         nope, rope, value = o.qk_nope_head_dim, o.qk_rope_head_dim, o.v_head_dim
         per_head = o.d_model / o.n_heads
-        sums = {4 * value, 4 * nope, 4 * (nope + rope), 2 * (nope + rope) + 2 * value, 4 * per_head,
-                2 * nope + 2 * value}  # fmt: skip
+        sums = {
+            4 * value,
+            4 * nope,
+            4 * (nope + rope),
+            2 * (nope + rope) + 2 * value,
+            4 * per_head,
+            2 * nope + 2 * value,
+        }
         for total in sorted(sums, key=str):
             size = scale * o.d_model * o.n_heads * total
             words = (
@@ -205,33 +256,52 @@ class Library:
                     unit = unit_of[part.name]
                     uses[unit] = uses.get(unit, 0) + part.count
                 extra = ", no norms of the latents" if more else ""
-                self._add(words + extra, size - sympy.Add(*(part.total for part in gone)), KNOWN,
-                          (*uses.items(),))  # fmt: skip
+                self._add(
+                    words + extra,
+                    size - sympy.Add(*(part.total for part in gone)),
+                    KNOWN,
+                    (*uses.items(),),
+                )
 
     def _mixture(self, letters: Letters, parts: list[Part], unit_of: dict[str, str]) -> None:
         """Mistakes over the feed-forward of a mixture as a whole."""
         o = letters.of
         three = [part for part in parts if part.count > 1 and part.group == FEED_FORWARD]
-        dense = [part for part in parts if part.group == FEED_FORWARD and part.count == 1
-                 and "FFN" in part.name]  # fmt: skip
+        dense = [
+            part
+            for part in parts
+            if part.group == FEED_FORWARD and part.count == 1 and "FFN" in part.name
+        ]
         if len(three) + len(dense) > 1:
             one = [*(part.expr for part in three), *(part.expr for part in dense[:1])]
             inner = "three" if letters.spec.gated else "two"
-            self._add(f"one of the {inner} matrices of every expert and every FFN left out",
-                      -sympy.Add(*one), SOME)  # fmt: skip
+            self._add(
+                f"one of the {inner} matrices of every expert and every FFN left out",
+                -sympy.Add(*one),
+                SOME,
+            )
         experts = [part for part in parts if "routed experts" in part.name or "router" in part.name]
         rest = sympy.Add(*(part.total for part in parts if part not in experts))
-        self._add("all of the model counted n_experts times, not the experts alone",
-                  (o.n_experts - 1) * rest, SOME)  # fmt: skip
+        self._add(
+            "all of the model counted n_experts times, not the experts alone",
+            (o.n_experts - 1) * rest,
+            SOME,
+        )
         if dense:
-            in_dense = sympy.Add(*(
-                next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
-                * part.count for part in parts
-            ))  # fmt: skip
+            in_dense = sympy.Add(
+                *(
+                    next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
+                    * part.count
+                    for part in parts
+                )
+            )
             uses = tuple((unit_of[part.name], 1) for part in dense)
-            self._add(f"{EVERY}, and their own FFN is left out",
-                      in_dense - sympy.Add(*(part.total for part in dense)),
-                      KNOWN, uses)  # fmt: skip
+            self._add(
+                f"{EVERY}, and their own FFN is left out",
+                in_dense - sympy.Add(*(part.total for part in dense)),
+                KNOWN,
+                uses,
+            )
 
 
 def merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:

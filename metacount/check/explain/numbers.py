@@ -106,8 +106,11 @@ def _swapped(library: Library, space: Space) -> Iterator[Mistake]:
                 for words, table, cost in [*whole, *scopes]:
                     after = None if change is None else change.of(table)
                     if after is not None and change is not None and after != table:
-                        yield Mistake(words=words + change.words, adds=less(after, table),
-                                      cost=change.cost + cost)  # fmt: skip
+                        yield Mistake(
+                            words=words + change.words,
+                            adds=less(after, table),
+                            cost=change.cost + cost,
+                        )
 
 
 def _numbers(
@@ -128,13 +131,17 @@ def _numbers(
             below = [space.value(rest, values) for values in at]
             if not all(below):
                 continue
-            numbers = {values[i] + one / n
-                       for values, one, n in zip(at, wanted, below, strict=True)}  # fmt: skip
+            numbers = {
+                values[i] + one / n for values, one, n in zip(at, wanted, below, strict=True)
+            }
             if len(numbers) == 1 and (number := numbers.pop()).denominator == 1 and number > 0:
                 adds = less(times(rest, number), linear)
                 name = _name(letter)
-                yield Mistake(words=f"{words}{number} stands where {name} = {at[0][i]} belongs",
-                              adds=adds, cost=0.3 + cost)  # fmt: skip
+                yield Mistake(
+                    words=f"{words}{number} stands where {name} = {at[0][i]} belongs",
+                    adds=adds,
+                    cost=0.3 + cost,
+                )
 
 
 def _name(letter: Any) -> str:

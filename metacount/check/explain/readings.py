@@ -53,17 +53,21 @@ class Reading:
         It does where it has not got the letter, or a monomial that is one of ours only so.
         """
         return tuple(
-            one for one in self.relations
+            one
+            for one in self.relations
             if not any(key[one.place] for key in self.written)
             or self._connected(ours, one) > self._connected(ours, one, without=True)
-        )  # fmt: skip
+        )
 
     def _connected(self, ours: Table, one: Relation, *, without: bool = False) -> int:
         """How many of our monomials that theirs has not got it has in other letters."""
         known = tuple(other for other in self.relations if not (without and other is one))
         # of two sizes that are equal, the one may stand beside itself: 4·d_n for 2·d_n + 2·d_v
-        new = [key for key in self.written
-               if key not in ours or (one.free and ours[key] != self.written[key])]  # fmt: skip
+        new = [
+            key
+            for key in self.written
+            if key not in ours or (one.free and ours[key] != self.written[key])
+        ]
         shapes = [_taken({key: Fraction(1)}, known) for key in new]
         missing = [_taken({key: Fraction(1)}, known) for key in ours if key not in self.written]
         found = {key for shape in shapes if shape for key in shape}
@@ -88,20 +92,29 @@ def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[R
         LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
     )
 
-    def add(words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False,
-            cost: float = 0.0) -> None:  # fmt: skip
+    def add(
+        words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False, cost: float = 0.0
+    ) -> None:
         if letter in space.place and by.free_symbols <= space.place.keys():
             table = space.table(by)
-            found.append(Relation(words=words, place=space.place[letter], by=table, free=free,
-                                  pin=pin, cost=cost))  # fmt: skip
+            found.append(
+                Relation(
+                    words=words, place=space.place[letter], by=table, free=free, pin=pin, cost=cost
+                )
+            )
 
     if width in numbers and numbers[heads] * numbers[width] == numbers[d]:
         add(f"{named(heads * width)} = {named(d)}", width, d / heads)
     if kv in numbers and numbers[heads] == numbers[kv]:
         add(f"{named(kv)} = {named(heads)}", kv, heads)
     elif kv in numbers and numbers[kv] > 1:
-        add(f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}", kv,
-            heads / (numbers[heads] // numbers[kv]), free=False, cost=0.4)  # fmt: skip
+        add(
+            f"{named(kv)} = {named(heads / (numbers[heads] // numbers[kv]))}",
+            kv,
+            heads / (numbers[heads] // numbers[kv]),
+            free=False,
+            cost=0.4,
+        )
     for wide in (ff, LETTERS["d_ff_expert"]):
         if wide in numbers and (12 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
@@ -118,9 +131,12 @@ def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[R
 
 
 def read(
-    theirs: Table, summands: tuple[Table, ...], ours: Table, known: list[Relation],
+    theirs: Table,
+    summands: tuple[Table, ...],
+    ours: Table,
+    known: list[Relation],
     words: tuple[str, ...] = (),
-) -> Iterator[Reading]:  # fmt: skip
+) -> Iterator[Reading]:
     """The formula as it stands, and with what makes the two sides most alike taken as equal."""
 
     def reading(some: tuple[Relation, ...]) -> Reading | None:
@@ -128,9 +144,13 @@ def read(
         taken = (_taken(summand, some) for summand in summands)
         if mine is None:
             return None
-        return Reading(theirs=mine, summands=tuple(table for table in taken if table),
-                       relations=some, words=(*words, *(one.words for one in some)),
-                       written=theirs)  # fmt: skip
+        return Reading(
+            theirs=mine,
+            summands=tuple(table for table in taken if table),
+            relations=some,
+            words=(*words, *(one.words for one in some)),
+            written=theirs,
+        )
 
     yield Reading(theirs=theirs, summands=summands, relations=(), words=words, written=theirs)
     chosen: tuple[Relation, ...] = ()
@@ -140,8 +160,11 @@ def read(
         tried = []
         for relation in known:
             used = any(key[relation.place] for key in mine)
-            if (relation in chosen or (relation.pin and used)
-                    or not (used or any(key[relation.place] for key in its))):  # fmt: skip
+            if (
+                relation in chosen
+                or (relation.pin and used)
+                or not (used or any(key[relation.place] for key in its))
+            ):
                 continue
             a, b = (substituted(table, relation.place, relation.by) for table in (mine, its))
             if a is None or b is None:
@@ -167,6 +190,7 @@ def unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
     exact = sum(ours.get(key) != value for key, value in theirs.items())
     far = sum(
         min((sum(map(abs, map(int.__sub__, key, other))) for other in ours), default=0)
-        for key in theirs if key not in ours
-    )  # fmt: skip
+        for key in theirs
+        if key not in ours
+    )
     return exact, far, len(less(theirs, ours))

@@ -133,5 +133,12 @@ def _either(a: Edit, b: Edit) -> Edit:
     plain = a.words.replace(":", "")
     if b.words.replace(":", "") in plain or a.words.count(OR) + 1 >= MOST_ALTERNATIVES:
         return a
-    return Edit(words=a.words + OR + b.words, adds=a.adds, true=a.true, cost=a.cost, uses=a.uses,
-                change=a.change, late=a.late)  # fmt: skip
+    return Edit(
+        words=a.words + OR + b.words,
+        adds=a.adds,
+        true=a.true,
+        cost=a.cost,
+        uses=a.uses,
+        change=a.change,
+        late=a.late,
+    )

@@ -105,12 +105,18 @@ class Teller:
             level = following[: WIDTH - depth]
 
     def _further(
-        self, reading: Reading, everywhere: tuple[Change, ...], table: Table, cost: float,
+        self,
+        reading: Reading,
+        everywhere: tuple[Change, ...],
+        table: Table,
+        cost: float,
         tried: set[Any],
-    ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:  # fmt: skip
+    ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:
         difference = less(reading.theirs, table)
-        for change in (*self.changes.between(table, difference, reading.summands),
-                       *self._factors(reading.theirs, table)):  # fmt: skip
+        for change in (
+            *self.changes.between(table, difference, reading.summands),
+            *self._factors(reading.theirs, table),
+        ):
             if change.factor and change.words.startswith("counted"):
                 continue  # a factor of everything has its own words
             if change.words == "only half counted":
@@ -128,8 +134,9 @@ class Teller:
 
     def _factors(self, theirs: Table, ours: Table) -> Iterator[Change]:
         """A number and units that theirs has more than ours."""
-        units = {self.space.place[LETTERS[name]] for name in UNITS
-                 if LETTERS[name] in self.space.place}  # fmt: skip
+        units = {
+            self.space.place[LETTERS[name]] for name in UNITS if LETTERS[name] in self.space.place
+        }
         units |= {self.space.place[BYTES_LETTER]} if BYTES_LETTER in self.space.place else set()
         seen = set()
         for mine, value in ours.items():
@@ -145,8 +152,13 @@ class Teller:
                     letters = [(a, n) for a, n in zip(self.space.letters, powers, strict=True) if n]
                     words = factor_words(number, letters, self.quantity)
                     if plain and (number == 1 or not letters):
-                        yield Change(words=words, cost=0.15 + 0.2 * len(letters), place=None,
-                                     by=None, factor=found)  # fmt: skip
+                        yield Change(
+                            words=words,
+                            cost=0.15 + 0.2 * len(letters),
+                            place=None,
+                            by=None,
+                            factor=found,
+                        )
 
     def _tell(
         self, reading: Reading, everywhere: tuple[Change, ...], table: Table, cost: float
@@ -167,8 +179,7 @@ class Teller:
             and cost + story.cost < self.dearest
             and self._plain(difference, story, everywhere)
         ):
-            told = Told(reading=reading, everywhere=everywhere, story=story,
-                        cost=cost + story.cost)  # fmt: skip
+            told = Told(reading=reading, everywhere=everywhere, story=story, cost=cost + story.cost)
             self.best = told if self.best is None else _beside(told, self.best)
 
     def sure(self, reading: Reading) -> None:
@@ -196,9 +207,13 @@ class Teller:
         """Two mistakes that add what one change adds, where they are little less likely."""
         same = words.rpartition(": ")[2]  # the same change of two halves is no other mistake
         ours = reading.taken(self.mistakes.whole)
-        edits = [edit for edit in self._edits(reading, (), table)
-                 if edit.words not in EXPERTS and same not in edit.words
-                 and "nothing at these sizes" not in edit.words]  # fmt: skip
+        edits = [
+            edit
+            for edit in self._edits(reading, (), table)
+            if edit.words not in EXPERTS
+            and same not in edit.words
+            and "nothing at these sizes" not in edit.words
+        ]
         for change in self.changes.between(ours or {}, table, reading.summands):
             after = None if change.words in (*COPIES, same) else change.of(ours or {})
             adds = less(after, ours) if ours and after else {}
@@ -217,8 +232,9 @@ class Teller:
             undone = not reading.relations and against(one, other)
             if (both := 1 + one.cost + other.cost + AGAINST * undone) < best:
                 best = both
-                found = " and ".join(f"({edit.words})" if OR in edit.words else edit.words
-                                     for edit in (one, other))  # fmt: skip
+                found = " and ".join(
+                    f"({edit.words})" if OR in edit.words else edit.words for edit in (one, other)
+                )
         return found
 
     def linear(self, reading: Reading, table: Table) -> str:
@@ -226,8 +242,11 @@ class Teller:
         i = self.space.place[LETTERS["seq_len"]]
         if any({1, 2} <= {key[i] for key in one} for one in reading.summands):
             return ""  # S·(S + 1) is written
-        same = [edit for edit in self._edits(reading, (), table)
-                if edit.change and edit.adds == table and edit.words != CAUSAL]  # fmt: skip
+        same = [
+            edit
+            for edit in self._edits(reading, (), table)
+            if edit.change and edit.adds == table and edit.words != CAUSAL
+        ]
         return min(same, key=lambda edit: edit.cost).words.replace(OR, " or ") if same else ""
 
     def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
@@ -250,19 +269,34 @@ class Teller:
         late = not any(change.whole for change in everywhere)
         # what stands alone in the text may be seen in the difference only together
         alone = {item for one in reading.summands if len(one) == 1 for item in one.items()}
-        undoes = [UNDOES[one.factor[0]] for one in everywhere
-                  if one.whole and one.factor and one.factor[0] in UNDOES]  # fmt: skip
+        undoes = [
+            UNDOES[one.factor[0]]
+            for one in everywhere
+            if one.whole and one.factor and one.factor[0] in UNDOES
+        ]
         for mistake in self.mistakes.known:
             true = reading.taken(mistake.adds)
             adds = changed(true)
             if adds and true:
                 undone = AGAINST * any(mistake.words.endswith(one) for one in undoes)
-                yield Edit(words=mistake.words, adds=adds, true=true, cost=mistake.cost + undone,
-                           uses=mistake.uses, change=mistake.otherwise)  # fmt: skip
+                yield Edit(
+                    words=mistake.words,
+                    adds=adds,
+                    true=true,
+                    cost=mistake.cost + undone,
+                    uses=mistake.uses,
+                    change=mistake.otherwise,
+                )
                 if late and adds != true and all(value > 0 for value in true.values()):
                     # what is counted too much may have been written as it is
-                    yield Edit(words=mistake.words, adds=true, true=true, uses=mistake.uses,
-                               cost=mistake.cost + SCOPED, late=True)  # fmt: skip
+                    yield Edit(
+                        words=mistake.words,
+                        adds=true,
+                        true=true,
+                        uses=mistake.uses,
+                        cost=mistake.cost + SCOPED,
+                        late=True,
+                    )
         for scope in self.mistakes.scopes:
             before = reading.taken(scope.table)
             now = changed(before)
@@ -279,11 +313,18 @@ class Teller:
                 if after is None or after_true is None:
                     continue
                 adds = less(after, now)
-                if adds and any(difference.get(key) == value or (key, value) in alone
-                                for key, value in adds.items()):  # fmt: skip
-                    yield Edit(words=f"{scope.name}: {change.words}", adds=adds,
-                               true=less(after_true, before), uses=scope.uses, change=True,
-                               cost=change.cost + scope.cost + SCOPED)  # fmt: skip
+                if adds and any(
+                    difference.get(key) == value or (key, value) in alone
+                    for key, value in adds.items()
+                ):
+                    yield Edit(
+                        words=f"{scope.name}: {change.words}",
+                        adds=adds,
+                        true=less(after_true, before),
+                        uses=scope.uses,
+                        change=True,
+                        cost=change.cost + scope.cost + SCOPED,
+                    )
 
 
 def _beside(new: Told, old: Told) -> Told:
@@ -292,8 +333,9 @@ def _beside(new: Told, old: Told) -> Told:
     close = old.cost - new.cost < RIVAL and words and new.single() not in ("", words)
     if not close or old.reading.relations or not new.reading.relations:
         return new
-    return Told(reading=new.reading, everywhere=new.everywhere, story=new.story, cost=new.cost,
-                rival=words)  # fmt: skip
+    return Told(
+        reading=new.reading, everywhere=new.everywhere, story=new.story, cost=new.cost, rival=words
+    )
 
 
 def _distance(a: Monomial, b: Monomial) -> int:

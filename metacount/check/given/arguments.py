@@ -37,12 +37,15 @@ class Arguments:
             if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
                 continue
             if argument.kind is argument.POSITIONAL_ONLY:
-                raise InputError(f"{name}: {argument.name} can only be given by position; "
-                                 "leave the / out")  # fmt: skip
+                raise InputError(
+                    f"{name}: {argument.name} can only be given by position; leave the / out"
+                )
             if argument.name in OBJECTS and not optional:
                 if self.object is not None:
-                    raise InputError(f"{name}: takes two objects, {self.object} and "
-                                     f"{argument.name}; one is enough")  # fmt: skip
+                    raise InputError(
+                        f"{name}: takes two objects, {self.object} and "
+                        f"{argument.name}; one is enough"
+                    )
                 self.object = argument.name
             elif words.knows(argument.name):
                 wanted.append((argument.name, optional, argument.default))
@@ -83,8 +86,10 @@ class Arguments:
         found = structure_of(self.words.spec, name)
         biases = [b for b in "qkvo" if getattr(self.words.spec, f"{b}_bias")]
         if found is not None and "bias" in name and 0 < len(biases) < 4:
-            self.note(f"{name} is given as {found[0]}: {self.words.model} has biases on "
-                      f"{', '.join(biases)} only")  # fmt: skip
+            self.note(
+                f"{name} is given as {found[0]}: {self.words.model} has biases on "
+                f"{', '.join(biases)} only"
+            )
         return found
 
     def note(self, text: str) -> None:
@@ -133,8 +138,10 @@ class Arguments:
             meaning = words.meanings([name])[name]
         except InputError as error:
             if not words.knows(name):
-                self.note(f"the function asks for {shown(name)}, which is not known here: where it "
-                          "has a default of its own, that is taken")  # fmt: skip
+                self.note(
+                    f"the function asks for {shown(name)}, which is not known here: where it "
+                    "has a default of its own, that is taken"
+                )
             return error
         for note in words.notes:
             self.note(note)

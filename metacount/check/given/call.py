@@ -100,8 +100,9 @@ def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) 
         raise InputError(f"{name}: ended the process; return a number instead") from None
     except BaseException as error:
         said = error.args[0] if isinstance(error, KeyError) and error.args else error
-        raise InputError(f"{name}: raised {type(error).__name__} at the sizes of the model: "
-                         f"{_said(said)}") from None  # fmt: skip
+        raise InputError(
+            f"{name}: raised {type(error).__name__} at the sizes of the model: {_said(said)}"
+        ) from None
 
 
 def _said(error: Any) -> str:
@@ -172,9 +173,14 @@ def _taking_letters(
     spaces: dict[int, dict[str, Any]] = {}
     copies: dict[int, types.FunctionType] = {}
     for each in code.functions:
-        space = spaces.setdefault(id(each.__globals__), {
-            "min": _either(min, session), "max": _either(max, session), **each.__globals__,
-        })  # fmt: skip
+        space = spaces.setdefault(
+            id(each.__globals__),
+            {
+                "min": _either(min, session),
+                "max": _either(max, session),
+                **each.__globals__,
+            },
+        )
         copy = types.FunctionType(
             each.__code__, space, each.__name__, each.__defaults__, each.__closure__
         )

@@ -29,6 +29,7 @@ def loaded(path: str, shown_as: str) -> ModuleType:
     except MemoryError:
         raise
     except BaseException as error:
-        raise InputError(f"{shown(path)}: raised {type(error).__name__} when it was loaded: "
-                         f"{shown(error)}") from None  # fmt: skip
+        raise InputError(
+            f"{shown(path)}: raised {type(error).__name__} when it was loaded: {shown(error)}"
+        ) from None
     return module

@@ -48,8 +48,10 @@ def answer_of(job: str, name: str, timeout: float) -> dict[str, Any]:
     finally:
         code = _end(child, mark)
     if output is None:
-        raise InputError(f"{name}: stopped after {timeout:g} s; is there a loop without end? "
-                         "--timeout gives it more")  # fmt: skip
+        raise InputError(
+            f"{name}: stopped after {timeout:g} s; is there a loop without end? "
+            "--timeout gives it more"
+        )
     if not output.endswith(b"\n"):
         how = f"by signal {-code}" if code < 0 else f"with exit code {code} and without an answer"
         if len(output) > MAX_ANSWER:

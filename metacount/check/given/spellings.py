@@ -66,7 +66,7 @@ STRUCTURE: dict[str, Callable[[ModelSpec], Any]] = {
     **dict.fromkeys(
         ("use_sliding_window", "has_sliding_window"), lambda spec: spec.window is not None
     ),
-}  # fmt: skip
+}
 
 
 def structure_of(spec: ModelSpec, name: str) -> tuple[Any] | None:

@@ -103,8 +103,10 @@ class Vocabulary:
         if name in self.keys.made:
             expr = self.keys.made[name]
             return expr.xreplace({s: self.size(s.name, asked=name) for s in expr.free_symbols})
-        if any(self._has(ours) and getattr(self.spec, ours, None) == value
-               for ours in legend.ours(name)):  # fmt: skip
+        if any(
+            self._has(ours) and getattr(self.spec, ours, None) == value
+            for ours in legend.ours(name)
+        ):
             return None
         note = f"{name} is {value} at whatever sizes: it is none of those that vary here"
         if note not in self.notes:
@@ -130,8 +132,10 @@ class Vocabulary:
         other = STANDS_FOR.get(ours)
         if other is not None and LETTERS[other] in self.numbers:
             return LETTERS[other]
-        raise InputError(f"{asked}: {self.model} has no {ours} ({legend.by_name(ours).meaning}); "
-                         f"{self._remedy(ours)}")  # fmt: skip
+        raise InputError(
+            f"{asked}: {self.model} has no {ours} ({legend.by_name(ours).meaning}); "
+            f"{self._remedy(ours)}"
+        )
 
     def _remedy(self, ours: str) -> str:
         has = [NAMES[letter.name] for letter in self.numbers]

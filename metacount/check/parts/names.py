@@ -67,7 +67,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"mlp.shared_experts.\w+_proj.weight", "matrices of the shared experts", FEED_FORWARD),
     (r"mlp.shared_experts.\w+_proj.bias", "shared experts' biases", BIASES),
     (r"mlp.shared_expert_gate.weight", "gate of the shared experts", FEED_FORWARD),
-)  # fmt: skip
+)
 # Of a mixer with a state, by what a tensor is: no name is better known than its own.
 OF_MIXERS = ((r".*norm\w*\.(weight|bias)", NORMS), (r".*bias", BIASES), (r".*", RECURRENT))
 
@@ -92,7 +92,8 @@ def called(weight: Weight, word: str) -> Called:
         found = re.fullmatch(pattern, weight.name)
         if found:
             cross = weight.name.startswith("cross_attn")
-            return Called("" if cross else word, found.expand(text), group,
-                          "gate_up_proj" in weight.name)  # fmt: skip
+            return Called(
+                "" if cross else word, found.expand(text), group, "gate_up_proj" in weight.name
+            )
     group = next(group for pattern, group in OF_MIXERS if re.fullmatch(pattern, weight.name))
     return Called(word, weight.name.removesuffix(".weight"), group, False)

@@ -152,12 +152,17 @@ def _shares(
             n, count = n_layers, int(per_block)
     group = "" if name.group == ENDS else name.group
     if not weight.split:
-        yield Part(name=name.word + name.text, expr=sympy.sympify(n * each), count=count,
-                   group=group,
-                   variants=_variants(letters, name, weight, n, n_layers, active))  # fmt: skip
+        yield Part(
+            name=name.word + name.text,
+            expr=sympy.sympify(n * each),
+            count=count,
+            group=group,
+            variants=_variants(letters, name, weight, n, n_layers, active),
+        )
     for what, size in weight.split:
-        yield Part(name=f"{name.word}{name.text} ({what})", expr=sympy.sympify(n * size),
-                   group=group)  # fmt: skip
+        yield Part(
+            name=f"{name.word}{name.text} ({what})", expr=sympy.sympify(n * size), group=group
+        )
 
 
 def _variants(
@@ -166,9 +171,10 @@ def _variants(
     """Other ways in which a part is often counted."""
     o, text = letters.of, name.text
     if text == "QK-norm":
-        return {"head": (("QK-norm counted as d_model", 2 * n * o.d_model),),
-                "full": (("QK-norm counted for one head, not for all", 2 * n * o.head_dim),)}.get(
-                    o.qk_norm, ())  # fmt: skip
+        return {
+            "head": (("QK-norm counted as d_model", 2 * n * o.d_model),),
+            "full": (("QK-norm counted for one head, not for all", 2 * n * o.head_dim),),
+        }.get(o.qk_norm, ())
     if name.group != FEED_FORWARD or not o.is_moe:
         return ()
     if text.startswith("FFN "):

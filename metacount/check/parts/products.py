@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from metacount.formulas.terms import Product, Weight
 
 CAUSAL = "attention is counted over the causal pairs only"
-WORDS = {PAIRS: "", WINDOWED_PAIRS: "windowed ", CROSS_PAIRS: "cross-attention ",
-         SOURCE_PAIRS: "encoder: "}  # fmt: skip
+WORDS = {
+    PAIRS: "",
+    WINDOWED_PAIRS: "windowed ",
+    CROSS_PAIRS: "cross-attention ",
+    SOURCE_PAIRS: "encoder: ",
+}
 
 
 def flop_parts(letters: Letters, quantity: str) -> list[Part]:
@@ -33,8 +37,15 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
     for part, rows, word in matrices(letters, active=True):
         tokens = 2 * run["source tokens" if word == "encoder: " else rows]
         variants = tuple((words, tokens * expr) for words, expr in part.variants)
-        found.append(Part(name=part.name, expr=tokens * part.expr, count=part.count,
-                          group=part.group, variants=variants))  # fmt: skip
+        found.append(
+            Part(
+                name=part.name,
+                expr=tokens * part.expr,
+                count=part.count,
+                group=part.group,
+                variants=variants,
+            )
+        )
     for product in model.products(o, decode=decode):
         if product.per in OF_PAIRS:
             found.append(_between(letters, quantity, product, run))
@@ -80,8 +91,12 @@ def _between(letters: Letters, quantity: str, product: Product, run: dict[str, A
         for words, pairs in _other_pairs(letters, quantity, product.per, run)
     }
     named = product.name if product.name.startswith("projection") else f"attention {product.name}"
-    return Part(name=WORDS[product.per] + named, expr=each * run[product.per],
-                group=BETWEEN_POSITIONS, variants=tuple(other.items()))  # fmt: skip
+    return Part(
+        name=WORDS[product.per] + named,
+        expr=each * run[product.per],
+        group=BETWEEN_POSITIONS,
+        variants=tuple(other.items()),
+    )
 
 
 def _other_pairs(
@@ -103,5 +118,7 @@ def _other_pairs(
         if run[per] != letters.batch * half:
             yield "attention is counted over all causal pairs, without its window or prefix", half
         if o.kind != "encoder":
-            yield ("attention is halved for the mask; the diagonal makes it a little more",
-                   s * s / 2)  # fmt: skip
+            yield (
+                "attention is halved for the mask; the diagonal makes it a little more",
+                s * s / 2,
+            )

@@ -106,28 +106,39 @@ def part_formula(claim: Claim) -> Finding:
     elif verdict == CONDITIONAL:
         condition = _only_where(claim, equal, in_catalog) or condition
     lines += [
-        say("{model}: {steps} = {exact}, stated {stated}", model=spec_name(claim),
-            steps=computation(spec, options["part"]).rpartition(" = ")[0], exact=exact(here),
-            stated=number(stated)),
+        say(
+            "{model}: {steps} = {exact}, stated {stated}",
+            model=spec_name(claim),
+            steps=computation(spec, options["part"]).rpartition(" = ")[0],
+            exact=exact(here),
+            stated=number(stated),
+        ),
         *_told(in_catalog),
-    ]  # fmt: skip
+    ]
     says: list[Words] = []
     if verdict == RIGHT:
         says.append(say("Equal for all sizes."))
     elif verdict == CONDITIONAL:
         says.append(say("Exact is {formula}.", formula=exact_text))
     else:
-        says.append(say("Exact is {formula}: the stated formula gives {apart}.",
-                        formula=exact_text, apart=_apart(difference)))  # fmt: skip
+        says.append(
+            say(
+                "Exact is {formula}: the stated formula gives {apart}.",
+                formula=exact_text,
+                apart=_apart(difference),
+            )
+        )
     if len(in_catalog) > 1:
         how_many = (
-            "In the catalog it holds for none of {all} models{farthest}." if not equal
+            "In the catalog it holds for none of {all} models{farthest}."
+            if not equal
             else "In the catalog it holds for all of {all} models{farthest}."
             if len(equal) == len(in_catalog)
             else "In the catalog it holds for {n} of {all} models{farthest}."
-        )  # fmt: skip
-        says.append(say(how_many, n=len(equal), all=len(in_catalog),
-                        farthest=_farthest(in_catalog)))  # fmt: skip
+        )
+        says.append(
+            say(how_many, n=len(equal), all=len(in_catalog), farthest=_farthest(in_catalog))
+        )
     return Finding(
         verdict=verdict,
         says=listed(says, " "),
@@ -190,8 +201,10 @@ def _apart(difference: Number) -> Said:
     from metacount.algebra.writing import in_letters
 
     if _mixed(difference):
-        return say("{formula} more, which no sizes that were tried make zero",
-                   formula=in_letters(-difference))  # fmt: skip
+        return say(
+            "{formula} more, which no sizes that were tried make zero",
+            formula=in_letters(-difference),
+        )
     first = sympy.Add.make_args(sympy.expand(difference))[0]
     few = first.as_coeff_Mul()[0] > 0
     told = in_letters(difference if few else -difference)

@@ -37,8 +37,9 @@ def growth(claim: Claim) -> Finding:
     old, new = claim.options["from"], claim.options["to"]
     label = labels.parse(claim.claimed)
     if not narrow.head_dim or old % narrow.head_dim or new % narrow.head_dim:
-        raise SpecError("claim", "needs widths that heads of head_dim divide", claim.id,
-                        "choose other widths")  # fmt: skip
+        raise SpecError(
+            "claim", "needs widths that heads of head_dim divide", claim.id, "choose other widths"
+        )
     few, many = old // narrow.head_dim, new // narrow.head_dim
     narrow = narrow.replace(d_model=old, n_heads=few, n_kv_heads=few, d_ff=4 * old)
     wide = narrow.replace(d_model=new, n_heads=many, n_kv_heads=many, d_ff=4 * new)
@@ -86,33 +87,53 @@ def gated_width(claim: Claim) -> Finding:
     label = labels.parse(claim.claimed)
     near = abs(Fraction(gated - plain, plain)) <= within.value
     thirds = f"{float(Fraction(8 * d, 3)):,.2f}"
-    wide = say("8/3·{d} = {thirds}, up to the next multiple of {multiple} it is {width}", d=d,
-               thirds=thirds, multiple=multiple, width=exact(width))  # fmt: skip
+    wide = say(
+        "8/3·{d} = {thirds}, up to the next multiple of {multiple} it is {width}",
+        d=d,
+        thirds=thirds,
+        multiple=multiple,
+        width=exact(width),
+    )
     return Finding(
         verdict=RIGHT if label.holds(width) and near else WRONG,
         says=listed(
             [
-                wide if label.holds(width)
+                wide
+                if label.holds(width)
                 else say("{said}, not {label}", said=wide, label=claim.claimed),
-                say("That is {percent} beside 8·d², {within} {about}.", about=within.text,
+                say(
+                    "That is {percent} beside 8·d², {within} {about}.",
+                    about=within.text,
                     within=say("within" if near else "not within"),
-                    percent=relative(gated - plain, plain)),
+                    percent=relative(gated - plain, plain),
+                ),
             ],
             ". ",
         ),
         correct=exact(width),
         computation=(
-            say("8/3·{d} = {thirds}, rounded up to {steps}", d=d, thirds=thirds,
-                steps=f"{width // multiple}·{multiple} = {exact(width)}"),
+            say(
+                "8/3·{d} = {thirds}, rounded up to {steps}",
+                d=d,
+                thirds=thirds,
+                steps=f"{width // multiple}·{multiple} = {exact(width)}",
+            ),
             f"SwiGLU: 3·d·m = 3·{d}·{width} = {exact(gated)}",
-            say("GELU: {steps}, so SwiGLU has {more}", steps=f"8·d² = 8·{d}² = {exact(plain)}",
-                more=signed(gated - plain)),
-            say("at d = {d}: SwiGLU {gated}, GELU {plain}", d=even, gated=exact(even_gated),
-                plain=exact(even_plain)),
+            say(
+                "GELU: {steps}, so SwiGLU has {more}",
+                steps=f"8·d² = 8·{d}² = {exact(plain)}",
+                more=signed(gated - plain),
+            ),
+            say(
+                "at d = {d}: SwiGLU {gated}, GELU {plain}",
+                d=even,
+                gated=exact(even_gated),
+                plain=exact(even_plain),
+            ),
         ),
         values={"even": even, "even_apart": even_gated - even_plain, "multiple_of": multiple},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def same_part(claim: Claim) -> Finding:
@@ -160,24 +181,36 @@ def token_cost(claim: Claim) -> Finding:
     holds = label.holds(active) and label.holds(macs)
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("Active parameters {active}, multiply-adds of a token {macs}: {round} {other} "
-                 "takes {others}.", active=exact(active), macs=exact(macs), other=other.name,
-                 others=exact(other_macs),
-                 round=say("both round to {label}.", label=label.text) if holds else
-                 say("they round to {active} and {macs}.", active=label.rounded(active),
-                     macs=label.rounded(macs))),
-        correct=say("{active} active, {macs} multiply-adds", active=exact(active),
-                    macs=exact(macs)),
+        says=say(
+            "Active parameters {active}, multiply-adds of a token {macs}: {round} {other} "
+            "takes {others}.",
+            active=exact(active),
+            macs=exact(macs),
+            other=other.name,
+            others=exact(other_macs),
+            round=say("both round to {label}.", label=label.text)
+            if holds
+            else say(
+                "they round to {active} and {macs}.",
+                active=label.rounded(active),
+                macs=label.rounded(macs),
+            ),
+        ),
+        correct=say(
+            "{active} active, {macs} multiply-adds", active=exact(active), macs=exact(macs)
+        ),
         computation=(
             say("active: {steps}", steps=computation(spec, "active_params")),
-            say("multiply-adds, attending to itself only: {steps}",
-                steps=f"{exact(2 * macs)} / 2 = {exact(macs)}"),
+            say(
+                "multiply-adds, attending to itself only: {steps}",
+                steps=f"{exact(2 * macs)} / 2 = {exact(macs)}",
+            ),
             f"{other.name}: {exact(2 * other_macs)} / 2 = {exact(other_macs)}",
             say("stored: {n}", n=exact(total)),
         ),
         values={},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def dense_flops(claim: Claim) -> Finding:
@@ -196,21 +229,33 @@ def dense_flops(claim: Claim) -> Finding:
     more = exact(moe - dense_)
     return Finding(
         verdict=verdict,
-        says=say("{moe} FLOPs per token against {dense} at d = {d}, m = {m}: {more} more, or "
-                 "{percent}.", moe=exact(moe), dense=exact(dense_), d=str(d), m=str(m), more=more,
-                 percent=percent(Fraction(moe - dense_, dense_), 3)),
+        says=say(
+            "{moe} FLOPs per token against {dense} at d = {d}, m = {m}: {more} more, or {percent}.",
+            moe=exact(moe),
+            dense=exact(dense_),
+            d=str(d),
+            m=str(m),
+            more=more,
+            percent=percent(Fraction(moe - dense_, dense_), 3),
+        ),
         correct=in_letters(truth),
         computation=(
             f"MoE, k = {spec.top_k}: {in_letters(truth)} = "
             f"{in_numbers(in_letters(truth), spec)} = {exact(moe)}",
-            say("dense: {steps}", steps=f"{in_letters(said)} = "
-                f"{in_numbers(in_letters(said), spec)} = {exact(dense_)}"),
-            say("difference: {steps}", steps=f"{in_letters(difference)} = "
-                f"{in_numbers(in_letters(difference), spec)} = {more}"),
+            say(
+                "dense: {steps}",
+                steps=f"{in_letters(said)} = "
+                f"{in_numbers(in_letters(said), spec)} = {exact(dense_)}",
+            ),
+            say(
+                "difference: {steps}",
+                steps=f"{in_letters(difference)} = "
+                f"{in_numbers(in_letters(difference), spec)} = {more}",
+            ),
         ),
         values={"dense": dense_, "more": moe - dense_},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def same_at_length(claim: Claim) -> Finding:
@@ -249,8 +294,9 @@ def same_at_length(claim: Claim) -> Finding:
             "The KV cache keeps {first} values at a context of {start}, and at any longer one.",
             **here,
         )
-        grows = say("The KV cache keeps {first} values at a context of {start} and {last} at "
-                    "{end}.", **here)  # fmt: skip
+        grows = say(
+            "The KV cache keeps {first} values at a context of {start} and {last} at {end}.", **here
+        )
     if steady:
         correct = say("{first} from {start} on", first=exact(first), start=exact(start))
     else:

@@ -29,10 +29,18 @@ def said_of(label: labels.Label, count: int, of: Words = "") -> Said:
             return say("{known}.", known=known)
         return say("{known}, which rounds to {label}.", known=known, label=label.text)
     if label.step:
-        return say("{known}, which rounds to {shown}, not to {label}.", known=known,
-                   shown=label.rounded(count), label=label.text)  # fmt: skip
-    return say("{known}; {label} is {apart}.", known=known, label=label.text,
-               apart=apart(label.value, count))  # fmt: skip
+        return say(
+            "{known}, which rounds to {shown}, not to {label}.",
+            known=known,
+            shown=label.rounded(count),
+            label=label.text,
+        )
+    return say(
+        "{known}; {label} is {apart}.",
+        known=known,
+        label=label.text,
+        apart=apart(label.value, count),
+    )
 
 
 def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
@@ -52,8 +60,10 @@ def apart(said: int | Fraction, count: int) -> Said:
     ('3 too few', '1,000 too many')
     """
     few = said < count
-    return say("{number} too few" if few else "{number} too many",
-               number=number(abs(Fraction(said) - count)))  # fmt: skip
+    return say(
+        "{number} too few" if few else "{number} too many",
+        number=number(abs(Fraction(said) - count)),
+    )
 
 
 def count(claim: Claim) -> Finding:
@@ -94,10 +104,13 @@ def count(claim: Claim) -> Finding:
                 say("values in the checkpoint, as published: {n}", n=exact(stored.total))
             )
             says.append(
-                say("The checkpoint holds {n} values, as published: {bytes} bytes in bf16. "
-                    "The file was not read here.", n=exact(stored.total),
-                    bytes=exact(2 * stored.total))
-            )  # fmt: skip
+                say(
+                    "The checkpoint holds {n} values, as published: {bytes} bytes in bf16. "
+                    "The file was not read here.",
+                    n=exact(stored.total),
+                    bytes=exact(2 * stored.total),
+                )
+            )
     return Finding(
         verdict=RIGHT if holds else WRONG,
         says=listed(says, " "),
@@ -113,8 +126,13 @@ def _published(claim: Claim) -> list[Words]:
     published = model_of(claim).published
     if published.params is None:
         return []
-    return [say("published: {n}, {source}", n=exact(published.params),
-                source=published.params_source or "")]  # fmt: skip
+    return [
+        say(
+            "published: {n}, {source}",
+            n=exact(published.params),
+            source=published.params_source or "",
+        )
+    ]
 
 
 def counts(claim: Claim) -> Finding:
@@ -150,19 +168,27 @@ def shares(claim: Claim) -> Finding:
     found = {name: Fraction(value(spec, part), whole) for name, part in options["parts"].items()}
     said = {name: labels.parse(text) for name, text in claim.claimed.items()}
     lines = [
-        say("{part}: {steps}", part=say(name),
-            steps=f"{exact(value(spec, part))} / {exact(whole)} = {percent(found[name], 2)}")
+        say(
+            "{part}: {steps}",
+            part=say(name),
+            steps=f"{exact(value(spec, part))} / {exact(whole)} = {percent(found[name], 2)}",
+        )
         for name, part in options["parts"].items()
-    ]  # fmt: skip
+    ]
     told: list[Words] = []
     for name, n in found.items():
-        one = say("{part} is {percent}, stated as {label}", part=say(name),
-                  percent=percent(n, 2), label=said[name].text)  # fmt: skip
+        one = say(
+            "{part} is {percent}, stated as {label}",
+            part=say(name),
+            percent=percent(n, 2),
+            label=said[name].text,
+        )
         holds = said[name].holds(n)
         told.append(
-            one if holds
+            one
+            if holds
             else say("{said}: it rounds to {rounded}", said=one, rounded=said[name].rounded(n))
-        )  # fmt: skip
+        )
     return Finding(
         verdict=RIGHT if all(said[name].holds(found[name]) for name in said) else WRONG,
         says=say("{told}.", told=listed(told, "; ")),

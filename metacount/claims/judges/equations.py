@@ -53,8 +53,9 @@ def ffn_equation(claim: Claim) -> Finding:
     SwiGLU takes two vectors; where an equation gives it one, it stands for both.
     """
     options, stated = claim.options, claim.options["stated"]
-    made = FeedForward(activation=options["activation"], gated=options["gated"], d_ff=D_FF,
-                       bias=options["bias"])  # fmt: skip
+    made = FeedForward(
+        activation=options["activation"], gated=options["gated"], d_ff=D_FF, bias=options["bias"]
+    )
     module = feed_forward(made, D_MODEL).double()
     seen: list[Tensor] = []
     with torch.no_grad():
@@ -68,36 +69,57 @@ def ffn_equation(claim: Claim) -> Finding:
         first = "gate_proj" if options["gated"] else "up_proj"
         u_NM, v_NM = (module.get_submodule(name)(x_ND) for name in (first, "up_proj"))
         # those with a gate beside those with one
-        hidden = {name: form(u_NM, v_NM) for name, (text, form) in HIDDEN.items()
-                  if name == stated or ("{v}" in text) is options["gated"]}  # fmt: skip
+        hidden = {
+            name: form(u_NM, v_NM)
+            for name, (text, form) in HIDDEN.items()
+            if name == stated or ("{v}" in text) is options["gated"]
+        }
         off = {name: unequal(seen[0], h_NM) for name, h_NM in hidden.items()}
         out = unequal(y_ND, module.down_proj(hidden[stated]))
     fits = [name for name in off if off[name] < ROUNDING]
     u, v, last = ("W1·x + b", "(W3·x + c)", " + b2") if made.bias else ("W1·x", "W3·x", "")
     text = {name: HIDDEN[name][0].format(u=u, v=v) for name in hidden}
-    whole = [f"y = W2·({text[name]}){last}" if "⊙" in text[name] else f"y = W2·{text[name]}{last}"
-             for name in fits]  # fmt: skip
+    whole = [
+        f"y = W2·({text[name]}){last}" if "⊙" in text[name] else f"y = W2·{text[name]}{last}"
+        for name in fits
+    ]
     holds = stated in fits and out < ROUNDING
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("The module's output is {that} of the equation: off by {off} of the largest "
-                 "value.", that=say("that" if holds else "not that"), off=f"{out:.1g}"),
-        correct=listed(whole, " or ")
-        if fits
-        else say("something else"),
+        says=say(
+            "The module's output is {that} of the equation: off by {off} of the largest value.",
+            that=say("that" if holds else "not that"),
+            off=f"{out:.1g}",
+        ),
+        correct=listed(whole, " or ") if fits else say("something else"),
         computation=(
-            say("d = {d}, m = {m}, {n} tokens, float64; matrices drawn at random", d=D_MODEL,
-                m=D_FF, n=N_TOKENS),
-            say("matrices of the module: {shapes}", shapes=listed(
-                f"{name.removesuffix('.weight')} [{', '.join(map(str, weight.shape))}]"
-                for name, weight in module.named_parameters() if weight.dim() > 1)),
-            *(say("hidden vector against {equation}: off by {off}", equation=text[name],
-                  off=f"{by:.2g}") for name, by in off.items()),
+            say(
+                "d = {d}, m = {m}, {n} tokens, float64; matrices drawn at random",
+                d=D_MODEL,
+                m=D_FF,
+                n=N_TOKENS,
+            ),
+            say(
+                "matrices of the module: {shapes}",
+                shapes=listed(
+                    f"{name.removesuffix('.weight')} [{', '.join(map(str, weight.shape))}]"
+                    for name, weight in module.named_parameters()
+                    if weight.dim() > 1
+                ),
+            ),
+            *(
+                say(
+                    "hidden vector against {equation}: off by {off}",
+                    equation=text[name],
+                    off=f"{by:.2g}",
+                )
+                for name, by in off.items()
+            ),
             say("token {n}, first value: {steps}", n=0, steps=_first(seen[0], u_NM, v_NM, made)),
         ),
         values={"doubled": stated == "SwiGLU", "swish_fits": "Swish" in fits},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def _first(h_NM: Tensor, u_NM: Tensor, v_NM: Tensor, made: FeedForward) -> str:
@@ -126,66 +148,112 @@ def activation_forms(claim: Claim) -> Finding:
     most = max(off, default=0.0)
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("The module's activation is {that} of the formula, to {off}.", off=f"{most:.1g}",
-                 that=say("that" if holds else "not that")),
+        says=say(
+            "The module's activation is {that} of the formula, to {off}.",
+            off=f"{most:.1g}",
+            that=say("that" if holds else "not that"),
+        ),
         correct=listed((text for text, *_ in forms), "; ") if holds else say("something else"),
         computation=(
             STEPS,
-            *(say("{activation} against {formula}: at most {off}", activation=name
-                  if name != "silu" else f"silu, β = {beta:g}", formula=text, off=f"{by:.1g}")
-              for (text, name, beta, _), by in zip(forms, off, strict=True)),
-            *(say("at x = {x}: {y}", x=f"{at:g}",
-                  y=f"{float(activate(torch.tensor(at).double(), name, beta)):.6f}")
-              for _, name, beta, _ in forms[:1] for at in (-2.0, 0.5, 2.0)),
+            *(
+                say(
+                    "{activation} against {formula}: at most {off}",
+                    activation=name if name != "silu" else f"silu, β = {beta:g}",
+                    formula=text,
+                    off=f"{by:.1g}",
+                )
+                for (text, name, beta, _), by in zip(forms, off, strict=True)
+            ),
+            *(
+                say(
+                    "at x = {x}: {y}",
+                    x=f"{at:g}",
+                    y=f"{float(activate(torch.tensor(at).double(), name, beta)):.6f}",
+                )
+                for _, name, beta, _ in forms[:1]
+                for at in (-2.0, 0.5, 2.0)
+            ),
         ),
         values={"is_silu": torchs == 0, "beta": any(beta != 1.0 for _, _, beta, _ in forms)},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def sinusoids(claim: Claim) -> Finding:
     """The table of positions is sin and cos of pos/10000^(2i/d). Options: `style` of the table."""
     d, positions = 16, (0, 1, 2, 50, 1000)
     at = torch.tensor(positions)
-    stated = torch.tensor([
-        [(math.sin, math.cos)[c % 2](p / 10000 ** ((c - c % 2) / d)) for c in range(d)]
-        for p in positions
-    ], dtype=torch.float64)  # fmt: skip
+    stated = torch.tensor(
+        [
+            [(math.sin, math.cos)[c % 2](p / 10000 ** ((c - c % 2) / d)) for c in range(d)]
+            for p in positions
+        ],
+        dtype=torch.float64,
+    )
     tables = {style: sinusoid(at, d, style=style) for style in ("alternating", "halves")}
     off = {style: unequal(table, stated) for style, table in tables.items()}
     # the same waves, all sines before all cosines
     moved = unequal(tables["halves"], torch.cat((stated[:, 0::2], stated[:, 1::2]), dim=-1))
-    halves = torch.tensor([
-        [wave(p / 10000 ** (i / (d // 2 - 1))) for wave in (math.sin, math.cos)
-         for i in range(d // 2)] for p in positions
-    ], dtype=torch.float64)  # fmt: skip
+    halves = torch.tensor(
+        [
+            [
+                wave(p / 10000 ** (i / (d // 2 - 1)))
+                for wave in (math.sin, math.cos)
+                for i in range(d // 2)
+            ]
+            for p in positions
+        ],
+        dtype=torch.float64,
+    )
     own = unequal(tables["halves"], halves)
     by = off[claim.options["style"]]
     holds = by < ROUNDING  # sin of 1,000 radians has a rounding error of 1e-13 in float64
     rows: tuple[Words, ...] = tuple(
-        say("position {p}, columns 0 to 3: {values}", p=p,
-            values=", ".join(f"{v:.6f}" for v in tables["alternating"][n, :4].tolist()))
+        say(
+            "position {p}, columns 0 to 3: {values}",
+            p=p,
+            values=", ".join(f"{v:.6f}" for v in tables["alternating"][n, :4].tolist()),
+        )
         for n, p in enumerate(positions)
-    )  # fmt: skip
+    )
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("At {n} positions up to {most} and d = {d} the module's table is {that} of the "
-                 "formula, to {off}.", n=len(positions), most=f"{positions[-1]:,}", d=d,
-                 that=say("that" if holds else "not that"), off=f"{by:.1g}"),
+        says=say(
+            "At {n} positions up to {most} and d = {d} the module's table is {that} of the "
+            "formula, to {off}.",
+            n=len(positions),
+            most=f"{positions[-1]:,}",
+            d=d,
+            that=say("that" if holds else "not that"),
+            off=f"{by:.1g}",
+        ),
         correct=say("as stated" if holds else "something else"),
         computation=(
             *rows,
-            say("sines and cosines by turns, against the formula: off by {off}",
-                off=f"{off['alternating']:.1g}"),
-            say("all sines before all cosines, against the formula: off by {off}; with its columns "
-                "in that order: off by {moved}", off=f"{off['halves']:.2g}", moved=f"{moved:.2g}"),
-            say("all sines before all cosines, against {formula}: off by {off}",
-                formula="10000^(i/(d/2 - 1))", off=f"{own:.1g}"),
+            say(
+                "sines and cosines by turns, against the formula: off by {off}",
+                off=f"{off['alternating']:.1g}",
+            ),
+            say(
+                "all sines before all cosines, against the formula: off by {off}; with its columns "
+                "in that order: off by {moved}",
+                off=f"{off['halves']:.2g}",
+                moved=f"{moved:.2g}",
+            ),
+            say(
+                "all sines before all cosines, against {formula}: off by {off}",
+                formula="10000^(i/(d/2 - 1))",
+                off=f"{own:.1g}",
+            ),
         ),
-        values={"halves_differ": moved > ROUNDING, "halves_own": own < ROUNDING,
-                "moved": f"{moved:.2g}"},
+        values={
+            "halves_differ": moved > ROUNDING,
+            "halves_own": own < ROUNDING,
+            "moved": f"{moved:.2g}",
+        },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 N_PLACES = 5
@@ -254,8 +322,9 @@ def reach(claim: Claim) -> Finding:
             x_SD = before_SD.clone()
             x_SD[t] = other_SD[t]
             moves.append((run(x_SD) - y_SD).abs().amax(-1) / y_SD.abs().max())
-        changed[name] = [{s for s, by in enumerate(move.tolist()) if by > ROUNDING}
-                         for move in moves]  # fmt: skip
+        changed[name] = [
+            {s for s, by in enumerate(move.tolist()) if by > ROUNDING} for move in moves
+        ]
         least[name] = max([float(by) for move in moves for by in move if by <= ROUNDING] or [0.0])
     expected = [REACHES[options["reaches"]](t) for t in range(N_PLACES)]
     holds = changed[options["of"]] == expected
@@ -267,16 +336,23 @@ def reach(claim: Claim) -> Finding:
         say("{n} tokens, float64, seed 0; each token changed in turn", n=N_PLACES)
     ]
     for name, found in changed.items():
-        told = listed((say("token {t} changes {outputs}", t=t,
-                           outputs=", ".join(map(str, sorted(moved))))
-                       for t, moved in enumerate(found)), "; ")  # fmt: skip
+        told = listed(
+            (
+                say("token {t} changes {outputs}", t=t, outputs=", ".join(map(str, sorted(moved))))
+                for t, moved in enumerate(found)
+            ),
+            "; ",
+        )
         lines.append(say("{part}: {steps}", part=say(RUNS[name][0]), steps=told))
     does = say(CHANGES[(fits[options["of"]] or ["others"])[0]])
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("Each of {n} tokens is changed in turn: {which}. The others move by at most "
-                 "{least}.", n=N_PLACES, least=f"{least[options['of']]:.1g}",
-                 which=does),
+        says=say(
+            "Each of {n} tokens is changed in turn: {which}. The others move by at most {least}.",
+            n=N_PLACES,
+            least=f"{least[options['of']]:.1g}",
+            which=does,
+        ),
         correct=does,
         computation=tuple(lines),
         values={
@@ -284,7 +360,7 @@ def reach(claim: Claim) -> Finding:
             "open_all": changed["open"] == [set(range(N_PLACES))] * N_PLACES,
         },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 CHANGES = {

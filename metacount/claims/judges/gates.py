@@ -55,28 +55,46 @@ def gate_order(claim: Claim) -> Finding:
         (follow if holds else others).append(entry.id)
         mean = float(routing.weights_Nk.detach().sum(-1).mean())
         lines.append(
-            say("{model}, {k} of {n}: {experts}, weights off by {off}; a token's weights sum to "
-                "{sum} on average", model=entry.id, k=str(spec.top_k), n=str(spec.n_experts),
-                experts=say("the same experts" if same else "other experts"), off=f"{off:.1g}",
-                sum=f"{mean:.4g}")
-        )  # fmt: skip
+            say(
+                "{model}, {k} of {n}: {experts}, weights off by {off}; a token's weights sum to "
+                "{sum} on average",
+                model=entry.id,
+                k=str(spec.top_k),
+                n=str(spec.n_experts),
+                experts=say("the same experts" if same else "other experts"),
+                off=f"{off:.1g}",
+                sum=f"{mean:.4g}",
+            )
+        )
     n = len(follow) + len(others)
     return Finding(
         verdict=RIGHT if not others else CONDITIONAL if follow else WRONG,
-        says=say("Of the {n} mixtures of experts in the catalog whose router is known, the routers "
-                 "of {follow} choose and weigh so when they are run.", n=n, follow=len(follow)),
-        correct=say("{follow}; not {others}", follow=listed(follow or [say("no model")]),
-                    others=listed(others or [say("any")])),
+        says=say(
+            "Of the {n} mixtures of experts in the catalog whose router is known, the routers "
+            "of {follow} choose and weigh so when they are run.",
+            n=n,
+            follow=len(follow),
+        ),
+        correct=say(
+            "{follow}; not {others}",
+            follow=listed(follow or [say("no model")]),
+            others=listed(others or [say("any")]),
+        ),
         computation=(
-            say("each router at its own E and k, width {width}, {n} tokens, float64, seed 0, "
-                "against the stated order in plain torch", width=D_MODEL, n=N_TOKENS),
+            say(
+                "each router at its own E and k, width {width}, {n} tokens, float64, seed 0, "
+                "against the stated order in plain torch",
+                width=D_MODEL,
+                n=N_TOKENS,
+            ),
             *lines,
         ),
         values=_orders_agree(),
         witness=say("reference modules, run"),
-        condition=say("the model is one of those that do so: in the catalog {models}",
-                      models=listed(follow)),
-    )  # fmt: skip
+        condition=say(
+            "the model is one of those that do so: in the catalog {models}", models=listed(follow)
+        ),
+    )
 
 
 def _largest_first(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -141,27 +159,34 @@ def experts_with_gradient(claim: Claim) -> Finding:
         for n in range(len(x_ND)):
             row = slice(n, n + 1)
             y_ND = experts(x_ND[row], routing.chosen_Nk[row], routing.weights_Nk[row])
-            grads = torch.autograd.grad(loss_of(y_ND), list(experts.parameters()),
-                                        retain_graph=True)  # fmt: skip
+            grads = torch.autograd.grad(
+                loss_of(y_ND), list(experts.parameters()), retain_graph=True
+            )
             with_one = [e for e in range(N_EXPERTS) if any(largest(g[e]) > 0 for g in grads)]
             found[top_k].add(len(with_one))
             which = ", ".join(map(str, with_one))
             told.append(say("token {n}: {experts}", n=n, experts=which))
-        lines.append(say("k = {k}, experts with a gradient: {told}", k=top_k,
-                         told=listed(told, "; ")))  # fmt: skip
+        lines.append(
+            say("k = {k}, experts with a gradient: {told}", k=top_k, told=listed(told, "; "))
+        )
     as_said = {k: found.get(k) == {n} for k, n in stated.items()}
-    counts = listed((say("k = {k}: {n}", k=k, n=listed(map(str, sorted(n)), " or "))
-                     for k, n in found.items()), "; ")  # fmt: skip
+    counts = listed(
+        (say("k = {k}: {n}", k=k, n=listed(map(str, sorted(n)), " or ")) for k, n in found.items()),
+        "; ",
+    )
     return Finding(
         verdict=RIGHT if all(as_said.values()) else CONDITIONAL if any(as_said.values()) else WRONG,
-        says=say("Of {all} experts, so many get a gradient from the loss of one token: {told}.",
-                 all=N_EXPERTS, told=counts),
+        says=say(
+            "Of {all} experts, so many get a gradient from the loss of one token: {told}.",
+            all=N_EXPERTS,
+            told=counts,
+        ),
         correct=counts,
         computation=(say("{sizes}; the loss of each token alone", sizes=SIZES), *lines),
         values={"always_k": all(n == {k} for k, n in found.items())},
         witness=WITNESS,
         condition=listed((f"k = {k}" for k, held in as_said.items() if held), " or "),
-    )  # fmt: skip
+    )
 
 
 def mixture_sum(claim: Claim) -> Finding:
@@ -176,24 +201,33 @@ def mixture_sum(claim: Claim) -> Finding:
         lines: list[Words] = []
         for n, x_D in enumerate(x_ND):
             terms = []
-            for e, weight in zip(routing.chosen_Nk[n].tolist(), routing.weights_Nk[n].tolist(),
-                                 strict=True):  # fmt: skip
+            for e, weight in zip(
+                routing.chosen_Nk[n].tolist(), routing.weights_Nk[n].tolist(), strict=True
+            ):
                 gate_M, up_M = (gate_up[e] @ x_D).chunk(2)
                 out_D = down[e] @ (gate_M / (1 + torch.exp(-gate_M)) * up_M)
                 out[n] += weight * out_D
                 terms.append(f"{weight:.6f}·{float(out_D[0]):.6f}")
-            lines.append(say("token {n}, experts {experts}, first value: {steps}", n=n,
-                             experts=", ".join(map(str, routing.chosen_Nk[n].tolist())),
-                             steps=f"{' + '.join(terms)} = {float(y_ND[n, 0]):.6f}"))  # fmt: skip
+            lines.append(
+                say(
+                    "token {n}, experts {experts}, first value: {steps}",
+                    n=n,
+                    experts=", ".join(map(str, routing.chosen_Nk[n].tolist())),
+                    steps=f"{' + '.join(terms)} = {float(y_ND[n, 0]):.6f}",
+                )
+            )
     off = unequal(y_ND, out)
     holds = off < ROUNDING
     sums = routing.weights_Nk.detach().sum(-1)
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("The module's output is {that} of the equation: off by {off} of the largest "
-                 "value.", that=say("that" if holds else "not that"), off=f"{off:.1g}"),
+        says=say(
+            "The module's output is {that} of the equation: off by {off} of the largest value.",
+            that=say("that" if holds else "not that"),
+            off=f"{off:.1g}",
+        ),
         correct=say("as stated" if holds else "something else"),
         computation=(say("{sizes}, k = {k}", sizes=SIZES, k=top_k), *lines),
         values={"one": bool(((sums - 1).abs() < ROUNDING).all())},
         witness=say("reference modules, run"),
-    )  # fmt: skip
+    )

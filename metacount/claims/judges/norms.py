@@ -49,24 +49,39 @@ def rmsnorm_divisor(claim: Claim) -> Finding:
     }
     return Finding(
         verdict=RIGHT if stated in fits else WRONG,
-        says=say("The module's output is that with {found}: a norm of {length} for d = {d}; with "
-                 "the mean it is {mean}, with the sum {sum}.", found=found, d=d,
-                 length=f"{float(y.norm()):.3f}", mean=f"{lengths['mean']:.3f}",
-                 sum=f"{lengths['sum']:.3f}"),
+        says=say(
+            "The module's output is that with {found}: a norm of {length} for d = {d}; with "
+            "the mean it is {mean}, with the sum {sum}.",
+            found=found,
+            d=d,
+            length=f"{float(y.norm()):.3f}",
+            mean=f"{lengths['mean']:.3f}",
+            sum=f"{lengths['sum']:.3f}",
+        ),
         correct=divisors[fits[0]] if fits else say("something else"),
         computation=(
             say("d = {d}, eps = {eps}, weight 1, float64, seed 0", d=d, eps=f"{eps:g}"),
-            say("mean of squares {mean}, sum {sum}", mean=f"{float(by['mean']):.4f}",
-                sum=f"{float(by['sum']):.4f}"),
-            say("first value: x {x}, module {module}, with mean {mean}, with sum {sum}",
-                x=f"{float(x[0, 0]):.6f}", module=f"{float(y[0, 0]):.6f}",
-                mean=f"{float(made['mean'][0, 0]):.6f}", sum=f"{float(made['sum'][0, 0]):.6f}"),
-            say("module against mean: off by {mean}; against sum: off by {sum}",
-                mean=f"{off['mean']:.2g}", sum=f"{off['sum']:.2g}"),
+            say(
+                "mean of squares {mean}, sum {sum}",
+                mean=f"{float(by['mean']):.4f}",
+                sum=f"{float(by['sum']):.4f}",
+            ),
+            say(
+                "first value: x {x}, module {module}, with mean {mean}, with sum {sum}",
+                x=f"{float(x[0, 0]):.6f}",
+                module=f"{float(y[0, 0]):.6f}",
+                mean=f"{float(made['mean'][0, 0]):.6f}",
+                sum=f"{float(made['sum'][0, 0]):.6f}",
+            ),
+            say(
+                "module against mean: off by {mean}; against sum: off by {sum}",
+                mean=f"{off['mean']:.2g}",
+                sum=f"{off['sum']:.2g}",
+            ),
         ),
         values={"times": f"{lengths['mean'] / lengths['sum']:.3f}"},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def layernorm_roles(claim: Claim) -> Finding:
@@ -96,32 +111,52 @@ def layernorm_roles(claim: Claim) -> Finding:
     }
     return Finding(
         verdict=RIGHT if stated in fits else WRONG,
-        says=say("The module {does}; the stated formula is off by {off} of the largest value.",
-                 does=told[fits[0]] if fits else say("does something else"),
-                 off=f"{off[stated]:.2g}"),
+        says=say(
+            "The module {does}; the stated formula is off by {off} of the largest value.",
+            does=told[fits[0]] if fits else say("does something else"),
+            off=f"{off[stated]:.2g}",
+        ),
         correct=told[fits[0]] if fits else say("something else"),
         computation=(
-            say("d = {d}, eps = {eps}, float64; weight and bias drawn at random", d=d,
-                eps=f"{eps:g}"),
+            say(
+                "d = {d}, eps = {eps}, float64; weight and bias drawn at random",
+                d=d,
+                eps=f"{eps:g}",
+            ),
             *(say("{does}: off by {off}", does=told[way], off=f"{off[way]:.2g}") for way in ways),
-            say("torch's layer_norm with the same weight and bias: off by {off}",
-                off=f"{unequal(y, torchs):.2g}"),
-            say("a new module: weight {weight} on average, bias {bias}; the stated formula then "
+            say(
+                "torch's layer_norm with the same weight and bias: off by {off}",
+                off=f"{unequal(y, torchs):.2g}",
+            ),
+            say(
+                "a new module: weight {weight} on average, bias {bias}; the stated formula then "
                 "gives values up to {stated}, the module up to {module}",
-                weight=f"{starts['weight']:g}", bias=f"{starts['bias']:g}",
-                stated=f"{largest(at_start):.3f}", module=f"{largest(fresh):.3f}"),
+                weight=f"{starts['weight']:g}",
+                bias=f"{starts['bias']:g}",
+                stated=f"{largest(at_start):.3f}",
+                module=f"{largest(fresh):.3f}",
+            ),
         ),
-        values={"constant_at_start": largest(at_start - at_start.mean()) < ROUNDING,
-                "at_start": f"{float(at_start.mean()):g}"},
+        values={
+            "constant_at_start": largest(at_start - at_start.mean()) < ROUNDING,
+            "at_start": f"{float(at_start.mean()):g}",
+        },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def block_norms(claim: Claim) -> Finding:
     """A block computes a formula. Options: `placement` of its norms, `stated` (the formula)."""
     placement, formula = claim.options["placement"], claim.options["stated"]
-    spec = small("llama-7b", n_kv_heads=3, head_dim=8, d_ff=16, norm="layernorm", norm_bias=True,
-                 norm_placement=placement)  # fmt: skip
+    spec = small(
+        "llama-7b",
+        n_kv_heads=3,
+        head_dim=8,
+        d_ff=16,
+        norm="layernorm",
+        norm_bias=True,
+        norm_placement=placement,
+    )
     block = build(spec, device="cpu", dtype="fp64", seed=0).last_stack.blocks[0]
     x, sees = normal(1, 5, spec.d_model), Visibility(n_queries=5, n_keys=5)
     alpha = (2 * spec.n_layers) ** 0.25  # of the stated formula, DeepNet's
@@ -139,31 +174,49 @@ def block_norms(claim: Claim) -> Finding:
     n_stated = 2 * NORMS_STATED[formula]
     holds = off < ROUNDING and len(norms) == n_stated
     lines: list[Words] = [
-        say("2 layers, d = {d}, float64, seed 0; LayerNorm with random weights as the norm",
-            d=spec.d_model),
-        say("one block against the formula, attention and then FFN: off by {off}",
-            off=f"{off:.0e}"),
+        say(
+            "2 layers, d = {d}, float64, seed 0; LayerNorm with random weights as the norm",
+            d=spec.d_model,
+        ),
+        say(
+            "one block against the formula, attention and then FFN: off by {off}", off=f"{off:.0e}"
+        ),
         say("norms in the block: {n}, stated {stated}", n=len(norms), stated=n_stated),
-        *(say("against {formula}: off by {off}", formula=FORMULAS[name], off=f"{by:.2g}")
-          for name, by in others.items() if formula != "deep"),
-    ]  # fmt: skip
+        *(
+            say("against {formula}: off by {off}", formula=FORMULAS[name], off=f"{by:.2g}")
+            for name, by in others.items()
+            if formula != "deep"
+        ),
+    ]
     if formula == "deep":
         lines.append(
-            say("α = {steps}; with α = 1 (post-norm): off by {off}",
-                steps=f"(2·{spec.n_layers})^¼ = {alpha:.4f}", off=f"{others['post']:.2g}")
-        )  # fmt: skip
+            say(
+                "α = {steps}; with α = 1 (post-norm): off by {off}",
+                steps=f"(2·{spec.n_layers})^¼ = {alpha:.4f}",
+                off=f"{others['post']:.2g}",
+            )
+        )
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("The block's output is {that} of the formula: off by {off}. The block has {n} "
-                 "norms, the formula {stated}.", that=say("that" if off < ROUNDING else "not that"),
-                 off=f"{off:.2g}", n=len(norms), stated=n_stated),
+        says=say(
+            "The block's output is {that} of the formula: off by {off}. The block has {n} "
+            "norms, the formula {stated}.",
+            that=say("that" if off < ROUNDING else "not that"),
+            off=f"{off:.2g}",
+            n=len(norms),
+            stated=n_stated,
+        ),
         correct=say("as stated" if holds else "something else"),
         computation=tuple(lines),
-        values={"n_norms": len(norms), "blocks": spec.n_layers, "alpha": f"{alpha:.4f}",
-                **{f"off_{name}": f"{by:.2g}" for name, by in others.items()},
-                "others_differ": all(by > ROUNDING for by in others.values())},
+        values={
+            "n_norms": len(norms),
+            "blocks": spec.n_layers,
+            "alpha": f"{alpha:.4f}",
+            **{f"off_{name}": f"{by:.2g}" for name, by in others.items()},
+            "others_differ": all(by > ROUNDING for by in others.values()),
+        },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def _norms(block: Block) -> list[nn.Module]:

@@ -22,18 +22,26 @@ def sum_and_rest(claim: Claim) -> Finding:
     said = {name: labels.parse(text) for name, text in claim.claimed.items()}
     blocks, table = value(spec, "layers_matrices"), value(spec, "token_table")
     total, biases = value(spec, "params"), value(spec, "layers_biases")
-    found = {"block": value(spec, "layer_matrices"), "table": table, "sum": blocks + table,
-             "whole": total}  # fmt: skip
+    found = {
+        "block": value(spec, "layer_matrices"),
+        "table": table,
+        "sum": blocks + table,
+        "whole": total,
+    }
     holds = {name: said[name].holds(found[name]) for name in said}
     rest = total - blocks - table
     norms = formulas.params_by_role(spec)["norm"]
     positions = rest - biases - norms
     not_so = [
-        say("{part} {n} (it rounds to {rounded})", part=say(name), n=said[name].text,
-            rounded=said[name].rounded(found[name]))
+        say(
+            "{part} {n} (it rounds to {rounded})",
+            part=say(name),
+            n=said[name].text,
+            rounded=said[name].rounded(found[name]),
+        )
         for name in said
         if not holds[name]
-    ]  # fmt: skip
+    ]
     return Finding(
         verdict=RIGHT if all(holds.values()) and rest == biases else WRONG,
         says=say("Not so: {fields}.", fields=listed(not_so))
@@ -46,12 +54,17 @@ def sum_and_rest(claim: Claim) -> Finding:
             _part("token table", computation(spec, "token_table")),
             _part("sum", f"{exact(blocks)} + {exact(table)} = {exact(blocks + table)}"),
             _part("rest", f"{exact(total)} - {exact(blocks + table)} = {exact(rest)}"),
-            say("not in the matrices: norms {norms}, biases {biases}, other (position table, "
-                "head) {other}", norms=exact(norms), biases=exact(biases), other=exact(positions)),
+            say(
+                "not in the matrices: norms {norms}, biases {biases}, other (position table, "
+                "head) {other}",
+                norms=exact(norms),
+                biases=exact(biases),
+                other=exact(positions),
+            ),
         ),
         values={"rest": rest, "norms": norms, "biases": biases, "other": positions},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def tied_head(claim: Claim) -> Finding:
@@ -75,14 +88,24 @@ def tied_head(claim: Claim) -> Finding:
         known = say("the published count is {n}", n=exact(published))
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("With the embedding as its head the model has {tied} parameters, with a head of "
-                 "its own {untied}; {known}. Without norms and biases that is {small}, or {less}; "
-                 "with them {more}.", tied=exact(tied), untied=exact(untied), known=known,
-                 small=exact(small), less=less.rounded(small), more=more.rounded(total)),
+        says=say(
+            "With the embedding as its head the model has {tied} parameters, with a head of "
+            "its own {untied}; {known}. Without norms and biases that is {small}, or {less}; "
+            "with them {more}.",
+            tied=exact(tied),
+            untied=exact(untied),
+            known=known,
+            small=exact(small),
+            less=less.rounded(small),
+            more=more.rounded(total),
+        ),
         correct=exact(total),
         computation=(
-            say("without a head of its own: {tied}, or {rounded}", tied=exact(tied),
-                rounded=less.rounded(tied)),
+            say(
+                "without a head of its own: {tied}, or {rounded}",
+                tied=exact(tied),
+                rounded=less.rounded(tied),
+            ),
             _part("head", computation(spec.replace(tie_embeddings=False), "head")),
             _part("sum", f"{exact(tied)} + {exact(untied - tied)} = {exact(untied)}"),
             say("norms {norms}, biases {biases}", norms=exact(norms), biases=exact(biases)),
@@ -96,7 +119,7 @@ def tied_head(claim: Claim) -> Finding:
             "head_is_the_step": not shares and less.holds(tied) and more.holds(untied),
         },
         witness=TO_CATALOG,
-    )  # fmt: skip
+    )
 
 
 FFN_KINDS = {
@@ -121,21 +144,35 @@ def plain_ffn(claim: Claim) -> Finding:
     is_plain = "plain" in fits if published is not None else not spec.gated
     known = say("no exact count is published")
     if published is not None:
-        known = say("the published count, {n}, is {kind}", n=exact(published),
-                    kind=say(FFN_KINDS[tuple(fits)]))  # fmt: skip
+        known = say(
+            "the published count, {n}, is {kind}",
+            n=exact(published),
+            kind=say(FFN_KINDS[tuple(fits)]),
+        )
     return Finding(
         verdict=RIGHT if gelu and is_plain else WRONG,
-        says=say("With a gate the model has {gated} parameters, without one {plain}; {known}.",
-                 gated=exact(counts["gated"]), plain=exact(counts["plain"]), known=known),
-        correct=say("{kinds}, {n} in the model", n=exact(value(spec, "params")),
-                    kinds=listed(map(say, fits or ["unknown"]), " or ")),
+        says=say(
+            "With a gate the model has {gated} parameters, without one {plain}; {known}.",
+            gated=exact(counts["gated"]),
+            plain=exact(counts["plain"]),
+            known=known,
+        ),
+        correct=say(
+            "{kinds}, {n} in the model",
+            n=exact(value(spec, "params")),
+            kinds=listed(map(say, fits or ["unknown"]), " or "),
+        ),
         computation=(
             _part("gated, per layer", computation(spec.replace(gated=True), "ffn")),
             _part("plain, per layer", computation(spec.replace(gated=False), "ffn")),
-            say("model: gated {gated}, plain {plain}; {known}", gated=exact(counts["gated"]),
-                plain=exact(counts["plain"]), known=known),
+            say(
+                "model: gated {gated}, plain {plain}; {known}",
+                gated=exact(counts["gated"]),
+                plain=exact(counts["plain"]),
+                known=known,
+            ),
             say("activation in the catalog: {name}", name=spec.activation),
         ),
         values={"gelu": gelu, "gate": "gated" in fits},
         witness=TO_CATALOG,
-    )  # fmt: skip
+    )

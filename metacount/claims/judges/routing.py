@@ -20,8 +20,13 @@ from metacount.spec.moe import Mixture
 
 D_MODEL, D_FF, N_EXPERTS, N_TOKENS = 7, 5, 6, 3
 WITNESS = say("reference modules, run with autograd")
-SIZES = say("d_model {d}, {n} experts of width {width}, {tokens} tokens, float64, seed 0",
-            d=D_MODEL, n=N_EXPERTS, width=D_FF, tokens=N_TOKENS)  # fmt: skip
+SIZES = say(
+    "d_model {d}, {n} experts of width {width}, {tokens} tokens, float64, seed 0",
+    d=D_MODEL,
+    n=N_EXPERTS,
+    width=D_FF,
+    tokens=N_TOKENS,
+)
 ROUNDING = 1e-12
 
 
@@ -29,8 +34,13 @@ def made(scoring: str, top_k: int, *, weigh_input: bool = False) -> tuple[Router
     """A router, its experts and some tokens [N, D], the same for the same sizes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        mixture = Mixture(n_experts=N_EXPERTS, top_k=top_k, d_ff=D_FF, router=scoring,
-                          router_scales_input=weigh_input)  # fmt: skip
+        mixture = Mixture(
+            n_experts=N_EXPERTS,
+            top_k=top_k,
+            d_ff=D_FF,
+            router=scoring,
+            router_scales_input=weigh_input,
+        )
         router = Router(mixture, D_MODEL)
         experts = Experts(mixture, D_MODEL, FeedForward(activation="silu", gated=True))
         x_ND = torch.randn(N_TOKENS, D_MODEL, dtype=torch.float64)
@@ -84,19 +94,27 @@ def single_expert(claim: Claim) -> Finding:
         weights = ", ".join(f"{w:.4f}" for w in routing.weights_Nk.flatten().tolist())
         both.append(unweighted and taught)
         lines.append(
-            say("{gate}: weights {weights}; output equal to the expert's alone: {equal}; largest "
+            say(
+                "{gate}: weights {weights}; output equal to the expert's alone: {equal}; largest "
                 "gradient of the router {learns}, with the balancing loss {balanced}",
-                gate=say(name), weights=weights, equal=say("yes" if unweighted else "no"),
-                learns=f"{learns:.3g}", balanced=f"{balanced:.3g}")
-        )  # fmt: skip
+                gate=say(name),
+                weights=weights,
+                equal=say("yes" if unweighted else "no"),
+                learns=f"{learns:.3g}",
+                balanced=f"{balanced:.3g}",
+            )
+        )
         learned = say("up to {n}", n=f"{learns:.3g}")
         if not taught:
             learned = say("rounding, {n}", n=f"{learns:.0e}")
         told.append(
-            say("{gate}: {weighted}, the router's gradient is {learned}", gate=say(name),
+            say(
+                "{gate}: {weighted}, the router's gradient is {learned}",
+                gate=say(name),
                 weighted=say("unweighted" if unweighted else "weighted"),
-                learned=learned if learns else say("exactly 0"))
-        )  # fmt: skip
+                learned=learned if learns else say("exactly 0"),
+            )
+        )
         values[f"{scoring}_unweighted"] = unweighted
         values[f"{scoring}_learns"] = taught
         values[f"{scoring}_learns_from_balancing"] = balanced > ROUNDING
@@ -133,28 +151,47 @@ def unselected_gradient(claim: Claim) -> Finding:
     zero = say("exactly 0") if most == 0 else f"{most:.3g}"
     return Finding(
         verdict=RIGHT if most == claim.claimed and alive else WRONG,
-        says=say("{n} of {all} experts were selected by one of {tokens} tokens; the others' "
-                 "largest gradient is {zero}.", n=len(used), all=N_EXPERTS, tokens=N_TOKENS,
-                 zero=zero),
+        says=say(
+            "{n} of {all} experts were selected by one of {tokens} tokens; the others' "
+            "largest gradient is {zero}.",
+            n=len(used),
+            all=N_EXPERTS,
+            tokens=N_TOKENS,
+            zero=zero,
+        ),
         correct=zero,
         computation=(
             say("{sizes}, k = 1, loss with the balancing loss", sizes=SIZES),
             *(
-                say("expert {e}: {selected}, largest gradient {n}", e=e, n=f"{rows[e]:.3g}",
-                    selected=say("selected" if e in used else "not selected"))
+                say(
+                    "expert {e}: {selected}, largest gradient {n}",
+                    e=e,
+                    n=f"{rows[e]:.3g}",
+                    selected=say("selected" if e in used else "not selected"),
+                )
                 for e in range(N_EXPERTS)
             ),
-            say("router's rows of experts that were not selected: largest gradient {n}",
-                n=f"{router_row:.3g}"),
+            say(
+                "router's rows of experts that were not selected: largest gradient {n}",
+                n=f"{router_row:.3g}",
+            ),
             say("AdamW with weight decay moves those experts by up to {n}", n=f"{decay:.3g}"),
             say("plain SGD moves those experts by up to {n}", n=f"{plain:.3g}"),
-            say("SGD with momentum, after a step in which every value had a gradient, moves those "
-                "experts by up to {n}", n=f"{momentum:.3g}"),
+            say(
+                "SGD with momentum, after a step in which every value had a gradient, moves those "
+                "experts by up to {n}",
+                n=f"{momentum:.3g}",
+            ),
         ),
-        values={"decay_moves": decay > 0, "momentum_moves": momentum > 0, "sgd_moves": plain > 0,
-                "router_row": f"{router_row:.3g}", "row_has_gradient": router_row > 0},
+        values={
+            "decay_moves": decay > 0,
+            "momentum_moves": momentum > 0,
+            "sgd_moves": plain > 0,
+            "router_row": f"{router_row:.3g}",
+            "row_has_gradient": router_row > 0,
+        },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def _moved(
@@ -174,8 +211,9 @@ def _moved(
     for copy, weight in zip(copies, experts.parameters(), strict=True):
         copy.grad = gradient(weight).clone()
     optimizer.step()
-    return max(largest((now - was).detach()[unused])
-               for now, was in zip(copies, before, strict=True))  # fmt: skip
+    return max(
+        largest((now - was).detach()[unused]) for now, was in zip(copies, before, strict=True)
+    )
 
 
 def weight_gradient(claim: Claim) -> Finding:
@@ -201,25 +239,35 @@ def weight_gradient(claim: Claim) -> Finding:
     return Finding(
         verdict=RIGHT if holds else WRONG,
         says=say("All {n} gradients are that product, to {off}.", n=grads.numel(), off=f"{off:.0e}")
-        if holds else say("They differ by {off} of the largest.", off=f"{off:.2g}"),
+        if holds
+        else say("They differ by {off} of the largest.", off=f"{off:.2g}"),
         correct="dL/dw_e = dL/dy · f_e(x)" if holds else say("something else"),
         computation=(
             say("{sizes}, k = 2", sizes=SIZES),
             *(
-                say("token {n}, expert {e}: gradient {gradient}, product {product}", n=n,
-                    e=int(chosen_Nk[n, i]), gradient=f"{float(grads[n, i]):.6f}",
-                    product=f"{float(products[n, i]):.6f}")
+                say(
+                    "token {n}, expert {e}: gradient {gradient}, product {product}",
+                    n=n,
+                    e=int(chosen_Nk[n, i]),
+                    gradient=f"{float(grads[n, i]):.6f}",
+                    product=f"{float(products[n, i]):.6f}",
+                )
                 for n in range(N_TOKENS)
                 for i in range(2)
             ),
             say("largest difference {off} of the largest value", off=f"{off:.0e}"),
-            say("weight on the expert's input: largest difference {off} of the largest value",
-                off=f"{off_in:.2g}"),
+            say(
+                "weight on the expert's input: largest difference {off} of the largest value",
+                off=f"{off_in:.2g}",
+            ),
         ),
-        values={"gradient": f"{float(grads_in[0, 0]):.3f}", "input_differs": off_in > ROUNDING,
-                "product": f"{float(products_in[0, 0]):.3f}"},
+        values={
+            "gradient": f"{float(grads_in[0, 0]):.3f}",
+            "input_differs": off_in > ROUNDING,
+            "product": f"{float(products_in[0, 0]):.3f}",
+        },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def balance(claim: Claim) -> Finding:
@@ -241,21 +289,28 @@ def balance(claim: Claim) -> Finding:
         holds.append(abs(loss - stated) <= ROUNDING * abs(stated))
         times.append(stated / loss)
         lines.append(
-            say("k = {k}: stated {stated}, module {module}, shares of tokens add up to {sum}",
-                k=top_k, stated=f"{stated:.6f}", module=f"{loss:.6f}",
-                sum=f"{float(share_E.sum()):.0f}")
-        )  # fmt: skip
+            say(
+                "k = {k}: stated {stated}, module {module}, shares of tokens add up to {sum}",
+                k=top_k,
+                stated=f"{stated:.6f}",
+                module=f"{loss:.6f}",
+                sum=f"{float(share_E.sum()):.0f}",
+            )
+        )
     yes = [f"k = {k}" for k, held in zip(kinds, holds, strict=True) if held]
     by_k = all(abs(t - k) <= ROUNDING * k for k, t in zip(kinds, times, strict=True))
     return Finding(
         verdict=RIGHT if all(holds) else CONDITIONAL if any(holds) else WRONG,
-        says=say("The formula gives {times}.", times=listed(
-            say("{times} times the module's loss with k = {k}", times=f"{t:.6g}", k=k)
-            for k, t in zip(kinds, times, strict=True))),
-        correct="E·Σ p_e·c_e" if all(holds)
-        else say("E·Σ p_e·c_e, with k times as many shares"),
+        says=say(
+            "The formula gives {times}.",
+            times=listed(
+                say("{times} times the module's loss with k = {k}", times=f"{t:.6g}", k=k)
+                for k, t in zip(kinds, times, strict=True)
+            ),
+        ),
+        correct="E·Σ p_e·c_e" if all(holds) else say("E·Σ p_e·c_e, with k times as many shares"),
         computation=(SIZES, *lines),
         values={"by_k": by_k},
         witness=WITNESS,
         condition=say("{which}, as the reference module has it", which=listed(yes, " or ")),
-    )  # fmt: skip
+    )

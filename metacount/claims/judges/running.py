@@ -94,31 +94,40 @@ def softmax_places(claim: Claim) -> Finding:
         places |= seen.found.keys()
         told = [f"{place} {n}" for place, n in sorted(seen.found.items())]
         lines.append(
-            say("{model}, 2 layers: softmax in {places}", model=say(name),
-                places=listed(told or [say("no module")]))
-        )  # fmt: skip
+            say(
+                "{model}, 2 layers: softmax in {places}",
+                model=say(name),
+                places=listed(told or [say("no module")]),
+            )
+        )
         at_output.append("ScaledDotProduct" not in seen.found)
     yes = [say(name) for name, held in holds.items() if held]
     no = [say(name) for name, held in holds.items() if not held]
     none = [say("none")]
     return Finding(
         verdict=RIGHT if not no else CONDITIONAL if yes else WRONG,
-        says=say("Holds for {yes}. Fails for {no}.", yes=listed(yes or none, "; "),
-                 no=listed(no or none, "; ")),
+        says=say(
+            "Holds for {yes}. Fails for {no}.",
+            yes=listed(yes or none, "; "),
+            no=listed(no or none, "; "),
+        ),
         correct=listed([say("attention"), *([say("router")] if no else [])], "; "),
         computation=tuple(lines),
-        values={"in_router": any("Router" in place for place in places),
-                "at_output": any(at_output)},
+        values={
+            "in_router": any("Router" in place for place in places),
+            "at_output": any(at_output),
+        },
         witness=WITNESS,
         condition=say("no other part of the model runs one, as in {yes}", yes=listed(yes, "; ")),
-    )  # fmt: skip
+    )
 
 
 def gelu_forms(claim: Claim) -> Finding:
     """GELU is x·Φ(x); the tanh form is near, not equal."""
     x = torch.arange(-6000, 6001, dtype=torch.float64) / 1000
-    phi = torch.tensor([(1 + math.erf(v / math.sqrt(2))) / 2 for v in x.tolist()],
-                       dtype=torch.float64)  # fmt: skip
+    phi = torch.tensor(
+        [(1 + math.erf(v / math.sqrt(2))) / 2 for v in x.tolist()], dtype=torch.float64
+    )
     exact, near = activate(x, "gelu", 1.0), activate(x, "gelu_tanh", 1.0)
     off = largest(exact - x * phi)
     gap = (near - exact).abs()
@@ -126,21 +135,31 @@ def gelu_forms(claim: Claim) -> Finding:
     holds = off < ROUNDING and 0 < largest(gap) < 1e-3
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("The module's GELU is x·Φ(x), to {off}; the tanh form is off by at most {gap}, at "
-                 "|x| = {x}.", off=f"{off:.0e}", gap=f"{largest(gap):.2e}",
-                 x=f"{abs(widest):.2f}"),
+        says=say(
+            "The module's GELU is x·Φ(x), to {off}; the tanh form is off by at most {gap}, at "
+            "|x| = {x}.",
+            off=f"{off:.0e}",
+            gap=f"{largest(gap):.2e}",
+            x=f"{abs(widest):.2f}",
+        ),
         correct=say("x·Φ(x) with Φ(x) = (1 + erf(x/√2))/2"),
         computation=(
             STEPS,
             say("gelu against x·(1 + erf(x/√2))/2: at most {off}", off=f"{off:.0e}"),
-            say("gelu_tanh against gelu: at most {gap}, at x = {x}", gap=f"{largest(gap):.3e}",
-                x=f"{widest:.3f}"),
-            say("at x = 1: {exact} and {near}", exact=f"{float(exact[7000]):.9f}",
-                near=f"{float(near[7000]):.9f}"),
+            say(
+                "gelu_tanh against gelu: at most {gap}, at x = {x}",
+                gap=f"{largest(gap):.3e}",
+                x=f"{widest:.3f}",
+            ),
+            say(
+                "at x = 1: {exact} and {near}",
+                exact=f"{float(exact[7000]):.9f}",
+                near=f"{float(near[7000]):.9f}",
+            ),
         ),
         values={},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def position_params(claim: Claim) -> Finding:
@@ -156,9 +175,11 @@ def position_params(claim: Claim) -> Finding:
     added = counts[claim.options["position"]] - counts["none"]
     return Finding(
         verdict=RIGHT if added == 0 else WRONG,
-        says=say("The same model has {none} parameters without positions and {with_them} with "
-                 "them.", none=f"{counts['none']:,}",
-                 with_them=f"{counts[claim.options['position']]:,}"),
+        says=say(
+            "The same model has {none} parameters without positions and {with_them} with them.",
+            none=f"{counts['none']:,}",
+            with_them=f"{counts[claim.options['position']]:,}",
+        ),
         correct=say("{n} parameters", n=f"{added:,}"),
         computation=(
             say("2 layers, d = 24, 50 positions; parameters of the module on the meta device"),
@@ -166,7 +187,7 @@ def position_params(claim: Claim) -> Finding:
         ),
         values={kind: n - counts["none"] for kind, n in counts.items()},
         witness=say("reference modules, measured"),
-    )  # fmt: skip
+    )
 
 
 def rope_shift(claim: Claim) -> Finding:
@@ -176,10 +197,11 @@ def rope_shift(claim: Claim) -> Finding:
 
     def score(i: int, j: int, dtype: torch.dtype = torch.float64) -> float:
         turned = [
-            apply_rope(x.to(dtype), torch.tensor([at]), rotary_dim=head_dim, theta=10000.0,
-                       style="half")
+            apply_rope(
+                x.to(dtype), torch.tensor([at]), rotary_dim=head_dim, theta=10000.0, style="half"
+            )
             for x, at in ((q, i), (k, j))
-        ]  # fmt: skip
+        ]
         return float((turned[0] * turned[1]).sum())
 
     lines: list[Words] = []
@@ -197,18 +219,27 @@ def rope_shift(claim: Claim) -> Finding:
     holds = spread < 1e-9 and between > 1e-3
     return Finding(
         verdict=RIGHT if holds else WRONG,
-        says=say("Moved by up to {most} positions, scores change by at most {spread}; another "
-                 "distance changes them by up to {between}.", most=f"{max(shifts):,}",
-                 spread=f"{spread:.0e}", between=f"{between:.2g}"),
+        says=say(
+            "Moved by up to {most} positions, scores change by at most {spread}; another "
+            "distance changes them by up to {between}.",
+            most=f"{max(shifts):,}",
+            spread=f"{spread:.0e}",
+            between=f"{between:.2g}",
+        ),
         correct=say("a function of i - j" if holds else "not a function of i - j alone"),
         computation=(
-            say("one head of width {width}, float64; j = {shifts}", width=head_dim,
-                shifts=", ".join(f"{j:,}" for j in shifts)),
+            say(
+                "one head of width {width}, float64; j = {shifts}",
+                width=head_dim,
+                shifts=", ".join(f"{j:,}" for j in shifts),
+            ),
             *lines,
             say("i - j = 3 in float32: {scores}", scores=", ".join(f"{s:.6f}" for s in single)),
-            say("one pair of columns as a complex number, ι² = -1: {equation}",
-                equation="q·e^(ι·i·θ)·conj(k·e^(ι·j·θ)) = q·conj(k)·e^(ι·(i - j)·θ)"),
+            say(
+                "one pair of columns as a complex number, ι² = -1: {equation}",
+                equation="q·e^(ι·i·θ)·conj(k·e^(ι·j·θ)) = q·conj(k)·e^(ι·(i - j)·θ)",
+            ),
         ),
         values={"coarse": f"{coarse:.0e}", "grows": coarse > spread},
         witness=WITNESS,
-    )  # fmt: skip
+    )

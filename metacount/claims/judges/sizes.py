@@ -38,19 +38,30 @@ def two_stacks(claim: Claim) -> Finding:
         correct=", ".join(f"{name} {getattr(spec, name)}" for name in claim.claimed)
         + (f", n_encoder_layers {spec.n_encoder_layers}" if spec.has_encoder else ""),
         computation=(
-            *(say("{field}: {value}, stated {stated}", field=name,
-                  value=str(getattr(spec, name)), stated=str(said))
-              for name, said in claim.claimed.items()),
+            *(
+                say(
+                    "{field}: {value}, stated {stated}",
+                    field=name,
+                    value=str(getattr(spec, name)),
+                    stated=str(said),
+                )
+                for name, said in claim.claimed.items()
+            ),
             say("{blocks} blocks: {n}", blocks=shown, n=exact(both)),
             say("{blocks} blocks in all: {n}", blocks=n, n=exact(values["half"])),
-            say("published: {n}", n=say("no exact count") if published is None
-                else exact(published)),
+            say(
+                "published: {n}", n=say("no exact count") if published is None else exact(published)
+            ),
         ),
         values=values,
         witness=TO_CATALOG,
-        condition=say("{n} layers means {encoder} in the encoder and {n} in the decoder; the rest "
-                      "holds as it stands", n=n, encoder=spec.n_encoder_layers),
-    )  # fmt: skip
+        condition=say(
+            "{n} layers means {encoder} in the encoder and {n} in the decoder; the rest "
+            "holds as it stands",
+            n=n,
+            encoder=spec.n_encoder_layers,
+        ),
+    )
 
 
 def _are(found: dict[str, Any]) -> Listed:
@@ -99,21 +110,30 @@ def selected_work(claim: Claim) -> Finding:
     straight = grows["selected_attention_flops"] == grows["index_flops"] == 0
     return Finding(
         verdict=RIGHT if straight else WRONG,
-        says=say("At {n} tokens attention over what is chosen takes {selected} FLOPs, the index "
-                 "itself {index}, attention over everything {dense}.", n=exact(n),
-                 selected=here["selected_attention_flops"], index=here["index_flops"],
-                 dense=here["dense_attention_flops"]),
-        correct=say("chosen {selected}, index {index}", selected=here["selected_attention_flops"],
-                    index=here["index_flops"]),
+        says=say(
+            "At {n} tokens attention over what is chosen takes {selected} FLOPs, the index "
+            "itself {index}, attention over everything {dense}.",
+            n=exact(n),
+            selected=here["selected_attention_flops"],
+            index=here["index_flops"],
+            dense=here["dense_attention_flops"],
+        ),
+        correct=say(
+            "chosen {selected}, index {index}",
+            selected=here["selected_attention_flops"],
+            index=here["index_flops"],
+        ),
         computation=(
             say("over what is chosen: {n}", n=here["selected_attention_flops"]),
             say("the index itself: {n}", n=here["index_flops"]),
             say("over everything: {n}", n=here["dense_attention_flops"]),
         ),
-        values={"selected_is_linear": grows["selected_attention_flops"] == 0,
-                "index_is_linear": grows["index_flops"] == 0},
+        values={
+            "selected_is_linear": grows["selected_attention_flops"] == 0,
+            "index_is_linear": grows["index_flops"] == 0,
+        },
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def selected_cache(claim: Claim) -> Finding:
@@ -122,15 +142,21 @@ def selected_cache(claim: Claim) -> Finding:
     with_index, without = kv_cache_values(spec), kv_cache_values(unindexed(spec))
     return Finding(
         verdict=RIGHT if with_index < without else WRONG,
-        says=say("A token leaves {kept} values in each layer's cache, and {without} without the "
-                 "indexer.", kept=exact(with_index), without=exact(without)),
+        says=say(
+            "A token leaves {kept} values in each layer's cache, and {without} without the "
+            "indexer.",
+            kept=exact(with_index),
+            without=exact(without),
+        ),
         correct=say("{kept} against {without}", kept=exact(with_index), without=exact(without)),
-        computation=(f"d_c + d_r + d_i = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
-                     f"{spec.index_head_dim} = {with_index}",
-                     f"d_c + d_r = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} = {without}"),
+        computation=(
+            f"d_c + d_r + d_i = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
+            f"{spec.index_head_dim} = {with_index}",
+            f"d_c + d_r = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} = {without}",
+        ),
         values={"more": with_index - without},
         witness=WITNESS,
-    )  # fmt: skip
+    )
 
 
 def unindexed(spec: ModelSpec) -> ModelSpec:

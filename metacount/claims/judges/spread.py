@@ -49,10 +49,15 @@ def catalog_shares(claim: Claim) -> Finding:
     for name in SHARES:
         first, last = (pick(shares, key=lambda id: shares[id][name]) for pick in (min, max))
         told.append(
-            say("{part} from {least} ({first}) to {most} ({last})",
-                part=say(name.replace("ffn", "FFN")), least=percent(shares[first][name]),
-                first=first, most=percent(shares[last][name]), last=last)
-        )  # fmt: skip
+            say(
+                "{part} from {least} ({first}) to {most} ({last})",
+                part=say(name.replace("ffn", "FFN")),
+                least=percent(shares[first][name]),
+                first=first,
+                most=percent(shares[last][name]),
+                last=last,
+            )
+        )
     n, met = len(shares), listed(holds or [say("none of them")])
     return Finding(
         verdict=RIGHT if len(holds) == n else CONDITIONAL if holds else WRONG,
@@ -107,8 +112,13 @@ def same_top_k(claim: Claim) -> Finding:
 
 def _experts(name: str, spec: ModelSpec) -> Words:
     """How many experts a model has, and of which width."""
-    routed = say("{model}: {k} of {n} experts of width {width}", model=name, k=str(spec.top_k),
-                 n=str(spec.n_experts), width=str(spec.d_ff_expert))  # fmt: skip
+    routed = say(
+        "{model}: {k} of {n} experts of width {width}",
+        model=name,
+        k=str(spec.top_k),
+        n=str(spec.n_experts),
+        width=str(spec.d_ff_expert),
+    )
     shared = spec.n_shared_experts
     return say("{routed}, and {n} shared", routed=routed, n=shared) if shared else routed
 
@@ -134,19 +144,31 @@ def expert_shares(claim: Claim) -> Finding:
         of_active = Fraction(value(sizes, "active_experts"), value(sizes, "active_params"))
         over, near = of_all > least.value, about.holds(of_active)
         holds.append(over and near)
-        one = say("{model}: {percent} of all, {over} {least}; {active} of active, which rounds to "
-                  "{rounded}", model=name, percent=percent(of_all, 2),
-                  over=say("over" if over else "not over"), least=least.text,
-                  active=percent(of_active, 2), rounded=about.rounded(of_active))  # fmt: skip
+        one = say(
+            "{model}: {percent} of all, {over} {least}; {active} of active, which rounds to "
+            "{rounded}",
+            model=name,
+            percent=percent(of_all, 2),
+            over=say("over" if over else "not over"),
+            least=least.text,
+            active=percent(of_active, 2),
+            rounded=about.rounded(of_active),
+        )
         told.append(one if near else say("{said}, not to {label}", said=one, label=about.text))
         lines += [
-            say("{model}: {steps} of all", model=name,
+            say(
+                "{model}: {steps} of all",
+                model=name,
                 steps=f"{exact(value(sizes, 'experts'))} / {exact(value(sizes, 'params'))}"
-                f" = {percent(of_all, 2)}"),
-            say("{model}: {steps} of active", model=name,
+                f" = {percent(of_all, 2)}",
+            ),
+            say(
+                "{model}: {steps} of active",
+                model=name,
                 steps=f"{exact(value(sizes, 'active_experts'))} / "
-                f"{exact(value(sizes, 'active_params'))} = {percent(of_active, 2)}"),
-        ]  # fmt: skip
+                f"{exact(value(sizes, 'active_params'))} = {percent(of_active, 2)}",
+            ),
+        ]
     names = [name for name, held in zip(models, holds, strict=True) if held]
     return Finding(
         verdict=RIGHT if all(holds) else CONDITIONAL if any(holds) else WRONG,
@@ -171,30 +193,48 @@ def moe_by_size(claim: Claim) -> Finding:
     small = {id: n for id, n in sizes[True].items() if n < border.value}
     large = {id: n for id, n in sizes[False].items() if n >= border.value}
     least, most = min(sizes[True].values()), max(sizes[False].values())
-    told = say("mixtures of experts from {least} to {above}, dense models from {below} to {most}",
-               least=short(least), above=short(max(sizes[True].values())),
-               below=short(min(sizes[False].values())), most=short(most))  # fmt: skip
+    told = say(
+        "mixtures of experts from {least} to {above}, dense models from {below} to {most}",
+        least=short(least),
+        above=short(max(sizes[True].values())),
+        below=short(min(sizes[False].values())),
+        most=short(most),
+    )
     return Finding(
         verdict=WRONG if small or large else RIGHT,
-        says=say("Of the catalog's models with a vocabulary, {small} of {moe} mixtures of experts "
-                 "are below {border}, and {large} of {dense} dense models are not.",
-                 small=len(small), large=len(large), moe=len(sizes[True]),
-                 dense=len(sizes[False]), border=border.text),
+        says=say(
+            "Of the catalog's models with a vocabulary, {small} of {moe} mixtures of experts "
+            "are below {border}, and {large} of {dense} dense models are not.",
+            small=len(small),
+            large=len(large),
+            moe=len(sizes[True]),
+            dense=len(sizes[False]),
+            border=border.text,
+        ),
         correct=told,
         computation=tuple(
-            say(heading, border=border.text,
-                models=listed([f"{id} {short(n)}" for id, n in sorted(found.items(), key=_size)]
-                              or [say("none")]))
+            say(
+                heading,
+                border=border.text,
+                models=listed(
+                    [f"{id} {short(n)}" for id, n in sorted(found.items(), key=_size)]
+                    or [say("none")]
+                ),
+            )
             for heading, found in (
                 ("mixtures of experts below {border}: {models}", small),
                 ("dense models from {border} on: {models}", large),
             )
         ),
-        values={"no_border": least < most, "least": short(least), "most": short(most),
-                "fewest": min(sizes[True], key=lambda id: sizes[True][id]),
-                "widest": max(sizes[False], key=lambda id: sizes[False][id])},
+        values={
+            "no_border": least < most,
+            "least": short(least),
+            "most": short(most),
+            "fewest": min(sizes[True], key=lambda id: sizes[True][id]),
+            "widest": max(sizes[False], key=lambda id: sizes[False][id]),
+        },
         witness=OVER_CATALOG,
-    )  # fmt: skip
+    )
 
 
 def _size(found: tuple[str, int]) -> int:
@@ -212,22 +252,32 @@ def norm_ratio(claim: Claim) -> Finding:
         plain = norm_params(spec.d_model)
         ratios[entry.id] = Fraction(plain, here)
         lines.append(
-            say("{model}, d = {d}: LayerNorm {here}, RMSNorm {plain}", model=entry.id,
-                d=str(spec.d_model), here=exact(here), plain=exact(plain))
-        )  # fmt: skip
+            say(
+                "{model}, d = {d}: LayerNorm {here}, RMSNorm {plain}",
+                model=entry.id,
+                d=str(spec.d_model),
+                here=exact(here),
+                plain=exact(plain),
+            )
+        )
     holds = [id for id, ratio in ratios.items() if said.holds(ratio)]
     others = [id for id in ratios if id not in holds]
     biased = [e.id for e, s in models() if e.id in ratios and s.norm_bias]
     condition = say("the LayerNorm has a bias")
     return Finding(
         verdict=RIGHT if not others else CONDITIONAL if holds else WRONG,
-        says=say("It is so for {n} of the {all} models of the catalog with LayerNorm, and not for "
-                 "{others}.", n=len(holds), all=len(ratios),
-                 others=listed(others or [say("any")])),
+        says=say(
+            "It is so for {n} of the {all} models of the catalog with LayerNorm, and not for "
+            "{others}.",
+            n=len(holds),
+            all=len(ratios),
+            others=listed(others or [say("any")]),
+        ),
         correct=say("d against 2·d with a bias, d against d without one"),
         computation=tuple(lines),
         values={"bias_decides": holds == biased},
         witness=OVER_CATALOG,
-        condition=condition if holds == biased
+        condition=condition
+        if holds == biased
         else say("the model is one of {models}", models=listed(holds)),
-    )  # fmt: skip
+    )

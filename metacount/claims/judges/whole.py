@@ -26,30 +26,43 @@ def whole_formula(claim: Claim) -> Finding:
     name = entry.name
     says = {
         "equal": say("Equal for all sizes of such models."),
-        "equal_where_tried": say("Equal at the sizes of {model} and at {n} others.", model=name,
-                                 n=judged.tried),
+        "equal_where_tried": say(
+            "Equal at the sizes of {model} and at {n} others.", model=name, n=judged.tried
+        ),
         "equal_here": say("Equal at the sizes of {model}, not at others.", model=name),
-        "wrong": say("For {model} it gives {stated}, {apart}; exact is {exact}.", model=name,
-                     stated=number(judged.theirs_value), exact=exact(judged.ours_value),
-                     apart=apart(judged.theirs_value, judged.ours_value)),
-    }[judged.verdict]  # fmt: skip
+        "wrong": say(
+            "For {model} it gives {stated}, {apart}; exact is {exact}.",
+            model=name,
+            stated=number(judged.theirs_value),
+            exact=exact(judged.ours_value),
+            apart=apart(judged.theirs_value, judged.ours_value),
+        ),
+    }[judged.verdict]
     lines: list[Words] = [
         say("exact: {formula}", formula=in_letters(judged.ours)),
         say("stated: {formula}", formula=in_letters(judged.theirs)),
-        say("{model}: exact {exact}, stated {stated}", model=name,
-            exact=exact(judged.ours_value), stated=number(judged.theirs_value)),
-    ]  # fmt: skip
+        say(
+            "{model}: exact {exact}, stated {stated}",
+            model=name,
+            exact=exact(judged.ours_value),
+            stated=number(judged.theirs_value),
+        ),
+    ]
     missing: Words = ""
     if judged.verdict == "wrong":
         # the words of `check` for a part that explains a difference
-        terms = [say("{part}: {steps}", part=say(term.words), steps=number(term.value, signed))
-                 for term in judged.terms]  # fmt: skip
+        terms = [
+            say("{part}: {steps}", part=say(term.words), steps=number(term.value, signed))
+            for term in judged.terms
+        ]
         missing = listed(terms, "; ")
         difference = in_letters(judged.difference)
         lines.append(
-            say("stated - exact = {steps}",
-                steps=f"{difference} = {number(judged.difference_value, signed)}")
-        )  # fmt: skip
+            say(
+                "stated - exact = {steps}",
+                steps=f"{difference} = {number(judged.difference_value, signed)}",
+            )
+        )
         lines += terms
     return Finding(
         verdict=VERDICTS[judged.verdict],

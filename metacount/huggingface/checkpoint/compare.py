@@ -27,9 +27,14 @@ UNEXPLAINED = "unexplained tensor"
 
 # Buffers that older versions stored and newer ones compute, by the last part of the name.
 OLD_BUFFERS = (
-    "inv_freq", "masked_bias", "position_ids", "token_type_ids", "cos_cached", "sin_cached",
+    "inv_freq",
+    "masked_bias",
+    "position_ids",
+    "token_type_ids",
+    "cos_cached",
+    "sin_cached",
     "num_batches_tracked",
-)  # fmt: skip
+)
 # What a multi-token-prediction layer has and no other layer: DeepSeek-V3, GLM-4.5 and their kin.
 PREDICTION_PARTS = ("eh_proj", "enorm", "hnorm", "shared_head")
 PREDICTION_ROOTS = ("mtp", "mtp_layers", "mtp_block")

@@ -15,8 +15,11 @@ from metacount.huggingface.checkpoint.header import StoredTensor
 from metacount.huggingface.checkpoint.witness import CheckpointReport, join
 
 # A stack of experts' matrices -> the module's tensor, and its place where it holds two.
-EXPERTS = {"ffn_gate_exps": ("gate_up_proj", 0), "ffn_up_exps": ("gate_up_proj", 1),
-           "ffn_down_exps": ("down_proj", 0)}  # fmt: skip
+EXPERTS = {
+    "ffn_gate_exps": ("gate_up_proj", 0),
+    "ffn_up_exps": ("gate_up_proj", 1),
+    "ffn_down_exps": ("down_proj", 0),
+}
 # Tables of RoPE, which a module computes.
 ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 

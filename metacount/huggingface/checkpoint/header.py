@@ -27,10 +27,29 @@ SINGLE = "model.safetensors"
 
 # Bits of one value, by the format's name of the type.
 DTYPE_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
-}  # fmt: skip
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "U16": 16,
+    "I16": 16,
+    "U32": 32,
+    "I32": 32,
+    "U64": 64,
+    "I64": 64,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "F16": 16,
+    "BF16": 16,
+    "F32": 32,
+    "F64": 64,
+    "C64": 64,
+}
 
 Shape = tuple[int, ...]
 
@@ -67,19 +86,26 @@ class Index(NamedTuple):
 def header_length(start: bytes, size: int | None, where: str) -> int:
     """Bytes of JSON, from the first eight bytes of a file of `size` bytes."""
     if len(start) < 8:
-        raise InputError(f"{where}: is cut short: has {len(start)} bytes, a safetensors file has "
-                         "8 and a header; fetch it again")  # fmt: skip
+        raise InputError(
+            f"{where}: is cut short: has {len(start)} bytes, a safetensors file has "
+            "8 and a header; fetch it again"
+        )
     if start.startswith(b"version "):
-        raise InputError(f"{where}: is a Git LFS pointer, not the file; fetch it with "
-                         "`git lfs pull`")  # fmt: skip
+        raise InputError(
+            f"{where}: is a Git LFS pointer, not the file; fetch it with `git lfs pull`"
+        )
     length = int.from_bytes(start[:8], "little")
     if size is not None and length > size - 8:
-        raise InputError(f"{where}: is cut short or no safetensors file: the header claims "
-                         f"{length} bytes, the file has {size - 8} after the first 8; "
-                         "fetch it again")  # fmt: skip
+        raise InputError(
+            f"{where}: is cut short or no safetensors file: the header claims "
+            f"{length} bytes, the file has {size - 8} after the first 8; "
+            "fetch it again"
+        )
     if length > MAX_HEADER_BYTES:
-        raise InputError(f"{where}: the header claims {length} bytes; at most {MAX_HEADER_BYTES} "
-                         "are read; split the checkpoint into shards")  # fmt: skip
+        raise InputError(
+            f"{where}: the header claims {length} bytes; at most {MAX_HEADER_BYTES} "
+            "are read; split the checkpoint into shards"
+        )
     if length < 2:
         raise InputError(f"{where}: the header has {length} bytes; the shortest is {{}}")
     return length
@@ -133,8 +159,10 @@ def parse_index(text: bytes, where: str) -> Index:
             cursor.value()
     cursor.finish()
     if files is None:
-        raise InputError(f"{where}: has no weight_map, which says the file of each tensor; "
-                         f"give a folder whose index is complete")  # fmt: skip
+        raise InputError(
+            f"{where}: has no weight_map, which says the file of each tensor; "
+            f"give a folder whose index is complete"
+        )
     return Index(files, total_size)
 
 
@@ -154,8 +182,9 @@ def read_local_index(path: str) -> Index:
     where = shown(path)
     with RegularFile(path) as stream:
         if stream.size > MAX_INDEX_BYTES:
-            raise InputError(f"{where}: has {stream.size} bytes; an index has at most "
-                             f"{MAX_INDEX_BYTES}")  # fmt: skip
+            raise InputError(
+                f"{where}: has {stream.size} bytes; an index has at most {MAX_INDEX_BYTES}"
+            )
         return parse_index(stream.read(MAX_INDEX_BYTES), where)
 
 
@@ -166,24 +195,33 @@ def _is_size(value: object) -> bool:
 def _entry(found: Any, here: str) -> tuple[str, Shape, int, int]:
     """Type, shape and place of one tensor, each checked against the others."""
     if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
-        raise InputError(f"{here}: must have dtype, shape and data_offsets, and nothing else; "
-                         "write the file again")  # fmt: skip
+        raise InputError(
+            f"{here}: must have dtype, shape and data_offsets, and nothing else; "
+            "write the file again"
+        )
     dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputError(f"{here}: dtype {shown(repr(dtype))} is not one of safetensors' types: "
-                         f"{', '.join(DTYPE_BITS)}")  # fmt: skip
+        raise InputError(
+            f"{here}: dtype {shown(repr(dtype))} is not one of safetensors' types: "
+            f"{', '.join(DTYPE_BITS)}"
+        )
     if not isinstance(shape, list) or not all(_is_size(n) for n in shape):
-        raise InputError(f"{here}: shape must be a list of sizes: got {shown(repr(shape))}; "
-                         "write the file again")  # fmt: skip
+        raise InputError(
+            f"{here}: shape must be a list of sizes: got {shown(repr(shape))}; write the file again"
+        )
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise InputError(f"{here}: data_offsets must be [begin, end]: got "
-                         f"{shown(repr(offsets))}; write the file again")  # fmt: skip
+        raise InputError(
+            f"{here}: data_offsets must be [begin, end]: got "
+            f"{shown(repr(offsets))}; write the file again"
+        )
     begin, end = offsets
     n_bits = math.prod(shape) * DTYPE_BITS[dtype]
     if n_bits != 8 * (end - begin):
-        raise InputError(f"{here}: {dtype} {shown(shape)} takes {shown(n_bits)} bits, "
-                         f"its offsets {begin} to {end} hold {8 * (end - begin)}; "
-                         "write the file again")  # fmt: skip
+        raise InputError(
+            f"{here}: {dtype} {shown(shape)} takes {shown(n_bits)} bits, "
+            f"its offsets {begin} to {end} hold {8 * (end - begin)}; "
+            "write the file again"
+        )
     return sys.intern(dtype), tuple(shape), begin, end
 
 
@@ -193,12 +231,16 @@ def _check_spans(spans: list[tuple[int, int, str]], data_size: int | None, where
     for begin, end, name in sorted(spans):
         if begin != at:
             fault = "overlaps the tensor before it" if begin < at else "leaves a gap before it"
-            raise InputError(f"{where}: tensor {shown(name)}: begins at byte {begin}, {fault}, "
-                             f"which ends at {at}; write the file again")  # fmt: skip
+            raise InputError(
+                f"{where}: tensor {shown(name)}: begins at byte {begin}, {fault}, "
+                f"which ends at {at}; write the file again"
+            )
         at = end
     if data_size is not None and at != data_size:
-        raise InputError(f"{where}: the tensors take {at} bytes, the file holds {data_size}; "
-                         f"{'fetch it again' if at > data_size else 'write it again'}")  # fmt: skip
+        raise InputError(
+            f"{where}: the tensors take {at} bytes, the file holds {data_size}; "
+            f"{'fetch it again' if at > data_size else 'write it again'}"
+        )
 
 
 def _weight_map(cursor: JsonCursor, where: str) -> dict[str, str]:
@@ -222,11 +264,15 @@ def _check_file(file: str, where: str) -> None:
     """A file is named from the folder of its index, and lies in it."""
     steps = file.split("/")
     if "\\" in file or ":" in file or any(step in ("", ".", "..") for step in steps):
-        raise InputError(f"{where}: names the file {shown(repr(file))}, which is not in the folder "
-                         "of the index; name files without .. and without a root")  # fmt: skip
+        raise InputError(
+            f"{where}: names the file {shown(repr(file))}, which is not in the folder "
+            "of the index; name files without .. and without a root"
+        )
     if not file.endswith(".safetensors"):
-        raise InputError(f"{where}: names the file {shown(repr(file))}, which is no .safetensors; "
-                         "only those are read")  # fmt: skip
+        raise InputError(
+            f"{where}: names the file {shown(repr(file))}, which is no .safetensors; "
+            "only those are read"
+        )
 
 
 def _total_size(metadata: Any, where: str) -> int | None:
@@ -238,6 +284,8 @@ def _total_size(metadata: Any, where: str) -> int | None:
     if isinstance(size, float) and size.is_integer():
         size = int(size)  # some writers put 1234.0
     if size is not None and not _is_size(size):
-        raise InputError(f"{where}: metadata.total_size must be a number of bytes: got "
-                         f"{shown(repr(size))}; leave it out")  # fmt: skip
+        raise InputError(
+            f"{where}: metadata.total_size must be a number of bytes: got "
+            f"{shown(repr(size))}; leave it out"
+        )
     return size

@@ -134,8 +134,9 @@ class _Repository:
             return join(self._source(), None, [self._header(SINGLE, answer)])
         answer = self._get(INDEX, MAX_INDEX_BYTES + 1, may_miss=True)
         if answer is None:
-            raise InputError(f"{shown(self.repo_id)}: has no {SINGLE} and no {INDEX}; "
-                             "only safetensors are read")  # fmt: skip
+            raise InputError(
+                f"{shown(self.repo_id)}: has no {SINGLE} and no {INDEX}; only safetensors are read"
+            )
         if len(answer.content) > MAX_INDEX_BYTES or (answer.size or 0) > MAX_INDEX_BYTES:
             raise InputError(f"{self._where(INDEX)}: an index has at most {MAX_INDEX_BYTES} bytes")
         self._fix(answer)
@@ -172,8 +173,10 @@ class _Repository:
             answer = self._get(file, 8 + length)
             assert answer is not None
         if len(answer.content) < 8 + length:
-            raise InputError(f"{where}: the server sent {len(answer.content)} bytes of the "
-                             f"header's {8 + length}; try again")  # fmt: skip
+            raise InputError(
+                f"{where}: the server sent {len(answer.content)} bytes of the "
+                f"header's {8 + length}; try again"
+            )
         data_size = None if answer.size is None else answer.size - 8 - length
         text = answer.content[8 : 8 + length]
         return parse_header(text, where, file=file, data_size=data_size)
@@ -188,9 +191,11 @@ class _Repository:
             return answer
         if answer.status == MISSING and may_miss and answer.reason in ("", "EntryNotFound"):
             return None
-        raise InputError(f"{self._where(file)}: the hub answers {answer.status} "
-                         f"{shown(answer.reason)}".rstrip() + "; "
-                         + REMEDY.get(answer.status, "try again later"))  # fmt: skip
+        raise InputError(
+            f"{self._where(file)}: the hub answers {answer.status} {shown(answer.reason)}".rstrip()
+            + "; "
+            + REMEDY.get(answer.status, "try again later")
+        )
 
 
 def _fetch(url: str, n: int, token: str | bool | None, where: str, until: float) -> Answer:
@@ -205,8 +210,10 @@ def _fetch(url: str, n: int, token: str | bool | None, where: str, until: float)
         try:
             answer = _fetch_once(url, n, token, where, until)
         except OfflineModeIsEnabled:
-            raise InputError(f"{where}: is not in the local cache, and HF_HUB_OFFLINE forbids the "
-                             "hub; unset it, or fetch the checkpoint first") from None  # fmt: skip
+            raise InputError(
+                f"{where}: is not in the local cache, and HF_HUB_OFFLINE forbids the "
+                "hub; unset it, or fetch the checkpoint first"
+            ) from None
         except InputError:
             raise
         except (http_error, OSError, ValueError) as error:
@@ -215,8 +222,9 @@ def _fetch(url: str, n: int, token: str | bool | None, where: str, until: float)
         if answer.status < 500:
             return answer
         problem = f"the hub answers {answer.status}"
-    raise InputError(f"{where}: cannot be fetched: {shown(problem)}; check the network, "
-                     "or give a local folder")  # fmt: skip
+    raise InputError(
+        f"{where}: cannot be fetched: {shown(problem)}; check the network, or give a local folder"
+    )
 
 
 def _fetch_once(url: str, n: int, token: str | bool | None, where: str, until: float) -> Answer:
@@ -231,8 +239,10 @@ def _fetch_once(url: str, n: int, token: str | bool | None, where: str, until: f
         content = b""
         if status in (200, 206):
             if response.headers.get("Content-Encoding", "identity") != "identity":
-                raise InputError(f"{where}: the server sends compressed bytes, which were not "
-                                 "asked for; use another endpoint")  # fmt: skip
+                raise InputError(
+                    f"{where}: the server sends compressed bytes, which were not "
+                    "asked for; use another endpoint"
+                )
             content = _at_most(n, response.iter_raw, until, where)
         return Answer(
             status=status,
@@ -251,8 +261,10 @@ def _at_most(n: int, chunks: Callable[[], Iterator[bytes]], until: float, where:
         if len(content) >= n:
             break
         if time.monotonic() > until:
-            raise InputError(f"{where}: the server is too slow: {DEADLINE:.0f} s are over, "
-                             f"{n - len(content)} bytes missing; try another endpoint")  # fmt: skip
+            raise InputError(
+                f"{where}: the server is too slow: {DEADLINE:.0f} s are over, "
+                f"{n - len(content)} bytes missing; try another endpoint"
+            )
     return bytes(content[:n])
 
 

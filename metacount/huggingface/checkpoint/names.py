@@ -14,9 +14,13 @@ from metacount.huggingface.checkpoint.header import Shape
 
 # One expert's matrices and their place in the fused tensors of transformers 5.
 FUSED = {
-    "gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1), "down_proj": ("down_proj", 0),
-    "w1": ("gate_up_proj", 0), "w3": ("gate_up_proj", 1), "w2": ("down_proj", 0),
-}  # fmt: skip
+    "gate_proj": ("gate_up_proj", 0),
+    "up_proj": ("gate_up_proj", 1),
+    "down_proj": ("down_proj", 0),
+    "w1": ("gate_up_proj", 0),
+    "w3": ("gate_up_proj", 1),
+    "w2": ("down_proj", 0),
+}
 FUSED_PARTS = {"gate_up_proj": 2, "down_proj": 1}
 # Modules whose name changed between the checkpoints of a model and transformers 5.
 RENAMED_MODULES = {"block_sparse_moe": "mlp"}

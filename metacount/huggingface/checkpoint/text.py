@@ -106,8 +106,10 @@ class JsonCursor:
 
     def wrong(self, what: str) -> InputError:
         """The error of a text that is no such JSON."""
-        return InputError(f"{self.where}: is not the JSON that safetensors writes: {what}; "
-                          "fetch or write it again")  # fmt: skip
+        return InputError(
+            f"{self.where}: is not the JSON that safetensors writes: {what}; "
+            "fetch or write it again"
+        )
 
     def members(self) -> Iterator[str]:
         """Each name of the object that starts here; the caller takes the value before going on."""
@@ -172,8 +174,9 @@ class JsonCursor:
     def _name(self, raw: bytes) -> str:
         name: str = json.loads(raw) if b"\\" in raw else raw[1:-1].decode("utf-8")
         if not name.isprintable() or not 0 < len(name) <= MAX_NAME:
-            raise self.wrong(f"a name has 1 to {MAX_NAME} printable characters: "
-                             f"got {shown(repr(name))}")  # fmt: skip
+            raise self.wrong(
+                f"a name has 1 to {MAX_NAME} printable characters: got {shown(repr(name))}"
+            )
         return name
 
     def _end_of_nested(self) -> int:

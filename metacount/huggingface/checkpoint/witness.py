@@ -37,8 +37,13 @@ __all__ = [
 ]
 
 # Weights in formats that are not read, by file: a pickle runs code, the others are not PyTorch's.
-OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
-                 "flax_model.msgpack", "consolidated.00.pth")  # fmt: skip
+OTHER_WEIGHTS = (
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "tf_model.h5",
+    "flax_model.msgpack",
+    "consolidated.00.pth",
+)
 
 
 @frozen
@@ -155,16 +160,21 @@ def join(source: str, index: Index | None, headers: list[list[StoredTensor]]) ->
         other = stored.setdefault(tensor.name, tensor)
         if other is not tensor:
             both = f"{shown(other.file)} and {shown(tensor.file)}"
-            raise InputError(f"{source}: tensor {shown(tensor.name)} is in two files, {both}; "
-                             "leave one out")  # fmt: skip
+            raise InputError(
+                f"{source}: tensor {shown(tensor.name)} is in two files, {both}; leave one out"
+            )
     indexed = {} if index is None else index.files
     for name, file in indexed.items():
         if name not in stored:
-            raise InputError(f"{source}: names tensor {shown(name)} in {shown(file)}, which does "
-                             "not hold it; fetch the checkpoint again")  # fmt: skip
+            raise InputError(
+                f"{source}: names tensor {shown(name)} in {shown(file)}, which does "
+                "not hold it; fetch the checkpoint again"
+            )
         if stored[name].file != file:
-            raise InputError(f"{source}: names tensor {shown(name)} in {shown(file)}, it is in "
-                             f"{shown(stored[name].file)}; write the index again")  # fmt: skip
+            raise InputError(
+                f"{source}: names tensor {shown(name)} in {shown(file)}, it is in "
+                f"{shown(stored[name].file)}; write the index again"
+            )
     if not stored:
         raise InputError(f"{source}: holds no tensor; give the folder of a model's weights")
     return CheckpointReport(
@@ -181,8 +191,10 @@ def _no_weights(path: str) -> str:
     where = shown(path)
     for name in OTHER_WEIGHTS:
         if os.path.lexists(os.path.join(path, name)):
-            return (f"{where}: has {name}, which is not read, but no {SINGLE} or {INDEX}; "
-                    "save the model with safetensors")  # fmt: skip
+            return (
+                f"{where}: has {name}, which is not read, but no {SINGLE} or {INDEX}; "
+                "save the model with safetensors"
+            )
     return f"{where}: this folder holds no {SINGLE} and no {INDEX}; give a folder of weights"
 
 
@@ -198,8 +210,10 @@ def _check_inside(folder: str, file: str) -> None:
         # <cache>/models--org--name/snapshots/<commit>: the files lie in one of two blobs folders
         homes += [os.path.join(up, "blobs") for up in (repository, os.path.dirname(repository))]
     if not any(os.path.commonpath([home, target]) == home for home in homes):
-        raise InputError(f"{shown(os.path.join(folder, file))}: is a link out of its folder, to "
-                         f"{shown(target)}; give the folder that holds the file")  # fmt: skip
+        raise InputError(
+            f"{shown(os.path.join(folder, file))}: is a link out of its folder, to "
+            f"{shown(target)}; give the folder that holds the file"
+        )
 
 
 def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) -> Witness:
@@ -246,8 +260,10 @@ def _said(comparison: Comparison) -> list[str]:
     said = [comparison.prefix] if comparison.prefix else []
     if comparison.per_expert:
         n_stored = sum(len(weight.sources) for weight in comparison.per_expert)
-        said.append(f"{_n(len(comparison.per_expert), 'weight')} stored per expert "
-                    f"({_n(n_stored, 'tensor')})")  # fmt: skip
+        said.append(
+            f"{_n(len(comparison.per_expert), 'weight')} stored per expert "
+            f"({_n(n_stored, 'tensor')})"
+        )
     said += [f"{_n(n, 'weight')} in {style}" for style, n in comparison.formats.items()]
     by_kind: dict[str, list[Extra]] = {}
     for extra in comparison.extra:

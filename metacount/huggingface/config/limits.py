@@ -171,11 +171,19 @@ def checked_config(data: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
     def walk(value: Any, name: str, depth: int) -> Any:
         seen[0] += 1
         if seen[0] > MAX_VALUES:
-            raise SpecError("config", f"must hold at most {MAX_VALUES} values", seen[0],
-                            "give a model's config.json")  # fmt: skip
+            raise SpecError(
+                "config",
+                f"must hold at most {MAX_VALUES} values",
+                seen[0],
+                "give a model's config.json",
+            )
         if depth > MAX_DEPTH:
-            raise SpecError(name, f"must be nested at most {MAX_DEPTH} deep", depth,
-                            "give a model's config.json")  # fmt: skip
+            raise SpecError(
+                name,
+                f"must be nested at most {MAX_DEPTH} deep",
+                depth,
+                "give a model's config.json",
+            )
         value = untagged(value)
         if isinstance(value, dict):
             _check_length(name, value)
@@ -189,8 +197,12 @@ def checked_config(data: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
             return [walk(item, name, depth + 1) for item in value]
         if isinstance(value, str):
             if len(value) > MAX_TEXT:
-                raise SpecError(name, f"must be text of at most {MAX_TEXT} characters",
-                                f"{len(value)} characters", "shorten it")  # fmt: skip
+                raise SpecError(
+                    name,
+                    f"must be text of at most {MAX_TEXT} characters",
+                    f"{len(value)} characters",
+                    "shorten it",
+                )
             return value
         if isinstance(value, float) and not math.isfinite(value) and name in SIZES:
             raise SpecError(name, "must be a whole number", value, "write its size")
@@ -199,8 +211,12 @@ def checked_config(data: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
         if isinstance(value, int):
             _check_size(name, value)
             return value
-        raise SpecError(name, "must be a value of JSON", type(value).__name__,
-                        "write text, a number, true, false, null, a list or an object")  # fmt: skip
+        raise SpecError(
+            name,
+            "must be a value of JSON",
+            type(value).__name__,
+            "write text, a number, true, false, null, a list or an object",
+        )
 
     return walk(data, "config", 0), tuple(notes)
 
@@ -214,15 +230,23 @@ def _kept(key: object, value: object, notes: dict[str, None]) -> bool:
             notes[NOTED[key]] = None
         return False
     if key in FETCHING and value:
-        raise SpecError(key, "must be false: no weights are fetched to count a model", value,
-                        "set it to false, or remove it")  # fmt: skip
+        raise SpecError(
+            key,
+            "must be false: no weights are fetched to count a model",
+            value,
+            "set it to false, or remove it",
+        )
     return key not in DROPPED
 
 
 def _check_length(name: str, value: Any) -> None:
     if len(value) > MAX_ITEMS:
-        raise SpecError(name, f"must have at most {MAX_ITEMS} items", f"{len(value)} items",
-                        "give a model's config.json")  # fmt: skip
+        raise SpecError(
+            name,
+            f"must have at most {MAX_ITEMS} items",
+            f"{len(value)} items",
+            "give a model's config.json",
+        )
 
 
 def _check_size(name: str, value: int) -> None:
@@ -236,5 +260,6 @@ def _check_size(name: str, value: int) -> None:
     if name in POSITIVE and value < 1:
         raise SpecError(name, "must be at least 1", value, f"choose 1 to {limit}")
     if not -limit <= value <= limit:
-        raise SpecError(name, f"is too large for {what} (limit {limit})", value,
-                        f"choose at most {limit}")  # fmt: skip
+        raise SpecError(
+            name, f"is too large for {what} (limit {limit})", value, f"choose at most {limit}"
+        )

@@ -15,8 +15,12 @@ def type_of_class(architectures: object) -> tuple[str, str]:
     """
     named = architectures[0] if isinstance(architectures, list) else architectures
     if not isinstance(named, str):
-        raise SpecError("architectures", "must be a list of class names", architectures,
-                        "give the config's model_type")  # fmt: skip
+        raise SpecError(
+            "architectures",
+            "must be a list of class names",
+            architectures,
+            "give the config's model_type",
+        )
     types: dict[str, list[str]] = {}
     for name in FAMILIES:
         family = family_of(name)
@@ -28,7 +32,7 @@ def type_of_class(architectures: object) -> tuple[str, str]:
             types.setdefault(known, [name])
     if named not in types:
         rule = "is missing, and architectures names no class that has a spec"
-        raise SpecError("model_type", rule, named, nearest(named, types, "give it"))  # fmt: skip
+        raise SpecError("model_type", rule, named, nearest(named, types, "give it"))
     return _owner(named, types[named]), named
 
 
@@ -37,5 +41,9 @@ def _owner(named: str, types: list[str]) -> str:
     called = [name for name in types if named.lower().startswith(name.replace("_", ""))]
     if len(called) == 1 or len(types) == 1:
         return (called or types)[0]
-    raise SpecError("model_type", f"is missing, and {named} is the class of several types", None,
-                    f"give one of {', '.join(types)}")  # fmt: skip
+    raise SpecError(
+        "model_type",
+        f"is missing, and {named} is the class of several types",
+        None,
+        f"give one of {', '.join(types)}",
+    )

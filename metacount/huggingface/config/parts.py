@@ -23,8 +23,12 @@ ROPE_DETAILS = words(
 def divided(name: str, width: int, n_heads: int) -> int:
     """Width of one head where heads share the model's width."""
     if width % n_heads:
-        raise SpecError(name, f"must divide the width {width}: {width} % {n_heads} = "
-                        f"{width % n_heads}", n_heads, f"choose a divisor of {width}")  # fmt: skip
+        raise SpecError(
+            name,
+            f"must divide the width {width}: {width} % {n_heads} = {width % n_heads}",
+            n_heads,
+            f"choose a divisor of {width}",
+        )
     return width // n_heads
 
 
@@ -79,14 +83,21 @@ def rope(
     """
     found = rope_object(keys)
     base = _rope_number(keys, found, "rope_theta", theta)
-    fields: dict[str, Any] = {"position": "rope", "rope_style": style, "rope_theta": base,
-                              "rope_scaling": scaling_of(keys, found)}  # fmt: skip
+    fields: dict[str, Any] = {
+        "position": "rope",
+        "rope_style": style,
+        "rope_theta": base,
+        "rope_scaling": scaling_of(keys, found),
+    }
     if partial in keys.defaults:
         factor = _rope_number(keys, found, "partial_rotary_factor", partial)
         fields |= rotary(keys, head_dim, factor, rounds_up)
     elif found.get("partial_rotary_factor", 1.0) not in (1.0, None):
-        keys.unmapped("partial_rotary_factor", found["partial_rotary_factor"],
-                      "this family rotates whole heads")  # fmt: skip
+        keys.unmapped(
+            "partial_rotary_factor",
+            found["partial_rotary_factor"],
+            "this family rotates whole heads",
+        )
     return fields
 
 
@@ -96,8 +107,12 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> dict[st
         raise SpecError("partial_rotary_factor", "must be at most 1", factor, "choose 0 to 1")
     width = int(head_dim * factor)
     if width < 2:
-        raise SpecError("partial_rotary_factor", f"leaves {width} of head_dim = {head_dim}", factor,
-                        "choose a larger one")  # fmt: skip
+        raise SpecError(
+            "partial_rotary_factor",
+            f"leaves {width} of head_dim = {head_dim}",
+            factor,
+            "choose a larger one",
+        )
     if width % 2 and width < head_dim and rounds_up:
         # the angles are still those of the odd width
         width += 1
@@ -121,8 +136,11 @@ def rope_by_layer_type(
         inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
         inner = {**inner, **scaling} if kind in scaled else inner
         if inner.get("partial_rotary_factor", 1.0) != 1.0:
-            keys.unmapped("partial_rotary_factor", inner["partial_rotary_factor"],
-                          "this family rotates whole heads")  # fmt: skip
+            keys.unmapped(
+                "partial_rotary_factor",
+                inner["partial_rotary_factor"],
+                "this family rotates whole heads",
+            )
         bases[kind] = _rope_number(keys, inner, "rope_theta", old)
         scalings[kind] = scaling_of(keys, inner, nested=True)
     full, local = "full_attention", "sliding_attention"
@@ -190,8 +208,9 @@ def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[st
     if not isinstance(types, list):
         raise SpecError("layer_types", "must be a list", types, "remove it")
     if len(types) != n_layers:
-        raise SpecError("layer_types", f"must have one item a layer: {n_layers}", len(types),
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "layer_types", f"must have one item a layer: {n_layers}", len(types), "remove it"
+        )
     for item in types:
         if item not in allowed:
             keys.unmapped("layer_types", item, f"choose {' or '.join(allowed)}")
@@ -213,8 +232,9 @@ def nope_every(keys: Keys, name: str, rotates: list[bool]) -> dict[str, Any]:
     if first == 1 and not any(rotates):
         return {"nope_every": 1}
     if any(on == ((i + 1) % first == 0) for i, on in enumerate(rotates)):
-        keys.unmapped(name, [int(on) for on in rotates], "the layers without RoPE must be every "
-                      "n-th one")  # fmt: skip
+        keys.unmapped(
+            name, [int(on) for on in rotates], "the layers without RoPE must be every n-th one"
+        )
     return {"nope_every": first}
 
 

@@ -53,8 +53,12 @@ def _details(keys: Keys, kind: str, found: dict[str, Any], nested: bool) -> dict
     if kind == "longrope":
         short, long = (_tuple(found.get(f"{name}_factor")) for name in ("short", "long"))
         attention = _longrope_attention(found, factor, trained)
-        return {"n_trained": trained, "short_factors": short, "long_factors": long,
-                "attention_factor": attention}  # fmt: skip
+        return {
+            "n_trained": trained,
+            "short_factors": short,
+            "long_factors": long,
+            "attention_factor": attention,
+        }
     # of several objects transformers reads no truncate
     truncate = True if nested else found.get("truncate", True)
     return {

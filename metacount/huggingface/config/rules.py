@@ -56,8 +56,9 @@ def refusals(config: dict[str, Any], spec: ModelSpec) -> tuple[str, ...]:
     ]
     if rules["whole_heads"] and spec.d_model % spec.n_heads:
         rest = spec.d_model % spec.n_heads
-        said.append(f"the width must be a multiple of the heads: {spec.d_model} % {spec.n_heads} "
-                    f"= {rest}")  # fmt: skip
+        said.append(
+            f"the width must be a multiple of the heads: {spec.d_model} % {spec.n_heads} = {rest}"
+        )
     return tuple(f"transformers {_record['transformers']} refuses this config: {s}" for s in said)
 
 
@@ -74,8 +75,9 @@ def _is(value: object, kind: str) -> bool:
         return value is None
     if kind == "int":
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, {"float": float, "bool": bool, "str": str, "list": list,
-                              "dict": dict}[kind])  # fmt: skip
+    return isinstance(
+        value, {"float": float, "bool": bool, "str": str, "list": list, "dict": dict}[kind]
+    )
 
 
 def _in_words(kind: str) -> str:

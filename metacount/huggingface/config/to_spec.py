@@ -26,8 +26,14 @@ if TYPE_CHECKING:
     from metacount.huggingface.config.families.family import Family
 
 # Of a spec, what belongs to the output head; a base class has none of it.
-HEAD_FIELDS = ("tie_embeddings", "head_bias", "logit_scale", "logit_softcap", "head_transform",
-               "head_transform_bias")  # fmt: skip
+HEAD_FIELDS = (
+    "tie_embeddings",
+    "head_bias",
+    "logit_scale",
+    "logit_softcap",
+    "head_transform",
+    "head_transform_bias",
+)
 
 # What a class of remote code is called when it ends like the class that transformers has.
 LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForMaskedLM")
@@ -90,8 +96,9 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
     if family is None:
         remedy = nearest(name, FAMILIES, "transformers' own module may tell")
         raise UnmappedType("model_type", "has no spec", name, remedy)
-    notes.append(f"type {name} is read by its keys: its own code is not run, and transformers "
-                 "has none")  # fmt: skip
+    notes.append(
+        f"type {name} is read by its keys: its own code is not run, and transformers has none"
+    )
     try:
         return _mapped(config, name, family, notes, is_remote=True)
     except Unmapped as error:  # nor can transformers tell
@@ -160,8 +167,9 @@ def _choose_class(config: dict[str, Any], family: Family) -> tuple[str, str, str
     if named is None or named == []:
         return default, _end(classes, default), f"the {family.kind} class of its type"
     if not isinstance(named, list) or not isinstance(named[0], str):
-        raise SpecError("architectures", "must be a list of class names", named,
-                        f"remove it to count {default}")  # fmt: skip
+        raise SpecError(
+            "architectures", "must be a list of class names", named, f"remove it to count {default}"
+        )
     if named[0] in classes:
         return named[0], _end(classes, named[0]), "named by architectures"
     if config.get("auto_map") and named[0].endswith(LANGUAGE_MODEL):
@@ -179,9 +187,20 @@ def _end(classes: dict[str, str | None], name: str) -> str:
 
 def _no_spec(name: str, classes: dict[str, str | None]) -> UnmappedClass:
     known = [name for name, end in classes.items() if end is not None]
-    return UnmappedClass("architectures", "names a class that has no spec", name,
-                         f"those of this type that have one: {', '.join(known)}")  # fmt: skip
+    return UnmappedClass(
+        "architectures",
+        "names a class that has no spec",
+        name,
+        f"those of this type that have one: {', '.join(known)}",
+    )
 
 
-__all__ = ["Mapped", "Unmapped", "UnmappedClass", "UnmappedKey", "UnmappedType", "mapped_types",
-           "spec_from_config"]  # fmt: skip
+__all__ = [
+    "Mapped",
+    "Unmapped",
+    "UnmappedClass",
+    "UnmappedKey",
+    "UnmappedType",
+    "mapped_types",
+    "spec_from_config",
+]

@@ -66,8 +66,12 @@ def _named(module: Any, name: str) -> Any:
     try:
         return getattr(module, name, None)
     except (ImportError, RuntimeError) as error:
-        raise SpecError("architectures", "needs a library that is not installed", name,
-                        str(error).strip().splitlines()[0][:200]) from None  # fmt: skip
+        raise SpecError(
+            "architectures",
+            "needs a library that is not installed",
+            name,
+            str(error).strip().splitlines()[0][:200],
+        ) from None
 
 
 def config_class(model_type: object) -> Any:
@@ -76,8 +80,12 @@ def config_class(model_type: object) -> Any:
     if not isinstance(model_type, str) or model_type not in names:
         known = "see `metacount survey` for the types there are"
         hint = nearest(model_type, names, known) if isinstance(model_type, str) else known
-        raise SpecError("model_type", f"is not one that transformers {version()} knows",
-                        "none" if model_type is None else model_type, hint)  # fmt: skip
+        raise SpecError(
+            "model_type",
+            f"is not one that transformers {version()} knows",
+            "none" if model_type is None else model_type,
+            hint,
+        )
     found = _named(folder(model_type), names[model_type])
     if found is None:
         found = _named(import_module("transformers"), names[model_type])
@@ -93,8 +101,12 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
     if architectures is not None:
         named = architectures[:1] if isinstance(architectures, list) else [architectures]
         if named and not isinstance(named[0], str):
-            raise SpecError("architectures", "must be a list of class names", named[0],
-                            "remove it, or name one class")  # fmt: skip
+            raise SpecError(
+                "architectures",
+                "must be a list of class names",
+                named[0],
+                "remove it, or name one class",
+            )
         if named:
             name: str = RENAMED.get(str(named[0]), str(named[0]))
             found = _class_called(name, model_type)
@@ -103,8 +115,12 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
                 return found, f"named by architectures{older}"
             chosen, reason = _by_type(model_type)
             if not remote:
-                raise SpecError("architectures", f"names no model of transformers {version()}",
-                                named[0], f"remove it to count {chosen.__name__}")  # fmt: skip
+                raise SpecError(
+                    "architectures",
+                    f"names no model of transformers {version()}",
+                    named[0],
+                    f"remove it to count {chosen.__name__}",
+                )
             return chosen, f"{reason}; {named[0][:80]} is remote code"
     return _by_type(model_type)
 

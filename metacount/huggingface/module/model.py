@@ -113,8 +113,12 @@ def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
         return text, f"{chosen.__name__} is the text model of {type(config).__name__}"
     if any(model_types(kind).get(model_type) == chosen.__name__ for kind, _ in MAPPINGS):
         return config, ""  # a type may share another's class under a config of its own
-    raise SpecError("architectures", f"does not go with model_type: it takes a {wants.__name__}",
-                    chosen.__name__, "remove architectures")  # fmt: skip
+    raise SpecError(
+        "architectures",
+        f"does not go with model_type: it takes a {wants.__name__}",
+        chosen.__name__,
+        "remove architectures",
+    )
 
 
 def built_quietly(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
@@ -172,8 +176,12 @@ def _bounded() -> Iterator[None]:
         nonlocal count
         count += 1
         if count > MAX_MODULES:
-            raise SpecError("config", f"makes more than {MAX_MODULES} modules", name,
-                            "choose fewer layers or experts")  # fmt: skip
+            raise SpecError(
+                "config",
+                f"makes more than {MAX_MODULES} modules",
+                name,
+                "choose fewer layers or experts",
+            )
 
     handle = nn.modules.module.register_module_module_registration_hook(register)
     try:
@@ -202,16 +210,28 @@ def _made(name: str, make: Any) -> Any:
     except SpecError:
         raise
     except (MemoryError, RecursionError) as error:
-        raise SpecError("config", f"asks too much of {name}", type(error).__name__,
-                        "choose smaller sizes") from None  # fmt: skip
+        raise SpecError(
+            "config", f"asks too much of {name}", type(error).__name__, "choose smaller sizes"
+        ) from None
     except Exception as error:
         # the last line of a validator's message is the rule, the first of any other the fact
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
         said = lines[-1 if "alidat" in type(error).__name__ else 0]
         said = "".join(c if c.isprintable() else "?" for c in said)[:160]
-        raise SpecError("config", f"makes no {name} in transformers {version()}: {said}",
-                        type(error).__name__, "correct the config") from error  # fmt: skip
+        raise SpecError(
+            "config",
+            f"makes no {name} in transformers {version()}: {said}",
+            type(error).__name__,
+            "correct the config",
+        ) from error
 
 
-__all__ = ["ClassChoice", "build_transformers", "built_quietly", "chosen_class", "default_config",
-           "running_config", "small_configs"]  # fmt: skip
+__all__ = [
+    "ClassChoice",
+    "build_transformers",
+    "built_quietly",
+    "chosen_class",
+    "default_config",
+    "running_config",
+    "small_configs",
+]

@@ -85,8 +85,10 @@ def _who(choice: ClassChoice) -> str:
 def _param_details(found: MeasuredParams) -> list[str]:
     said = []
     if found.text_params != found.params:
-        said.append(f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
-                    "caches are of text alone, the other towers are not run")  # fmt: skip
+        said.append(
+            f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
+            "caches are of text alone, the other towers are not run"
+        )
     others = {name: n for name, n in found.buffers.items() if name not in KNOWN_BUFFERS}
     if others:
         said.append("buffers " + ", ".join(f"{name} {exact(n)}" for name, n in others.items()))
@@ -112,19 +114,25 @@ def _run_figures(
     parts["matmul_flops_by_role"] = run.prefill.chosen_by_role
     said = list(run.assumed)
     if run.prefill.rotary:
-        said.append(f"without {exact(run.prefill.rotary)} FLOPs of rotary tables: "
-                    f"{exact(run.prefill.all_flops)} with them")  # fmt: skip
+        said.append(
+            f"without {exact(run.prefill.rotary)} FLOPs of rotary tables: "
+            f"{exact(run.prefill.all_flops)} with them"
+        )
     if run.prefill.idle:
         whole, idle = exact(run.prefill.matmul_flops), exact(run.prefill.idle)
-        said.append(f"its code runs experts on tokens that did not choose them: without {idle} "
-                    f"FLOPs, {whole} with them; active_params counts the chosen ones")  # fmt: skip
+        said.append(
+            f"its code runs experts on tokens that did not choose them: without {idle} "
+            f"FLOPs, {whole} with them; active_params counts the chosen ones"
+        )
     latent = _is_latent(module)
     if run.decode is not None and not latent:
         figures["decode_matmul_flops"] = run.decode.matmul_flops - run.decode.idle
         parts["decode_matmul_flops_by_role"] = run.decode.chosen_by_role
     elif run.decode is not None:
-        said.append(f"no opinion on decode: its code expands every cached latent, "
-                    f"{exact(run.decode.matmul_flops)} FLOPs")  # fmt: skip
+        said.append(
+            f"no opinion on decode: its code expands every cached latent, "
+            f"{exact(run.decode.matmul_flops)} FLOPs"
+        )
     if run.kind == "encoder":
         # an encoder, or a decoder's body: what cannot generate is not asked for a cache
         return [*said, "no opinion on decode and cache: its class does not generate"]
@@ -132,8 +140,10 @@ def _run_figures(
         return [*said, f"no cache measured: {run.no_cache}"]
     scale, unit = DTYPE_BYTES[workload.dtype], DTYPE_BYTES[dtype]
     if run.cache.key_heads > _kv_heads(module, latent):
-        said.append(f"no opinion on the KV cache: its code caches expanded keys and values, "
-                    f"{exact(run.cache.kv_bytes // unit * scale)} bytes")  # fmt: skip
+        said.append(
+            f"no opinion on the KV cache: its code caches expanded keys and values, "
+            f"{exact(run.cache.kv_bytes // unit * scale)} bytes"
+        )
     else:
         figures["kv_cache_bytes_per_token"] = run.kv_bytes_per_token // unit * scale
         figures["kv_cache_bytes"] = run.cache.kv_bytes // unit * scale

@@ -10,10 +10,27 @@ from metacount.spec.gated_delta import GatedDelta
 
 OURS = "linear_attn"  # what a block calls its mixer
 # One name on both sides: OLMo Hybrid's, Kimi's, Lightning's.
-NAMES = ("q_proj", "k_proj", "v_proj", "qkv_proj", "a_proj", "b_proj", "g_proj", "g_a_proj",
-         "g_b_proj", "output_gate", "conv1d", "A_log", "dt_bias", "o_norm", "o_proj",
-         "forget_gate.f_a_proj", "forget_gate.f_b_proj", "forget_gate.dt_bias",
-         "forget_gate.A_log")  # fmt: skip
+NAMES = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "a_proj",
+    "b_proj",
+    "g_proj",
+    "g_a_proj",
+    "g_b_proj",
+    "output_gate",
+    "conv1d",
+    "A_log",
+    "dt_bias",
+    "o_norm",
+    "o_proj",
+    "forget_gate.f_a_proj",
+    "forget_gate.f_b_proj",
+    "forget_gate.dt_bias",
+    "forget_gate.A_log",
+)
 DECAYS = frozenset(["slope_rate", "query_decay", "key_decay", "diagonal_decay"])  # Lightning's
 
 

@@ -14,8 +14,20 @@ from metacount.huggingface.weights.blocks import (
 from metacount.huggingface.weights.names import Dialect, Place, Table, halves
 
 OURS = "mamba"  # what a block calls its mixer
-PARTS = ("in_proj", "conv1d", "out_proj", "A_log", "D", "x_proj", "dt_proj", "dt_layernorm",
-         "b_layernorm", "c_layernorm", "dt_bias", "norm")  # fmt: skip
+PARTS = (
+    "in_proj",
+    "conv1d",
+    "out_proj",
+    "A_log",
+    "D",
+    "x_proj",
+    "dt_proj",
+    "dt_layernorm",
+    "b_layernorm",
+    "c_layernorm",
+    "dt_bias",
+    "norm",
+)
 SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
 
 
@@ -57,21 +69,32 @@ NEMOTRON_BLOCK: Table = {
     "mixer.gate": "mlp.gate.proj",
     "mixer.gate.e_score_correction_bias": "mlp.gate.e_score_correction_bias",
     **{f"mixer.experts.{part}_proj": f"mlp.experts.{part}_proj" for part in ("up", "down")},
-    **{f"mixer.shared_experts.{part}_proj": f"mlp.shared_experts.{part}_proj"
-       for part in ("up", "down")},
-}  # fmt: skip
+    **{
+        f"mixer.shared_experts.{part}_proj": f"mlp.shared_experts.{part}_proj"
+        for part in ("up", "down")
+    },
+}
 
 # Before others: some have the marks of these.
 STATE_SPACE = {
-    name: Dialect(mark=mark, prefix=prefix, ends=ends,
-                  stacks={"layers.": ("decoder.layers", block)})
+    name: Dialect(
+        mark=mark, prefix=prefix, ends=ends, stacks={"layers.": ("decoder.layers", block)}
+    )
     for name, (mark, prefix, ends, block) in {
         "mamba": ("backbone.embeddings.weight", "backbone.", PURE_ENDS, PURE_BLOCK),
         "nemotron_h": ("embeddings.weight", "model.", PURE_ENDS, NEMOTRON_BLOCK),
         "jamba": ("layers.0.pre_ff_layernorm.weight", "model.", LLAMA_ENDS, FEED_FORWARD_BLOCK),
-        "granite_experts": ("layers.0.block_sparse_moe.router.weight", "model.", LLAMA_ENDS,
-                            GRANITE_EXPERTS_BLOCK),
-        "granite_hybrid": ("layers.0.shared_mlp.input_linear.weight", "model.", LLAMA_ENDS,
-                           GRANITE_BLOCK),
+        "granite_experts": (
+            "layers.0.block_sparse_moe.router.weight",
+            "model.",
+            LLAMA_ENDS,
+            GRANITE_EXPERTS_BLOCK,
+        ),
+        "granite_hybrid": (
+            "layers.0.shared_mlp.input_linear.weight",
+            "model.",
+            LLAMA_ENDS,
+            GRANITE_BLOCK,
+        ),
     }.items()
-}  # fmt: skip
+}

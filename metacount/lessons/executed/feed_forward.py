@@ -27,8 +27,13 @@ TANH = 0.044715
 CHANGED, LENGTH = 2, 5  # the token that is changed, of how many
 FACTOR = 2  # of the input, to see how an output grows
 # the gated family: name -> activation of the gate
-FAMILY = {"GLU": "sigmoid", "bilinear": "identity", "ReGLU": "relu", "GeGLU": "gelu",
-          "SwiGLU": "silu"}  # fmt: skip
+FAMILY = {
+    "GLU": "sigmoid",
+    "bilinear": "identity",
+    "ReGLU": "relu",
+    "GeGLU": "gelu",
+    "SwiGLU": "silu",
+}
 # a feed-forward that can be followed by hand
 X = (1.0, 2.0, -1.0)
 GATE = ((1.0, 0.0, -1.0), (0.0, 1.0, 1.0))
@@ -68,8 +73,9 @@ def activations() -> Rows:
         y = activate(x, name, 1.0)
         (gradient,) = torch.autograd.grad(y.sum(), x)
         for hand, run in ((function, y), (slope, gradient)):
-            columns.append([same(hand(at), ran, name)
-                            for at, ran in zip(POINTS, run.tolist(), strict=True)])  # fmt: skip
+            columns.append(
+                [same(hand(at), ran, name) for at, ran in zip(POINTS, run.tolist(), strict=True)]
+            )
     return [tuple(shown(v, "fixed") for v in row) for row in zip(*columns, strict=True)]
 
 
@@ -182,8 +188,10 @@ def walk() -> Rows:
     for hand, ran in zip(found["y"], _gated("silu", 1.0), strict=True):
         same(hand, ran, "SwiGLU")
     equations = {"x": "", "u": "W₁·x", "v": "W₃·x", "h": "Swish(u) ⊙ v", "y": "W₂·h"}
-    return [(name, equations[name], f"({', '.join(shown(v, 'fixed') for v in values)})")
-            for name, values in found.items()]  # fmt: skip
+    return [
+        (name, equations[name], f"({', '.join(shown(v, 'fixed') for v in values)})")
+        for name, values in found.items()
+    ]
 
 
 @cache

@@ -53,8 +53,10 @@ def followed() -> dict[str, list[list[float]]]:
     for i, row in enumerate(scores):
         powers = [math.exp(s) if j <= i else 0.0 for j, s in enumerate(row)]
         weights.append([p / sum(powers) for p in powers])
-    outputs = [[sum(w * v[c] for w, v in zip(row, V, strict=True)) for c in range(len(V[0]))]
-               for row in weights]  # fmt: skip
+    outputs = [
+        [sum(w * v[c] for w, v in zip(row, V, strict=True)) for c in range(len(V[0]))]
+        for row in weights
+    ]
     n = len(Q)
     core = ScaledDotProduct(scale=scale)
     q, k, v = (torch.tensor([[each]], dtype=torch.float64) for each in (Q, K, V))
@@ -107,12 +109,19 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     rotated = spec.qk_rope_head_dim or int(ROTATED * width)
     found["MLA"] = {
         "h_kv": 0,
-        "params": int(mla.mla_params(
-            d, h, q_lora_rank=spec.q_lora_rank, kv_lora_rank=latent,
-            qk_nope_head_dim=spec.qk_nope_head_dim or width, qk_rope_head_dim=rotated,
-            v_head_dim=width)),
+        "params": int(
+            mla.mla_params(
+                d,
+                h,
+                q_lora_rank=spec.q_lora_rank,
+                kv_lora_rank=latent,
+                qk_nope_head_dim=spec.qk_nope_head_dim or width,
+                qk_rope_head_dim=rotated,
+                v_head_dim=width,
+            )
+        ),
         "values": int(mla.mla_kv_cache_values(latent, rotated)),
-    }  # fmt: skip
+    }
     return found
 
 
@@ -154,8 +163,14 @@ def _flops(spec: ModelSpec, n: int, pairs: int) -> int:
 def shapes(here: Here) -> Rows:
     """Every step with its shape in letters and in numbers, for the default workload."""
     spec, run = here.spec, fitted(here.spec, Request())
-    sizes = {"B": run.batch_size, "S": run.seq_len, "d": spec.d_model, "h": spec.n_heads,
-             "h_kv": spec.n_kv_heads or spec.n_heads, "h_d": head_width(spec)}  # fmt: skip
+    sizes = {
+        "B": run.batch_size,
+        "S": run.seq_len,
+        "d": spec.d_model,
+        "h": spec.n_heads,
+        "h_kv": spec.n_kv_heads or spec.n_heads,
+        "h_d": head_width(spec),
+    }
     steps = {
         "x": "B S d",
         "Q = x·W_Qᵀ": "B h S h_d",
@@ -176,8 +191,14 @@ def shapes(here: Here) -> Rows:
 def absorbed_gap() -> float:
     """How far MLA's two ways to multiply are apart, run on the same weights."""
     d = 12
-    part = LatentPart(n_heads=3, q_lora_rank=None, kv_lora_rank=5, qk_nope_head_dim=4,
-                      qk_rope_head_dim=2, v_head_dim=4)  # fmt: skip
+    part = LatentPart(
+        n_heads=3,
+        q_lora_rank=None,
+        kv_lora_rank=5,
+        qk_nope_head_dim=4,
+        qk_rope_head_dim=2,
+        v_head_dim=4,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = LatentAttention(part, d).double()
@@ -224,7 +245,8 @@ VALUES: Values = {
     "group": lambda here: here.spec.n_heads // (here.spec.n_kv_heads or here.spec.n_heads),
     "own": own,
     "own_bytes": lambda here: model.kv_cache_bytes_per_token(
-        here.spec, bytes_per_value=DTYPE_BYTES["bf16"]),
+        here.spec, bytes_per_value=DTYPE_BYTES["bf16"]
+    ),
     "is_mla": lambda here: here.spec.kv_lora_rank is not None,
     "mla_values": _mla("values"),
     "latent": lambda here: here.spec.kv_lora_rank or LATENT * head_width(here.spec),
@@ -238,7 +260,7 @@ VALUES: Values = {
     "lengths": lengths,
     "answer": _exercise,
     "answer_single": _single,
-}  # fmt: skip
+}
 
 
 def _written(formula: Any, *letters: str) -> str:

@@ -83,8 +83,16 @@ def matrices_of(spec: ModelSpec, part: str) -> int:
 def growth(here: Here) -> Rows:
     """What a block of this kind has when it is so many times as wide."""
     spec = here.spec
-    wide = ("d_model", "d_ff", "d_ff_expert", "n_heads", "n_kv_heads", "q_lora_rank",
-            "kv_lora_rank", "d_ff_shared")  # fmt: skip
+    wide = (
+        "d_model",
+        "d_ff",
+        "d_ff_expert",
+        "n_heads",
+        "n_kv_heads",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "d_ff_shared",
+    )
     found = []
     for factor in FACTORS:
         grown = spec.substituted(
@@ -108,12 +116,21 @@ def answer(here: Here) -> Exercise:
 
 
 VALUES: Values = {
-    "sizes": lambda here: here.sizes("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff",
-                                     "d_ff_expert", "n_experts", "n_layers"),
+    "sizes": lambda here: here.sizes(
+        "d_model",
+        "n_heads",
+        "n_kv_heads",
+        "head_dim",
+        "d_ff",
+        "d_ff_expert",
+        "n_experts",
+        "n_layers",
+    ),
     "table": table,
     "block": lambda here: total(here.spec),
-    "ffn_to_attention": lambda here: Fraction(matrices_of(here.spec, FEED_FORWARD),
-                                              matrices_of(here.spec, ATTENTION)),
+    "ffn_to_attention": lambda here: Fraction(
+        matrices_of(here.spec, FEED_FORWARD), matrices_of(here.spec, ATTENTION)
+    ),
     "attention_share": lambda here: Fraction(matrices_of(here.spec, ATTENTION), total(here.spec)),
     "ffn_share": lambda here: Fraction(matrices_of(here.spec, FEED_FORWARD), total(here.spec)),
     "norm_share": lambda here: Fraction(norms(here.spec), total(here.spec)),
@@ -121,26 +138,30 @@ VALUES: Values = {
     "ffn_form": lambda here: _form(here.spec, "ffn_matrices"),
     "attention_in_squares": lambda here: _squares(here.spec, ATTENTION),
     "ffn_in_squares": lambda here: _squares(here.spec, FEED_FORWARD),
-    "block_in_squares": lambda here: _squares(here.spec, ATTENTION) + _squares(here.spec,
-                                                                              FEED_FORWARD),
+    "block_in_squares": lambda here: (
+        _squares(here.spec, ATTENTION) + _squares(here.spec, FEED_FORWARD)
+    ),
     "square": lambda here: _form(here.spec.replace(), "square"),
-    "d_ff_ratio": lambda here: Fraction(here.spec.d_ff or here.spec.d_ff_expert,
-                                        here.spec.d_model),
+    "d_ff_ratio": lambda here: Fraction(here.spec.d_ff or here.spec.d_ff_expert, here.spec.d_model),
     "blocks": lambda here: here.spec.n_layers * total(here.spec),
     "alike": lambda here: _alike(here.spec),
     "growth": growth,
     "moe": lambda here: has_experts(here.spec),
     "grouped": lambda here: here.spec.kv_lora_rank is None and not here.spec.is_moe,
-    "biases_shown": lambda here: vectors(here.spec) or (
-        here.spec.kv_lora_rank is None and not here.spec.is_moe),
+    "biases_shown": lambda here: (
+        vectors(here.spec) or (here.spec.kv_lora_rank is None and not here.spec.is_moe)
+    ),
     "vectors": lambda here: vectors(here.spec),
-    "without_biases": lambda here: sum(block.block_params(without_biases(here.spec),
-                                                          moe=False).values()),
+    "without_biases": lambda here: sum(
+        block.block_params(without_biases(here.spec), moe=False).values()
+    ),
     "with_biases": with_biases,
-    "bias_share": lambda here: Fraction(with_biases(here) - sum(
-        block.block_params(without_biases(here.spec), moe=False).values()), with_biases(here)),
+    "bias_share": lambda here: Fraction(
+        with_biases(here) - sum(block.block_params(without_biases(here.spec), moe=False).values()),
+        with_biases(here),
+    ),
     "answer": answer,
-}  # fmt: skip
+}
 
 
 def _alike(spec: ModelSpec) -> bool:

@@ -64,8 +64,15 @@ def wider(here: Here) -> Rows:
     for name, each in (own, *other, *changed):
         params = int(model.params(each))
         cost = Fraction(int(model.matmul_flops(each, batch_size=1, seq_len=n)), n)
-        found.append((name, short(params), shown(params / base, "fixed") + " ×",
-                      flops(round(cost)), gib(int(_cache(each)))))  # fmt: skip
+        found.append(
+            (
+                name,
+                short(params),
+                shown(params / base, "fixed") + " ×",
+                flops(round(cost)),
+                gib(int(_cache(each))),
+            )
+        )
     return found
 
 
@@ -90,11 +97,19 @@ def feed_forwards(here: Here) -> Rows:
     d = here.spec.d_model
     gated = ffn.gated_d_ff(d, multiple_of=256)
     return [
-        ("GELU, 4·d", exact(4 * d), exact(int(ffn.plain_params(d, 4 * d))),
-         flops(int(ffn.plain_matmul_flops(1, d, 4 * d)))),
-        (f"SwiGLU, {Fraction(8, 3)}·d", exact(gated), exact(int(ffn.glu_params(d, gated))),
-         flops(int(ffn.glu_matmul_flops(1, d, gated)))),
-    ]  # fmt: skip
+        (
+            "GELU, 4·d",
+            exact(4 * d),
+            exact(int(ffn.plain_params(d, 4 * d))),
+            flops(int(ffn.plain_matmul_flops(1, d, 4 * d))),
+        ),
+        (
+            f"SwiGLU, {Fraction(8, 3)}·d",
+            exact(gated),
+            exact(int(ffn.glu_params(d, gated))),
+            flops(int(ffn.glu_matmul_flops(1, d, gated))),
+        ),
+    ]
 
 
 def training(here: Here) -> Rows:
@@ -106,8 +121,15 @@ def training(here: Here) -> Rows:
     for n in LENGTHS:
         full = Fraction(times * int(model.matmul_flops(spec, batch_size=1, seq_len=n)), n)
         kept = Fraction(times * int(model.causal_matmul_flops(spec, batch_size=1, seq_len=n)), n)
-        found.append((exact(n), flops(round(full)), flops(round(kept)), flops(rule),
-                      shown(float(rule / full), "fixed")))  # fmt: skip
+        found.append(
+            (
+                exact(n),
+                flops(round(full)),
+                flops(round(kept)),
+                flops(rule),
+                shown(float(rule / full), "fixed"),
+            )
+        )
     return found
 
 
@@ -125,8 +147,19 @@ def beside(here: Here) -> Rows:
         n = fitted(spec, Request()).seq_len
         stored, used = int(model.params(spec)), int(model.active_params(spec))
         cost = int(model.decode_matmul_flops(spec, batch_size=1, kv_len=n))
-        found.append((stored, (name, short(stored), gib(stored * DTYPE_BYTES[DTYPE]), short(used),
-                               share(used, stored), flops(cost))))  # fmt: skip
+        found.append(
+            (
+                stored,
+                (
+                    name,
+                    short(stored),
+                    gib(stored * DTYPE_BYTES[DTYPE]),
+                    short(used),
+                    share(used, stored),
+                    flops(cost),
+                ),
+            )
+        )
     return [row for _, row in sorted(found)]
 
 
@@ -138,10 +171,18 @@ def intensity(here: Here) -> Rows:
     for batch in BATCHES:
         cost = int(model.decode_matmul_flops(spec, batch_size=batch, kv_len=n))
         weights = int(model.params(spec)) * DTYPE_BYTES[DTYPE]
-        cache = batch * int(model.kv_cache_bytes(
-            spec, batch_size=1, seq_len=n, bytes_per_value=DTYPE_BYTES[DTYPE]))  # fmt: skip
-        found.append((str(batch), flops(cost), gib(weights), gib(cache),
-                      shown(cost / (weights + cache), "fixed")))  # fmt: skip
+        cache = batch * int(
+            model.kv_cache_bytes(spec, batch_size=1, seq_len=n, bytes_per_value=DTYPE_BYTES[DTYPE])
+        )
+        found.append(
+            (
+                str(batch),
+                flops(cost),
+                gib(weights),
+                gib(cache),
+                shown(cost / (weights + cache), "fixed"),
+            )
+        )
     return found
 
 

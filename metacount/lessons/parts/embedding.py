@@ -49,8 +49,12 @@ def table_rows(here: Here) -> Rows:
         added = 0 if spec.tie_embeddings else ends.token_table_params(spec)
         add(word, f"V, {letter}", (spec.vocab_size, width), added)
     if spec.pooler:
-        add("pooler, with its bias", "d, d", (spec.d_model, spec.d_model), spec.d_model**2
-            + spec.d_model)  # fmt: skip
+        add(
+            "pooler, with its bias",
+            "d, d",
+            (spec.d_model, spec.d_model),
+            spec.d_model**2 + spec.d_model,
+        )
     rest = (
         sum(ends.end_params(spec).values())
         + learned

@@ -58,13 +58,28 @@ def widths(here: Here) -> Rows:
     base = plain_4d(spec)
     found = [
         (f"{WIDER}·d", "GELU", WIDER * d, base, ffn.plain_matmul_flops(1, d, WIDER * d)),
-        (f"{Fraction(2 * WIDER, 3)}·d", "SwiGLU", shown(float(exact), "fixed"), 3 * d * exact,
-         2 * 3 * d * exact),
-        (here.say("rounded up"), "SwiGLU", rounded, ffn.glu_params(d, rounded),
-         ffn.glu_matmul_flops(1, d, rounded)),
-        (here.model.id, here.say("gated" if spec.gated else "plain"), width(spec), _own(spec),
-         ffn.ffn_matmul_flops(1, d, width(spec), gated=spec.gated)),
-    ]  # fmt: skip
+        (
+            f"{Fraction(2 * WIDER, 3)}·d",
+            "SwiGLU",
+            shown(float(exact), "fixed"),
+            3 * d * exact,
+            2 * 3 * d * exact,
+        ),
+        (
+            here.say("rounded up"),
+            "SwiGLU",
+            rounded,
+            ffn.glu_params(d, rounded),
+            ffn.glu_matmul_flops(1, d, rounded),
+        ),
+        (
+            here.model.id,
+            here.say("gated" if spec.gated else "plain"),
+            width(spec),
+            _own(spec),
+            ffn.ffn_matmul_flops(1, d, width(spec), gated=spec.gated),
+        ),
+    ]
     return rows(found)
 
 

@@ -33,11 +33,22 @@ PROMPT, MORE = 5, 4  # tokens of a small model that are read at once, then one b
 ADDED = ("learned", "sinusoidal")
 # sizes of the small model, those that the model has
 SMALL = {
-    "head_dim": 6, "d_ff": 20, "d_ff_expert": 10, "n_experts": 4, "d_ff_shared": 8,
-    "n_positions": 40, "window": 64, "n_groups": 2, "top_groups": 1, "rotary_dim": 4,
-    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+    "head_dim": 6,
+    "d_ff": 20,
+    "d_ff_expert": 10,
+    "n_experts": 4,
+    "d_ff_shared": 8,
+    "n_positions": 40,
+    "window": 64,
+    "n_groups": 2,
+    "top_groups": 1,
+    "rotary_dim": 4,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
     "v_head_dim": 4,
-}  # fmt: skip
+}
 WORDS = re.compile(r"[a-z]{3,},? [a-z]{2,}")  # an equation with a sentence in it
 # how a step's equation begins -> the same without words, which need no translation
 SHORT = {

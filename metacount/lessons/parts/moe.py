@@ -53,11 +53,26 @@ def dense_twin(spec: ModelSpec) -> ModelSpec:
 
 
 EXPERT_FIELDS = (
-    "n_experts", "top_k", "d_ff_expert", "n_dense_layers", "moe_every", "moe_offset",
-    "n_shared_experts", "d_ff_shared", "shared_expert_gate", "router", "router_bias",
-    "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale", "mixer_jitter",
-    "router_scales_input", "expert_bias",
-)  # fmt: skip
+    "n_experts",
+    "top_k",
+    "d_ff_expert",
+    "n_dense_layers",
+    "moe_every",
+    "moe_offset",
+    "n_shared_experts",
+    "d_ff_shared",
+    "shared_expert_gate",
+    "router",
+    "router_bias",
+    "selection_bias",
+    "n_groups",
+    "top_groups",
+    "group_score",
+    "routed_scale",
+    "mixer_jitter",
+    "router_scales_input",
+    "expert_bias",
+)
 
 
 def parts(here: Here) -> Rows:
@@ -95,10 +110,19 @@ def shapes(here: Here) -> Rows:
 def catalog_rows() -> Rows:
     """The mixtures of the catalog by size, those of the Switch family apart."""
     found = [
-        (model.params(spec), entry.id, spec.n_experts, spec.n_shared_experts, spec.top_k,
-         spec.router, short(int(model.params(spec))), short(int(model.active_params(spec))))
-        for entry, spec in models() if spec.is_moe and not entry.id.startswith("switch")
-    ]  # fmt: skip
+        (
+            model.params(spec),
+            entry.id,
+            spec.n_experts,
+            spec.n_shared_experts,
+            spec.top_k,
+            spec.router,
+            short(int(model.params(spec))),
+            short(int(model.active_params(spec))),
+        )
+        for entry, spec in models()
+        if spec.is_moe and not entry.id.startswith("switch")
+    ]
     return rows(line[1:] for line in sorted(found))
 
 
@@ -145,19 +169,24 @@ VALUES: Values = {
     "expert": lambda here: expert(here.spec),
     "params": lambda here: model.params(here.spec),
     "active": lambda here: model.active_params(here.spec),
-    "active_share": lambda here: Fraction(int(model.active_params(here.spec)),
-                                          int(model.params(here.spec))),
+    "active_share": lambda here: Fraction(
+        int(model.active_params(here.spec)), int(model.params(here.spec))
+    ),
     "twin": lambda here: model.params(dense_twin(here.spec)),
     "twins": lambda here: here.spec.n_experts * int(model.params(dense_twin(here.spec))),
     "bytes": lambda here: _bytes(int(model.params(here.spec))),
     "active_bytes": lambda here: _bytes(int(model.active_params(here.spec))),
     "router_flops": lambda here: 2 * moe.router_params(here.spec.d_model, here.spec.n_experts),
-    "flops_to_expert": lambda here: Fraction(flops(here.spec), int(ffn.ffn_matmul_flops(
-        1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated))),
+    "flops_to_expert": lambda here: Fraction(
+        flops(here.spec),
+        int(
+            ffn.ffn_matmul_flops(1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated)
+        ),
+    ),
     "shared": lambda here: here.spec.n_shared_experts > 0,
     "n_shared": lambda here: here.spec.n_shared_experts,
     "with_shared": lambda here: here.spec.n_experts + here.spec.n_shared_experts,
     "catalog": lambda here: catalog_rows(),
     "answer": _answer_active,
     "two": lambda here: 2,
-}  # fmt: skip
+}

@@ -78,13 +78,21 @@ def by_hand() -> dict[str, list[float]]:
 def kinds(here: Here) -> Rows:
     """X and its norms, value by value, with mean and root of the mean square."""
     found = by_hand()
-    named = {"x": list(X), "LayerNorm": found["LayerNorm"], "RMSNorm": found["RMSNorm"],
-             here.say("RMSNorm with a sum"): found["sum"]}  # fmt: skip
+    named = {
+        "x": list(X),
+        "LayerNorm": found["LayerNorm"],
+        "RMSNorm": found["RMSNorm"],
+        here.say("RMSNorm with a sum"): found["sum"],
+    }
     return [
-        (name, *(shown(v, "fixed") for v in values), shown(sum(values) / len(values), "fixed"),
-         shown(_rms(values), "fixed"))
+        (
+            name,
+            *(shown(v, "fixed") for v in values),
+            shown(sum(values) / len(values), "fixed"),
+            shown(_rms(values), "fixed"),
+        )
         for name, values in named.items()
-    ]  # fmt: skip
+    ]
 
 
 def _rms(values: list[float]) -> float:
@@ -93,8 +101,9 @@ def _rms(values: list[float]) -> float:
 
 @cache
 def _tiny(placement: str, n_layers: int = 2) -> Any:
-    spec = small("llama-7b", n_kv_heads=3, head_dim=8, d_ff=16, norm_placement=placement,
-                 n_layers=n_layers)  # fmt: skip
+    spec = small(
+        "llama-7b", n_kv_heads=3, head_dim=8, d_ff=16, norm_placement=placement, n_layers=n_layers
+    )
     return build(spec, device="cpu", dtype="fp64", seed=0).last_stack
 
 

@@ -26,18 +26,59 @@ if TYPE_CHECKING:
 SUCH_AS = ("llama3-8b", "gpt3-175b", "palm-540b", "deepseek-v3")
 NEEDS = "a decoder"
 BASE = "llama-7b"  # the model that others are laid beside
-SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "d_ff_expert",
-         "n_experts", "n_shared_experts", "top_k", "q_lora_rank", "kv_lora_rank",
-         "vocab_size", "n_positions")  # fmt: skip
-CHOICES = ("attention", "norm", "norm_placement", "qk_norm", "activation", "gated", "position",
-           "tie_embeddings")  # fmt: skip
+SIZES = (
+    "d_model",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "d_ff",
+    "d_ff_expert",
+    "n_experts",
+    "n_shared_experts",
+    "top_k",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "vocab_size",
+    "n_positions",
+)
+CHOICES = (
+    "attention",
+    "norm",
+    "norm_placement",
+    "qk_norm",
+    "activation",
+    "gated",
+    "position",
+    "tie_embeddings",
+)
 ROOM = 34  # cells for names that others give a size
 # models of the years of scaling, in the order of their size
-SHOWN = ("t5-11b", "gpt3-175b", "pangu-alpha-207b", "jurassic1-178b", "gopher-280b",
-         "mt-nlg-530b", "lamda-137b", "chinchilla-70b", "palm-540b", "opt-175b", "bloom-176b",
-         "galactica-120b", "glm-130b", "mpt-30b", "falcon-180b", "llama-65b", "llama2-70b",
-         "qwen1.5-72b", "gemma2-9b", "mixtral-8x7b", "deepseek-v2", "llama3.1-405b",
-         "deepseek-v3")  # fmt: skip
+SHOWN = (
+    "t5-11b",
+    "gpt3-175b",
+    "pangu-alpha-207b",
+    "jurassic1-178b",
+    "gopher-280b",
+    "mt-nlg-530b",
+    "lamda-137b",
+    "chinchilla-70b",
+    "palm-540b",
+    "opt-175b",
+    "bloom-176b",
+    "galactica-120b",
+    "glm-130b",
+    "mpt-30b",
+    "falcon-180b",
+    "llama-65b",
+    "llama2-70b",
+    "qwen1.5-72b",
+    "gemma2-9b",
+    "mixtral-8x7b",
+    "deepseek-v2",
+    "llama3.1-405b",
+    "deepseek-v3",
+)
 
 
 def fits(spec: ModelSpec) -> bool:
@@ -109,9 +150,17 @@ def table() -> Rows:
             continue
         norm = "LN" if spec.norm == "layernorm" else "RMS"
         act = ("glu " if spec.gated else "") + spec.activation.removesuffix("_tanh")
-        found.append((id, short(int(model.params(spec))), f"{spec.norm_placement} {norm}",
-                      spec.position.replace("transformer_xl", "t-xl"), act, str(spec.n_layers),
-                      str(spec.n_heads)))  # fmt: skip
+        found.append(
+            (
+                id,
+                short(int(model.params(spec))),
+                f"{spec.norm_placement} {norm}",
+                spec.position.replace("transformer_xl", "t-xl"),
+                act,
+                str(spec.n_layers),
+                str(spec.n_heads),
+            )
+        )
     return found
 
 
@@ -156,8 +205,10 @@ VALUES: Values = {
     "explanation": lambda here: getattr(_comparison(here), "explanation", ""),
     "explained": lambda here: bool(getattr(_comparison(here), "explanation", "")),
     "inferred": lambda here: ", ".join(here.model.entry.inferred if here.model.entry else ()),
-    "head_is_free": lambda here: here.spec.head_dim is not None
-    and here.spec.head_dim * here.spec.n_heads != here.spec.d_model,
+    "head_is_free": lambda here: (
+        here.spec.head_dim is not None
+        and here.spec.head_dim * here.spec.n_heads != here.spec.d_model
+    ),
     "q_width": lambda here: (here.spec.head_dim or 0) * here.spec.n_heads,
     "changed": changed,
     "table": lambda here: table(),
@@ -167,4 +218,4 @@ VALUES: Values = {
         formula=closed(here.spec.replace(n_layers=2 * here.spec.n_layers), "params"),
         settings=(f"n_layers={2 * here.spec.n_layers}",),
     ),
-}  # fmt: skip
+}

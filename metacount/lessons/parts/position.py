@@ -34,9 +34,21 @@ PAIRS = ((5, 2), (105, 102), (10_005, 10_002), (5, 4), (5, 5))
 SLOPED = 8  # heads whose slopes are all shown
 BACK = (0, 1, 2, 3)  # distances of a row of ALiBi's bias
 T5_BUCKETS = 32
-LEFT_BEHIND = ("rotary_dim", "rope_theta", "rope_theta_windowed", "rope_style", "nope_every",
-               "rope_scaling", "rope_scaling_windowed", "query_growth", "alibi_scale",
-               "sinusoid_style", "n_positions", "position_offset", "n_query_positions")  # fmt: skip
+LEFT_BEHIND = (
+    "rotary_dim",
+    "rope_theta",
+    "rope_theta_windowed",
+    "rope_style",
+    "nope_every",
+    "rope_scaling",
+    "rope_scaling_windowed",
+    "query_growth",
+    "alibi_scale",
+    "sinusoid_style",
+    "n_positions",
+    "position_offset",
+    "n_query_positions",
+)
 
 
 def fits(spec: ModelSpec) -> bool:
@@ -53,13 +65,14 @@ def kinds(here: Here) -> Rows:
         "learned": position.learned_table_params(rows_of_table, spec.d_model),
         "sinusoidal": 0,
         "t5": position.t5_bias_params(spec.n_buckets or T5_BUCKETS, spec.n_heads),
-        "transformer_xl": spec.n_layers * position.transformer_xl_params(
-            spec.d_model, spec.n_heads, head_dim),
+        "transformer_xl": spec.n_layers
+        * position.transformer_xl_params(spec.d_model, spec.n_heads, head_dim),
         "rope": 0,
         "alibi": 0,
-    }  # fmt: skip
-    return rows((kind, here.say(f"acts: {kind}"), params, _users(kind))
-                for kind, params in added.items())  # fmt: skip
+    }
+    return rows(
+        (kind, here.say(f"acts: {kind}"), params, _users(kind)) for kind, params in added.items()
+    )
 
 
 @cache
@@ -77,8 +90,12 @@ def sinusoids() -> Rows:
             (math.sin, math.cos)[c % 2](place / BASE ** (2 * (c // 2) / SMALL))
             for c in range(SMALL)
         ]
-        found.append((str(place), *(shown(same(h, r, "sinusoid"), "four")
-                                    for h, r in zip(hand, row, strict=True))))  # fmt: skip
+        found.append(
+            (
+                str(place),
+                *(shown(same(h, r, "sinusoid"), "four") for h, r in zip(hand, row, strict=True)),
+            )
+        )
     return found
 
 
@@ -123,8 +140,7 @@ def relative_terms() -> dict[str, float]:
         k = made.k_proj(x)[0, KEY]
         r = relative.r_proj(sinusoid(torch.tensor([QUERY - KEY]), d))[0]
         u, v = relative.content_bias[0], relative.position_bias[0]
-        found = {"(a)": float(q @ k), "(b)": float(q @ r), "(c)": float(u @ k),
-                 "(d)": float(v @ r)}  # fmt: skip
+        found = {"(a)": float(q @ k), "(b)": float(q @ r), "(c)": float(u @ k), "(d)": float(v @ r)}
         places = torch.arange(QUERY + 1)
         run = relative(made.q_proj(x).unsqueeze(1), places, places)[0, 0, QUERY, KEY]
     same(found["(b)"] + found["(d)"], float(run), "Transformer-XL's terms")
@@ -155,8 +171,7 @@ def wavelengths(here: Here) -> Rows:
     angles = speeds(here.spec)
     last = len(angles) - 1
     chosen = sorted({0, 1, last // 2, last})
-    return [(str(i), shown(angles[i]), f"{2 * math.pi / angles[i]:,.1f}")
-            for i in chosen]  # fmt: skip
+    return [(str(i), shown(angles[i]), f"{2 * math.pi / angles[i]:,.1f}") for i in chosen]
 
 
 def rotation(here: Here) -> str:
@@ -210,8 +225,9 @@ def slope_rows(here: Here) -> Rows:
 
 def _terms(found: dict[str, float], here: Here) -> list[tuple[str, str]]:
     named = {"(a)": "(a) q·k", "(b)": "(b) q·r", "(c)": "(c) u·k", "(d)": "(d) v·r"}
-    return [(named.get(name) or here.say(name), shown(value, "four"))
-            for name, value in found.items()]  # fmt: skip
+    return [
+        (named.get(name) or here.say(name), shown(value, "four")) for name, value in found.items()
+    ]
 
 
 def changed(spec: ModelSpec) -> dict[str, object]:
@@ -250,8 +266,10 @@ VALUES: Values = {
     "rotary": lambda here: rope_of(here.spec)[0],
     "theta": lambda here: int(rope_of(here.spec)[1]),
     "rope": lambda here: isinstance(here.spec.positions, Rope),
-    "partial": lambda here: isinstance(here.spec.positions, Rope) and rope_of(here.spec)[0]
-    != (here.spec.head_dim or rope_of(here.spec)[0]),
+    "partial": lambda here: (
+        isinstance(here.spec.positions, Rope)
+        and rope_of(here.spec)[0] != (here.spec.head_dim or rope_of(here.spec)[0])
+    ),
     "rope_equation": lambda here: rope_equation(here.spec),
     "wavelengths": wavelengths,
     "place": lambda here: PLACE,
@@ -261,12 +279,13 @@ VALUES: Values = {
     "slopes": slope_rows,
     "first_slope": lambda here: slopes(here.spec.n_heads)[0],
     "last_slope": lambda here: min(slopes(here.spec.n_heads)),
-    "slope_equation": lambda here: f"score(i, j) = q_i·k_j/√h_d − m·(i − j),  "
-                                   f"m = 2^(−8·n/{SLOPED}) for head n = 1 … {SLOPED}",
+    "slope_equation": lambda here: (
+        f"score(i, j) = q_i·k_j/√h_d − m·(i − j),  m = 2^(−8·n/{SLOPED}) for head n = 1 … {SLOPED}"
+    ),
     "back_0": lambda here: BACK[0],
     "back_1": lambda here: BACK[1],
     "back_2": lambda here: BACK[2],
     "back_3": lambda here: BACK[3],
     "can_change": lambda here: bool(changed(here.spec)),
     "answer": _exercise,
-}  # fmt: skip
+}

@@ -47,8 +47,15 @@ DENSE = {
 }
 MIXED = {**DENSE, "Layer": "2*d + Attention + MoE", "MoE": "E*d + 3*E*d*m_e"}
 ACTIVE = {**MIXED, "MoE": "E*d + 3*k*d*m_e"}
-FAMILY = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b",
-          "qwen3-235b-a22b")  # fmt: skip
+FAMILY = (
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-4b",
+    "qwen3-8b",
+    "qwen3-14b",
+    "qwen3-32b",
+    "qwen3-235b-a22b",
+)
 
 
 def fits(spec: ModelSpec) -> bool:

@@ -11,17 +11,33 @@ from metacount.measure.flow.step import Seen
 
 # Names of projections: what they give, and the index of their matrix.
 PROJECTIONS = {
-    "q_proj": ("q", "q"), "k_proj": ("k", "k"), "v_proj": ("v", "v"), "o_proj": ("y", "o"),
-    "out_proj": ("y", "o"), "gate_proj": ("gate", "gate"), "up_proj": ("up", "up"),
-    "down_proj": ("y", "down"), "lm_head": ("logits", "head"), "q_a_proj": ("c_q", "DQ"),
-    "q_b_proj": ("q", "UQ"), "kv_a_proj_with_mqa": ("[c, k_r]", "DKV"),
-    "kv_b_proj": ("[k_n, v]", "UKV"), "r_proj": ("r", "r"),
-}  # fmt: skip
+    "q_proj": ("q", "q"),
+    "k_proj": ("k", "k"),
+    "v_proj": ("v", "v"),
+    "o_proj": ("y", "o"),
+    "out_proj": ("y", "o"),
+    "gate_proj": ("gate", "gate"),
+    "up_proj": ("up", "up"),
+    "down_proj": ("y", "down"),
+    "lm_head": ("logits", "head"),
+    "q_a_proj": ("c_q", "DQ"),
+    "q_b_proj": ("q", "UQ"),
+    "kv_a_proj_with_mqa": ("[c, k_r]", "DKV"),
+    "kv_b_proj": ("[k_n, v]", "UKV"),
+    "r_proj": ("r", "r"),
+}
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "mv", "addmv"])
 ELEMENTWISE: dict[str, str] = {
-    "SiLU": "silu", "GELU": "gelu", "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid",
-    "Softplus": "softplus", "Hardswish": "hardswish", "ReLU6": "relu6", "Mish": "mish",
-}  # fmt: skip
+    "SiLU": "silu",
+    "GELU": "gelu",
+    "ReLU": "relu",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "Softplus": "softplus",
+    "Hardswish": "hardswish",
+    "ReLU6": "relu6",
+    "Mish": "mish",
+}
 NORMED = "(x − mean(x)) / √(var(x) + ε)"
 
 

@@ -87,8 +87,11 @@ class Letters:
             return plain
         # a product of letters and a sum: what divides all runs stands before the bracket
         powers = [self._powers(n, i)[0] for i, n in enumerate(whole[1:])]
-        common = {name: least for name in self.runs[0]
-                  if (least := min(found.get(name, 0) for found in powers)) > 0}  # fmt: skip
+        common = {
+            name: least
+            for name in self.runs[0]
+            if (least := min(found.get(name, 0) for found in powers)) > 0
+        }
         return self._bracket(whole, common) or (self._bracket(whole, {}) if common else None)
 
     def _bracket(self, numbers: Numbers, common: Mapping[str, int]) -> str | None:

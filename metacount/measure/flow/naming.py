@@ -16,8 +16,9 @@ def named(
     """The steps with letters, where the other runs went through the same steps."""
     if any(len(other) != len(steps) for other in others):
         return tuple(map(unnamed, steps))
-    return tuple(_named(step, [other[i] for other in others], letters)
-                 for i, step in enumerate(steps))  # fmt: skip
+    return tuple(
+        _named(step, [other[i] for other in others], letters) for i, step in enumerate(steps)
+    )
 
 
 def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:

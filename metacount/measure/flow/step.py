@@ -45,9 +45,21 @@ class Step:
     def alike(self) -> Any:
         """What two steps must share to be shown as one; a number in a name does not count."""
         label = ".".join("#" if part.isdecimal() else part for part in self.name.split("."))
-        return (label, self.module, self.equation, self.code, self.operators, self.inputs,
-                self.outputs, self.params, self.flops, self.uncounted, self.role, self.times,
-                tuple(step.alike() for step in self.inside))  # fmt: skip
+        return (
+            label,
+            self.module,
+            self.equation,
+            self.code,
+            self.operators,
+            self.inputs,
+            self.outputs,
+            self.params,
+            self.flops,
+            self.uncounted,
+            self.role,
+            self.times,
+            tuple(step.alike() for step in self.inside),
+        )
 
 
 @dataclass(kw_only=True)

@@ -19,14 +19,53 @@ from metacount.measure.flow.step import Explain, Seen, Step, summed
 
 # Operators that compute nothing: another look at the same values, a copy, a new empty tensor.
 PLAIN = frozenset(
-    ["view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "t", "permute", "unsqueeze",
-     "squeeze", "expand", "slice", "select", "split", "split_with_sizes", "unsafe_split",
-     "chunk", "unbind",
-     "clone", "_to_copy", "detach", "alias", "arange", "empty", "empty_like", "new_empty", "zeros",
-     "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like",
-     "scalar_tensor", "copy_", "copy", "lift_fresh", "unfold",
-     "_local_scalar_dense", "is_same_size", "transpose_", "t_", "squeeze_", "unsqueeze_"]
-)  # fmt: skip
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "transpose",
+        "t",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "unsafe_split",
+        "chunk",
+        "unbind",
+        "clone",
+        "_to_copy",
+        "detach",
+        "alias",
+        "arange",
+        "empty",
+        "empty_like",
+        "new_empty",
+        "zeros",
+        "zeros_like",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "new_ones",
+        "full",
+        "full_like",
+        "scalar_tensor",
+        "copy_",
+        "copy",
+        "lift_fresh",
+        "unfold",
+        "_local_scalar_dense",
+        "is_same_size",
+        "transpose_",
+        "t_",
+        "squeeze_",
+        "unsqueeze_",
+    ]
+)
 
 RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "transpose", "permute", "unfold"])
 
@@ -114,8 +153,14 @@ def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Ste
     module = call.module
     step = _step(operators, call, name, type(module).__name__, telling)
     whole = _one_thing(call)
-    seen = Seen(module=module, holder=holder.module, name=name.rpartition(".")[2], gives="",
-                operators=step.operators, inputs=step.inputs)  # fmt: skip
+    seen = Seen(
+        module=module,
+        holder=holder.module,
+        name=name.rpartition(".")[2],
+        gives="",
+        operators=step.operators,
+        inputs=step.inputs,
+    )
     inside = () if whole else _inside(call, call.path, telling)
     step = replace(step, code=call.statement.text)
     if whole:
@@ -144,8 +189,15 @@ def _of_statement(
 ) -> list[Step]:
     """The operators of one statement as a step, or none where they say nothing."""
     step = _step(operators, call, "", "", telling)
-    seen = Seen(module=call.module, holder=None, name="", gives=statement.gives,
-                operators=step.operators, inputs=step.inputs, before=before)  # fmt: skip
+    seen = Seen(
+        module=call.module,
+        holder=None,
+        name="",
+        gives=statement.gives,
+        operators=step.operators,
+        inputs=step.inputs,
+        before=before,
+    )
     equation = telling.explain(seen)
     params = _first_met(operators, telling)
     ranks = {len(s) for s in step.inputs} != {len(s) for s in step.outputs}
@@ -213,8 +265,9 @@ def _ends(
             root.update((id(t), sources[0]) for t in op.gives)
         else:
             order.update(dict.fromkeys(sources))
-        made.update((id(t), t) for t in op.gives
-                    if id(t) not in taken and id(t) not in telling.constants)  # fmt: skip
+        made.update(
+            (id(t), t) for t in op.gives if id(t) not in taken and id(t) not in telling.constants
+        )
     last, outer = operators[-1].number, {id(t) for t in gives}
     used = [t for key, t in made.items() if telling.last_use.get(key, 0) > last or key in outer]
     return [taken[key] for key in {**order, **taken} if key in taken], used or operators[-1].gives

@@ -47,8 +47,9 @@ class Folding:
         finally:
             self.counter = None
 
-    def run(self, layer: nn.Module, alike: Any, number: int | None, forward: Any, args: Any,
-            kwargs: Any) -> Any:  # fmt: skip
+    def run(
+        self, layer: nn.Module, alike: Any, number: int | None, forward: Any, args: Any, kwargs: Any
+    ) -> Any:
         """The layer's forward, or the replay of one like it."""
         if self.counter is None or type(layer) in self._never:
             return forward(*args, **kwargs)

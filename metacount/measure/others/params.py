@@ -16,10 +16,26 @@ from metacount.measure.torch_private import parameters_of, stored_buffers_of
 WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
 
 # Where a module says how many experts there are, and how many of them a token meets.
-EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
-                 "n_experts", "num_total_experts")  # fmt: skip
-CHOSEN_COUNTS = ("top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k",
-                 "moe_topk", "num_selected_experts", "top_k_experts", "k", "moe_k")  # fmt: skip
+EXPERT_COUNTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "n_experts",
+    "num_total_experts",
+)
+CHOSEN_COUNTS = (
+    "top_k",
+    "topk",
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_top_k",
+    "moe_topk",
+    "num_selected_experts",
+    "top_k_experts",
+    "k",
+    "moe_k",
+)
 # Routers whose number of chosen experts is in their name and nowhere else.
 CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
 

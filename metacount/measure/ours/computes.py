@@ -61,8 +61,9 @@ def computes(module: nn.Module) -> str:
 
 
 def _attention(module: Attention) -> str:
-    n_heads, n_kv_heads = (proj.out_features // module.head_dim for proj in
-                           (module.q_proj, module.k_proj))  # fmt: skip
+    n_heads, n_kv_heads = (
+        proj.out_features // module.head_dim for proj in (module.q_proj, module.k_proj)
+    )
     said = heads(n_heads, n_kv_heads)
     return said if module.rotary_dim is None else f"{said}, RoPE"
 

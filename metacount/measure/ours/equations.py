@@ -33,8 +33,15 @@ from metacount.modules.position import RelativeBias, RelativeProjection, Relativ
 
 ROTATES, TURNS = "pow mul cos sin sub add", "div neg reciprocal index"  # beside cat or stack
 # What an equation of a residual calls each sublayer.
-SUBLAYERS = {"self_attn": "attn", "cross_attn": "cross", "mlp": "ffn", "mamba": "mamba",
-             "linear_attn": "attn", "conv": "conv", "temporal_block": "recurrence"}  # fmt: skip
+SUBLAYERS = {
+    "self_attn": "attn",
+    "cross_attn": "cross",
+    "mlp": "ffn",
+    "mamba": "mamba",
+    "linear_attn": "attn",
+    "conv": "conv",
+    "temporal_block": "recurrence",
+}
 
 
 def _weight(seen: Seen) -> str:
@@ -93,8 +100,14 @@ def _gated(seen: Seen) -> str:
 def _residual(seen: Seen) -> str:
     """What is added is the last sublayer, or its norm; y where the sum of two was told."""
     module: Any = seen.module
-    last = next((SUBLAYERS.get(name, "y") for name in reversed(seen.before)
-                 if not name or name in SUBLAYERS), "y")  # fmt: skip
+    last = next(
+        (
+            SUBLAYERS.get(name, "y")
+            for name in reversed(seen.before)
+            if not name or name in SUBLAYERS
+        ),
+        "y",
+    )
     normed = seen.before[-1:] and seen.before[-1] and seen.before[-1] not in SUBLAYERS
     added = f"norm({last})" if normed else last
     x = "norm(x)" if module.adds_to_normed else "x"

@@ -52,8 +52,10 @@ def active_values(owner: nn.Module, tensor: Tensor) -> int:
     if not isinstance(owner, Experts):
         return tensor.numel()
     if tensor.shape[0] != owner.n_experts:
-        raise ValueError(f"an expert tensor of shape {tuple(tensor.shape)} does not start with "
-                         f"n_experts = {owner.n_experts}")  # fmt: skip
+        raise ValueError(
+            f"an expert tensor of shape {tuple(tensor.shape)} does not start with "
+            f"n_experts = {owner.n_experts}"
+        )
     return tensor[0].numel() * owner.top_k
 
 
@@ -64,8 +66,12 @@ def measure_params(model: nn.Module) -> ParamReport:
     """
     by_role, active = dict.fromkeys(ROLES, 0), dict.fromkeys(ROLES, 0)
     token_table = 0
-    shared = {id(p) for m in model.modules() for n, p in m.named_parameters(recurse=False)
-              if role_of([m]) == "head"}  # fmt: skip
+    shared = {
+        id(p)
+        for m in model.modules()
+        for n, p in m.named_parameters(recurse=False)
+        if role_of([m]) == "head"
+    }
     for path, name, tensor in owned(model):
         role = role_of(path)
         if role is None:

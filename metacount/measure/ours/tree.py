@@ -96,13 +96,17 @@ class _Planter:
                 own[key] = tensor
             else:
                 tied[key] = first
-        found = [self.node(f"{prefix}{key}", key, [*path, child])
-                 for key, child in module.named_children()]  # fmt: skip
+        found = [
+            self.node(f"{prefix}{key}", key, [*path, child])
+            for key, child in module.named_children()
+        ]
         children = tuple(
             child for child in found if child.params or child.tied or child.buffers or child.flops
         )
-        active = {key: None if self._active is None else self._active(module, tensor)
-                  for key, tensor in own.items()}  # fmt: skip
+        active = {
+            key: None if self._active is None else self._active(module, tensor)
+            for key, tensor in own.items()
+        }
         own_flops = 0 if self._flops is None else self._flops.get(place, 0)
         dtypes = {DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype)) for tensor in own.values()}
         dtypes |= {child.dtype for child in children if child.dtype}
@@ -133,7 +137,15 @@ class _Planter:
 
     def _kind(self, node: Node) -> int:
         """One number for all nodes between which there is no difference but their place."""
-        key = (node.module, node.computes, tuple(node.tensors.items()), tuple(node.tied.items()),
-               tuple(node.buffers.items()), node.active, node.bytes, node.own_flops,
-               tuple((child.name, child.alike) for child in node.children))  # fmt: skip
+        key = (
+            node.module,
+            node.computes,
+            tuple(node.tensors.items()),
+            tuple(node.tied.items()),
+            tuple(node.buffers.items()),
+            node.active,
+            node.bytes,
+            node.own_flops,
+            tuple((child.name, child.alike) for child in node.children),
+        )
         return self._kinds.setdefault(key, len(self._kinds))

@@ -10,8 +10,12 @@ from metacount.sharding.result import Held, Job
 
 def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) -> list[int]:
     """Indices of tensor parallelism from which on a rank has other pieces; `more` sizes are cut."""
-    cuts = [each.whole[axis] for each in held for axis in range(len(each.whole))
-            if each.cut[axis] != each.whole[axis] and not each.expert]  # fmt: skip
+    cuts = [
+        each.whole[axis]
+        for each in held
+        for axis in range(len(each.whole))
+        if each.cut[axis] != each.whole[axis] and not each.expert
+    ]
     return breaks([*cuts, *more], mesh.tp)
 
 

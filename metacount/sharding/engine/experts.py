@@ -65,8 +65,9 @@ def spread_experts(module: Any, world: World) -> None:
         if tp.size() == 1:
             return y_ND
         whole = (n_rows, x.shape[-1])
-        parts = DTensor.from_local(y_ND, tp, [Shard(0)], run_check=False, shape=torch.Size(whole),
-                                   stride=(whole[1], 1))  # fmt: skip
+        parts = DTensor.from_local(
+            y_ND, tp, [Shard(0)], run_check=False, shape=torch.Size(whole), stride=(whole[1], 1)
+        )
         return parts.redistribute(placements=[Replicate()]).to_local()
 
     module.forward = run
@@ -94,5 +95,4 @@ def _exchanged(
         even = [n * (i + 1) // size - n * i // size for i in range(size)]
         return even, even, torch.arange(n, device=expert_R.device) % n_local
     experts = torch.arange(n_local, device=expert_R.device).repeat(size)
-    return (got.sum(1).tolist(), sent.sum(1).tolist(),
-            experts.repeat_interleave(got.flatten()))  # fmt: skip
+    return (got.sum(1).tolist(), sent.sum(1).tolist(), experts.repeat_interleave(got.flatten()))

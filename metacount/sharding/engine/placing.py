@@ -37,8 +37,10 @@ def style_named(style: str) -> Any:
     """What a word of a plan does."""
     if style not in STYLES:
         known = (*STYLES, "ep_dispatch_experts")
-        raise InputError(f"the plan's style '{shown(style)}' is unknown; "
-                         + nearest(style, known, f"choose one of {', '.join(known)}"))  # fmt: skip
+        raise InputError(
+            f"the plan's style '{shown(style)}' is unknown; "
+            + nearest(style, known, f"choose one of {', '.join(known)}")
+        )
     return STYLES[style]
 
 
@@ -53,9 +55,12 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def shard_fully(
-    model: nn.Module, units: Sequence[nn.Module | list[nn.Module]], experts: Sequence[Any],
-    world: World, compute: torch.dtype | None = None
-) -> None:  # fmt: skip
+    model: nn.Module,
+    units: Sequence[nn.Module | list[nn.Module]],
+    experts: Sequence[Any],
+    world: World,
+    compute: torch.dtype | None = None,
+) -> None:
     """Let FSDP2 spread what is left over the ranks that hold the same, unit by unit.
 
     ZeRO 3 gathers a unit for its forward and again for its backward. ZeRO 2 keeps it in between;
@@ -66,8 +71,13 @@ def shard_fully(
     policy = MixedPrecisionPolicy(param_dtype=compute)
 
     def spread_out(module: Any, over: DeviceMesh, axis: Any = None) -> Any:
-        return fully_shard(module, mesh=over, reshard_after_forward=reshard, mp_policy=policy,
-                           shard_placement_fn=axis)  # fmt: skip
+        return fully_shard(
+            module,
+            mesh=over,
+            reshard_after_forward=reshard,
+            mp_policy=policy,
+            shard_placement_fn=axis,
+        )
 
     def axis_of(parameter: nn.Parameter) -> Shard:
         shape = parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape

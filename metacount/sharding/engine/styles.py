@@ -57,8 +57,10 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def local(module: nn.Module) -> dict[str, Tensor]:
     """This rank's part of each parameter that a module itself holds."""
-    return {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            for name, tensor in parameters_of(module).items()}  # fmt: skip
+    return {
+        name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in parameters_of(module).items()
+    }
 
 
 def _of_torch(style: ParallelStyle) -> Style:
@@ -75,8 +77,9 @@ def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
         x = args[0]
         shape = torch.Size((*x.shape[:-1], module.in_features))
         strides = torch.empty(shape, device="meta").stride()
-        return (DTensor.from_local(x, mesh, [Shard(-1)], run_check=False, shape=shape,
-                                   stride=strides),)  # fmt: skip
+        return (
+            DTensor.from_local(x, mesh, [Shard(-1)], run_check=False, shape=shape, stride=strides),
+        )
 
     module.register_forward_pre_hook(tell)
     parallelize_module(module, mesh, RowwiseParallel(), src_data_rank=None)

@@ -28,8 +28,9 @@ KINDS = {
     "c10d::send": "send",
     "c10d::recv_": "receive",
 }
-LOCAL = frozenset(["_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd",
-                   "c10d::barrier"])  # fmt: skip
+LOCAL = frozenset(
+    ["_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", "c10d::barrier"]
+)
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 

@@ -45,8 +45,10 @@ class World:
 def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
     """A world of `mesh.world` ranks as `rank` sees it; gone afterwards, whatever happens."""
     if dist.is_initialized():
-        raise InputError("this process is in a process group already, and can be in one only; "
-                         "shard in a process of its own")  # fmt: skip
+        raise InputError(
+            "this process is in a process group already, and can be in one only; "
+            "shard in a process of its own"
+        )
     dist.init_process_group("fake", rank=rank, world_size=mesh.world, store=fake_store())
     try:
         yield world_of(mesh, rank, zero)

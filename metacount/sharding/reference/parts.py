@@ -60,8 +60,10 @@ class Whole:
             shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
             kinds.setdefault((block.kind, shapes), []).append(i)
         several = len(kinds) > 1
-        blocks = [Part(name=_named(self._blocks[found[0]], several), layers=tuple(found))
-                  for found in kinds.values()]  # fmt: skip
+        blocks = [
+            Part(name=_named(self._blocks[found[0]], several), layers=tuple(found))
+            for found in kinds.values()
+        ]
         if self.spec.head is not None and self.spec.head.tied and stages == 1:
             return [*blocks, Part(name="embedding and head", first=True, last=True)]
         return [Part(name="embedding", first=True), *blocks, Part(name="head", last=True)]
@@ -126,8 +128,11 @@ def units_of(model: Model) -> tuple[list[nn.Module | list[nn.Module]], list[Expe
     stack = model.last_stack
     experts = [module for module in model.modules() if isinstance(module, Experts)]
     units: list[nn.Module | list[nn.Module]] = [*stack.blocks]
-    tied = (model.lm_head is not None and model.embed_tokens is not None
-            and model.lm_head.weight is model.embed_tokens.weight)  # fmt: skip
+    tied = (
+        model.lm_head is not None
+        and model.embed_tokens is not None
+        and model.lm_head.weight is model.embed_tokens.weight
+    )
     if not tied:
         if model.embed_tokens is not None:
             units.append(model.embed_tokens)

@@ -52,16 +52,33 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
     tie_again(model)
-    cut = [(name, role, tuple(local_part(tensor).shape), _active(owner, tensor),
-            world.mesh.ep > 1 and isinstance(owner, Experts))
-           for name, role, owner, tensor in tensors_with_roles(model)]  # fmt: skip
+    cut = [
+        (
+            name,
+            role,
+            tuple(local_part(tensor).shape),
+            _active(owner, tensor),
+            world.mesh.ep > 1 and isinstance(owner, Experts),
+        )
+        for name, role, owner, tensor in tensors_with_roles(model)
+    ]
     if job.train:
-        shard_fully(model, *units_of(model), world, None if job.stored == job.dtype
-                    else DTYPES[job.dtype])  # fmt: skip
+        shard_fully(
+            model, *units_of(model), world, None if job.stored == job.dtype else DTYPES[job.dtype]
+        )
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
-    return [Held(name=name, role=role, whole=whole[name], cut=shape, active=active, expert=expert,
-                 shard=held[name])
-            for name, role, shape, active, expert in cut]  # fmt: skip
+    return [
+        Held(
+            name=name,
+            role=role,
+            whole=whole[name],
+            cut=shape,
+            active=active,
+            expert=expert,
+            shard=held[name],
+        )
+        for name, role, shape, active, expert in cut
+    ]
 
 
 def _active(owner: nn.Module, tensor: Tensor) -> int:
@@ -135,8 +152,13 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                 model(input_of(model, job.rows, so_far, job.dtype), cache=cache)
                 traffic.taken()
             model(input_of(model, job.rows, n, job.dtype), cache=cache)
-            found.append(Ran(forward=traffic.taken(), backward=Counter(),
-                             kv_cache_bytes=tensor_bytes(cache.tensors())))  # fmt: skip
+            found.append(
+                Ran(
+                    forward=traffic.taken(),
+                    backward=Counter(),
+                    kv_cache_bytes=tensor_bytes(cache.tensors()),
+                )
+            )
     return found[0], found[1]
 
 

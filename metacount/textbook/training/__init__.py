@@ -198,11 +198,12 @@ def training_count(
         activation_bytes_by_role=kept,
         activation_bytes_of_block=found["activation_bytes_of_block"],
         gradient_bytes=width * trained,
-        optimizer_bytes=_state(spec, optimizer, MASTER if master_weights else width, tensors,
-                               lora_rank),
+        optimizer_bytes=_state(
+            spec, optimizer, MASTER if master_weights else width, tensors, lora_rank
+        ),
         master_weight_bytes=MASTER * trained if master_weights else 0,
         uncovered=uncovered,
-    )  # fmt: skip
+    )
 
 
 def _check_way(attention: str, checkpointing: str, lora_rank: int | None) -> None:
@@ -214,8 +215,12 @@ def _check_way(attention: str, checkpointing: str, lora_rank: int | None) -> Non
         if value not in known:
             raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
     if lora_rank is not None:
-        raise SpecError("lora_rank", "has no formula for a backward of adapters", lora_rank,
-                        "leave lora_rank out")  # fmt: skip
+        raise SpecError(
+            "lora_rank",
+            "has no formula for a backward of adapters",
+            lora_rank,
+            "leave lora_rank out",
+        )
 
 
 def _state(

@@ -152,8 +152,7 @@ def _drawn(
             change[name] = value + draw.randint(1, 7)
         else:
             change[name] = draw.choice(_others(value, draw))
-    return {n: v for n, v in _completed(form, change).items()
-            if v != form.every_number[symbol(n)]}  # fmt: skip
+    return {n: v for n, v in _completed(form, change).items() if v != form.every_number[symbol(n)]}
 
 
 def _completed(form: CodeForm, change: dict[str, int]) -> dict[str, int]:

@@ -16,19 +16,44 @@ from metacount.tracing.run.sizes import Sizes
 
 # Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
 NO_SIZES = frozenset(
-    ["chunk_size_feed_forward", "num_return_sequences", "num_beams", "num_beam_groups", "top_k",
-     "pretraining_tp", "seed", "max_length", "min_length", "no_repeat_ngram_size",
-     "encoder_no_repeat_ngram_size"]
-)  # fmt: skip
+    [
+        "chunk_size_feed_forward",
+        "num_return_sequences",
+        "num_beams",
+        "num_beam_groups",
+        "top_k",
+        "pretraining_tp",
+        "seed",
+        "max_length",
+        "min_length",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+    ]
+)
 
 # Those that say which layers are of another kind.
 LAYER_PATTERNS = frozenset(
-    ["first_k_dense_replace", "decoder_sparse_step", "encoder_sparse_step", "moe_layer_interval",
-     "moe_layer_freq", "interleave_moe_layer_step", "expert_layer_period", "expert_layer_offset",
-     "attn_layer_period", "attn_layer_offset", "full_attention_interval", "layer_group_size",
-     "global_attn_every_n_layers", "no_rope_layer_interval", "cross_layer_interval",
-     "cross_attention_frequency", "sliding_window_pattern", "num_kv_shared_layers"]
-)  # fmt: skip
+    [
+        "first_k_dense_replace",
+        "decoder_sparse_step",
+        "encoder_sparse_step",
+        "moe_layer_interval",
+        "moe_layer_freq",
+        "interleave_moe_layer_step",
+        "expert_layer_period",
+        "expert_layer_offset",
+        "attn_layer_period",
+        "attn_layer_offset",
+        "full_attention_interval",
+        "layer_group_size",
+        "global_attn_every_n_layers",
+        "no_rope_layer_interval",
+        "cross_layer_interval",
+        "cross_attention_frequency",
+        "sliding_window_pattern",
+        "num_kv_shared_layers",
+    ]
+)
 
 # With a period of 1 all layers are of one kind: there is no pattern.
 _EVERY = {name: 1 for name in LAYER_PATTERNS if name != "first_k_dense_replace"}
@@ -131,8 +156,11 @@ def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
     config = default_config(source) if isinstance(source, str) else dict(source)
     inner = _inner(source)
     inside = {name.rpartition(".")[0] for name in values} - {""}
-    kept = {name: value for name, value in layer_fields(source, {}).items()
-            if name.rpartition(".")[0] in inside}  # fmt: skip
+    kept = {
+        name: value
+        for name, value in layer_fields(source, {}).items()
+        if name.rpartition(".")[0] in inside
+    }
     for name, value in {**kept, **values}.items():
         *parts, last = (inner + name).split(".")
         owner = config
@@ -162,5 +190,11 @@ def _inner(source: Any) -> str:
     whole = config_class(choice.model_type)
     if isinstance(config, whole):
         return ""
-    return next((f"{name}." for name in ("text_config", "decoder")
-                 if name in getattr(whole, "sub_configs", {})), "")  # fmt: skip
+    return next(
+        (
+            f"{name}."
+            for name in ("text_config", "decoder")
+            if name in getattr(whole, "sub_configs", {})
+        ),
+        "",
+    )

@@ -35,8 +35,9 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
     """
     if any(sizes.value(sizes.expr(start)) != 0 for start in (sees.query_start, sees.key_start)):
         raise NotTraced("the mask begins in the middle of a sequence")
-    exprs = {name: sizes.expr(getattr(sees, name)) for name in SIZES
-             if getattr(sees, name) is not None}  # fmt: skip
+    exprs = {
+        name: sizes.expr(getattr(sees, name)) for name in SIZES if getattr(sees, name) is not None
+    }
     letters = sorted(set().union(*(e.free_symbols for e in exprs.values())), key=str)
     largest = LARGEST + 2 * max((int(e) for e in exprs.values() if e.is_Integer), default=0)
     if largest > LARGEST + 2 * LARGEST_NUMBER:
@@ -50,8 +51,11 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
         if fits and not sizes.value(whole).is_integer:
             continue
         order = _order([sizes.value(mark) for mark in kept_marks])
-        every = (p for p in _points(letters, exprs, kept_marks, order, largest)
-                 if not fits or _at(whole, letters, p).is_integer)  # fmt: skip
+        every = (
+            p
+            for p in _points(letters, exprs, kept_marks, order, largest)
+            if not fits or _at(whole, letters, p).is_integer
+        )
         form = _solved(sees, exprs, letters, list(itertools.islice(every, POINTS)))
         if form is None:
             continue

@@ -161,8 +161,9 @@ class _Run:
             memory = None
             if self._model.spec.has_encoder:
                 memory = self._model.encode(self._input(self._source_len))
-            self._model(self._input(length), memory_BTD=memory, cache=cache,
-                        prefix_len=self._prefix_len)  # fmt: skip
+            self._model(
+                self._input(length), memory_BTD=memory, cache=cache, prefix_len=self._prefix_len
+            )
         return counter, memory
 
     def _input(self, length: Any) -> Tensor:

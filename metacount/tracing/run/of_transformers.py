@@ -75,9 +75,13 @@ class TransformersTrace:
             try:
                 with with_symbols(type(self._module)):
                     self._runs[key] = traced_forward(
-                        self._module, self._roles, self.sizes, seq_len=seq_len, decode=decode,
+                        self._module,
+                        self._roles,
+                        self.sizes,
+                        seq_len=seq_len,
+                        decode=decode,
                         batch=1 if self._run_as.one_sequence else 5,
-                    )  # fmt: skip
+                    )
             except Exception as error:
                 self._runs[key] = error
         found = self._runs[key]

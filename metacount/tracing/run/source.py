@@ -12,8 +12,15 @@ from metacount.spec import Workload
 from metacount.tracing.run.count import Amounts
 from metacount.tracing.run.sizes import Sizes
 
-QUANTITIES = ("params", "active_params", "matmul_flops", "causal_matmul_flops",
-              "decode_matmul_flops", "kv_cache_bytes", "state_bytes")  # fmt: skip
+QUANTITIES = (
+    "params",
+    "active_params",
+    "matmul_flops",
+    "causal_matmul_flops",
+    "decode_matmul_flops",
+    "kv_cache_bytes",
+    "state_bytes",
+)
 # Of a forward or of one token: what code runs on experts that a token did not choose.
 IDLE = {"matmul_flops": "idle_matmul_flops", "decode_matmul_flops": "idle_decode_matmul_flops"}
 OF_PARAMS = frozenset(["params", "active_params"])

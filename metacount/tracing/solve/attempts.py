@@ -59,8 +59,11 @@ class Readings:
 
     def _many_layers(self) -> dict[str, int]:
         fields = self._source.layer_fields({}).items()
-        return {name: number for name, number in fields
-                if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW}  # fmt: skip
+        return {
+            name: number
+            for name, number in fields
+            if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW
+        }
 
     def _of(self, source: Any) -> Readings:
         measured = Measured(source, self._measured.workload, self._measured.split)
@@ -171,8 +174,9 @@ class Readings:
             if not self._measured.agrees(summed(found.parts), quantity):
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
             note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
-            return found.but(parts=tuple(map(self._counted_here, found.parts)),
-                             notes=(*found.notes, note))  # fmt: skip
+            return found.but(
+                parts=tuple(map(self._counted_here, found.parts)), notes=(*found.notes, note)
+            )
         raise TooSlow("the code takes too long with symbols for sizes")
 
     def _counted_here(self, part: CodePart) -> CodePart:

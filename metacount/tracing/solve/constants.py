@@ -64,8 +64,12 @@ def solved_constants(
     def without(change: dict[str, int]) -> Reading | None:
         found = read(change)
         # another size that is a number here, too, is solved for at every reading
-        return found and solved_constants(found, rest, {**numbers, letter: change[letter.name]},
-                               lambda more: read({**change, **more}))  # fmt: skip
+        return found and solved_constants(
+            found,
+            rest,
+            {**numbers, letter: change[letter.name]},
+            lambda more: read({**change, **more}),
+        )
 
     own = solved_constants(here, rest, numbers, read) if rest else here
     changes = _changes(letter, numbers, here.domain)
@@ -111,10 +115,20 @@ def _changes(
 ) -> Iterator[dict[str, int]]:
     """Other numbers for a size, and what it must divide along with it."""
     own = numbers[letter]
-    along = {c.args[1] for c in domain
-             if isinstance(c, divides) and c.args[0] == own and c.args[1].is_Symbol}  # fmt: skip
-    others = [2 * own, 3 * own, own // 2 if own % 2 == 0 else 5 * own, 4 * own, own + 1, own + 2,
-              6 * own]  # fmt: skip
+    along = {
+        c.args[1]
+        for c in domain
+        if isinstance(c, divides) and c.args[0] == own and c.args[1].is_Symbol
+    }
+    others = [
+        2 * own,
+        3 * own,
+        own // 2 if own % 2 == 0 else 5 * own,
+        4 * own,
+        own + 1,
+        own + 2,
+        6 * own,
+    ]
     for number in others:
         if number > 4:  # smaller ones stand in forms for themselves
             yield {letter.name: number, **{x.name: numbers[x] // own * number for x in along}}
@@ -131,10 +145,13 @@ def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | Non
     What is asked of the letter alone may differ: each reading is of its own number.
     """
     ways = [
-        [(c, c.xreplace({sympy.Integer(number): letter}))
-         for c in reading.domain if c.free_symbols != {letter}]
+        [
+            (c, c.xreplace({sympy.Integer(number): letter}))
+            for c in reading.domain
+            if c.free_symbols != {letter}
+        ]
         for number, reading in readings
-    ]  # fmt: skip
+    ]
     shared = set.intersection(*({way for pair in found for way in pair} for found in ways))
     if not all(shared & set(pair) for found in ways for pair in found):
         return None

@@ -67,9 +67,9 @@ def interpolated(
 
 
 def _powers(lengths: int) -> list[tuple[int, ...]]:
-    return [(i,) for i in range(3)] if lengths == 1 else [
-        (i, j) for i in range(3) for j in range(3)
-    ]  # fmt: skip
+    return (
+        [(i,) for i in range(3)] if lengths == 1 else [(i, j) for i in range(3) for j in range(3)]
+    )
 
 
 def _value(expr: Any, letters: list[Any], point: tuple[int, ...]) -> Any:

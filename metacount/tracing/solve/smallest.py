@@ -15,8 +15,14 @@ import sympy
 from metacount.tracing.run.sizes import SMALLEST
 
 # Letters that are most often small go down first: of B·S ≥ 2 one may be 1, not both.
-FIRST = ("B", "top_k", "num_experts_per_tok", "n_shared_experts", "n_kv_heads",
-         "num_key_value_heads")  # fmt: skip
+FIRST = (
+    "B",
+    "top_k",
+    "num_experts_per_tok",
+    "n_shared_experts",
+    "n_kv_heads",
+    "num_key_value_heads",
+)
 
 COUNT = "count"  # of chunks: 1 or more wherever there are tokens
 
@@ -64,8 +70,10 @@ class _Asked:
         """The relation between whole numbers, all of them at least 1."""
         if isinstance(relation, sympy.Eq):
             return cls([])  # of expressions that are the same
-        counts = {n: sympy.Dummy(COUNT, integer=True, positive=True)
-                  for n in relation.atoms(sympy.ceiling)}  # fmt: skip
+        counts = {
+            n: sympy.Dummy(COUNT, integer=True, positive=True)
+            for n in relation.atoms(sympy.ceiling)
+        }
         difference = sympy.together((relation.lhs - relation.rhs).xreplace(counts).subs(quotients))
         above, below = difference.as_numer_denom()
         more = sympy.expand(above * below)

@@ -38,9 +38,11 @@ def compare_text(found: Comparison) -> str:
         lines += table(HEADS, body, "<<<>>><")
         lines += wrapped(NOTE, width)
     middle = found.median_change
-    said = "no point is in both" if middle is None else (
-        f"{len(found.pairs)} points in both, apart by {middle * 100:.1f} % in the middle"
-    )  # fmt: skip
+    said = (
+        "no point is in both"
+        if middle is None
+        else (f"{len(found.pairs)} points in both, apart by {middle * 100:.1f} % in the middle")
+    )
     lines += wrapped(f"{said}; only new {found.only_new}, only old {found.only_old}", width)
     return "\n".join(lines) + "\n"
 

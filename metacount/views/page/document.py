@@ -65,8 +65,10 @@ def page_html(sheets: Sequence[Worksheet]) -> str:
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    sections = [_section(i, sheet, tree)
-                for i, (sheet, tree) in enumerate(zip(sheets, trees, strict=True), 1)]  # fmt: skip
+    sections = [
+        _section(i, sheet, tree)
+        for i, (sheet, tree) in enumerate(zip(sheets, trees, strict=True), 1)
+    ]
     return "\n".join(
         [
             "<!doctype html>",

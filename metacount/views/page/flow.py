@@ -66,7 +66,11 @@ def _shapes(step: Mapping[str, Any]) -> str:
 
 def _all(shapes: Sequence[Mapping[str, Any]], kind: str) -> str:
     return "; ".join(
-        "[" + ", ".join(str(n if term is None else term)
-                        for n, term in zip(one["shape"], one[kind], strict=True)) + "]"
+        "["
+        + ", ".join(
+            str(n if term is None else term)
+            for n, term in zip(one["shape"], one[kind], strict=True)
+        )
+        + "]"
         for one in shapes
-    )  # fmt: skip
+    )

@@ -68,25 +68,41 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "aliases": ALIASES,
         "runNames": RUN,
         "sizes": [
-            {"name": s.term.name, "letter": s.term.letter, "meaning": s.term.meaning,
-             "isLength": s.term.name in (*LENGTHS, *RUN[1:]), "number": s.number,
-             "least": s.least, "most": s.most}
+            {
+                "name": s.term.name,
+                "letter": s.term.letter,
+                "meaning": s.term.meaning,
+                "isLength": s.term.name in (*LENGTHS, *RUN[1:]),
+                "number": s.number,
+                "least": s.least,
+                "most": s.most,
+            }
             for s in sheet.sizes
         ],
         "derived": [
-            {"name": name, "letter": term.letter, "meaning": term.meaning,
-             "value": Code(f"(v) => {in_javascript(text, _names(text))}")}
+            {
+                "name": name,
+                "letter": term.letter,
+                "meaning": term.meaning,
+                "value": Code(f"(v) => {in_javascript(text, _names(text))}"),
+            }
             for name, (term, text) in sheet.derived.items()
         ],
         "quantities": [
-            {"name": name, "meaning": MEANINGS[name],
-             "parts": None if form is None else _parts(form)}
+            {
+                "name": name,
+                "meaning": MEANINGS[name],
+                "parts": None if form is None else _parts(form),
+            }
             for name, form in sheet.forms.items()
         ],
         "elsewhere": ELSEWHERE,
         "rules": _rules(sheet.rules),
-        "longest": None if spec.longest is None else _formula("n_positions - position_offset")
-                   if spec.position_offset else _formula("n_positions"),
+        "longest": None
+        if spec.longest is None
+        else _formula("n_positions - position_offset")
+        if spec.position_offset
+        else _formula("n_positions"),
         "chunked": _formula("window") if spec.window_kind == "chunked" and spec.window else None,
         "fixed": sheet.fixed,
         "config": sheet.config,
@@ -94,7 +110,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
         "order": [*spec.to_dict(), *RUN],
         "unproven": REFUSED if sheet.model.refused else UNKNOWN,
         "proofs": None if sheet.proofs is None else _proofs(sheet.proofs),
-    }  # fmt: skip
+    }
 
 
 def _parts(form: ClosedForm) -> list[dict[str, Any]]:
@@ -133,12 +149,16 @@ def _proofs(proofs: ProofCases) -> dict[str, Any]:
     return {
         "transformers": proofs.transformers,
         "conditions": [
-            {"says": says, "test": test, "names": list(names_in(test)) if test else [],
-             "holds": _test(test) if test else Code("() => true")}
+            {
+                "says": says,
+                "test": test,
+                "names": list(names_in(test)) if test else [],
+                "holds": _test(test) if test else Code("() => true"),
+            }
             for says, test in proofs.conditions
         ],
         "sides": {side: [_candidate(one) for one in those] for side, those in proofs.sides.items()},
-    }  # fmt: skip
+    }
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:

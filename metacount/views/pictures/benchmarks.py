@@ -41,9 +41,15 @@ def chosen(
 
     Of the launches, graphs where there are any.
     """
-    timed = [line for line in lines if line["state"] == state and line["status"] == OK
-             and line.get("direction", FORWARD) == FORWARD and line.get("ceiling") is not None
-             and not {PART, WIDTH} & set(line["variant"])]  # fmt: skip
+    timed = [
+        line
+        for line in lines
+        if line["state"] == state
+        and line["status"] == OK
+        and line.get("direction", FORWARD) == FORWARD
+        and line.get("ceiling") is not None
+        and not {PART, WIDTH} & set(line["variant"])
+    ]
     if dtype is not None:
         timed = [line for line in timed if line["dtype"] == dtype]
     if launch is not None:
@@ -71,8 +77,12 @@ def chosen(
             f"{figure(highest.flops_per_s / 1e12)} TFLOP/s in the course of these runs; the "
             "highest is drawn"
         )
-    return Chosen(points=[Row.from_dict(line) for line in same], ceiling=highest,
-                  title=_title(last), notes=notes)  # fmt: skip
+    return Chosen(
+        points=[Row.from_dict(line) for line in same],
+        ceiling=highest,
+        title=_title(last),
+        notes=notes,
+    )
 
 
 def _case_key(line: dict[str, Any]) -> str:
@@ -169,8 +179,11 @@ def roofline_figure(data: Chosen) -> Figure:
 def above_the_roof(points: Sequence[Row], ceiling: Ceiling) -> list[str]:
     """Why points lie above the roof, where some do."""
     top, slope = ceiling.flops_per_s / 1e12, ceiling.bytes_per_s / 1e12
-    above = [r for r in points if (r.tflops_per_s or 0) > slope * (r.intensity or 0)
-             and (r.tflops_per_s or 0) <= top]  # fmt: skip
+    above = [
+        r
+        for r in points
+        if (r.tflops_per_s or 0) > slope * (r.intensity or 0) and (r.tflops_per_s or 0) <= top
+    ]
     over = [r for r in points if (r.tflops_per_s or 0) > top]
     notes = []
     if above:
@@ -231,13 +244,31 @@ def _roof(axes: Any, ceiling: Ceiling, points: Sequence[Row]) -> None:
     axes.plot([low, ceiling.ridge, high], [low * slope, top, top], color="black", linewidth=1.2)
     axes.axvline(ceiling.ridge, color="#888888", linewidth=0.8, linestyle=":")
     n, k, m = ceiling.shape
-    axes.annotate(f"best product [{n}, {k}] @ [{k}, {m}]: {figure(top)} TFLOP/s", (high, top),
-                  ha="right", va="bottom", xytext=(0, 4), textcoords="offset points")  # fmt: skip
-    axes.annotate(f"copy {figure(slope * 1000)} GB/s", (ceiling.ridge / 2, top / 2), ha="right",
-                  va="bottom", xytext=(-6, 2), textcoords="offset points")  # fmt: skip
-    axes.annotate(f"ridge {figure(ceiling.ridge)}", (ceiling.ridge, 0.02), ha="left",
-                  xycoords=("data", "axes fraction"), xytext=(4, 0),
-                  textcoords="offset points", color="#555555")  # fmt: skip
+    axes.annotate(
+        f"best product [{n}, {k}] @ [{k}, {m}]: {figure(top)} TFLOP/s",
+        (high, top),
+        ha="right",
+        va="bottom",
+        xytext=(0, 4),
+        textcoords="offset points",
+    )
+    axes.annotate(
+        f"copy {figure(slope * 1000)} GB/s",
+        (ceiling.ridge / 2, top / 2),
+        ha="right",
+        va="bottom",
+        xytext=(-6, 2),
+        textcoords="offset points",
+    )
+    axes.annotate(
+        f"ridge {figure(ceiling.ridge)}",
+        (ceiling.ridge, 0.02),
+        ha="left",
+        xycoords=("data", "axes fraction"),
+        xytext=(4, 0),
+        textcoords="offset points",
+        color="#555555",
+    )
 
 
 def _key(marker: str, label: str, look: dict[str, Any]) -> Any:

@@ -28,14 +28,25 @@ def caches_figure(
     names, mine = [], say("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)
-        one.text(kind.bytes_per_token / unit, place, f" {units.gib(kind.bytes_per_token)}",
-                 va="center", fontsize=8)  # fmt: skip
+        one.text(
+            kind.bytes_per_token / unit,
+            place,
+            f" {units.gib(kind.bytes_per_token)}",
+            va="center",
+            fontsize=8,
+        )
         sizes = ", ".join(f"{name} = {size}" for name, size in kind.sizes.items())
         own = f"\n({mine})" if kind.own else ""
         names.append(f"{kind.kind}\n{sizes}{own}")
-        whole.plot(lengths, [batch_size * n * kind.bytes_per_token / 2**30 for n in lengths],
-                   "o-", color=colour, markersize=3.5, linewidth=2.4 if kind.own else 1.3,
-                   label=kind.kind)  # fmt: skip
+        whole.plot(
+            lengths,
+            [batch_size * n * kind.bytes_per_token / 2**30 for n in lengths],
+            "o-",
+            color=colour,
+            markersize=3.5,
+            linewidth=2.4 if kind.own else 1.3,
+            label=kind.kind,
+        )
     one.set_yticks(range(len(kinds)), names)
     one.set_ylim(len(kinds) - 0.5, -0.5)
     one.set_xlim(0, 1.2 * largest / unit)

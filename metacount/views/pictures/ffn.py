@@ -52,8 +52,13 @@ def curves_figure(data: Chosen) -> Figure:
         mine = [row for row in rows if row.model == model]
         for name in dict.fromkeys(row.variant for row in mine):
             width, way = split(name)
-            style = {"color": COLOURS[widths.index(width) % len(COLOURS)], "linestyle": WAYS[way],
-                     "marker": "o", "markersize": 3, "linewidth": 1.3}  # fmt: skip
+            style = {
+                "color": COLOURS[widths.index(width) % len(COLOURS)],
+                "linestyle": WAYS[way],
+                "marker": "o",
+                "markersize": 3,
+                "linewidth": 1.3,
+            }
             line = sorted((row for row in mine if row.variant == name), key=_tokens)
             _lines(grid[0][column], grid[1][column], line, style)
         _roof(grid[0][column], mine, data.ceiling)
@@ -73,29 +78,47 @@ def _lines(rates: Any, ratios: Any, rows: Sequence[Row], style: dict[str, Any]) 
     tokens = [_tokens(row) for row in rows]
     rates.plot(tokens, [row.tflops_per_s for row in rows], **style)
     compared = [(n, row) for n, row in zip(tokens, rows, strict=True) if row.ratio]
-    ratios.plot([n for n, _ in compared], [row.ratio for _, row in compared],
-                **{**style, "marker": ""})  # fmt: skip
+    ratios.plot(
+        [n for n, _ in compared], [row.ratio for _, row in compared], **{**style, "marker": ""}
+    )
     for n, row in compared:
         noise = row.within_noise and row.variant != row.baseline
         if row.ratio_low and row.ratio_high:
-            ratios.plot([n, n], [row.ratio_low, row.ratio_high], color=style["color"],
-                        linewidth=0.8)  # fmt: skip
-        ratios.plot([n], [row.ratio], "o", markersize=4, color=style["color"],
-                    markerfacecolor="white" if noise else style["color"])  # fmt: skip
+            ratios.plot(
+                [n, n], [row.ratio_low, row.ratio_high], color=style["color"], linewidth=0.8
+            )
+        ratios.plot(
+            [n],
+            [row.ratio],
+            "o",
+            markersize=4,
+            color=style["color"],
+            markerfacecolor="white" if noise else style["color"],
+        )
 
 
 def _roof(axes: Any, rows: Sequence[Row], ceiling: Ceiling) -> None:
     """The best product, and what the copy allows to GELU at each number of tokens."""
     top = ceiling.flops_per_s / 1e12
     axes.axhline(top, color="black", linewidth=1.2)
-    axes.annotate(f"best product {figure(top)}", (0.02, top), xycoords=("axes fraction", "data"),
-                  xytext=(0, 3), textcoords="offset points", fontsize=7.5)  # fmt: skip
+    axes.annotate(
+        f"best product {figure(top)}",
+        (0.02, top),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        fontsize=7.5,
+    )
     gelu = sorted((row for row in rows if row.variant == "gelu" and row.intensity), key=_tokens)
     if len(gelu) > 1:
         slope = ceiling.bytes_per_s / 1e12
-        axes.plot([_tokens(row) for row in gelu],
-                  [min(top, slope * (row.intensity or 0)) for row in gelu],
-                  color="black", linewidth=0.8, linestyle=(0, (4, 3)))  # fmt: skip
+        axes.plot(
+            [_tokens(row) for row in gelu],
+            [min(top, slope * (row.intensity or 0)) for row in gelu],
+            color="black",
+            linewidth=0.8,
+            linestyle=(0, (4, 3)),
+        )
 
 
 def _ticks(rates: Any, ratios: Any, rows: Sequence[Row]) -> None:
@@ -135,12 +158,26 @@ def _axes_of_curves(grid: Any) -> None:
 def _curve_keys(widths: Sequence[str], ways: Sequence[str]) -> list[Any]:
     from matplotlib.lines import Line2D
 
-    keys = [Line2D([], [], color=COLOURS[i % len(COLOURS)], label=WIDTH_NAMES.get(name, name))
-            for i, name in enumerate(widths)]  # fmt: skip
-    keys += [Line2D([], [], color="#333333", linestyle=WAYS[way], label=WAY_NAMES[way])
-             for way in ways]  # fmt: skip
-    return [*keys, Line2D([], [], color="#333333", linestyle="", marker="o", markersize=4,
-                          markerfacecolor="white", label="ratio within noise")]  # fmt: skip
+    keys = [
+        Line2D([], [], color=COLOURS[i % len(COLOURS)], label=WIDTH_NAMES.get(name, name))
+        for i, name in enumerate(widths)
+    ]
+    keys += [
+        Line2D([], [], color="#333333", linestyle=WAYS[way], label=WAY_NAMES[way]) for way in ways
+    ]
+    return [
+        *keys,
+        Line2D(
+            [],
+            [],
+            color="#333333",
+            linestyle="",
+            marker="o",
+            markersize=4,
+            markerfacecolor="white",
+            label="ratio within noise",
+        ),
+    ]
 
 
 def _tokens(row: Row) -> int:

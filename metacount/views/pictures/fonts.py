@@ -15,9 +15,20 @@ if TYPE_CHECKING:
 PLAIN = "DejaVu Sans"  # comes with matplotlib
 NO_LETTER = "\N{WHITE SQUARE}"
 # For Chinese, those that are made for it: others draw some letters as Japanese or Korean does.
-FIRST = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
-         "PingFang SC", "Microsoft YaHei", "Hiragino Sans GB", "WenQuanYi Zen Hei",
-         "WenQuanYi Micro Hei", "SimHei", "Noto Sans CJK JP", "Noto Serif CJK SC")  # fmt: skip
+FIRST = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans CN",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Hiragino Sans GB",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "SimHei",
+    "Noto Sans CJK JP",
+    "Noto Serif CJK SC",
+)
 NO_SHAPES = "Last Resort"  # a font of boxes
 
 

@@ -26,8 +26,12 @@ def mesh_figure(found: Sharded) -> Figure:
     rows = held.reshape(mesh.pp, mesh.shard, mesh.tp).transpose(0, 2, 1)
     figure = new_figure(9, min(9, 1.8 + 0.25 * mesh.pp + 0.08 * mesh.pp * mesh.tp))
     axes = figure.subplots()
-    drawn = axes.imshow(rows.reshape(mesh.pp * mesh.tp, mesh.shard) / 2**30, cmap="cividis",
-                        aspect="auto", interpolation="nearest")  # fmt: skip
+    drawn = axes.imshow(
+        rows.reshape(mesh.pp * mesh.tp, mesh.shard) / 2**30,
+        cmap="cividis",
+        aspect="auto",
+        interpolation="nearest",
+    )
     for stage in range(1, mesh.pp):
         axes.axhline(stage * mesh.tp - 0.5, color="white", linewidth=1.5)
     middles = [stage * mesh.tp + (mesh.tp - 1) / 2 for stage in range(mesh.pp)]

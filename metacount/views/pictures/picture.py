@@ -14,8 +14,17 @@ if TYPE_CHECKING:
 ENDINGS = (".svg", ".png", ".pdf")
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart, and two greys.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#555555",
-           "#999999")  # fmt: skip
+COLOURS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#555555",
+    "#999999",
+)
 
 LOOK: dict[str, Any] = {
     "font.size": 9,

@@ -25,12 +25,31 @@ WIDEST_NAME = 30  # letters of one line of a name
 WIDEST_NOTE = 150
 # Letter and size of the units of an axis, the largest first.
 COUNTS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3), ("", 1))
-FLOPS = (("EFLOP", 10**18), ("PFLOP", 10**15), ("TFLOP", 10**12), ("GFLOP", 10**9),
-         ("MFLOP", 10**6), ("kFLOP", 10**3), ("FLOP", 1))  # fmt: skip
+FLOPS = (
+    ("EFLOP", 10**18),
+    ("PFLOP", 10**15),
+    ("TFLOP", 10**12),
+    ("GFLOP", 10**9),
+    ("MFLOP", 10**6),
+    ("kFLOP", 10**3),
+    ("FLOP", 1),
+)
 BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 # One colour for each part, in every picture; cross-attention is beside self-attention only.
-PARTS = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other",
-         "self-attention", "cross-attention", "conv")  # fmt: skip
+PARTS = (
+    "embedding",
+    "position",
+    "attention",
+    "recurrent",
+    "ffn",
+    "moe",
+    "norm",
+    "head",
+    "other",
+    "self-attention",
+    "cross-attention",
+    "conv",
+)
 COLOUR_OF = {
     part: COLOURS[i] for part, i in zip(PARTS, (0, 1, 2, 8, 4, 3, 6, 5, 7, 2, 1, 0), strict=True)
 }
@@ -50,8 +69,9 @@ def plot(
 
     found = [model_of(model) for model in models]
     requests = [Request(seq_len=n) for n in seq_lens] or [Request()]
-    figure = quantities_figure(bars([(one.name, one) for one in found], requests, quantity),
-                               quantity, lang)  # fmt: skip
+    figure = quantities_figure(
+        bars([(one.name, one) for one in found], requests, quantity), quantity, lang
+    )
     give_letters(figure)
     return figure
 
@@ -70,8 +90,10 @@ def _notes(bars: Sequence[Bar]) -> list[str]:
     for bar in bars:
         for text in bar.warnings:
             models.setdefault(text, {})[bar.model] = None
-    return [f"{next(iter(those)) if len(those) == 1 else f'{len(those)} models'}: {text}"
-            for text, those in models.items()]  # fmt: skip
+    return [
+        f"{next(iter(those)) if len(those) == 1 else f'{len(those)} models'}: {text}"
+        for text, those in models.items()
+    ]
 
 
 def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
@@ -99,9 +121,13 @@ def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
 
 
 def _figure(
-    rows: Sequence[tuple[str, dict[str, int]]], quantity: str, lang: str, *, said: str,
+    rows: Sequence[tuple[str, dict[str, int]]],
+    quantity: str,
+    lang: str,
+    *,
+    said: str,
     notes: Sequence[str],
-) -> Figure:  # fmt: skip
+) -> Figure:
     if len(rows) > MOST_BARS:
         raise InputError(f"{len(rows)} bars are too many for one picture, at most {MOST_BARS}")
     totals = [sum(parts.values()) for _, parts in rows]
@@ -115,8 +141,13 @@ def _figure(
     axes = figure.subplots(1, 2 if len(parts) > 1 else 1, sharey=True, squeeze=False)[0]
     _bars(axes, rows, totals, parts, _unit(quantity, max(totals)), lang)
     for place, total in enumerate(totals):
-        axes[0].text(total / _unit(quantity, max(totals)), place, f" {_rounded(quantity, total)}",
-                     va="center", fontsize=8)  # fmt: skip
+        axes[0].text(
+            total / _unit(quantity, max(totals)),
+            place,
+            f" {_rounded(quantity, total)}",
+            va="center",
+            fontsize=8,
+        )
     axes[0].set_yticks(range(len(rows)), names)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)  # the first one on top
     _labels(axes, quantity, max(totals), lang)
@@ -133,15 +164,25 @@ def _figure(
 
 
 def _bars(
-    axes: Any, rows: Sequence[tuple[str, dict[str, int]]], totals: Sequence[int],
-    shown: Sequence[str], unit: int, lang: str,
-) -> None:  # fmt: skip
+    axes: Any,
+    rows: Sequence[tuple[str, dict[str, int]]],
+    totals: Sequence[int],
+    shown: Sequence[str],
+    unit: int,
+    lang: str,
+) -> None:
     places, lefts = range(len(rows)), [0] * len(rows)
     for part in shown:
         colour = COLOUR_OF[part]
         values = [parts.get(part, 0) for _, parts in rows]
-        axes[0].barh(places, [v / unit for v in values], left=[x / unit for x in lefts],
-                     color=colour, label=say(part, lang), height=0.66)  # fmt: skip
+        axes[0].barh(
+            places,
+            [v / unit for v in values],
+            left=[x / unit for x in lefts],
+            color=colour,
+            label=say(part, lang),
+            height=0.66,
+        )
         if len(shown) > 1:
             _shares(axes[1], values, lefts, totals, colour)
         lefts = [x + v for x, v in zip(lefts, values, strict=True)]
@@ -157,8 +198,15 @@ def _shares(
         axes.barh([place], [share], left=[start], color=colour, height=0.66)
         if share >= 100 * LEAST_LABELLED:
             text = ">99 %" if share >= 99.5 and value < total else f"{share:.0f} %"
-            axes.text(start + share / 2, place, text, ha="center", va="center", fontsize=8,
-                      color="white" if colour in DARK else "black")  # fmt: skip
+            axes.text(
+                start + share / 2,
+                place,
+                text,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if colour in DARK else "black",
+            )
 
 
 def _labels(axes: Any, quantity: str, largest: int, lang: str) -> None:

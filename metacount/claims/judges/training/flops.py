@@ -66,8 +66,11 @@ def step_ratio(claim: Claim) -> Finding:
     label, spec = labels.parse(claim.claimed), spec_of(claim)
     if not _is_dense_decoder(spec):
         raise SpecError("claim", "is about dense decoders", claim.model, "name one of the catalog")
-    found = {entry.id: Fraction(*ratio(spec, min(LENGTH, spec.longest or LENGTH)))
-             for entry, spec in models() if _is_dense_decoder(spec)}  # fmt: skip
+    found = {
+        entry.id: Fraction(*ratio(spec, min(LENGTH, spec.longest or LENGTH)))
+        for entry, spec in models()
+        if _is_dense_decoder(spec)
+    }
     names = [t.name for t in legend.MODEL_TERMS if getattr(spec, t.name) and t.name != "moe_every"]
     letters = legend.sympy_symbols([*names, "seq_len"])
     in_symbols = spec.substituted(**{name: letters[name] for name in names})

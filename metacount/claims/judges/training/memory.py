@@ -55,19 +55,30 @@ def bytes_per_parameter(claim: Claim) -> Finding:
         stored = (weights + gradients) * one.params + one.master_weight_bytes + moments
         found[words] = Fraction(stored, one.params)
     holds = [say(words) for words, value in found.items() if label.holds(value)]
-    told = listed((say("{part}: {steps}", part=say(words), steps=number(value))
-                   for words, value in found.items()), "; ", capital=True)  # fmt: skip
+    told = listed(
+        (
+            say("{part}: {steps}", part=say(words), steps=number(value))
+            for words, value in found.items()
+        ),
+        "; ",
+        capital=True,
+    )
     return Finding(
         verdict=RIGHT if len(holds) == len(found) else CONDITIONAL if holds else WRONG,
-        says=say("{told}. Step counters, 4 bytes a tensor, are {counters} bytes more.",
-                 told=told, counters=exact(counters)),
+        says=say(
+            "{told}. Step counters, 4 bytes a tensor, are {counters} bytes more.",
+            told=told,
+            counters=exact(counters),
+        ),
         correct=told,
-        computation=tuple(say("{part}: {steps}", part=say(words), steps=_bytes(spec, value))
-                          for words, value in found.items()),
+        computation=tuple(
+            say("{part}: {steps}", part=say(words), steps=_bytes(spec, value))
+            for words, value in found.items()
+        ),
         values={},
         witness=say("formula"),
         condition=say("it means {readings}", readings=listed(holds, " or ")),
-    )  # fmt: skip
+    )
 
 
 def _bytes(spec: ModelSpec, value: Fraction) -> str:
@@ -149,17 +160,24 @@ def adapter_state(claim: Claim) -> Finding:
     share = percent(Fraction(one.optimizer_bytes, whole.optimizer_bytes), 3)
     return Finding(
         verdict=RIGHT if label.holds(one.optimizer_bytes) else WRONG,
-        says=say("AdamW keeps {n} bytes for {trained} trained parameters, {share} of what it keeps "
-                 "for all.", n=exact(one.optimizer_bytes), trained=exact(one.trainable_params),
-                 share=share),
+        says=say(
+            "AdamW keeps {n} bytes for {trained} trained parameters, {share} of what it keeps "
+            "for all.",
+            n=exact(one.optimizer_bytes),
+            trained=exact(one.trainable_params),
+            share=share,
+        ),
         correct=exact(one.optimizer_bytes),
         computation=(
-            say("{part}: {steps}", part=say("adapters"),
+            say(
+                "{part}: {steps}",
+                part=say("adapters"),
                 steps=f"2·2·{exact(one.trainable_params)} + "
-                      f"{exact(one.optimizer_bytes - 4 * one.trainable_params)} = "
-                      f"{exact(one.optimizer_bytes)}"),
+                f"{exact(one.optimizer_bytes - 4 * one.trainable_params)} = "
+                f"{exact(one.optimizer_bytes)}",
+            ),
             say("{part}: {steps}", part=say("all parameters"), steps=exact(whole.optimizer_bytes)),
         ),
         values={},
         witness=say("formula"),
-    )  # fmt: skip
+    )

@@ -92,12 +92,18 @@ def modernbert(keys: Keys) -> dict[str, Any]:
     activation = keys.activation("hidden_activation", gated=True)
     for_head = keys.activation("classifier_activation", gated=True)
     if keys.end == "head" and for_head != activation:
-        keys.unmapped("classifier_activation", keys.raw("classifier_activation"),
-                      "the head needs the activation of the blocks")  # fmt: skip
+        keys.unmapped(
+            "classifier_activation",
+            keys.raw("classifier_activation"),
+            "the head needs the activation of the blocks",
+        )
     turned = rope_by_layer_type(
-        keys, "L" in letters, old_global="global_rope_theta", old_local="local_rope_theta",
+        keys,
+        "L" in letters,
+        old_global="global_rope_theta",
+        old_local="local_rope_theta",
         scaled=FULL_OR_SLIDING,
-    )  # fmt: skip
+    )
     keys.fixed("position_embedding_type", "absolute", "sans_pos", "rope")
     return {
         "kind": "encoder",
@@ -127,11 +133,18 @@ def modernbert(keys: Keys) -> dict[str, Any]:
 
 
 BERT: dict[str, Any] = {
-    "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "intermediate_size": 3072, "hidden_act": "gelu", "max_position_embeddings": 512,
-    "type_vocab_size": 2, "layer_norm_eps": 1e-12, "is_decoder": False,
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "is_decoder": False,
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 
 FAMILIES = {
     "bert": Family(
@@ -142,16 +155,22 @@ FAMILIES = {
     ),
     "roberta": Family(
         fields=roberta,
-        classes={"RobertaForCausalLM": "head", "RobertaForMaskedLM": "head",
-                 "RobertaModel": "pooled"},
+        classes={
+            "RobertaForCausalLM": "head",
+            "RobertaForMaskedLM": "head",
+            "RobertaModel": "pooled",
+        },
         defaults={**BERT, "vocab_size": 50265, "pad_token_id": 1},
         aliases={},
     ),
     **{
         name: Family(
             fields=roberta,
-            classes={f"{stem}ForCausalLM": "head", f"{stem}ForMaskedLM": "head",
-                     f"{stem}Model": "pooled"},
+            classes={
+                f"{stem}ForCausalLM": "head",
+                f"{stem}ForMaskedLM": "head",
+                f"{stem}Model": "pooled",
+            },
             defaults={**BERT, "pad_token_id": 1},
             aliases={},
         )
@@ -159,26 +178,53 @@ FAMILIES = {
     },
     "electra": Family(
         fields=electra,
-        classes={"ElectraForCausalLM": "head", "ElectraForMaskedLM": "head",
-                 "ElectraModel": "body"},
-        defaults={**BERT, "embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4,
-                  "intermediate_size": 1024},
+        classes={
+            "ElectraForCausalLM": "head",
+            "ElectraForMaskedLM": "head",
+            "ElectraModel": "body",
+        },
+        defaults={
+            **BERT,
+            "embedding_size": 128,
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+        },
         aliases={},
         ignored=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),
     ),
     "modernbert": Family(
         fields=modernbert,
         classes={"ModernBertForMaskedLM": "head", "ModernBertModel": "body"},
-        defaults={"vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152,
-                  "num_hidden_layers": 22, "num_attention_heads": 12, "hidden_activation": "gelu",
-                  "norm_eps": 1e-5, "norm_bias": False, "attention_bias": False,
-                  "global_attn_every_n_layers": 3, "local_attention": 128, "mlp_bias": False,
-                  "decoder_bias": True, "classifier_bias": False, "classifier_activation": "gelu",
-                  "tie_word_embeddings": True, "global_rope_theta": 160000.0,
-                  "local_rope_theta": 10000.0},
+        defaults={
+            "vocab_size": 50368,
+            "hidden_size": 768,
+            "intermediate_size": 1152,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 12,
+            "hidden_activation": "gelu",
+            "norm_eps": 1e-5,
+            "norm_bias": False,
+            "attention_bias": False,
+            "global_attn_every_n_layers": 3,
+            "local_attention": 128,
+            "mlp_bias": False,
+            "decoder_bias": True,
+            "classifier_bias": False,
+            "classifier_activation": "gelu",
+            "tie_word_embeddings": True,
+            "global_rope_theta": 160000.0,
+            "local_rope_theta": 10000.0,
+        },
         aliases={},
-        ignored=("classifier_pooling", "deterministic_flash_attn", "sparse_prediction",
-                 "sparse_pred_ignore_index", "reference_compile", "repad_logits_with_grad"),
+        ignored=(
+            "classifier_pooling",
+            "deterministic_flash_attn",
+            "sparse_prediction",
+            "sparse_pred_ignore_index",
+            "reference_compile",
+            "repad_logits_with_grad",
+        ),
         kind="masked-LM",
     ),
-}  # fmt: skip
+}

@@ -24,9 +24,14 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-CWM_ROPE = {"rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0,
-            "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-            "original_max_position_embeddings": 8192}  # fmt: skip
+CWM_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1000000.0,
+    "factor": 16.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+}
 OLMO3_THETA = 500000.0
 
 
@@ -139,9 +144,16 @@ def olmo3(keys: Keys) -> dict[str, Any]:
     default = [FULL_OR_SLIDING[(i + 1) % 4 != 0] for i in range(fields["n_layers"])]
     fields = with_windows(keys, fields, default)
     keys.only("rope_theta", OLMO3_THETA, why="transformers gives it to unwindowed layers only")
-    return {**fields, **rope_by_layer_type(
-        keys, "window" in fields, old_global="rope_theta", old_local="rope_theta",
-        scaled=FULL_OR_SLIDING[:1])}  # fmt: skip
+    return {
+        **fields,
+        **rope_by_layer_type(
+            keys,
+            "window" in fields,
+            old_global="rope_theta",
+            old_local="rope_theta",
+            scaled=FULL_OR_SLIDING[:1],
+        ),
+    }
 
 
 NO_RMS = {name: value for name, value in LLAMA.items() if name != "rms_norm_eps"}

@@ -91,23 +91,49 @@ def kolibri1(keys: Keys) -> dict[str, Any]:
 
 
 EXAONE = {
-    **LLAMA, "vocab_size": 102400, "intermediate_size": 16384, "num_key_value_heads": 32,
-    "rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4,
-}  # fmt: skip
+    **LLAMA,
+    "vocab_size": 102400,
+    "intermediate_size": 16384,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+}
 
 FAMILIES = {
     "exaone4": decoder("Exaone4", exaone4, EXAONE),
-    "exaone_moe": decoder("ExaoneMoe", exaone_moe, {
-        **EXAONE, **{k: v for k, v in NOAUX.items() if k not in ("n_shared_experts",
-                                                                 "n_routed_experts")},
-        "moe_intermediate_size": 1024, "num_experts": 64, "num_shared_experts": 1,
-        "routed_scaling_factor": 2.5, "first_k_dense_replace": 1,
-    }),
-    "kolibri1": decoder("Kolibri1", kolibri1, {
-        **{k: v for k, v in LLAMA.items() if k != "intermediate_size"}, "vocab_size": 128000,
-        "hidden_size": 2560, "num_hidden_layers": 50, "num_attention_heads": 48,
-        "num_key_value_heads": 4, "head_dim": 128, "sliding_window": 513,
-        "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-        "num_experts_per_tok": 6, "num_local_experts": 384, "norm_topk_prob": False,
-    }, aliases={"num_experts": "num_local_experts"}, ignored="intermediate_size"),
-}  # fmt: skip
+    "exaone_moe": decoder(
+        "ExaoneMoe",
+        exaone_moe,
+        {
+            **EXAONE,
+            **{k: v for k, v in NOAUX.items() if k not in ("n_shared_experts", "n_routed_experts")},
+            "moe_intermediate_size": 1024,
+            "num_experts": 64,
+            "num_shared_experts": 1,
+            "routed_scaling_factor": 2.5,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "kolibri1": decoder(
+        "Kolibri1",
+        kolibri1,
+        {
+            **{k: v for k, v in LLAMA.items() if k != "intermediate_size"},
+            "vocab_size": 128000,
+            "hidden_size": 2560,
+            "num_hidden_layers": 50,
+            "num_attention_heads": 48,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "sliding_window": 513,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "num_experts_per_tok": 6,
+            "num_local_experts": 384,
+            "norm_topk_prob": False,
+        },
+        aliases={"num_experts": "num_local_experts"},
+        ignored="intermediate_size",
+    ),
+}

@@ -150,9 +150,13 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
     rotary_dim = keys.given("rotary_dim")
     if rotary_dim is not None and "partial_rotary_factor" not in keys.data:
         keys.defaults["partial_rotary_factor"] = keys.size("rotary_dim") / fields["head_dim"]
-    for name, value in (("use_qk_norm", True), ("qk_norm_type", "per_layer"),
-                        ("scoring_func", "sigmoid"), ("use_routing_bias", True),
-                        ("shared_intermediate_size", 0)):  # fmt: skip
+    for name, value in (
+        ("use_qk_norm", True),
+        ("qk_norm_type", "per_layer"),
+        ("scoring_func", "sigmoid"),
+        ("use_routing_bias", True),
+        ("shared_intermediate_size", 0),
+    ):
         keys.fixed(name, value)
     fields |= {"qk_norm": "full", **rope(keys, fields["head_dim"])}
     experts = routed(keys, "num_local_experts", "sigmoid_renorm")
@@ -208,18 +212,32 @@ def llama4_text(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, experts)
 
 
-GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "truncate": False,
-                "original_max_position_embeddings": 4096}  # fmt: skip
+GPT_OSS_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 MIXTRAL: dict[str, Any] = {
-    **LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": None,
-    "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "num_experts_per_tok": 2,
+    **LLAMA,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "sliding_window": None,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1000000.0,
+    "num_experts_per_tok": 2,
     "num_local_experts": 8,
-}  # fmt: skip
+}
 QWEN_MOE: dict[str, Any] = {
-    **LLAMA, "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24,
-    "use_sliding_window": False, "decoder_sparse_step": 1, "norm_topk_prob": False,
+    **LLAMA,
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "use_sliding_window": False,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": False,
     "mlp_only_layers": None,
-}  # fmt: skip
+}
 LOCAL = {"num_experts": "num_local_experts"}
 
 FAMILIES = {

@@ -84,39 +84,75 @@ def gemma3(keys: Keys) -> dict[str, Any]:
     """Gemma 3's text model (arXiv:2503.19786): QK-norm, and a RoPE of its own in windows."""
     fields = capped(keys, _every(keys, keys.layers("sliding_window_pattern")))
     turned = rope_by_layer_type(
-        keys, "window" in fields, old_global="rope_theta", old_local="rope_local_base_freq",
+        keys,
+        "window" in fields,
+        old_global="rope_theta",
+        old_local="rope_local_base_freq",
         scaled=FULL_OR_SLIDING[:1],
-    )  # fmt: skip
+    )
     if fields["attention_softcap"] is not None:
         keys.notes.append("attn_logit_softcapping: transformers' Gemma 3 does not use it")
     return {**fields, "attention_softcap": None, "qk_norm": "head", **turned}
 
 
 GEMMA: dict[str, Any] = {
-    "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
-    "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16,
-    "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True, "attention_bias": False, "use_bidirectional_attention": None,
+    "vocab_size": 256000,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "use_bidirectional_attention": None,
     "rope_theta": 10000.0,
-}  # fmt: skip
+}
 GEMMA2: dict[str, Any] = {
-    "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
-    "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
-    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True, "attention_bias": False, "use_bidirectional_attention": None,
-    "rope_theta": 10000.0, "query_pre_attn_scalar": 256, "sliding_window": 4096,
-    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-}  # fmt: skip
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "use_bidirectional_attention": None,
+    "rope_theta": 10000.0,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
 
 FAMILIES: dict[str, Family] = {
     "gemma": decoder("Gemma", gemma, GEMMA),
     "gemma2": decoder("Gemma2", gemma2, GEMMA2, ignored="hidden_act cache_implementation"),
-    "vaultgemma": decoder("VaultGemma", vaultgemma, {
-        k: v for k, v in GEMMA2.items() if k != "use_bidirectional_attention"
-    }, ignored="hidden_act cache_implementation"),
-    "gemma3_text": decoder("Gemma3", gemma3, {
-        **GEMMA2, "vocab_size": 262208, "use_bidirectional_attention": False,
-        "attn_logit_softcapping": None, "final_logit_softcapping": None,
-        "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6,
-    }, ignored="hidden_act cache_implementation _sliding_window_pattern", body="Gemma3TextModel"),
-}  # fmt: skip
+    "vaultgemma": decoder(
+        "VaultGemma",
+        vaultgemma,
+        {k: v for k, v in GEMMA2.items() if k != "use_bidirectional_attention"},
+        ignored="hidden_act cache_implementation",
+    ),
+    "gemma3_text": decoder(
+        "Gemma3",
+        gemma3,
+        {
+            **GEMMA2,
+            "vocab_size": 262208,
+            "use_bidirectional_attention": False,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "rope_theta": 1000000.0,
+            "rope_local_base_freq": 10000.0,
+            "sliding_window_pattern": 6,
+        },
+        ignored="hidden_act cache_implementation _sliding_window_pattern",
+        body="Gemma3TextModel",
+    ),
+}

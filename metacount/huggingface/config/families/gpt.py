@@ -82,8 +82,12 @@ def gpt_bigcode(keys: Keys) -> dict[str, Any]:
 def _expanded(keys: Keys, n_layers: int) -> str:
     """`attention_types`, [[kinds, repetitions], ...], as one letter a layer."""
     types = keys.raw("attention_types")
-    wrong = SpecError("attention_types", f"must be a list like [[[\"global\", \"local\"], 6]] for "
-                      f"{n_layers} layers", types, "give one kind for each layer")  # fmt: skip
+    wrong = SpecError(
+        "attention_types",
+        f'must be a list like [[["global", "local"], 6]] for {n_layers} layers',
+        types,
+        "give one kind for each layer",
+    )
     letters = ""
     for part in types if isinstance(types, list) else [None]:
         if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], list):
@@ -152,8 +156,12 @@ def codegen(keys: Keys) -> dict[str, Any]:
     """CodeGen (arXiv:2203.13474): GPT-J's block."""
     fields = gptj(keys)
     if fields["n_heads"] % CODEGEN_PARTS:
-        raise SpecError("n_head", f"must be a multiple of {CODEGEN_PARTS}", fields["n_heads"],
-                        f"choose {CODEGEN_PARTS} or a multiple of it")  # fmt: skip
+        raise SpecError(
+            "n_head",
+            f"must be a multiple of {CODEGEN_PARTS}",
+            fields["n_heads"],
+            f"choose {CODEGEN_PARTS} or a multiple of it",
+        )
     return fields
 
 
@@ -178,14 +186,22 @@ def persimmon(keys: Keys) -> dict[str, Any]:
 
 
 GPTJ: dict[str, Any] = {
-    "vocab_size": 50400, "n_embd": 4096, "n_layer": 28, "n_head": 16, "n_inner": None,
-    "rotary_dim": 64, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+    "vocab_size": 50400,
+    "n_embd": 4096,
+    "n_layer": 28,
+    "n_head": 16,
+    "n_inner": None,
+    "rotary_dim": 64,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
 GPT2_NAMES = {
-    "hidden_size": "n_embd", "max_position_embeddings": "n_positions",
-    "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
-}  # fmt: skip
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 SUMMARY = (
     "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
 )

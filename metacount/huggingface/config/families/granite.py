@@ -44,15 +44,19 @@ def granite_windows(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
     if thetas is None:
         return fields
     if not isinstance(thetas, list) or len(thetas) != n_layers:
-        raise SpecError("layer_rope_theta", f"must be a list of {n_layers} numbers", thetas,
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "layer_rope_theta", f"must be a list of {n_layers} numbers", thetas, "remove it"
+        )
     if not all(is_number(theta) and 0 <= theta < 1e12 for theta in thetas):
         raise SpecError("layer_rope_theta", "must hold numbers from 0 to 1e12", thetas, "remove it")
     turned = {theta for theta in thetas if theta}
     if len(turned) != 1:
         keys.unmapped("layer_rope_theta", sorted(turned), "one base for all layers that rotate")
-    return {**fields, "rope_theta": float(turned.pop()),
-            **nope_every(keys, "layer_rope_theta", [bool(theta) for theta in thetas])}  # fmt: skip
+    return {
+        **fields,
+        "rope_theta": float(turned.pop()),
+        **nope_every(keys, "layer_rope_theta", [bool(theta) for theta in thetas]),
+    }
 
 
 def granite_swa(keys: Keys) -> dict[str, Any]:
@@ -73,25 +77,53 @@ def granitemoe_swa(keys: Keys) -> dict[str, Any]:
 
 
 GRANITE = {
-    **LLAMA, **BIASES, "attention_multiplier": 1.0, "embedding_multiplier": 1.0,
-    "residual_multiplier": 1.0, "logits_scaling": 1.0,
-}  # fmt: skip
+    **LLAMA,
+    **BIASES,
+    "attention_multiplier": 1.0,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+}
 GRANITE_MOE = {
-    **{k: v for k, v in GRANITE.items() if k != "mlp_bias"}, "num_local_experts": 8,
-    "num_experts_per_tok": 2, "shared_intermediate_size": 0,
-}  # fmt: skip
+    **{k: v for k, v in GRANITE.items() if k != "mlp_bias"},
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_intermediate_size": 0,
+}
 
 FAMILIES = {
-    "hyperclovax": decoder("HyperCLOVAX", hyperclovax, {
-        **GRANITE, "attention_multiplier": None, "use_post_norm": True,
-    }),
-    "granite_swa": decoder("GraniteSWA", granite_swa, {
-        **GRANITE, "vocab_size": 100352, "hidden_size": 2560, "intermediate_size": 8192,
-        "num_hidden_layers": 24, "num_attention_heads": 20, "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "sliding_window": 128,
-    }),
+    "hyperclovax": decoder(
+        "HyperCLOVAX",
+        hyperclovax,
+        {
+            **GRANITE,
+            "attention_multiplier": None,
+            "use_post_norm": True,
+        },
+    ),
+    "granite_swa": decoder(
+        "GraniteSWA",
+        granite_swa,
+        {
+            **GRANITE,
+            "vocab_size": 100352,
+            "hidden_size": 2560,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 20,
+            "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "sliding_window": 128,
+        },
+    ),
     "granitemoeshared": decoder("GraniteMoeShared", granitemoeshared, GRANITE_MOE),
-    "granitemoe_swa": decoder("GraniteMoeSWA", granitemoe_swa, {
-        **GRANITE_MOE, "sliding_window": 128,
-    }),
-}  # fmt: skip
+    "granitemoe_swa": decoder(
+        "GraniteMoeSWA",
+        granitemoe_swa,
+        {
+            **GRANITE_MOE,
+            "sliding_window": 128,
+        },
+    ),
+}

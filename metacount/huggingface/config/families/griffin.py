@@ -79,15 +79,30 @@ def recurrent_gemma(keys: Keys) -> dict[str, Any]:
 
 
 FAMILIES = {
-    "recurrent_gemma": decoder("RecurrentGemma", recurrent_gemma, {
-        "num_hidden_layers": 26, "vocab_size": 256000, "hidden_size": 2560,
-        "intermediate_size": 7680, "num_attention_heads": 10, "lru_width": None,
-        "attention_window_size": 2048, "conv1d_width": 4, "logits_soft_cap": 30.0,
-        "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh",
-        "block_types": ("recurrent", "recurrent", "attention"), "num_key_value_heads": None,
-        "attention_bias": False, "tie_word_embeddings": True, "partial_rotary_factor": 0.5,
-        "rope_theta": 10000.0,
-    }, aliases={"sliding_window": "attention_window_size"},
+    "recurrent_gemma": decoder(
+        "RecurrentGemma",
+        recurrent_gemma,
+        {
+            "num_hidden_layers": 26,
+            "vocab_size": 256000,
+            "hidden_size": 2560,
+            "intermediate_size": 7680,
+            "num_attention_heads": 10,
+            "lru_width": None,
+            "attention_window_size": 2048,
+            "conv1d_width": 4,
+            "logits_soft_cap": 30.0,
+            "rms_norm_eps": 1e-6,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "block_types": ("recurrent", "recurrent", "attention"),
+            "num_key_value_heads": None,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10000.0,
+        },
+        aliases={"sliding_window": "attention_window_size"},
         ignored="w_init_variance_scale final_w_init_variance_scale layers_block_type "
-        "attention_chunk_size"),
-}  # fmt: skip
+        "attention_chunk_size",
+    ),
+}

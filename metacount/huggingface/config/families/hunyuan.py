@@ -95,19 +95,53 @@ def hy_v3(keys: Keys) -> dict[str, Any]:
 
 
 FAMILIES = {
-    "hunyuan_v1_dense": decoder("HunYuanDenseV1", hunyuan, {
-        **LLAMA, "vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False,
-    }, ignored="eod_token_id"),
-    "hunyuan_v1_moe": decoder("HunYuanMoEV1", hunyuan_v1_moe, {
-        **LLAMA, "vocab_size": 290943, "rms_norm_eps": 1e-5, "attention_bias": False,
-        "num_experts": 1, "moe_topk": 1,
-    }, aliases={"num_local_experts": "num_experts", "num_experts_per_tok": "moe_topk"},
-        ignored="eod_token_id"),
-    "hy_v3": decoder("HYV3", hy_v3, {
-        **LLAMA, "vocab_size": 120832, "intermediate_size": 13312, "num_hidden_layers": 80,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
-        "rms_norm_eps": 1e-5, "rope_theta": 11158840.0, "attention_bias": False,
-        "mlp_bias": False, "num_experts": 192, "num_experts_per_tok": 8,
-        "num_shared_experts": 1, "moe_intermediate_size": 1536, "router_scaling_factor": 2.826,
-    }, aliases={"num_local_experts": "num_experts"}, ignored="enable_moe_fp32_combine"),
-}  # fmt: skip
+    "hunyuan_v1_dense": decoder(
+        "HunYuanDenseV1",
+        hunyuan,
+        {
+            **LLAMA,
+            "vocab_size": 290943,
+            "rms_norm_eps": 1e-5,
+            "attention_bias": False,
+        },
+        ignored="eod_token_id",
+    ),
+    "hunyuan_v1_moe": decoder(
+        "HunYuanMoEV1",
+        hunyuan_v1_moe,
+        {
+            **LLAMA,
+            "vocab_size": 290943,
+            "rms_norm_eps": 1e-5,
+            "attention_bias": False,
+            "num_experts": 1,
+            "moe_topk": 1,
+        },
+        aliases={"num_local_experts": "num_experts", "num_experts_per_tok": "moe_topk"},
+        ignored="eod_token_id",
+    ),
+    "hy_v3": decoder(
+        "HYV3",
+        hy_v3,
+        {
+            **LLAMA,
+            "vocab_size": 120832,
+            "intermediate_size": 13312,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 11158840.0,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "num_experts": 192,
+            "num_experts_per_tok": 8,
+            "num_shared_experts": 1,
+            "moe_intermediate_size": 1536,
+            "router_scaling_factor": 2.826,
+        },
+        aliases={"num_local_experts": "num_experts"},
+        ignored="enable_moe_fp32_combine",
+    ),
+}

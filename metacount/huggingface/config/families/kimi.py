@@ -52,8 +52,17 @@ def kimi_linear(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, sparse_layers(keys, n_layers), experts)
 
 
-MLA = ("attention", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-       "qk_rope_head_dim", "v_head_dim", "mla_bias", "latent_norm_eps")  # fmt: skip
+MLA = (
+    "attention",
+    "n_heads",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "mla_bias",
+    "latent_norm_eps",
+)
 
 
 def latent_without_positions(keys: Keys) -> dict[str, Any]:
@@ -91,8 +100,11 @@ def linear_attn_config(keys: Keys) -> dict[str, Any]:
         return {}
     if not isinstance(inside, dict):
         raise SpecError("linear_attn_config", "must be an object", inside, "remove it")
-    sizes = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads",
-             "short_conv_kernel_size": "linear_conv_kernel_dim"}  # fmt: skip
+    sizes = {
+        "head_dim": "linear_head_dim",
+        "num_heads": "linear_num_heads",
+        "short_conv_kernel_size": "linear_conv_kernel_dim",
+    }
     lists = ("full_attn_layers", "kda_layers")
     for name, value in inside.items():
         if name in sizes:
@@ -104,8 +116,11 @@ def linear_attn_config(keys: Keys) -> dict[str, Any]:
     full, linear = (inside[name] for name in lists)
     n_layers = keys.layers("num_hidden_layers")
     if sorted([*full, *linear]) != list(range(1, n_layers + 1)):
-        keys.unmapped("linear_attn_config", {"full_attn_layers": full, "kda_layers": linear},
-                      f"they must name each layer from 1 to {n_layers} once")  # fmt: skip
+        keys.unmapped(
+            "linear_attn_config",
+            {"full_attn_layers": full, "kda_layers": linear},
+            f"they must name each layer from 1 to {n_layers} once",
+        )
     return {"linear": [i + 1 in linear for i in range(n_layers)]}
 
 
@@ -116,8 +131,9 @@ def sparse_layers(keys: Keys, n_layers: int) -> dict[str, Any] | None:
     if types is None:
         types = ["dense" if i < first else "sparse" for i in range(n_layers)]
     if not isinstance(types, list) or len(types) != n_layers:
-        raise SpecError("mlp_layer_types", f"must have one item a layer: {n_layers}", types,
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "mlp_layer_types", f"must have one item a layer: {n_layers}", types, "remove it"
+        )
     for item in types:
         if item not in ("dense", "sparse"):
             keys.unmapped("mlp_layer_types", item, "choose dense or sparse")
@@ -125,19 +141,46 @@ def sparse_layers(keys: Keys, n_layers: int) -> dict[str, Any] | None:
 
 
 FAMILIES = {
-    "kimi_linear": decoder("KimiLinear", kimi_linear, {
-        "vocab_size": 163840, "hidden_size": 2304, "intermediate_size": 9216,
-        "moe_intermediate_size": 1024, "num_hidden_layers": 27, "num_attention_heads": 32,
-        "num_key_value_heads": 32, "num_shared_experts": 1, "routed_scaling_factor": 2.446,
-        "kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "v_head_dim": 128,
-        "qk_nope_head_dim": 128, "num_expert_group": 1, "topk_group": 1, "num_experts_per_token": 8,
-        "moe_renormalize": True, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False, "attention_bias": False, "num_experts": 256,
-        "linear_head_dim": 128, "linear_num_heads": 32, "linear_conv_kernel_dim": 4,
-        "first_k_dense_replace": 1,
-    }, aliases={
-        "n_group": "num_expert_group", "num_local_experts": "num_experts",
-        "num_experts_per_tok": "num_experts_per_token", "n_shared_experts": "num_shared_experts",
-        "norm_topk_prob": "moe_renormalize", "max_position_embeddings": "model_max_length",
-    }, ignored="model_max_length head_dim qk_head_dim rope_theta rope_scaling rope_parameters"),
-}  # fmt: skip
+    "kimi_linear": decoder(
+        "KimiLinear",
+        kimi_linear,
+        {
+            "vocab_size": 163840,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "moe_intermediate_size": 1024,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "num_shared_experts": 1,
+            "routed_scaling_factor": 2.446,
+            "kv_lora_rank": 512,
+            "q_lora_rank": None,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "qk_nope_head_dim": 128,
+            "num_expert_group": 1,
+            "topk_group": 1,
+            "num_experts_per_token": 8,
+            "moe_renormalize": True,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "num_experts": 256,
+            "linear_head_dim": 128,
+            "linear_num_heads": 32,
+            "linear_conv_kernel_dim": 4,
+            "first_k_dense_replace": 1,
+        },
+        aliases={
+            "n_group": "num_expert_group",
+            "num_local_experts": "num_experts",
+            "num_experts_per_tok": "num_experts_per_token",
+            "n_shared_experts": "num_shared_experts",
+            "norm_topk_prob": "moe_renormalize",
+            "max_position_embeddings": "model_max_length",
+        },
+        ignored="model_max_length head_dim qk_head_dim rope_theta rope_scaling rope_parameters",
+    ),
+}

@@ -100,11 +100,18 @@ def minicpm3(keys: Keys) -> dict[str, Any]:
 
 
 DEEPSEEK: dict[str, Any] = {
-    "num_key_value_heads": None, "kv_lora_rank": 512, "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "hidden_act": "silu",
-    "rms_norm_eps": 1e-6, "attention_bias": False, "tie_word_embeddings": False,
+    "num_key_value_heads": None,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
     "rope_theta": 10000.0,
-}  # fmt: skip
+}
 
 FAMILIES = {
     "deepseek_v2": decoder("DeepseekV2", deepseek_v2, {

@@ -78,9 +78,13 @@ def cohere2(keys: Keys) -> dict[str, Any]:
     """Command R7B: three layers with a window and RoPE, then one that sees all without RoPE."""
     fields = cohere(keys)
     keys.fixed("head_dim", fields["head_dim"])
-    for name, value in (("use_gated_activation", True), ("use_parallel_block", True),
-                        ("position_embedding_type", "rope_gptj"), ("rotary_pct", 1.0),
-                        ("use_embedding_sharing", fields["tie_embeddings"])):  # fmt: skip
+    for name, value in (
+        ("use_gated_activation", True),
+        ("use_parallel_block", True),
+        ("position_embedding_type", "rope_gptj"),
+        ("rotary_pct", 1.0),
+        ("use_embedding_sharing", fields["tie_embeddings"]),
+    ):
         keys.fixed(name, value)
     every, n_layers = keys.layers("sliding_window_pattern"), fields["n_layers"]
     default = [FULL_OR_SLIDING[(i + 1) % every != 0] for i in range(n_layers)]
@@ -146,39 +150,81 @@ def _but(defaults: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 COHERE = {
-    **_but(LLAMA, "rms_norm_eps"), "vocab_size": 256000, "hidden_size": 8192,
-    "intermediate_size": 22528, "num_hidden_layers": 40, "num_attention_heads": 64,
-    "attention_bias": False, "layer_norm_eps": 1e-5, "logit_scale": 0.0625,
+    **_but(LLAMA, "rms_norm_eps"),
+    "vocab_size": 256000,
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 64,
+    "attention_bias": False,
+    "layer_norm_eps": 1e-5,
+    "logit_scale": 0.0625,
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 OLMO = {**LLAMA, "vocab_size": 50304, "attention_bias": False}
 GLM = {
-    **LLAMA, "vocab_size": 151552, "intermediate_size": 13696, "num_hidden_layers": 40,
-    "num_key_value_heads": 2, "head_dim": 128, "rms_norm_eps": 0.00000015625,
-    "attention_bias": True, "partial_rotary_factor": 0.5,
-}  # fmt: skip
+    **LLAMA,
+    "vocab_size": 151552,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 0.00000015625,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+}
 
 FAMILIES = {
-    "olmo": decoder("Olmo", olmo, {**_but(OLMO, "rms_norm_eps"), "clip_qkv": None},
-                    ignored="rms_norm_eps"),
+    "olmo": decoder(
+        "Olmo", olmo, {**_but(OLMO, "rms_norm_eps"), "clip_qkv": None}, ignored="rms_norm_eps"
+    ),
     "olmo2": decoder("Olmo2", olmo2, {**OLMO, "rms_norm_eps": 1e-5}),
     "cohere": decoder("Cohere", cohere, {**COHERE, "rope_theta": 500000.0}),
-    "cohere2": decoder("Cohere2", cohere2, {
-        **_but(COHERE, "head_dim"), "sliding_window": 4096, "sliding_window_pattern": 4,
-    }, ignored="cache_implementation layer_switch order_of_interleaved_layers "
-               "use_parallel_embedding"),
+    "cohere2": decoder(
+        "Cohere2",
+        cohere2,
+        {
+            **_but(COHERE, "head_dim"),
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+        },
+        ignored="cache_implementation layer_switch order_of_interleaved_layers "
+        "use_parallel_embedding",
+    ),
     "glm": decoder("Glm", glm, GLM),
     "glm4": decoder("Glm4", glm4, GLM),
-    "starcoder2": decoder("Starcoder2", starcoder2, {
-        **_but(LLAMA, "rms_norm_eps"), **WINDOW, "vocab_size": 49152, "hidden_size": 3072,
-        "intermediate_size": 12288, "num_hidden_layers": 30, "num_attention_heads": 24,
-        "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5,
-        "use_bias": True, "tie_word_embeddings": True,
-    }),
-    "stablelm": decoder("StableLm", stablelm, {
-        **_but(LLAMA, "rms_norm_eps", "head_dim"), "vocab_size": 50304, "hidden_size": 2560,
-        "intermediate_size": 6912, "num_key_value_heads": 32, "layer_norm_eps": 1e-5,
-        "use_qkv_bias": False, "qk_layernorm": False, "use_parallel_residual": False,
-        "partial_rotary_factor": 0.25,
-    }),
-}  # fmt: skip
+    "starcoder2": decoder(
+        "Starcoder2",
+        starcoder2,
+        {
+            **_but(LLAMA, "rms_norm_eps"),
+            **WINDOW,
+            "vocab_size": 49152,
+            "hidden_size": 3072,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 2,
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_epsilon": 1e-5,
+            "use_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "stablelm": decoder(
+        "StableLm",
+        stablelm,
+        {
+            **_but(LLAMA, "rms_norm_eps", "head_dim"),
+            "vocab_size": 50304,
+            "hidden_size": 2560,
+            "intermediate_size": 6912,
+            "num_key_value_heads": 32,
+            "layer_norm_eps": 1e-5,
+            "use_qkv_bias": False,
+            "qk_layernorm": False,
+            "use_parallel_residual": False,
+            "partial_rotary_factor": 0.25,
+        },
+    ),
+}

@@ -25,9 +25,14 @@ def base(keys: Keys) -> dict[str, Any]:
     fields = sizes(keys)
     d_model, n_heads = fields["d_model"], fields["n_heads"]
     # of LFM2's first configs; transformers does not read them
-    for name, value in (("block_dim", d_model), ("conv_dim", d_model), ("conv_dim_out", d_model),
-                        ("num_heads", n_heads), ("block_use_swiglu", True),
-                        ("use_pos_enc", True)):  # fmt: skip
+    for name, value in (
+        ("block_dim", d_model),
+        ("conv_dim", d_model),
+        ("conv_dim_out", d_model),
+        ("num_heads", n_heads),
+        ("block_use_swiglu", True),
+        ("use_pos_enc", True),
+    ):
         keys.fixed(name, value)
     return {
         **fields,
@@ -43,8 +48,12 @@ def base(keys: Keys) -> dict[str, Any]:
 def mixers(keys: Keys, n_layers: int, types: object) -> dict[str, Any]:
     """The pattern of attention and convolutions, and the convolution where there is one."""
     if not isinstance(types, list) or len(types) != n_layers:
-        raise SpecError("layer_types", f"must be a list of {n_layers} words", types,
-                        "give conv or full_attention for each layer")  # fmt: skip
+        raise SpecError(
+            "layer_types",
+            f"must be a list of {n_layers} words",
+            types,
+            "give conv or full_attention for each layer",
+        )
     for item in types:
         if item not in LETTERS:
             keys.unmapped("layer_types", item, "choose conv or full_attention")
@@ -54,8 +63,12 @@ def mixers(keys: Keys, n_layers: int, types: object) -> dict[str, Any]:
         keys.unmapped("layer_types", "conv", "transformers needs one layer of attention")
     if "R" not in letters:
         return {}
-    return {"recurrent": "short_conv", "conv_kernel": width, "short_conv_bias": bias,
-            "mixer_pattern": letters}  # fmt: skip
+    return {
+        "recurrent": "short_conv",
+        "conv_kernel": width,
+        "short_conv_bias": bias,
+        "mixer_pattern": letters,
+    }
 
 
 def lfm2(keys: Keys) -> dict[str, Any]:
@@ -86,8 +99,9 @@ def lfm2_moe(keys: Keys) -> dict[str, Any]:
     fields = {**base(keys), "d_ff": keys.size("intermediate_size")}
     n_layers, first = fields["n_layers"], keys.layers("num_dense_layers", lowest=0)
     fields |= mixers(keys, n_layers, keys.given("layer_types"))
-    layout = moe_layout(keys, "num_dense_layers", [[i >= first for i in range(n_layers)]],
-                        first=first)  # fmt: skip
+    layout = moe_layout(
+        keys, "num_dense_layers", [[i >= first for i in range(n_layers)]], first=first
+    )
     experts = {
         **routed(keys, "num_experts", sigmoid_or_softmax(keys, "sigmoid")),
         "d_ff_expert": keys.size("moe_intermediate_size"),
@@ -105,20 +119,47 @@ OLD = (
 )
 LFM2: dict[str, Any] = {
     **{k: v for k, v in LLAMA.items() if k not in ("head_dim", "hidden_act", "rms_norm_eps")},
-    "vocab_size": 65536, "num_key_value_heads": 8, "norm_eps": 1e-5,
-    "tie_word_embeddings": True, "rope_theta": 1000000.0, "conv_bias": False, "conv_L_cache": 3,
-}  # fmt: skip
+    "vocab_size": 65536,
+    "num_key_value_heads": 8,
+    "norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "rope_theta": 1000000.0,
+    "conv_bias": False,
+    "conv_L_cache": 3,
+}
 
 FAMILIES = {
-    "lfm2": decoder("Lfm2", lfm2, {
-        **LFM2, "hidden_size": 2560, "intermediate_size": 12288, "full_attn_idxs": None,
-        "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
-        "block_auto_adjust_ff_dim": True,
-    }, aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
-        ignored=OLD),
-    "lfm2_moe": decoder("Lfm2Moe", lfm2_moe, {
-        **LFM2, "hidden_size": 2048, "intermediate_size": 7168, "moe_intermediate_size": 1792,
-        "num_dense_layers": 2, "num_experts_per_tok": 4, "num_experts": 32,
-        "use_expert_bias": True, "routed_scaling_factor": 1.0, "norm_topk_prob": True,
-    }, aliases={"tie_embedding": "tie_word_embeddings"}, ignored=OLD),
-}  # fmt: skip
+    "lfm2": decoder(
+        "Lfm2",
+        lfm2,
+        {
+            **LFM2,
+            "hidden_size": 2560,
+            "intermediate_size": 12288,
+            "full_attn_idxs": None,
+            "block_multiple_of": 256,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_auto_adjust_ff_dim": True,
+        },
+        aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
+        ignored=OLD,
+    ),
+    "lfm2_moe": decoder(
+        "Lfm2Moe",
+        lfm2_moe,
+        {
+            **LFM2,
+            "hidden_size": 2048,
+            "intermediate_size": 7168,
+            "moe_intermediate_size": 1792,
+            "num_dense_layers": 2,
+            "num_experts_per_tok": 4,
+            "num_experts": 32,
+            "use_expert_bias": True,
+            "routed_scaling_factor": 1.0,
+            "norm_topk_prob": True,
+        },
+        aliases={"tie_embedding": "tie_word_embeddings"},
+        ignored=OLD,
+    ),
+}

@@ -194,15 +194,25 @@ def factors(keys: Keys, letters: str) -> dict[str, Any]:
 
 
 QWEN: dict[str, Any] = {
-    **LLAMA, "num_hidden_layers": 48, "head_dim": 256, "attention_bias": False,
-    "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+    **LLAMA,
+    "num_hidden_layers": 48,
+    "head_dim": 256,
+    "attention_bias": False,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
-}  # fmt: skip
+}
 QWEN_EXPERTS: dict[str, Any] = {
-    "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 2,
-    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-}  # fmt: skip
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}
 
 FAMILIES = {
     "qwen3_next": decoder("Qwen3Next", qwen3_next, {

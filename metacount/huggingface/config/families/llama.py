@@ -35,9 +35,15 @@ LLAMA: dict[str, Any] = {
     "tie_word_embeddings": False,
     "rope_theta": 10000.0,
 }
-MINISTRAL_ROPE = {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "mscale": 1.0,
-                  "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384,
-                  "llama_4_scaling_beta": 0.1}  # fmt: skip
+MINISTRAL_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1000000.0,
+    "factor": 16.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16384,
+    "llama_4_scaling_beta": 0.1,
+}
 BIASES = {"attention_bias": False, "mlp_bias": False}
 WINDOW: dict[str, Any] = {"sliding_window": None}
 SOME_WINDOWS = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28}
@@ -107,8 +113,9 @@ def ministral3(keys: Keys) -> dict[str, Any]:
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
         keys.data["rope_parameters"] = dict(MINISTRAL_ROPE)
     found, fields = rope_object(keys), mistral(keys)
-    beta, step = (found.get(k) for k in ("llama_4_scaling_beta",
-                                         "original_max_position_embeddings"))  # fmt: skip
+    beta, step = (
+        found.get(k) for k in ("llama_4_scaling_beta", "original_max_position_embeddings")
+    )
     if beta and step:
         try:
             fields["query_growth"] = record_from(
@@ -165,8 +172,9 @@ def rope_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> list[bo
     if given is None or (given == [] and empty_is_default):
         return [(i + 1) % every != 0 for i in range(n_layers)]
     if not isinstance(given, list) or len(given) != n_layers:
-        raise SpecError("no_rope_layers", f"must be a list of {n_layers} numbers", given,
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "no_rope_layers", f"must be a list of {n_layers} numbers", given, "remove it"
+        )
     for item in given:
         if item not in (0, 1):
             raise SpecError("no_rope_layers", "must hold 0 and 1 only", item, "remove it")

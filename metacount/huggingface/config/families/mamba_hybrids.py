@@ -28,10 +28,24 @@ if TYPE_CHECKING:
 # What a layer is called, today and in older configs -> the letter of its mixer.
 MIXERS = {"linear_attention": "R", "mamba": "R", "full_attention": "A", "attention": "A"}
 # The names of a Mamba-2 mixer's keys, in the order of `heads`.
-IBM_NAMES = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv",
-             "mamba_chunk_size", "mamba_conv_bias")  # fmt: skip
-NEMOTRON_NAMES = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel",
-                  "chunk_size", "use_conv_bias")  # fmt: skip
+IBM_NAMES = (
+    "mamba_n_heads",
+    "mamba_d_head",
+    "mamba_n_groups",
+    "mamba_d_state",
+    "mamba_d_conv",
+    "mamba_chunk_size",
+    "mamba_conv_bias",
+)
+NEMOTRON_NAMES = (
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "n_groups",
+    "ssm_state_size",
+    "conv_kernel",
+    "chunk_size",
+    "use_conv_bias",
+)
 
 
 def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
@@ -50,8 +64,9 @@ def bamba(keys: Keys) -> dict[str, Any]:
     fields, bias = block(keys), keys.flag("attention_bias")
     chosen = keys.raw("attn_layer_indices") or []
     if not isinstance(chosen, list) or any(type(i) is not int for i in chosen):
-        raise SpecError("attn_layer_indices", "must be a list of whole numbers", chosen,
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "attn_layer_indices", "must be a list of whole numbers", chosen, "remove it"
+        )
     letters = "".join("RA"[i in chosen] for i in range(fields["n_layers"]))
     mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
     fields |= {
@@ -106,8 +121,9 @@ def mixer_letters(keys: Keys, n_layers: int) -> str:
     names = keys.raw("layer_types")
     names = ["linear_attention"] * n_layers if names is None else names
     if not isinstance(names, list) or len(names) != n_layers:
-        raise SpecError("layer_types", f"must be a list of {n_layers} names", names,
-                        "give one name a layer")  # fmt: skip
+        raise SpecError(
+            "layer_types", f"must be a list of {n_layers} names", names, "give one name a layer"
+        )
     for name in names:
         if name not in MIXERS:
             keys.unmapped("layer_types", name, f"choose one of {', '.join(MIXERS)}")
@@ -127,13 +143,14 @@ def falcon_h1(keys: Keys) -> dict[str, Any]:
         **biases(bias, bias),
         **ibm_heads(keys, d_inner),
         "ssm_out_bias": keys.flag("projectors_bias"),
-        "ssm_norm": ("before_gate" if before else "gated") if keys.flag("mamba_rms_norm")
+        "ssm_norm": ("before_gate" if before else "gated")
+        if keys.flag("mamba_rms_norm")
         else "none",
         "ffn_bias": keys.flag("mlp_bias"),
         "mixer_pattern": "P",
         **multipliers(keys, fields["head_dim"], bias),
         **rope(keys, fields["head_dim"]),
-    }  # fmt: skip
+    }
 
 
 def multipliers(keys: Keys, head_dim: int, bias: bool) -> dict[str, Any]:
@@ -142,9 +159,18 @@ def multipliers(keys: Keys, head_dim: int, bias: bool) -> dict[str, Any]:
     What scales the input of attention scales its scores twice and its values once; what scales the
     input of the mixer scales all that its projection gives.
     """
-    factor = {name: keys.number(name) for name in (
-        "embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier",
-        "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")}  # fmt: skip
+    factor = {
+        name: keys.number(name)
+        for name in (
+            "embedding_multiplier",
+            "lm_head_multiplier",
+            "key_multiplier",
+            "attention_in_multiplier",
+            "attention_out_multiplier",
+            "ssm_in_multiplier",
+            "ssm_out_multiplier",
+        )
+    }
     gate, down = numbers(keys, "mlp_multipliers", 2)
     ssm = [value * factor["ssm_in_multiplier"] for value in numbers(keys, "ssm_multipliers", 5)]
     scale_in = factor["attention_in_multiplier"]
@@ -201,7 +227,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         "mixer_pattern": shortest_period("".join("RANN"["M*-E".index(x)] for x in letters)),
         "ffn_pattern": shortest_period("".join("NNFE"["M*-E".index(x)] for x in letters)),
         "position": "none",
-    }  # fmt: skip
+    }
     if "-" not in letters:
         del fields["d_ff"]
     if "E" not in letters:
@@ -215,12 +241,18 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
         "selection_bias": True,
         "routed_scale": keys.number("routed_scaling_factor"),
         **grouped(keys, "top2_sum"),
-    }  # fmt: skip
+    }
     return without_idle({**fields, **experts})
 
 
-NEMOTRON = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*",
-            "mlp": "-", "moe": "E"}  # fmt: skip
+NEMOTRON = {
+    "linear_attention": "M",
+    "mamba": "M",
+    "full_attention": "*",
+    "attention": "*",
+    "mlp": "-",
+    "moe": "E",
+}
 
 
 def nemotron_letters(keys: Keys) -> str:
@@ -240,11 +272,19 @@ def nemotron_letters(keys: Keys) -> str:
 
 
 IBM: dict[str, Any] = {
-    **LLAMA, "attention_bias": False,
-    "mamba_n_heads": 128, "mamba_d_head": "auto", "mamba_n_groups": 1, "mamba_d_state": 256,
-    "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "mamba_conv_bias": True,
-    "mamba_proj_bias": False, "time_step_limit": (0.0, float("inf")),
-}  # fmt: skip
+    **LLAMA,
+    "attention_bias": False,
+    "mamba_n_heads": 128,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 256,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+    "time_step_limit": (0.0, float("inf")),
+}
 
 FAMILIES = {
     "bamba": decoder("Bamba", bamba, {

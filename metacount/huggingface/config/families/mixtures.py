@@ -33,8 +33,9 @@ def sparse_layers(keys: Keys, n_layers: int, first: int) -> dict[str, Any] | Non
     if given is None:
         given = [DENSE_OR_SPARSE[i >= first] for i in range(n_layers)]
     if not isinstance(given, list) or len(given) != n_layers:
-        raise SpecError("mlp_layer_types", f"must be a list of {n_layers} words", given,
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "mlp_layer_types", f"must be a list of {n_layers} words", given, "remove it"
+        )
     for item in given:
         if item not in DENSE_OR_SPARSE:
             keys.unmapped("mlp_layer_types", item, "choose dense or sparse")
@@ -144,8 +145,12 @@ def mellum(keys: Keys) -> dict[str, Any]:
     fields |= {**biases(bias, bias), "qk_norm": "head"}
     fields = with_windows(keys, fields, [FULL_OR_SLIDING[0]] * n_layers)
     fields |= rope_by_layer_type(
-        keys, "window" in fields, old_global="rope_theta", old_local="rope_local_base_freq",
-        scaled=())  # fmt: skip
+        keys,
+        "window" in fields,
+        old_global="rope_theta",
+        old_local="rope_local_base_freq",
+        scaled=(),
+    )
     for name in ("rope_theta", "rope_local_base_freq"):
         keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
     keys.given("num_nextn_predict_layers")
@@ -158,10 +163,15 @@ def mellum(keys: Keys) -> dict[str, Any]:
 
 EXPERTS = {"num_local_experts": "n_routed_experts"}
 NOAUX: dict[str, Any] = {
-    "moe_intermediate_size": 1408, "n_shared_experts": 1, "n_routed_experts": 128, "n_group": 1,
-    "topk_group": 1, "num_experts_per_tok": 8, "routed_scaling_factor": 1.0,
+    "moe_intermediate_size": 1408,
+    "n_shared_experts": 1,
+    "n_routed_experts": 128,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 8,
+    "routed_scaling_factor": 1.0,
     "norm_topk_prob": True,
-}  # fmt: skip
+}
 
 FAMILIES = {
     "dots1": decoder("Dots1", dots1, {

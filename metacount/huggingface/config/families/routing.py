@@ -83,8 +83,10 @@ def deepseek_experts(keys: Keys, fields: dict[str, Any], scoring: str) -> dict[s
     layout = dense_first(keys, fields["n_layers"])
     extra = keys.raw("num_nextn_predict_layers")
     if extra:
-        keys.notes.append(f"num_nextn_predict_layers: {extra} prediction layers are in the "
-                          "checkpoint, not in the class")  # fmt: skip
+        keys.notes.append(
+            f"num_nextn_predict_layers: {extra} prediction layers are in the "
+            "checkpoint, not in the class"
+        )
     experts = {
         **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, scoring)),
         "d_ff_expert": keys.size("moe_intermediate_size"),

@@ -51,8 +51,10 @@ def t5(keys: Keys) -> dict[str, Any]:
     fields = t5_base(keys)
     tied = keys.flag("tie_word_embeddings")
     if not tied and keys.end == "head":
-        keys.notes.append("tie_word_embeddings false: transformers ties all the same; T5 v1.1 "
-                          "checkpoints hold a head of their own")  # fmt: skip
+        keys.notes.append(
+            "tie_word_embeddings false: transformers ties all the same; T5 v1.1 "
+            "checkpoints hold a head of their own"
+        )
     scaled = keys.given("scale_decoder_outputs")
     if scaled is not None:
         tied = keys.flag("scale_decoder_outputs")
@@ -141,9 +143,13 @@ def bart(keys: Keys, before: bool = False) -> dict[str, Any]:
     only_tied(keys)
     d_ff = keys.size("encoder_ffn_dim")
     keys.only("decoder_ffn_dim", d_ff, why="both stacks need the same width")
-    for name, value in (("normalize_before", before), ("normalize_embedding", True),
-                        ("add_final_layer_norm", before), ("add_bias_logits", False),
-                        ("static_position_embeddings", False)):  # fmt: skip
+    for name, value in (
+        ("normalize_before", before),
+        ("normalize_embedding", True),
+        ("add_final_layer_norm", before),
+        ("add_bias_logits", False),
+        ("static_position_embeddings", False),
+    ):
         keys.fixed(name, value)
     return {
         "kind": "encoder-decoder",
@@ -177,25 +183,50 @@ def mbart(keys: Keys) -> dict[str, Any]:
     return {**bart(keys, before=True), "norm_placement": "pre", "final_norm": True}
 
 
-T5_NAMES = {"hidden_size": "d_model", "num_attention_heads": "num_heads",
-            "num_hidden_layers": "num_layers"}  # fmt: skip
+T5_NAMES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
 T5: dict[str, Any] = {
-    "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6,
-    "num_decoder_layers": None, "num_heads": 8, "relative_attention_num_buckets": 32,
-    "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6,
+    "vocab_size": 32128,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 2048,
+    "num_layers": 6,
+    "num_decoder_layers": None,
+    "num_heads": 8,
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-6,
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 
 BART: dict[str, Any] = {
-    "vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12,
-    "encoder_ffn_dim": 4096, "encoder_attention_heads": 16, "decoder_layers": 12,
-    "decoder_ffn_dim": 4096, "decoder_attention_heads": 16, "activation_function": "gelu",
-    "d_model": 1024, "scale_embedding": False, "tie_word_embeddings": True,
-}  # fmt: skip
-BART_NAMES = {"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model",
-              "num_hidden_layers": "encoder_layers"}  # fmt: skip
-BART_OLD = ("is_decoder", "classif_dropout", "extra_pos_embeddings",
-            "force_bos_token_to_be_generated")  # fmt: skip
+    "vocab_size": 50265,
+    "max_position_embeddings": 1024,
+    "encoder_layers": 12,
+    "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
+    "decoder_ffn_dim": 4096,
+    "decoder_attention_heads": 16,
+    "activation_function": "gelu",
+    "d_model": 1024,
+    "scale_embedding": False,
+    "tie_word_embeddings": True,
+}
+BART_NAMES = {
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+}
+BART_OLD = (
+    "is_decoder",
+    "classif_dropout",
+    "extra_pos_embeddings",
+    "force_bos_token_to_be_generated",
+)
 
 FAMILIES = {
     "t5": Family(

@@ -21,13 +21,19 @@ def deepseek_v32(keys: Keys) -> dict[str, Any]:
     if types is not None and types != ["indexed_attention"] * n_layers:
         keys.unmapped("layer_types", types, "every layer is indexed_attention: remove it")
     keys.only("mlp_bias", False)
-    for name, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"),
-                        ("moe_layer_freq", 1), ("rope_interleave", True)):  # fmt: skip
+    for name, value in (
+        ("scoring_func", "sigmoid"),
+        ("topk_method", "noaux_tc"),
+        ("moe_layer_freq", 1),
+        ("rope_interleave", True),
+    ):
         keys.fixed(name, value)
     extra = keys.given("num_nextn_predict_layers")
     if extra:
-        keys.notes.append(f"num_nextn_predict_layers: {extra} prediction layers are in the "
-                          "checkpoint, not in the class")  # fmt: skip
+        keys.notes.append(
+            f"num_nextn_predict_layers: {extra} prediction layers are in the "
+            "checkpoint, not in the class"
+        )
     index = {
         "index_top_k": keys.size("index_topk"),
         "n_index_heads": keys.size("index_n_heads"),
@@ -39,13 +45,30 @@ def deepseek_v32(keys: Keys) -> dict[str, Any]:
 
 
 FAMILIES = {
-    "deepseek_v32": decoder("DeepseekV32", deepseek_v32, {
-        **DEEPSEEK, **NOAUX, "vocab_size": 129280, "hidden_size": 7168,
-        "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
-        "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256,
-        "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4, "index_topk": 2048,
-        "index_head_dim": 128, "index_n_heads": 64, "mlp_bias": False,
-        "first_k_dense_replace": 3,
-    }, aliases={**EXPERTS, "num_experts": "n_routed_experts"},
-        ignored="head_dim qk_head_dim ep_size"),
-}  # fmt: skip
+    "deepseek_v32": decoder(
+        "DeepseekV32",
+        deepseek_v32,
+        {
+            **DEEPSEEK,
+            **NOAUX,
+            "vocab_size": 129280,
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "moe_intermediate_size": 2048,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "n_routed_experts": 256,
+            "routed_scaling_factor": 2.5,
+            "n_group": 8,
+            "topk_group": 4,
+            "index_topk": 2048,
+            "index_head_dim": 128,
+            "index_n_heads": 64,
+            "mlp_bias": False,
+            "first_k_dense_replace": 3,
+        },
+        aliases={**EXPERTS, "num_experts": "n_routed_experts"},
+        ignored="head_dim qk_head_dim ep_size",
+    ),
+}

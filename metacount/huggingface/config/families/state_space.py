@@ -19,8 +19,12 @@ def pure(keys: Keys) -> dict[str, Any]:
     keys.only("hidden_act", "silu")
     d_model, n_layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
     # beside the keys of transformers, the first checkpoints keep those of the authors' code
-    for name, value in (("d_model", d_model), ("n_layer", n_layers), ("rms_norm", True),
-                        ("ssm_cfg", {})):  # fmt: skip
+    for name, value in (
+        ("d_model", d_model),
+        ("n_layer", n_layers),
+        ("rms_norm", True),
+        ("ssm_cfg", {}),
+    ):
         keys.fixed(name, value)
     return {
         "kind": "decoder",
@@ -38,9 +42,21 @@ def pure(keys: Keys) -> dict[str, Any]:
 
 
 # Fields of a part, which go with it where no layer has it.
-OF_ATTENTION = ("n_heads", "n_kv_heads", "head_dim", "q_bias", "k_bias", "v_bias", "o_bias",
-                "attention_scale", "attention_out_scale", "rope_style", "rope_theta",
-                "rope_scaling", "rotary_dim")  # fmt: skip
+OF_ATTENTION = (
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "q_bias",
+    "k_bias",
+    "v_bias",
+    "o_bias",
+    "attention_scale",
+    "attention_out_scale",
+    "rope_style",
+    "rope_theta",
+    "rope_scaling",
+    "rotary_dim",
+)
 OF_MIXER = ("recurrent", "conv_kernel", "d_ssm", "dt_rank")
 OF_FFN = ("d_ff", "activation", "gated", "ffn_bias", "swish_beta")
 
@@ -96,8 +112,15 @@ def falcon_mamba(keys: Keys) -> dict[str, Any]:
 
 
 # How the keys of a Mamba-2 mixer are called: heads, width, groups, state, kernel, chunk, bias.
-OWN = ("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel", "chunk_size",
-       "use_conv_bias")  # fmt: skip
+OWN = (
+    "num_heads",
+    "head_dim",
+    "n_groups",
+    "state_size",
+    "conv_kernel",
+    "chunk_size",
+    "use_conv_bias",
+)
 
 
 def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> dict[str, Any]:
@@ -106,8 +129,12 @@ def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> dict[str, Any]:
     count, width = keys.size(n_heads), keys.raw(head_dim)
     width = d_inner // count if width == "auto" else keys.size(head_dim)
     if count * width != d_inner:
-        raise SpecError(n_heads, f"times {head_dim} must be the {d_inner} channels: {count}·{width}"
-                        f" = {count * width}", count, "change one of the two")  # fmt: skip
+        raise SpecError(
+            n_heads,
+            f"times {head_dim} must be the {d_inner} channels: {count}·{width} = {count * width}",
+            count,
+            "change one of the two",
+        )
     return {
         "recurrent": "mamba2",
         "n_ssm_heads": count,
@@ -130,8 +157,9 @@ def step_limits(keys: Keys) -> dict[str, Any]:
     # JSON has no infinity; transformers writes it as an object
     low, high = (float("inf") if value == {"__float__": "Infinity"} else value for value in pair)
     if not is_number(low) or not is_number(high) or not 0 <= low <= high:
-        raise SpecError("time_step_limit", "must be two numbers, the smaller first", pair,
-                        "remove it")  # fmt: skip
+        raise SpecError(
+            "time_step_limit", "must be two numbers, the smaller first", pair, "remove it"
+        )
     return {
         **({"ssm_dt_min": float(low)} if low > 0 else {}),
         **({"ssm_dt_max": float(high)} if high < 1e12 else {}),
@@ -189,39 +217,83 @@ def every(keys: Keys, name: str, n_layers: int) -> list[bool]:
     """Which layers `<name>_period` and `<name>_offset` mean."""
     period, offset = keys.layers(f"{name}_period"), keys.layers(f"{name}_offset", lowest=0)
     if offset >= period:
-        raise SpecError(f"{name}_offset", f"must be below {name}_period = {period}", offset,
-                        f"choose 0 to {period - 1}")  # fmt: skip
+        raise SpecError(
+            f"{name}_offset",
+            f"must be below {name}_period = {period}",
+            offset,
+            f"choose 0 to {period - 1}",
+        )
     return [i % period == offset for i in range(n_layers)]
 
 
-STEPS = ("time_step_min time_step_max time_step_floor rescale_prenorm_residual residual_in_fp32 "
-         "use_mamba_kernels use_mambapy use_associative_scan")  # fmt: skip
+STEPS = (
+    "time_step_min time_step_max time_step_floor rescale_prenorm_residual residual_in_fp32 "
+    "use_mamba_kernels use_mambapy use_associative_scan"
+)
 MAMBA: dict[str, Any] = {
-    "vocab_size": 50280, "hidden_size": 768, "state_size": 16, "num_hidden_layers": 32,
-    "layer_norm_epsilon": 1e-5, "expand": 2, "conv_kernel": 4, "use_bias": False,
-    "use_conv_bias": True, "hidden_act": "silu", "time_step_rank": "auto",
+    "vocab_size": 50280,
+    "hidden_size": 768,
+    "state_size": 16,
+    "num_hidden_layers": 32,
+    "layer_norm_epsilon": 1e-5,
+    "expand": 2,
+    "conv_kernel": 4,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "hidden_act": "silu",
+    "time_step_rank": "auto",
     "tie_word_embeddings": True,
-}  # fmt: skip
-OLD = ("fused_add_norm pad_vocab_size_multiple time_step_scale time_step_init_scheme "
-       "use_falcon_mambapy")  # fmt: skip
+}
+OLD = (
+    "fused_add_norm pad_vocab_size_multiple time_step_scale time_step_init_scheme "
+    "use_falcon_mambapy"
+)
 
 FAMILIES = {
     "mamba": decoder("Mamba", mamba, MAMBA, ignored=f"{STEPS} {OLD}"),
-    "falcon_mamba": decoder("FalconMamba", falcon_mamba, {**MAMBA, "mixer_rms_eps": 1e-6},
-                            ignored=f"{STEPS} {OLD}"),
-    "mamba2": decoder("Mamba2", mamba2, {
-        **{k: v for k, v in MAMBA.items() if k != "time_step_rank"},
-        "vocab_size": 32768, "hidden_size": 4096, "state_size": 128,
-        "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64, "n_groups": 8,
-        "chunk_size": 256, "time_step_limit": (0.0, float("inf")), "tie_word_embeddings": False,
-    }, ignored=f"{STEPS} {OLD} time_step_rank"),
-    "jamba": decoder("Jamba", jamba, {
-        **{k: v for k, v in LLAMA.items() if k != "rope_theta"},
-        "vocab_size": 65536, "intermediate_size": 14336, "num_key_value_heads": 8,
-        "num_experts_per_tok": 2, "num_experts": 16, "expert_layer_period": 2,
-        "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
-        "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": "auto",
-        "mamba_conv_bias": True, "mamba_proj_bias": False,
-    }, aliases={"num_local_experts": "num_experts"},
-        ignored=f"{STEPS} num_logits_to_keep sliding_window"),
-}  # fmt: skip
+    "falcon_mamba": decoder(
+        "FalconMamba", falcon_mamba, {**MAMBA, "mixer_rms_eps": 1e-6}, ignored=f"{STEPS} {OLD}"
+    ),
+    "mamba2": decoder(
+        "Mamba2",
+        mamba2,
+        {
+            **{k: v for k, v in MAMBA.items() if k != "time_step_rank"},
+            "vocab_size": 32768,
+            "hidden_size": 4096,
+            "state_size": 128,
+            "num_hidden_layers": 64,
+            "num_heads": 128,
+            "head_dim": 64,
+            "n_groups": 8,
+            "chunk_size": 256,
+            "time_step_limit": (0.0, float("inf")),
+            "tie_word_embeddings": False,
+        },
+        ignored=f"{STEPS} {OLD} time_step_rank",
+    ),
+    "jamba": decoder(
+        "Jamba",
+        jamba,
+        {
+            **{k: v for k, v in LLAMA.items() if k != "rope_theta"},
+            "vocab_size": 65536,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "num_experts_per_tok": 2,
+            "num_experts": 16,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "attn_layer_period": 8,
+            "attn_layer_offset": 4,
+            "mamba_d_state": 16,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+            "mamba_dt_rank": "auto",
+            "mamba_conv_bias": True,
+            "mamba_proj_bias": False,
+        },
+        aliases={"num_local_experts": "num_experts"},
+        ignored=f"{STEPS} num_logits_to_keep sliding_window",
+    ),
+}

@@ -20,8 +20,12 @@ def qwen(keys: Keys) -> dict[str, Any]:
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     both, bias = keys.size("intermediate_size"), not keys.flag("no_bias")
     if both % 2:
-        raise SpecError("intermediate_size", "must be even: gate and up have half of it each", both,
-                        f"choose {both + 1}")  # fmt: skip
+        raise SpecError(
+            "intermediate_size",
+            "must be even: gate and up have half of it each",
+            both,
+            f"choose {both + 1}",
+        )
     keys.only("scale_attn_weights", True)
     keys.fixed("n_inner")
     keys.fixed("apply_residual_connection_post_layernorm", False)

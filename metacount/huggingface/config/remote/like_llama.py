@@ -32,8 +32,12 @@ def baichuan(keys: Keys) -> dict[str, Any]:
         return {**fields, **rope(keys, fields["head_dim"])}
     if not given:
         rule = f"or {LENGTH} must be there: the first is of the code with RoPE (7B), the second "
-        raise SpecError(TRAINED_WITH, rule + "alone of the code with ALiBi (13B)", None,
-                        f"give {TRAINED_WITH} or {LENGTH}")  # fmt: skip
+        raise SpecError(
+            TRAINED_WITH,
+            rule + "alone of the code with ALiBi (13B)",
+            None,
+            f"give {TRAINED_WITH} or {LENGTH}",
+        )
     keys.notes.append(f"ALiBi: it has {LENGTH} and no {TRAINED_WITH}, as the 13B's code")
     return {**fields, "position": "alibi"}
 
@@ -99,8 +103,13 @@ def _remote(
 
 
 # Their own code's defaults are not at hand: a size that is not written down is an error.
-SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-         "num_attention_heads")  # fmt: skip
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+)
 HEADS: dict[str, Any] = {
     **{k: v for k, v in LLAMA.items() if k not in ("head_dim", "num_key_value_heads")},
     **dict.fromkeys(SIZES),
@@ -108,20 +117,42 @@ HEADS: dict[str, Any] = {
 GROUPED = {**HEADS, "num_key_value_heads": None}
 
 FAMILIES = {
-    "baichuan": _remote("Baichuan", baichuan, HEADS, also="BaiChuan",
-                        ignored="z_loss_weight"),
-    "internlm2": _remote("InternLM2", internlm2, {
-        **GROUPED, "bias": True,
-    }, ignored="fp16 bf16"),
+    "baichuan": _remote("Baichuan", baichuan, HEADS, also="BaiChuan", ignored="z_loss_weight"),
+    "internlm2": _remote(
+        "InternLM2",
+        internlm2,
+        {
+            **GROUPED,
+            "bias": True,
+        },
+        ignored="fp16 bf16",
+    ),
     "xverse": _remote("Xverse", xverse, GROUPED, ignored="max_tokenizer_truncation"),
-    "minicpm": _remote("MiniCPM", minicpm, {
-        **GROUPED, "tie_word_embeddings": True, "attention_bias": False, "scale_emb": None,
-        "dim_model_base": None, "scale_depth": None,
-    }),
-    "deepseek": _remote("Deepseek", deepseek, {
-        **GROUPED, "attention_bias": False,
-        "n_routed_experts": None, "n_shared_experts": None, "num_experts_per_tok": None,
-        "moe_intermediate_size": None, "first_k_dense_replace": 0, "scoring_func": "softmax",
-        "norm_topk_prob": False,
-    }),
-}  # fmt: skip
+    "minicpm": _remote(
+        "MiniCPM",
+        minicpm,
+        {
+            **GROUPED,
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+            "scale_emb": None,
+            "dim_model_base": None,
+            "scale_depth": None,
+        },
+    ),
+    "deepseek": _remote(
+        "Deepseek",
+        deepseek,
+        {
+            **GROUPED,
+            "attention_bias": False,
+            "n_routed_experts": None,
+            "n_shared_experts": None,
+            "num_experts_per_tok": None,
+            "moe_intermediate_size": None,
+            "first_k_dense_replace": 0,
+            "scoring_func": "softmax",
+            "norm_topk_prob": False,
+        },
+    ),
+}
