@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 import pytest
-from command_line import assert_readable, refused, run
+from helpers.command_line import assert_readable, refused, run
 
 from metacount.cli import COMMANDS, main
 from metacount.formulas import model as formulas

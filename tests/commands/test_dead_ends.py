@@ -6,9 +6,9 @@ import re
 import shlex
 
 import pytest
+from helpers.command_line import refused
 
 from metacount.cli import main
-from tests.command_line import refused
 
 
 @pytest.mark.parametrize(

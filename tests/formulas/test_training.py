@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from autograd import Step
+from helpers.autograd import Step
+from helpers.miniatures import miniature
+from helpers.random_specs import specs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from miniatures import miniature
-from random_specs import specs
 
 from metacount.catalog import NotExpressible, entries, entry
 from metacount.errors import SpecError

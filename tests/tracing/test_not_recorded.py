@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
+
+from helpers import ROOT
 
 from metacount.catalog import entries, entry
 from metacount.resolve import Model, find_any
 from metacount.spec import Workload
 from metacount.textbook.proven import CODE, OURS, all_said, proven, read_record, structure
 
-ROOT = Path(__file__).parents[2]
 # What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
 NOT_YET = """
 arcee bamba camembert cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1

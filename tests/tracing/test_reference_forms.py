@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from miniatures import miniature
+from helpers.miniatures import miniature
 
 from metacount.catalog import entry
 from metacount.spec import ModelSpec, Workload

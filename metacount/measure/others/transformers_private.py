@@ -1,7 +1,7 @@
 """Keeps every private name of transformers and huggingface_hub that metacount uses, in one place.
 
 Nothing of them is imported here: they are attributes of objects that somebody else made.
-`tests/measure/test_transformers_private.py` says of each what is expected of it.
+`tests/measure/test_torch_private.py` says of each what is expected of it.
 """
 
 from __future__ import annotations
