@@ -9,8 +9,8 @@ from metacount.algebra.exact import value_at
 from metacount.algebra.limits import passed
 from metacount.algebra.numeric import at, crossings, literals
 from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
-from metacount.check.places import Gap, places, sizes_of
-from metacount.check.trials import random_cases, shrunk
+from metacount.check.places import Gap, places
+from metacount.check.trials import random_cases, shrunk, sizes_of
 from metacount.check.truth import count_of
 from metacount.errors import InputError
 from metacount.spec import Workload

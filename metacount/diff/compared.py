@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from metacount.diff.parts import QUANTITIES, Part, parts
+from metacount.diff.part import Part
+from metacount.diff.parts import QUANTITIES, parts
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.flat import FIELDS, PATHS

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.algebra.exact import plain, value_at
 from metacount.algebra.monomials import NotMonomials, Space, Table, less, plus
-from metacount.check.explain.changes import LIKELY, Changes
+from metacount.check.explain.change import LIKELY
+from metacount.check.explain.changes import Changes
 from metacount.check.explain.literals import Literals, summands, whole_quotients
 from metacount.check.explain.mistakes import Library, parts_of
 from metacount.check.explain.numbers import UNKNOWN, UNTOLD, explain_numbers
 from metacount.check.explain.readings import read, relations, unlike
-from metacount.check.explain.story import OR
-from metacount.check.explain.teller import DEAREST, Teller, Told
+from metacount.check.explain.story import OR, Told
+from metacount.check.explain.teller import DEAREST, Teller
 from metacount.check.given.vocabulary import LETTERS
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters

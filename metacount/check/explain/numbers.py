@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.algebra.exact import plain
 from metacount.algebra.monomials import Space, Table, less, times
-from metacount.check.explain.changes import KINDS, Changes
+from metacount.check.explain.changes import Changes
 from metacount.check.explain.factors import factor_words
 from metacount.check.explain.mistakes import Library, Mistake, parts_of
+from metacount.check.explain.sizes import KINDS
 from metacount.check.explain.story import OR
 from metacount.check.given.vocabulary import LETTERS, numbers_of
 from metacount.check.judgement import Term

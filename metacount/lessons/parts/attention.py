@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.running import normal
+from metacount.claims.judges.executed.small import normal
 from metacount.formulas import attention, block, mla, model
 from metacount.lessons.answers import closed
 from metacount.lessons.here import matrix, rows, same, shown

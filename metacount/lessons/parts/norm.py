@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from metacount.claims.judges.running import normal, small
+from metacount.claims.judges.executed.small import normal, small
 from metacount.claims.parts import models
 from metacount.formulas import block, model, norm
 from metacount.lessons.answers import closed

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.judges.routing import (
+from metacount.claims.judges.executed.routing import WITNESS
+from metacount.claims.judges.executed.small import (
     D_MODEL,
     N_EXPERTS,
     ROUNDING,
     SIZES,
-    WITNESS,
     largest,
     loss_of,
     made,
