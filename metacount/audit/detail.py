@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metacount.audit.judge import Found
     from metacount.audit.record import Formula, Term
     from metacount.audit.restated import Case
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
@@ -105,7 +106,7 @@ def _line(of: str, text: str, names: Any) -> Line:
 def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]:
     """What an amount is made of, by role: products with weights, and parameters."""
     spec, run = place.spec, {"batch_size": place.batch_size, "seq_len": place.seq_len}
-    by_letter: dict[str, dict[str, Any]] = {}
+    by_letter: dict[str, Json] = {}
     if "W" in letters:
         weights = dict(model.matmul_flops_by_role(spec, **run))
         weights["attention"] -= place.amounts.pairs

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from metacount.audit.detail import Line
     from metacount.audit.judge import Found
     from metacount.audit.record import Formula
+    from metacount.files import Json
     from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
 
@@ -42,7 +43,7 @@ class Audited:
 
     formula: Formula
     found: tuple[Found, ...]
-    compared: dict[str, Any] | None
+    compared: Json | None
     witness: str = ""
 
     def of(self, verdict: str, *, in_scope: bool = True) -> tuple[Found, ...]:
@@ -128,7 +129,7 @@ def _audited(formula: Formula, found: tuple[Found, ...], model: Model | None) ->
 
 
 @cache
-def _compared() -> dict[str, dict[str, Any]]:
+def _compared() -> dict[str, Json]:
     return compared()
 
 

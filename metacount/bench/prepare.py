@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,6 +29,9 @@ from metacount.bench.layers.training import ForwardBackward
 from metacount.bench.observe import TOLERANCE, Observed, error_in, observe
 from metacount.bench.results.rows import MISCOUNTED, NO_ROOM, NOT_AVAILABLE, WRONG
 from metacount.measure.operators import UncountedOp
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 MAX_REASON = 160  # characters of somebody else's message
 WARM_UPS = 3  # calls of each input set before anything is timed; one for long calls
@@ -89,7 +92,7 @@ def is_ours(variant: Variant, error: BaseException) -> bool:
     return not (variant.compiled or variant.foreign or isinstance(error, expected))
 
 
-def of_work(variant: Variant) -> dict[str, Any]:
+def of_work(variant: Variant) -> Json:
     """The fields of a row that the work fills."""
     work = variant.work
     return {

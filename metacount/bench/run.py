@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,6 +33,9 @@ from metacount.bench.prepare import (
 from metacount.bench.results.measured import Measured, rows_of_case
 from metacount.bench.results.rows import FAILED, NO_ROOM, NO_TIME, NOT_AVAILABLE, OK, Ceiling, Row
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 NO_STATE = "-"  # of a row that was not timed
 # of the free memory; the rest is left to kernels and to whoever shares the machine
 USABLE_MEMORY = 0.8
@@ -43,7 +46,7 @@ TIMING = "while it was timed: "
 class Report:
     """Rows in order, with the roof of each dtype and where it all was measured."""
 
-    environment: dict[str, Any]
+    environment: Json
     ceilings: dict[str, Ceiling]
     rows: list[Row] = field(default_factory=list)
 

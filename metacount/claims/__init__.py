@@ -22,12 +22,15 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.claims.finding import CONDITIONAL as CONDITIONAL
 from metacount.claims.finding import Claim, Finding, Sentence, Verdict
 from metacount.claims.text import in_language, translated
 from metacount.languages import LANGUAGES
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 TOPICS = (
     "block",
@@ -197,7 +200,7 @@ def _read(topic: str) -> list[Claim]:
         ]
 
 
-def _sentences(items: list[dict[str, Any]]) -> tuple[Sentence, ...]:
+def _sentences(items: list[Json]) -> tuple[Sentence, ...]:
     return tuple(
         Sentence(say=item["say"], say_zh=item["say_zh"], where=tuple(item["where"]))
         for item in items

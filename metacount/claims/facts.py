@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from metacount.claims.finding import Claim, Finding, Sentence
+    from metacount.files import Json
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -81,9 +82,9 @@ def named(claim: Claim) -> Known:
 class Known:
     """What the names in a claim's sentences stand for."""
 
-    def __init__(self, claim: Claim, values: dict[str, Any]) -> None:
+    def __init__(self, claim: Claim, values: Json) -> None:
         self.claim = claim
-        self.values: dict[str, Any] = {}
+        self.values: Json = {}
         if claim.model is not None:
             self.values |= spec_of(claim).to_dict()
             self.values["name"] = catalog.entry(claim.model).name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.claims.text import Words
 from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
 VERDICTS = (RIGHT, CONDITIONAL, WRONG)
@@ -67,7 +70,7 @@ class Finding:
     says: Words
     correct: Words
     computation: tuple[Words, ...]
-    values: dict[str, Any]
+    values: Json
     witness: Words
     headline: Words = ""
     condition: Words = ""
@@ -92,7 +95,7 @@ class Verdict:
         """The statement in the verdict's language."""
         return self.claim.said(self.lang)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data under public names."""
         return {
             "id": self.claim.id,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from metacount.bench.layers.case import Case
     from metacount.bench.prepare import Plan
     from metacount.commands import Result
+    from metacount.files import Json
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -75,7 +76,7 @@ def _at_the_end(session: Any) -> Generator[str, None, None]:
     yield json_text(session.lines)
 
 
-def _as_it_comes(session: Any, old: Sequence[dict[str, Any]] | None) -> Generator[str, None, None]:
+def _as_it_comes(session: Any, old: Sequence[Json] | None) -> Generator[str, None, None]:
     """Each case as it is done; at the end what the columns mean, and how it compares."""
     for piece in session.text():
         yield piece

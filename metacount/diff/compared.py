@@ -23,6 +23,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from metacount.files import Json
+
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
 FIGURES = (
@@ -89,7 +91,7 @@ class Diff:
         """Whether nothing differs."""
         return not self.fields and all(row.status == "same" for row in self.rows)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data: figures and parts with the values of both, difference and ratio."""
         return {
             "models": [self.a.name, self.b.name],
@@ -117,7 +119,7 @@ class Diff:
         }
 
 
-def compared(a: int | None, b: int | None) -> dict[str, Any]:
+def compared(a: int | None, b: int | None) -> Json:
     """Two values, the second less the first, and the second over the first where that is a number.
 
     >>> compared(4, 6)

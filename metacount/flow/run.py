@@ -18,6 +18,7 @@ from metacount.spec import ModelSpec, Request, Workload, legend
 from metacount.textbook.count import fitted, said_of_too_many
 
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.modules.model import Model as RunModel
     from metacount.resolve import Given
 
@@ -111,7 +112,7 @@ Others = tuple[dict[str, int], list[tuple[tuple[Step, ...], dict[str, int]]]]
 
 
 def _at_other_sizes(
-    config: dict[str, Any], spec: ModelSpec | None, run: Workload, *, decode: bool
+    config: Json, spec: ModelSpec | None, run: Workload, *, decode: bool
 ) -> Others | None:
     """Runs of the class with other sizes in its config; None where they do not run."""
     from metacount.flow.configs import lettered_fields, letters_of, other_config

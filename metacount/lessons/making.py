@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from metacount.files import Json
     from metacount.resolve import Given, Model
 
 
@@ -92,7 +93,7 @@ class _Making:
     def __init__(self, topic: str, lang: str, here: Here, parts: ModuleType) -> None:
         self.topic, self.lang, self.here = topic, lang, here
         self.functions = {**COMMON, **parts.VALUES}
-        self.values: dict[str, Any] = {}
+        self.values: Json = {}
         self.exercises: list[Exercise] = []
 
     def page(self) -> Page:

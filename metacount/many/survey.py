@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.many.pool import Failed, answers
 from metacount.spec import Workload
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 MAX_PROCESSES = 2
 COLLECT_EVERY = 16
@@ -58,7 +61,7 @@ class SurveyRow:
         """Whether transformers built a module."""
         return self.params is not None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {**dataclasses.asdict(self), "builds": self.builds}
 

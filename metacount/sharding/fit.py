@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from metacount.files import Json
     from metacount.resolve import Given, Model
     from metacount.sharding.result import Job, Sharded
     from metacount.spec import ModelSpec
@@ -41,7 +42,7 @@ class Fit:
     seq_len: int | None = None
     command: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         found = {
             "gpu": self.device.id,
@@ -78,7 +79,7 @@ class Verdict:
         """Whether it fits."""
         return self.total_bytes <= self.room
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "fits": self.fits,

@@ -23,6 +23,7 @@ from metacount.summary.shown import Flow
 from metacount.textbook.count import count
 
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.resolve import Given
     from metacount.spec import Workload
 
@@ -51,7 +52,7 @@ class Summary(ABC):
         """FLOPs of one forward: matrix products and convolutions, 2 for each multiply-add."""
         return self.flow(*inputs, **asked).matmul_flops
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "name": self.name,

@@ -19,6 +19,7 @@ from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Measured, Program, measure_step
 
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.resolve import Given
 
 # Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
@@ -138,7 +139,7 @@ def told(
     names: tuple[str, str],
     source: str,
     program: Program,
-    workload: dict[str, Any],
+    workload: Json,
     setup: Setup,
     notes: tuple[str, ...] = (),
 ) -> Training:

@@ -11,6 +11,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from metacount.files import Json
+
 # Every choice, and what it means.
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW",
@@ -74,7 +76,7 @@ class Setup:
         if self.lora_rank is not None:
             check_int("lora_rank", self.lora_rank, 1, MAX_RANK)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every field, in order."""
         found = {name: getattr(self, name) for name in fields(type(self))}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}

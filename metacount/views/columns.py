@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeAlias
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec
     from metacount.views.tables import Cell
 
     # How a row is headed, its name, its spec where there is one, what `count --json` says of it.
-    Row: TypeAlias = tuple[str, str, ModelSpec | None, dict[str, Any] | None]
+    Row: TypeAlias = tuple[str, str, ModelSpec | None, Json | None]
 
 FIGURES = (
     "params",
@@ -170,7 +171,7 @@ def _is_number(value: Cell) -> bool:
     return not isinstance(value, bool)
 
 
-def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[Json]:
     """The same as plain data; a share is a number between 0 and 1."""
     names = checked(names)
     made = []

@@ -10,11 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from metacount.bench.clocks.statistics import median
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 PERIOD_SECONDS = 0.02
 
@@ -70,7 +73,7 @@ class Monitor:
                 return
             self._stop.wait(self.period)
 
-    def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> dict[str, Any]:
+    def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> Json:
         """Fields of a row: medians over the windows, the lowest clock, and why it was low.
 
         Energy is the median power times the median time of a call.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.monomials import Monomial, Table
 from metacount.check.condition import named
@@ -32,8 +32,12 @@ from metacount.check.given.vocabulary import LETTERS, NAMES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import sympy
+
     from metacount.algebra.monomials import Space
 
+# What is done, to the letter at which place (of all: -1), with which number and monomial.
+Hint = tuple[str, int, Fraction, Monomial]
 TOO_MANY, TOO_FEW = "one layer too many", "one layer too few"
 
 
@@ -41,14 +45,14 @@ class Changes:
     """The changes that two tables suggest."""
 
     def __init__(
-        self, space: Space, numbers: Mapping[Any, int], written: frozenset[int] | None
+        self, space: Space, numbers: Mapping[sympy.Expr, int], written: frozenset[int] | None
     ) -> None:
         self.space, self.here = space, space.values(numbers)
         self.written = written  # the numbers in the formula's text, where there is one
         self.names = [
             NAMES.get(letter.name) if letter.is_Symbol else None for letter in space.letters
         ]
-        self.found: dict[Any, Change | None] = {}
+        self.found: dict[Hint, Change | None] = {}
 
     def between(
         self, scope: Table, difference: Table, summands: tuple[Table, ...] = ()
@@ -79,20 +83,20 @@ class Changes:
 
     def _hints(
         self, scope: Table, difference: Table, found: list[tuple[Monomial, Fraction]]
-    ) -> Iterator[Any]:
+    ) -> Iterator[Hint]:
         for p, a in scope.items():
             left = difference.get(p, Fraction(0))
             gone = left * a < 0
             if gone:
                 ratio = 1 + left / a
                 if ratio > 0:
-                    yield "times", ratio, self.space.one
+                    yield "times", -1, ratio, self.space.one
                 yield from self._zero(p)
             for t, value in found:
                 ratio = value / a
                 if t == p:
                     if ratio > 0:
-                        yield "times", 1 + ratio, self.space.one
+                        yield "times", -1, 1 + ratio, self.space.one
                     continue
                 r = tuple(map(int.__sub__, t, p))
                 below = [i for i, n in enumerate(r) if n < 0]
@@ -113,18 +117,18 @@ class Changes:
                             if n == 1 and self.names[i] in NARROW:
                                 yield "by", i, number, _raised(r, i)
                     if not one or p[below[0]] != 1:
-                        yield "times", number, r
+                        yield "times", -1, number, r
 
-    def _zero(self, p: Monomial) -> Iterator[Any]:
+    def _zero(self, p: Monomial) -> Iterator[Hint]:
         name = "n_dense_layers"
         i = self.space.place.get(LETTERS[name])
         if i is not None and p[i] == 1:
             yield "by", i, Fraction(0), self.space.one
 
-    def _change(self, kind: str, *what: Any) -> Change | None:
-        if kind == "by":
-            return self._by(*what)
-        return self._plus(*what) if kind == "plus" else self._times(*what)
+    def _change(self, kind: str, i: int, number: Fraction, added: Monomial) -> Change | None:
+        if kind == "times":
+            return self._times(number, added)
+        return (self._by if kind == "by" else self._plus)(i, number, added)
 
     def _by(self, i: int, number: Fraction, added: Monomial) -> Change | None:
         name, by = self.names[i], {added: number}
@@ -258,11 +262,8 @@ class Changes:
             if above and (len(above) > 1 or number != 1):
                 return None
             text = self.text({old: Fraction(1)})
-            cost = (
-                POSSIBLE
-                if (len(above) == 1 and number == 1 and self._is_pair(old, above[0][0] or ""))
-                else STRANGE
-            )
+            pair = len(above) == 1 and number == 1 and self._is_pair(old, above[0][0] or "")
+            cost = POSSIBLE if pair else STRANGE
             if not above:
                 value = self.space.value({old: Fraction(1)}, self.here)
                 near = number.denominator == 1 and value / NEAR <= number <= value * NEAR

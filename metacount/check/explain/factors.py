@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.check.condition import named
 from metacount.check.explain.change import Change
@@ -12,6 +12,8 @@ from metacount.check.parts.alike import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import sympy
 
     from metacount.algebra.monomials import Space, Table
 
@@ -48,7 +50,7 @@ def factors(space: Space, theirs: Table, ours: Table, quantity: str) -> Iterator
                     )
 
 
-def factor_words(factor: Fraction, powers: list[tuple[Any, int]], quantity: str) -> str:
+def factor_words(factor: Fraction, powers: list[tuple[sympy.Expr, int]], quantity: str) -> str:
     """What it usually means when a whole count is off by a factor."""
     said = [_number_words(factor, quantity)] if factor != 1 else []
     missing = [named(letter) for letter, n in powers if n < 0 and letter != BYTES_LETTER]

@@ -7,7 +7,7 @@ from the model's own parts, so that every model has its own list.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -121,7 +121,7 @@ class Library:
     def _add(
         self,
         words: str,
-        expr: Any,
+        expr: sympy.Expr,
         cost: float,
         uses: tuple[tuple[str, int], ...] = (),
         *,
@@ -191,7 +191,7 @@ class Library:
             self.scopes.append(Scope(name=name, table=table, uses=items))
 
     def _variants(self, parts: list[Part], unit_of: dict[str, str]) -> None:
-        together: dict[str, list[tuple[Part, Any]]] = {}
+        together: dict[str, list[tuple[Part, sympy.Expr]]] = {}
         for part in parts:
             for words, expr in part.variants:
                 together.setdefault(words, []).append((part, part.count * expr - part.total))
@@ -207,7 +207,7 @@ class Library:
                 otherwise=True,
             )
             if len(changed) > 1:
-                alike: dict[Any, list[str]] = {}
+                alike: dict[sympy.Expr, list[str]] = {}
                 for part, adds in changed:
                     alike.setdefault(adds, []).append(part.name)
                 for adds, names in alike.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.exact import plain
 from metacount.algebra.monomials import Space, Table, less, times
@@ -20,6 +20,8 @@ from metacount.textbook.training import TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import sympy
 
     from metacount.check.given.call import Answer
     from metacount.check.trials import Case
@@ -145,5 +147,5 @@ def _numbers(
                 )
 
 
-def _name(letter: Any) -> str:
+def _name(letter: sympy.Expr) -> str:
     return next(name for name, other in LETTERS.items() if other == letter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.monomials import Monomial, Table, key_of, less
 from metacount.check.explain.changes import TOO_FEW, TOO_MANY, Changes
@@ -30,6 +30,7 @@ from metacount.check.parts.products import CAUSAL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from metacount.algebra.monomials import Key
     from metacount.check.explain.change import Change
 
 MOST_MONOMIALS = 40  # of a difference: with more, no list of mistakes is an explanation
@@ -57,7 +58,7 @@ class Teller:
         self.mistakes, self.changes, self.quantity = library, changes, quantity
         self.space = library.space
         self.best: Told | None = None
-        self.seen: set[Any] = set()
+        self.seen: set[tuple[Key, Key | None]] = set()
         self.searches = 0
         self.more = 0.0  # what all stories of the reading cost that is looked at
 
@@ -83,7 +84,7 @@ class Teller:
         if base + 1 >= self.dearest or self.searches > MOST_SEARCHES:
             return
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
-        tried: set[Any] = set()
+        tried: set[Key] = set()
         for depth in range(MOST_EVERYWHERE + 1):
             following: list[tuple[tuple[Change, ...], Table, float]] = []
             for everywhere, table, cost in level:
@@ -100,7 +101,7 @@ class Teller:
         everywhere: tuple[Change, ...],
         table: Table,
         cost: float,
-        tried: set[Any],
+        tried: set[Key],
     ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:
         difference = less(reading.theirs, table)
         for change in (

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.check.parts.params import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import sympy
 
-def merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:
+
+def merged(parts: list[Part]) -> Iterator[tuple[list[str], sympy.Expr, int]]:
     """Parts of one size together: nobody can tell which of them is meant."""
-    sizes: dict[Any, tuple[list[str], int]] = {}
+    sizes: dict[sympy.Expr, tuple[list[str], int]] = {}
     for part in parts:
         names, count = sizes.get(part.expr, ([], 0))
         sizes[part.expr] = ([*names, part.name], count + part.count)

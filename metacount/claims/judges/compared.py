@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.claims import labels
@@ -15,9 +14,6 @@ from metacount.errors import SpecError
 from metacount.formulas import ffn
 from metacount.spec import legend
 from metacount.units import exact, relative, signed
-
-if TYPE_CHECKING:
-    pass
 
 
 def growth(claim: Claim) -> Finding:

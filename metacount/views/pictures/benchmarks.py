@@ -14,6 +14,8 @@ from metacount.views.pictures.picture import COLOURS, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from metacount.files import Json
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8")
 # filled points, hollow ones, filled ones with an edge: so many families can be told apart
 MOST_FAMILIES = 3 * len(COLOURS)
@@ -35,7 +37,7 @@ class Chosen:
 
 
 def chosen(
-    lines: Sequence[dict[str, Any]], *, state: str, dtype: str | None, launch: str | None = None
+    lines: Sequence[Json], *, state: str, dtype: str | None, launch: str | None = None
 ) -> Chosen:
     """Timed forward rows of the device of the last line, in its dtype unless another is asked for.
 
@@ -85,11 +87,11 @@ def chosen(
     )
 
 
-def _case_key(line: dict[str, Any]) -> str:
+def _case_key(line: Json) -> str:
     return repr([line[k] for k in ("topic", "model", "sizes", "workload", "variant")])
 
 
-def _roof_of(line: dict[str, Any]) -> Ceiling:
+def _roof_of(line: Json) -> Ceiling:
     roof = line["ceiling"]
     return Ceiling(
         dtype=line["dtype"],
@@ -100,7 +102,7 @@ def _roof_of(line: dict[str, Any]) -> Ceiling:
     )
 
 
-def _title(last: dict[str, Any]) -> str:
+def _title(last: Json) -> str:
     n = last.get("threads")
     threads = {None: "", 1: ", 1 thread"}.get(n, f", {n} threads")
     cpu = last.get("kind", "cpu") == "cpu"
@@ -111,9 +113,7 @@ def _title(last: dict[str, Any]) -> str:
     )
 
 
-def _left_out(
-    timed: Sequence[dict[str, Any]], same: Sequence[dict[str, Any]], last: dict[str, Any]
-) -> list[str]:
+def _left_out(timed: Sequence[Json], same: Sequence[Json], last: Json) -> list[str]:
     """What the results hold beside the rows of the picture."""
     notes = []
     for name in ("device", "dtype", "torch"):

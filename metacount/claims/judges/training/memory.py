@@ -22,6 +22,7 @@ from metacount.textbook.training.memory import activation_amounts, inputs_of_blo
 from metacount.units import exact
 
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 
@@ -135,7 +136,7 @@ def kept_formula(claim: Claim) -> Finding:
     )
 
 
-def _readings(spec: ModelSpec, batch_size: Any, n: Any, checkpointing: str) -> dict[str, Any]:
+def _readings(spec: ModelSpec, batch_size: Any, n: Any, checkpointing: str) -> Json:
     """What blocks keep, as our modules run first, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
     check_covered(spec, run)
