@@ -12,11 +12,11 @@ from metacount.errors import EXIT_DISAGREE, InputError, shown
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from typing import Any
 
     from metacount.bench.grid import Asked
     from metacount.bench.layers.case import Case
     from metacount.bench.prepare import Plan
+    from metacount.bench.session import Session
     from metacount.commands import Result
     from metacount.files import Json
 
@@ -62,21 +62,21 @@ def run(args: argparse.Namespace) -> Result:
     return _as_it_comes(session, old), lambda: _code(session)
 
 
-def _code(session: Any) -> int:
+def _code(session: Session) -> int:
     """What the run ends with, known when it has ended."""
     if session.interrupted is not None:
         return int(session.interrupted)
     return EXIT_DISAGREE if session.report.failed or session.report.unmeasured else 0
 
 
-def _at_the_end(session: Any) -> Generator[str, None, None]:
+def _at_the_end(session: Session) -> Generator[str, None, None]:
     """Every row as JSON, also of a run that was stopped."""
     for _ in session.text():
         pass
     yield json_text(session.lines)
 
 
-def _as_it_comes(session: Any, old: Sequence[Json] | None) -> Generator[str, None, None]:
+def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str, None, None]:
     """Each case as it is done; at the end what the columns mean, and how it compares."""
     for piece in session.text():
         yield piece

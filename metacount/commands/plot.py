@@ -16,7 +16,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from typing import Any
+
+    from matplotlib.figure import Figure
 
     from metacount.commands import Result
     from metacount.resolve import Model
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> Result:
 class _Picture:
     """What a picture shows: as plain data, as a sentence, and how it is drawn."""
 
-    def __init__(self, said: str, draw: Callable[[], Any], data: object = None) -> None:
+    def __init__(self, said: str, draw: Callable[[], Figure], data: object = None) -> None:
         self.said, self.draw, self.data = said, draw, data
 
 
@@ -105,7 +106,7 @@ def _quantities(args: argparse.Namespace) -> _Picture:
     requests = [_request(args, n) for n in _lengths(args)] or [_request(args, None)]
     found = bars(models, requests, args.quantity)
 
-    def draw() -> Any:
+    def draw() -> Figure:
         from metacount.views.pictures.quantities import quantities_figure
 
         return quantities_figure(found, args.quantity, args.lang or "en")
@@ -125,7 +126,7 @@ def _caches(args: argparse.Namespace) -> _Picture:
         run = _request(args, n)  # a length or dtype that cannot be is said here
     kinds = caches(model.spec, run.dtype)
 
-    def draw() -> Any:
+    def draw() -> Figure:
         from metacount.views.pictures.caches import caches_figure
 
         title = f"{model.name}, {run.dtype}"
@@ -143,7 +144,7 @@ def _activations(args: argparse.Namespace) -> _Picture:
     names = list(dict.fromkeys(args.activations))
     curves = [curve(name) for name in names]
 
-    def draw() -> Any:
+    def draw() -> Figure:
         from metacount.views.pictures.activations import activations_figure
 
         return activations_figure(curves, args.lang or "en")

@@ -13,7 +13,7 @@ from metacount.views.tables import shown as shown_cell
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
     from metacount.files import Json
     from metacount.spec import ModelSpec
@@ -137,7 +137,7 @@ def cell(row: Row, name: str) -> Cell:
     """One column of one model; None where it has no such thing, or nobody knows."""
     _, said, spec, data = row
     first, _, role = name.partition(".")
-    found: Any = None
+    found: object = None
     if name == "name":
         found = said
     elif name in DERIVED:
@@ -151,8 +151,7 @@ def cell(row: Row, name: str) -> Cell:
         found = (data[first] or {}).get(role)
     elif data is not None:
         found = data["workload"].get(name) if name in RUN else data.get(name)
-    known = found is None or isinstance(found, str | int | Share)
-    return found if known else str(found)
+    return found if found is None or isinstance(found, str | int | Share) else str(found)
 
 
 def columns_table(names: Sequence[str], rows: Sequence[Row]) -> Table:

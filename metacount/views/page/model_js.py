@@ -6,7 +6,7 @@ All text goes through `literal`: a config's name is a stranger's, and stays a te
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.javascript import condition, in_javascript, names_in
 from metacount.algebra.writing import in_letters
@@ -35,7 +35,7 @@ class Code(str):
     """JavaScript that stands as it is."""
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
     """Plain data as JavaScript that no HTML parser can leave: whole numbers become BigInts.
 
     >>> literal({"a": [1, "</script>", None], "f": Code("(v) => v.d")})
