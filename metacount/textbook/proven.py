@@ -1,48 +1,36 @@
-"""The record of proofs: which formulas were shown equal to code, and for which sizes.
+"""What the record of proofs says of a model: what is shown equal to code, and for which sizes.
 
-Made by `benchmarks/prove.py`; read without torch. A proof is of a structure (every switch of a
-spec, and which sizes it has) and of a domain: conditions on sizes, batch and lengths, each a text
-that is asked of the model and workload at hand. What they do not all fulfil, and what has another
-source now than when it was proven, is not said to be proven.
+A proof is of a structure (every switch of a spec, and which sizes it has) and of a domain:
+conditions on sizes, batch and lengths, each a text that is asked of the model and workload at hand.
+What they do not all fulfil, and what has another source now than when it was proven, is not said to
+be proven.
 """
 
 from __future__ import annotations
 
-import json
-import os
-
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES
-from metacount.spec.legend import MODEL_TERMS
 from metacount.textbook.domain import FROM as FROM
 from metacount.textbook.domain import NotKnown, NotReadable, holds
-from metacount.textbook.fingerprints import has_changed, source_of, unix_lines
+from metacount.textbook.fingerprints import has_changed
+
+# also by this name, which benchmarks/carry_proofs.py finds in older checkouts as well
+from metacount.textbook.proof_record import CODE as CODE
+from metacount.textbook.proof_record import FILE as FILE
+from metacount.textbook.proof_record import OURS as OURS
+from metacount.textbook.proof_record import SIZES, read_records_of
+from metacount.textbook.proof_record import all_said as all_said
+from metacount.textbook.proof_record import structure as structure
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
     from metacount.spec import ModelSpec, Workload
 
-FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proofs.json")
-
-_read: dict[str, dict[str, Any]] = {}  # by structure, each read once
-
-# Numbers of a spec that no count depends on.
-NO_COUNTS = (
-    "norm_eps",
-    "rope_theta",
-    "name",
-    "rope_scaling",
-    "rope_scaling_windowed",
-    "query_growth",
-    "sinusoid_style",
-)
-SIZES = frozenset(term.name for term in MODEL_TERMS)
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
-CODE, OURS = "transformers", "reference"
 
 
 @frozen
@@ -110,59 +98,6 @@ class Proven:
             "sizes_from": FROM,
             "smaller_here": list(self.small),
         }
-
-
-def structure(spec: ModelSpec) -> str:
-    """A spec without its sizes, as one key: every switch, and whether a size is there at all.
-
-    A pattern is kept whole; a step of 1 is no step. Which sizes were letters, and which numbers the
-    others were, is in the conditions of each case.
-    """
-    found = []
-    for name, value in spec.to_dict().items():
-        if name in NO_COUNTS or isinstance(value, float):
-            continue
-        if name in SIZES:
-            value = bool(value) and not (name == "moe_every" and value == 1)
-        if value not in (None, False):
-            found.append(name if value is True else f"{name}={value}")
-    return " ".join(found)
-
-
-def read_record() -> dict[str, Any]:
-    """The whole record; what is of one structure has the same list of conditions."""
-    found: dict[str, Any] = json.loads(_bytes())
-    found["records"] = [one for of_one in found.pop("structures") for one in _records(of_one)]
-    return found
-
-
-def read_records_of(key: str) -> dict[str, Any]:
-    """The record with what is of one structure alone: reading all of it takes longer than a count.
-
-    `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
-    """
-    if key not in _read:
-        data = _bytes()
-        start = data.index(b',\n "structures": [')
-        found: dict[str, Any] = json.loads(data[:start] + b"}")
-        mark = f'\n  {{\n   "structure": "{key}",'
-        at = data.find(mark.encode(), start)
-        end = data.find(b"\n  }", at)
-        found["records"] = [] if at < 0 else _records(json.loads(data[at:end] + b"}"))
-        _read[key] = found
-    return _read[key]
-
-
-def _bytes() -> bytes:
-    found = source_of(os.path.basename(FILE))  # from an archive, too
-    if found is None:
-        raise FileNotFoundError(FILE)
-    return unix_lines(found)
-
-
-def _records(of_one: dict[str, Any]) -> list[dict[str, Any]]:
-    shared = {"structure": of_one["structure"], "conditions": of_one["conditions"]}
-    return [{**one, **shared} for one in of_one["records"]]
 
 
 def proven(
@@ -311,11 +246,3 @@ def _unsaid(against: Against, file: str) -> Against:
     why = f"metacount/{file} is not what was proven"
     said = (Said(quantity=one.quantity, verdict="not said", text=why) for one in against.said)
     return Against(side=against.side, name=against.name, said=tuple(said))
-
-
-def all_said(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str, Any]]:
-    """(record, case, quantity, what is recorded of it), one after the other."""
-    for one in record["records"]:
-        for case in one["cases"]:
-            for quantity, found in case["quantities"].items():
-                yield one, case, quantity, found

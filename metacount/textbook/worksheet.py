@@ -21,7 +21,7 @@ from metacount.textbook.closed_form import (
     run_sizes,
 )
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_cases import proof_cases
+from metacount.textbook.proof_record import proof_cases
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from metacount.spec import Request
     from metacount.spec.legend import Term
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_cases import ProofCases
+    from metacount.textbook.proof_record import ProofCases
     from metacount.textbook.read_rules import Rule
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len")

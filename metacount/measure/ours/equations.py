@@ -251,8 +251,7 @@ ROWS: tuple[Row, ...] = (
     Row(MixtureOfExperts, "y_ND", "add", "y = routed + shared"),
     Row(MixtureOfExperts, "return", "", "sequences again"),
     # blocks, stacks and ends
-    Row(Block, "x_BSD", "add", _residual),
-    Row(Block, "x_BSD", "mul add", _residual),
+    *(Row(Block, "x_BSD", ran, _residual) for ran in ("add", "mul add")),
     Row(Block, "return", "add mul", _both_branches),
     Row(Stack, "x_BSD", "add", _with_positions),
     Row(Stack, "x_BSD", "pow div sin cos add", "x = x + sines and cosines of the position",
@@ -264,9 +263,8 @@ ROWS: tuple[Row, ...] = (
     Row(Model, "return", "mul", _logit_scale),
     Row(Model, "return", "div tanh mul",
         lambda s: _capped("logits", s.module.spec.head.softcap)),
-    Row(HeadTransform, "y", "gelu", lambda s: f"h = {_activated(s)}(y)"),
-    Row(HeadTransform, "y", "relu", lambda s: f"h = {_activated(s)}(y)"),
-    Row(HeadTransform, "y", "silu", lambda s: f"h = {_activated(s)}(y)"),
+    *(Row(HeadTransform, "y", ran, lambda s: f"h = {_activated(s)}(y)")
+      for ran in ("gelu", "relu", "silu")),
     Row(Pooler, "return", "", "the first token of each sequence"),
     Row(Pooler, "return", "tanh", "pooled = tanh(y)"),
     *MIXERS,

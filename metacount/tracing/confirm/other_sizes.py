@@ -14,7 +14,7 @@ import sympy
 
 from metacount.frozen import frozen
 from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
-from metacount.tracing.domain import in_domain
+from metacount.tracing.condition import in_domain
 from metacount.tracing.run.sizes import symbol
 from metacount.tracing.solve.layers import FEW
 

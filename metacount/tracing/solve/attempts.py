@@ -10,8 +10,9 @@ import sympy
 
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.tracing.code_form import CodePart, FormDiffers, summed
+from metacount.tracing.condition import in_domain
 from metacount.tracing.confirm.measured import Measured
-from metacount.tracing.domain import Asked, asked_of, in_domain
+from metacount.tracing.domain import Asked, asked_of
 from metacount.tracing.parts import parts_of, totals
 from metacount.tracing.run.chunks import always, known_counts
 from metacount.tracing.run.count import TooSlow, check_free

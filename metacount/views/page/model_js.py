@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_cases import Candidate, ProofCases
+    from metacount.textbook.proof_record import Candidate, ProofCases
     from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
 
