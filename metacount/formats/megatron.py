@@ -16,7 +16,7 @@ from metacount.spec.rope_scaling import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 NAMES = {
     "d_model": "--hidden-size",
@@ -69,7 +69,7 @@ def _described(keys: Keys) -> Described:
     if head_dim is None:
         head_dim = divided("--num-attention-heads", d_model, n_heads)
     bias = not keys.flag("--disable-bias-linear")
-    fields: dict[str, Any] = {
+    fields: Json = {
         "kind": "decoder",
         "d_model": d_model,
         "n_layers": keys.layers("--num-layers"),
@@ -132,7 +132,7 @@ def _groups(keys: Keys, n_heads: int) -> int:
     return n_heads
 
 
-def _activation(keys: Keys, bias: bool) -> dict[str, Any]:
+def _activation(keys: Keys, bias: bool) -> Json:
     """Megatron fuses bias and GELU by the tanh form, unless told otherwise."""
     fused = bias and not keys.flag("--no-bias-gelu-fusion")
     ways = {
@@ -151,7 +151,7 @@ def _activation(keys: Keys, bias: bool) -> dict[str, Any]:
     )
 
 
-def _norms(keys: Keys, notes: list[str]) -> dict[str, Any]:
+def _norms(keys: Keys, notes: list[str]) -> Json:
     kind = keys.only("--normalization", "LayerNorm", "RMSNorm")
     layernorm, less_one = kind == "LayerNorm", keys.flag("--apply-layernorm-1p")
     if less_one and layernorm:
@@ -166,7 +166,7 @@ def _norms(keys: Keys, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _positions(keys: Keys, head_dim: int) -> dict[str, Any]:
+def _positions(keys: Keys, head_dim: int) -> Json:
     kind = keys.only("--position-embedding-type", "learned_absolute", "rope", "none")
     n_positions = keys.size("--max-position-embeddings")
     if keys.flag("--use-rotary-position-embeddings"):

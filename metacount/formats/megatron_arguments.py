@@ -7,10 +7,10 @@ from metacount.formats.megatron_run import runs_only
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # Arguments with one value that size the model, and what Megatron takes where they are not given.
-VALUES: dict[str, Any] = {
+VALUES: Json = {
     "--num-layers": None,
     "--hidden-size": None,
     "--num-attention-heads": None,
@@ -64,9 +64,9 @@ ALIASES = {"--layernorm-epsilon": "--norm-epsilon"}
 NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings")
 
 
-def values_of(given: dict[str, list[list[str]]], where: str) -> dict[str, Any]:
+def values_of(given: dict[str, list[list[str]]], where: str) -> Json:
     """The arguments that size the model, typed; any that is not known is an error."""
-    data: dict[str, Any] = {}
+    data: Json = {}
     for spelled, times in given.items():
         name = ALIASES.get(spelled.replace("_", "-"), spelled.replace("_", "-"))
         if name in FLAGS:
@@ -89,7 +89,7 @@ def values_of(given: dict[str, list[list[str]]], where: str) -> dict[str, Any]:
     return data
 
 
-def _typed(name: str, text: str) -> Any:
+def _typed(name: str, text: str) -> int | float | str:
     """A number where it is one; what only a shell knows is none."""
     if "$" in text or "`" in text:
         raise SpecError(

@@ -16,13 +16,13 @@ from metacount.textbook.fingerprints import has_changed, source_of, unix_lines
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proofs.json")
 
-_read: dict[str, dict[str, Any]] = {}  # by structure, each read once
+_read: dict[str, Json] = {}  # by structure, each read once
 
 # Numbers of a spec that no count depends on.
 NO_COUNTS = (
@@ -55,14 +55,14 @@ def structure(spec: ModelSpec) -> str:
     return " ".join(found)
 
 
-def read_record() -> dict[str, Any]:
+def read_record() -> Json:
     """The whole record; what is of one structure has the same list of conditions."""
-    found: dict[str, Any] = json.loads(_bytes())
+    found: Json = json.loads(_bytes())
     found["records"] = [one for of_one in found.pop("structures") for one in _records(of_one)]
     return found
 
 
-def read_records_of(key: str) -> dict[str, Any]:
+def read_records_of(key: str) -> Json:
     """The record with what is of one structure alone: reading all of it takes longer than a count.
 
     `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
@@ -70,7 +70,7 @@ def read_records_of(key: str) -> dict[str, Any]:
     if key not in _read:
         data = _bytes()
         start = data.index(b',\n "structures": [')
-        found: dict[str, Any] = json.loads(data[:start] + b"}")
+        found: Json = json.loads(data[:start] + b"}")
         mark = f'\n  {{\n   "structure": "{key}",'
         at = data.find(mark.encode(), start)
         end = data.find(b"\n  }", at)
@@ -86,12 +86,12 @@ def _bytes() -> bytes:
     return unix_lines(found)
 
 
-def _records(of_one: dict[str, Any]) -> list[dict[str, Any]]:
+def _records(of_one: Json) -> list[Json]:
     shared = {"structure": of_one["structure"], "conditions": of_one["conditions"]}
     return [{**one, **shared} for one in of_one["records"]]
 
 
-def all_said(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str, Any]]:
+def all_said(record: Json) -> Iterator[tuple[Json, Json, str, Json]]:
     """(record, case, quantity, what is recorded of it), one after the other."""
     for one in record["records"]:
         for case in one["cases"]:
@@ -108,7 +108,7 @@ class Candidate:
 
     name: str
     stale: str | None
-    cases: dict[str, tuple[dict[str, Any], ...]]
+    cases: dict[str, tuple[Json, ...]]
 
 
 @frozen
@@ -121,7 +121,7 @@ class ProofCases:
     torch: str
 
 
-def proof_cases(spec: ModelSpec, config: dict[str, Any] | None = None) -> ProofCases | None:
+def proof_cases(spec: ModelSpec, config: Json | None = None) -> ProofCases | None:
     """The cases of a model's structure; None where nothing is recorded of it.
 
     Of transformers' types those of the model's own type, or of all where it has none.
@@ -150,7 +150,7 @@ def proof_cases(spec: ModelSpec, config: dict[str, Any] | None = None) -> ProofC
     )
 
 
-def _candidate(one: dict[str, Any], record: dict[str, Any]) -> Candidate:
+def _candidate(one: Json, record: Json) -> Candidate:
     files = (record["file_names"][i] for i in one["files"])
     names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
     return Candidate(

@@ -25,8 +25,8 @@ from metacount.textbook.proof_record import structure as structure
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec, Workload
 
 RUN_SIZES = frozenset(["B", "S", "S_e"])
@@ -103,8 +103,8 @@ class Proven:
 def proven(
     spec: ModelSpec,
     workload: Workload,
-    config: dict[str, Any] | None = None,
-    record: dict[str, Any] | None = None,
+    config: Json | None = None,
+    record: Json | None = None,
 ) -> Proven | None:
     """What is recorded for a model that runs a workload; None where nothing is of its structure.
 
@@ -135,7 +135,7 @@ def proven(
     )
 
 
-def _numbers(spec: ModelSpec, workload: Workload, config: dict[str, Any] | None) -> dict[str, int]:
+def _numbers(spec: ModelSpec, workload: Workload, config: Json | None) -> dict[str, int]:
     run = {
         "B": workload.batch_size,
         "S": workload.seq_len,
@@ -157,13 +157,11 @@ def _telling(one: Against) -> tuple[int, int, int]:
 class _Asked:
     """What is recorded of one structure at some numbers; each condition is asked once."""
 
-    def __init__(
-        self, record: dict[str, Any], conditions: list[list[str]], numbers: dict[str, int]
-    ) -> None:
+    def __init__(self, record: Json, conditions: list[list[str]], numbers: dict[str, int]) -> None:
         self._record, self._conditions, self._numbers = record, conditions, numbers
         self._fails = [self._why_not(says, test) for says, test in conditions]
 
-    def best(self, records: list[dict[str, Any]]) -> Against | None:
+    def best(self, records: list[Json]) -> Against | None:
         """What says most, of several types that have one structure.
 
         What rests on a file that changed says nothing, and comes after all others.
@@ -180,12 +178,12 @@ class _Asked:
             nothing.append(_unsaid(against, stale))
         return max(nothing, key=_telling, default=None)
 
-    def _against(self, one: dict[str, Any]) -> Against:
+    def _against(self, one: Json) -> Against:
         names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
         said = tuple(self._said(name, one["cases"]) for name in names)
         return Against(side=one["side"], name=one["name"], said=said)
 
-    def _said(self, quantity: str, cases: Iterable[dict[str, Any]]) -> Said:
+    def _said(self, quantity: str, cases: Iterable[Json]) -> Said:
         """The verdict of the first case that is of these sizes; else why none is.
 
         What is refuted in one case is refuted: another case, in which a size that is 1 hides what
@@ -213,7 +211,7 @@ class _Asked:
         why = min(missed)[1] if missed else problems[0]
         return Said(quantity=quantity, verdict="not said", text=why)
 
-    def _differs(self, quantity: str, wrong: list[dict[str, Any]]) -> Said:
+    def _differs(self, quantity: str, wrong: list[Json]) -> Said:
         """What is left of a refuted formula, and where, if not at these sizes."""
         fails = [[i for i in one["where"] if self._fails[i]] for one in wrong]
         n = min(range(len(wrong)), key=lambda n: len(fails[n]))

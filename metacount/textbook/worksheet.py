@@ -6,7 +6,7 @@ of the record of proofs: what a page in a browser computes with.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.recorded import Recorded
 from metacount.frozen import frozen
@@ -120,13 +120,13 @@ def _size(name: str, number: int) -> Size:
 def _rules(spec: ModelSpec, run: Workload, sizes: tuple[Size, ...]) -> tuple[Rule, ...]:
     """What a setting must keep: the rules of specs and runs, then what the formulas ask of it."""
 
-    def make(given: Mapping[str, Any]) -> tuple[ModelSpec, Workload]:
+    def make(given: Mapping[str, int]) -> tuple[ModelSpec, Workload]:
         lengths = {name: value for name, value in given.items() if name in RUN}
         others = {name: value for name, value in given.items() if name not in RUN}
         made = ModelSpec.from_dict({**spec.to_dict(), **others})
         return made, Workload(**{**run.to_dict(), **lengths})
 
-    def ask(given: Mapping[str, Any]) -> None:
+    def ask(given: Mapping[str, int]) -> None:
         in_letters = spec.substituted(**{n: v for n, v in given.items() if n not in RUN})
         lengths = run_sizes(spec, run)
         lengths |= {name: given[name] for name in RUN if name in given}

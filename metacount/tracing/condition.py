@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sympy
 
 from metacount.tracing.run.sizes import divides, unread
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, int]) -> bool:
+
+def in_domain(
+    asked: tuple[sympy.Basic, ...], numbers: dict[sympy.Symbol, int], own: dict[sympy.Symbol, int]
+) -> bool:
     """Whether numbers for letters fulfil conditions; `own` are those that the form was read at.
 
     What was not read in SymPy's words is taken to hold for the very same numbers alone.
@@ -32,7 +36,7 @@ def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, in
     return True
 
 
-def in_words(condition: Any, write: Any) -> str:
+def in_words(condition: sympy.Basic, write: Callable[[sympy.Expr], str]) -> str:
     """One condition as a person says it; `write` prints an expression."""
     if isinstance(condition, divides):
         below, above = condition.args

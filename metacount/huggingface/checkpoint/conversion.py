@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.huggingface.checkpoint.formats import Weight
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 # What an operation raises on shapes that are not what it expects.
 FAULTS = (
@@ -57,7 +60,7 @@ class _Renames:
 
     def __init__(self, model: Any, renamings: list[Any], converters: list[Any]) -> None:
         self.prefix: str = model.base_model_prefix
-        self.state: dict[str, Any] = model.state_dict()
+        self.state: Json = model.state_dict()
         self.renamings, self.converters = renamings, converters
 
     def of(self, name: str) -> tuple[str, str | None]:

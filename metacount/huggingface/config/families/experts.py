@@ -30,17 +30,17 @@ from metacount.huggingface.config.rope import kind_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def mixtral(keys: Keys) -> dict[str, Any]:
+def mixtral(keys: Keys) -> Json:
     """Mixtral (arXiv:2401.04088): softmax, top-k, divided by its sum."""
     fields = {**block(keys), **all_windows(keys)}
     experts = routed(keys, "num_local_experts", "softmax_renorm")
     return all_experts({**fields, **rope(keys, fields["head_dim"])}, experts)
 
 
-def qwen2_moe(keys: Keys) -> dict[str, Any]:
+def qwen2_moe(keys: Keys) -> Json:
     """Qwen1.5-MoE and Qwen2-57B-A14B: one shared expert behind a gate."""
     fields = block(keys)
     n_layers, first = fields["n_layers"], keys.size("max_window_layers", lowest=0)
@@ -62,7 +62,7 @@ def qwen2_moe(keys: Keys) -> dict[str, Any]:
     return {**fields, "n_shared_experts": 1, "d_ff_shared": shared, "shared_expert_gate": True}
 
 
-def qwen3_moe(keys: Keys) -> dict[str, Any]:
+def qwen3_moe(keys: Keys) -> Json:
     """Qwen3-MoE (arXiv:2505.09388): no shared expert, QK-norm."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -78,7 +78,7 @@ def qwen3_moe(keys: Keys) -> dict[str, Any]:
     return qwen_experts(keys, fields, "num_local_experts")
 
 
-def olmoe(keys: Keys) -> dict[str, Any]:
+def olmoe(keys: Keys) -> Json:
     """OLMoE (arXiv:2409.02060): QK-norm over all heads."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -87,7 +87,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, routed(keys, "num_experts", sigmoid_or_softmax(keys, "softmax")))
 
 
-def phimoe(keys: Keys) -> dict[str, Any]:
+def phimoe(keys: Keys) -> Json:
     """Phi-3.5-MoE (arXiv:2404.14219): LayerNorm; its router samples one expert after the other."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -106,7 +106,7 @@ def phimoe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, {**experts, "mixer_jitter": keys.number("router_jitter_noise")})
 
 
-def granitemoe(keys: Keys) -> dict[str, Any]:
+def granitemoe(keys: Keys) -> Json:
     """Granite 3 MoE: softmax over the chosen logits, Granite's multipliers."""
     fields = {**block(keys), **granite_scales(keys)}
     bias = keys.flag("attention_bias")
@@ -114,7 +114,7 @@ def granitemoe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, routed(keys, "num_local_experts", "topk_softmax"))
 
 
-def gpt_oss(keys: Keys) -> dict[str, Any]:
+def gpt_oss(keys: Keys) -> Json:
     """gpt-oss (arXiv:2508.10925): sinks, biases everywhere, a clamped gate, windows."""
     fields = block(keys)
     keys.only("hidden_act", "silu")
@@ -137,7 +137,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, {**experts, "router_bias": True, "expert_bias": True})
 
 
-def minimax_m2(keys: Keys) -> dict[str, Any]:
+def minimax_m2(keys: Keys) -> Json:
     """MiniMax-M2: sigmoid scores, QK-norm over all heads, RoPE on a part of each."""
     fields = block(keys)
     rotary_dim = keys.given("rotary_dim")
@@ -156,7 +156,7 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, {**experts, "selection_bias": True})
 
 
-def glm4_moe(keys: Keys) -> dict[str, Any]:
+def glm4_moe(keys: Keys) -> Json:
     """GLM-4.5 (arXiv:2508.06471): DeepSeek-V3's routing with ordinary attention."""
     fields = block(keys)
     fields |= {
@@ -173,7 +173,7 @@ GPT_OSS_ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-MIXTRAL: dict[str, Any] = {
+MIXTRAL: Json = {
     **LLAMA,
     "intermediate_size": 14336,
     "num_key_value_heads": 8,
@@ -183,7 +183,7 @@ MIXTRAL: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "num_local_experts": 8,
 }
-QWEN_MOE: dict[str, Any] = {
+QWEN_MOE: Json = {
     **LLAMA,
     "vocab_size": 151936,
     "hidden_size": 2048,

@@ -20,10 +20,10 @@ from metacount.spec.rope_scaling import QueryGrowth
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def llama4_text(keys: Keys) -> dict[str, Any]:
+def llama4_text(keys: Keys) -> Json:
     """Llama 4's text model: chunked attention, one shared expert, sigmoid routing."""
     fields = {**sizes(keys), "norm": "rmsnorm", "norm_eps": keys.number("rms_norm_eps")}
     n_layers, bias = fields["n_layers"], keys.flag("attention_bias")

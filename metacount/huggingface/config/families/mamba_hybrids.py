@@ -21,7 +21,7 @@ from metacount.huggingface.config.parts import biases, rope, shortest_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # What a layer is called, today and in older configs -> the letter of its mixer.
 MIXERS = {"linear_attention": "R", "mamba": "R", "full_attention": "A", "attention": "A"}
@@ -37,7 +37,7 @@ IBM_NAMES = (
 )
 
 
-def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
+def ibm_heads(keys: Keys, d_inner: int) -> Json:
     """Mamba-2 under the names that Bamba, Granite and Falcon-H1 share."""
     return {
         **heads(keys, d_inner, IBM_NAMES),
@@ -46,7 +46,7 @@ def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
     }
 
 
-def bamba(keys: Keys) -> dict[str, Any]:
+def bamba(keys: Keys) -> Json:
     """Bamba: Mamba-2 with a few layers of attention, RoPE on half a head."""
     keys.only("hidden_act", "silu")
     keys.fixed("partial_rotary_factor", 0.5)  # transformers sets it, whatever is written
@@ -69,7 +69,7 @@ def bamba(keys: Keys) -> dict[str, Any]:
     return without_idle(fields)
 
 
-def granite_hybrid(keys: Keys) -> dict[str, Any]:
+def granite_hybrid(keys: Keys) -> Json:
     """Granite 4: Mamba-2 beside attention without RoPE, experts beside a shared feed-forward."""
     keys.only("hidden_act", "silu")
     fields, bias = block(keys), keys.flag("attention_bias")
@@ -96,7 +96,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     return without_idle(with_experts(fields, {"n_dense_layers": 0, "moe_every": 1}, experts))
 
 
-def positions(keys: Keys, head_dim: int) -> dict[str, Any]:
+def positions(keys: Keys, head_dim: int) -> Json:
     """RoPE where `position_embedding_type` asks for it, else none."""
     rotated = rope(keys, head_dim)
     if keys.raw("position_embedding_type") == "rope":
@@ -119,7 +119,7 @@ def mixer_letters(keys: Keys, n_layers: int) -> str:
     return "".join(MIXERS[name] for name in names)
 
 
-def falcon_h1(keys: Keys) -> dict[str, Any]:
+def falcon_h1(keys: Keys) -> Json:
     """Falcon-H1 (arXiv:2507.22448): attention and Mamba-2 side by side in every layer."""
     keys.only("hidden_act", "silu")
     fields, bias = block(keys), keys.flag("attention_bias")
@@ -142,7 +142,7 @@ def falcon_h1(keys: Keys) -> dict[str, Any]:
     }
 
 
-def multipliers(keys: Keys, head_dim: int, bias: bool) -> dict[str, Any]:
+def multipliers(keys: Keys, head_dim: int, bias: bool) -> Json:
     """Falcon-H1's thirteen multipliers.
 
     What scales the input of attention scales its scores twice and its values once; what scales the
@@ -192,7 +192,7 @@ def numbers(keys: Keys, name: str, count: int) -> list[float]:
     return [float(value) for value in given]
 
 
-IBM: dict[str, Any] = {
+IBM: Json = {
     **LLAMA,
     "attention_bias": False,
     "mamba_n_heads": 128,

@@ -11,7 +11,7 @@ from metacount.huggingface.config.parts import shortest_period, sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # The names of a Mamba-2 mixer's keys, in the order of `heads`.
 NEMOTRON_NAMES = (
@@ -25,7 +25,7 @@ NEMOTRON_NAMES = (
 )
 
 
-def nemotron_h(keys: Keys) -> dict[str, Any]:
+def nemotron_h(keys: Keys) -> Json:
     """Nemotron-H (arXiv:2504.03624): each layer is one of mixer, attention, feed-forward."""
     letters = nemotron_letters(keys)
     keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
