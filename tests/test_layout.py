@@ -29,7 +29,7 @@ LONG = {
     "commands/bench.py": (354, "laid out by the formatter, not split yet"),
     "commands/plot.py": (314, "laid out by the formatter, not split yet"),
     "diff/parts.py": (343, "laid out by the formatter, not split yet"),
-    "measure/torch_private.py": (332, "every private name of torch, in one file"),
+    "measure/torch_private.py": (339, "every private name of torch, in one file"),
 }
 # Tables that a person laid out, one row a line; all else is laid out by the formatter.
 MAX_BY_HAND = 29

@@ -7,7 +7,7 @@ says of each name what is expected of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,6 @@ from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import sympy
     from torch._C._distributed_c10d import Store
     from torch._ops import OpOverload as OpOverload
@@ -115,14 +113,12 @@ def is_hooked(module: nn.Module) -> bool:
 
 def unwatched() -> AbstractContextManager[object]:
     """Inside, no mode sees the operators that run: not what is measured, but our bookkeeping."""
-    found: AbstractContextManager[object] = _disable_current_modes()
-    return found
+    return _disable_current_modes()
 
 
 def operator_name(op: OpOverload) -> str:
     """The name of an operator without its overload, as `aten::add`."""
-    name: str = op._schema.name
-    return name
+    return op._schema.name
 
 
 def returns_its_input(op: OpOverload) -> bool:
@@ -210,8 +206,7 @@ def unhook(module: nn.Module) -> None:
 
 def next_node_number() -> int:
     """The number of the next node that this thread adds to autograd's graph."""
-    number: int = torch._C._autograd._get_sequence_nr()
-    return number
+    return torch._C._autograd._get_sequence_nr()
 
 
 def running_node_number() -> int | None:
