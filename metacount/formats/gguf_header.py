@@ -148,7 +148,7 @@ class _Reader:
             raise self.wrong(f"a name must be printable text: got {shown(repr(raw))}")
         return name
 
-    def value(self, kind: int, depth: int = 0) -> Any:
+    def value(self, kind: int, depth: int = 0) -> object:
         """A value; of a long text or list no more than that it is there."""
         if kind in NUMBERS:
             return self.number(kind)

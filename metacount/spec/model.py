@@ -63,7 +63,7 @@ class ModelSpec:
         check_model(self)
 
     def _fill(self, flat: Json, *, checked: bool) -> None:
-        made: Json = {"encoder": None, "decoder": None}
+        made: dict[str, Any] = {"encoder": None, "decoder": None}
         stacks = KINDS[flat["kind"]]
         if Encoder not in stacks.values():
             mine = tuple(name for name in FIELDS if name != "n_encoder_layers")

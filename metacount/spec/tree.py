@@ -38,7 +38,9 @@ def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tup
                 yield path_below, field
 
 
-def paths_below(place_of: Json, flat: Json, path: str = "") -> Iterator[tuple[str, Field]]:
+def paths_below(
+    place_of: dict[str, Field | Place], flat: Json, path: str = ""
+) -> Iterator[tuple[str, Field]]:
     """Every path below places and fields in a model with such words, and the field it leads to."""
     for attribute, it in place_of.items():
         here = f"{path}{attribute}"
@@ -53,7 +55,7 @@ def paths_below(place_of: Json, flat: Json, path: str = "") -> Iterator[tuple[st
 
 def assembled(kind: type, flat: Json, needed: str, *, checked: bool) -> object:
     """A part of class `kind` from flat values; `checked`: by its rules, else anything goes."""
-    values: Json = {}
+    values: dict[str, object] = {}
     needed = vars(kind).get("needed", needed)
     for attribute, it in declared(kind).items():
         if isinstance(it, Place):

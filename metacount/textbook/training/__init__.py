@@ -161,7 +161,7 @@ def training_count(
         checkpointing if checkpointing in CHECKPOINTINGS else NONE,
     )
     uncovered: dict[str, str] = {}
-    found: Json = {}
+    found: dict[str, dict[str, Dim] | None] = {}
 
     def of_pass(name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]]) -> None:
         try:
