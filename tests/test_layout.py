@@ -18,19 +18,7 @@ BY_TOPIC = {"spec", "formulas", "modules", "views", "commands", "huggingface/con
 ENTRANCES = {"": 4}
 # Files that are too long, how long at most, and why they are not split.
 LONG = {
-    "formats/megatron.py": (305, "laid out by the formatter, not split yet"),
-    "formulas/moe.py": (302, "laid out by the formatter, not split yet"),
-    "huggingface/config/families/experts.py": (303, "laid out by the formatter, not split yet"),
-    "huggingface/config/families/mamba_hybrids.py": (
-        326,
-        "laid out by the formatter, not split yet",
-    ),
-    "measure/ours/equations.py": (302, "laid out by the formatter, not split yet"),
-    "measure/torch_private.py": (332, "every private name of torch, in one file"),
-    "spec/rules.py": (335, "laid out by the formatter, not split yet"),
-    "textbook/conventions.py": (301, "laid out by the formatter, not split yet"),
-    "textbook/proven.py": (321, "the record: read, compared with the code, asked"),
-    "tracing/domain.py": (304, "laid out by the formatter, not split yet"),
+    "measure/torch_private.py": (339, "every private name of torch, in one file"),
 }
 # Tables that a person laid out, one row a line; all else is laid out by the formatter.
 MAX_BY_HAND = 29

@@ -11,7 +11,7 @@ from sympy import ceiling, floor, latex, symbols
 from metacount import units
 from metacount.algebra.writing import in_letters
 from metacount.textbook.closed_form import readable
-from metacount.tracing.domain import in_words
+from metacount.tracing.condition import in_words
 from metacount.tracing.run.sizes import SMALLEST
 from metacount.views.formula import MEANINGS, broken, free_name, upright, whole_python
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from metacount.files import Json
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_cases import Candidate, ProofCases
+    from metacount.textbook.proof_record import Candidate, ProofCases
     from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
 
