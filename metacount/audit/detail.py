@@ -16,9 +16,9 @@ from metacount.spec import Workload
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from metacount.audit.judge import Found
+    from metacount.audit.names import Names
     from metacount.audit.record import Formula, Term
     from metacount.audit.restated import Case
     from metacount.files import Json
@@ -99,7 +99,7 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> t
     return tuple(found)
 
 
-def _line(of: str, text: str, names: Any) -> Line:
+def _line(of: str, text: str, names: Names) -> Line:
     return Line(of=of, text=text, numbers=with_numbers(text, names), value=value_of(text, names))
 
 
@@ -125,7 +125,7 @@ def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]
                 yield Line(of=f"{letter}, {role}", text="", numbers="", value=exact)
 
 
-def with_numbers(text: str, names: Any) -> str:
+def with_numbers(text: str, names: Names) -> str:
     """A text of the data with a number for every name.
 
     >>> with_numbers("6*d_model*min(a, 2)", {"d_model": 64, "a": 3})

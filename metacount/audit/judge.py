@@ -15,10 +15,9 @@ from metacount.spec import Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
     import sympy
 
+    from metacount.audit.names import Names
     from metacount.audit.record import Formula
     from metacount.spec import ModelSpec
 
@@ -139,7 +138,7 @@ def _unasked(
     )
 
 
-def replaced(found: Found, **changes: Any) -> Found:
+def replaced(found: Found, **changes: object) -> Found:
     """`found` with some fields changed."""
     names = Found.__annotations__
     return Found(**{**{name: getattr(found, name) for name in names}, **changes})
@@ -156,7 +155,7 @@ def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
 
 
 # theirs less ours of a formula for a structure, and a structure with letters for its sizes
-_DIFFERENCES: dict[tuple[Formula, object], Any] = {}
+_DIFFERENCES: dict[tuple[Formula, object], sympy.Expr] = {}
 _PLACES: dict[object, Place] = {}
 
 
@@ -205,7 +204,7 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
 
     place = _place(structure_key(spec), spec)
 
-    def expression(text: str, names: Any) -> sympy.Expr:
+    def expression(text: str, names: Names) -> sympy.Expr:
         found = written(text)
         sizes = {name: sympify(names[name]) for name in found.names}
         return multiplied_out(found.tree, sizes)[0]

@@ -14,12 +14,12 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
 
     from metacount.audit.detail import Line
     from metacount.audit.judge import Found
     from metacount.audit.record import Formula
     from metacount.files import Json
+    from metacount.many.pool import Failed
     from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
 
@@ -106,7 +106,7 @@ def audited(
 ) -> Iterator[tuple[int, Audited]]:
     """Judge formulas at the whole catalog; yields each with its number, as it is finished."""
     work = [(formula, lengths) for formula in wanted]
-    done: Iterable[tuple[int, Any]]
+    done: Iterable[tuple[int, tuple[Found, ...] | Failed]]
     if jobs > 1 and len(work) > 1:
         from metacount.many.pool import answers
 

@@ -42,7 +42,7 @@ class Claim:
     model: str | None
     claimed: Any
     judge: str
-    options: dict[str, Any]
+    options: Json
     condition: tuple[Sentence, ...]
     explain: tuple[Sentence, ...]
 
@@ -51,7 +51,7 @@ class Claim:
         return self.statement_zh if lang == "zh" else self.statement
 
     @property
-    def stated(self) -> Any:
+    def stated(self) -> object:
         """What is claimed: a number as printed, several by name, or a formula."""
         return self.options.get("formula") if self.claimed is None else self.claimed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.claims.finding import RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import WITNESS
@@ -14,8 +14,11 @@ from metacount.units import exact
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from metacount.formulas.dim import Dim
+    from metacount.spec import ModelSpec
+
 # what a model of some length takes or keeps -> its count
-OF_LENGTH: dict[str, Callable[[Any, Any], Any]] = {
+OF_LENGTH: dict[str, Callable[[ModelSpec, Dim], Dim]] = {
     "decode_flops": lambda spec, n: model.decode_matmul_flops(spec, batch_size=1, kv_len=n),
     "kept_values": lambda spec, n: model.kv_cache_bytes(
         spec, batch_size=1, seq_len=n, bytes_per_value=1

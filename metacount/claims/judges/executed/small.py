@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -66,7 +64,7 @@ def unequal(one: Tensor, other: Tensor) -> float:
     return largest(one - other) / max(largest(one), largest(other))
 
 
-def small(id: str, **sizes: Any) -> ModelSpec:
+def small(id: str, **sizes: object) -> ModelSpec:
     """A model of the catalog with small sizes."""
     return catalog.entry(id).spec().replace(**{**SMALL, **sizes})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,6 +12,9 @@ from metacount.claims.judges.executed.small import WITNESS, small
 from metacount.claims.text import Words, listed, say
 from metacount.measure.torch_private import TorchDispatchMode
 from metacount.modules.build import build
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload
 
 
 class _Softmaxes(TorchDispatchMode):
@@ -25,13 +28,19 @@ class _Softmaxes(TorchDispatchMode):
             module.register_forward_pre_hook(self._enter)
             module.register_forward_hook(self._leave)
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    def _enter(self, module: nn.Module, _: object) -> None:
         self.running.append(type(module).__name__)
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, *_: object) -> None:
         self.running.pop()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         if func.overloadpacket is torch.ops.aten._softmax:
             place = self.running[-1]
             self.found[place] = self.found.get(place, 0) + 1
