@@ -9,7 +9,7 @@ from metacount.spec.field import check_int
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Collection
 
     from metacount.files import Json
 
@@ -82,7 +82,7 @@ class Setup:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
 
 
-def check_choice(name: str, value: object, known: Any) -> None:
+def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Raise `SpecError` unless `value` is one of the words that are known."""
     if value not in known:
         remedy = nearest(str(value), known, f"choose one of {', '.join(known)}")
