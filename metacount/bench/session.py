@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -180,10 +180,20 @@ def _stoppable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+class _Bar(Protocol):
+    """A moving line."""
+
+    def update(self, text: str) -> None:
+        """Show another text."""
+
+    def stop(self) -> None:
+        """Clear the line."""
+
+
 class _Talk:
     """Lines on stderr: what is being done on a terminal, each case as it is done elsewhere."""
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: _Bar | None) -> None:
         self.bar, self.began = bar, time.perf_counter()
         self.place = ""
 

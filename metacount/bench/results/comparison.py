@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.bench.clocks.statistics import median
 from metacount.bench.results.rows import OK
@@ -46,7 +46,7 @@ class Comparison:
     pairs: list[Pair]
     only_new: int
     only_old: int
-    places: dict[str, tuple[Any, Any]]
+    places: dict[str, tuple[str, str]]
 
     @property
     def median_change(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from metacount.bench.clocks.power import Monitor
 from metacount.bench.clocks.rounds import Entrant
@@ -41,7 +41,7 @@ class Measured:
     launch: str
     work: Work
     rounds: dict[str, list[list[float]]]
-    known: dict[str, Any]
+    known: Json
     windows: list[tuple[float, float]]
 
     @classmethod
