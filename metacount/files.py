@@ -15,7 +15,9 @@ from metacount.errors import MAX_DIGITS, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Json: TypeAlias = dict[str, Any]  # a JSON object
 
 CONFIG = "config.json"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.claims.text import Words
 from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
 VERDICTS = (RIGHT, CONDITIONAL, WRONG)
@@ -39,7 +42,7 @@ class Claim:
     model: str | None
     claimed: Any
     judge: str
-    options: dict[str, Any]
+    options: Json
     condition: tuple[Sentence, ...]
     explain: tuple[Sentence, ...]
 
@@ -48,7 +51,7 @@ class Claim:
         return self.statement_zh if lang == "zh" else self.statement
 
     @property
-    def stated(self) -> Any:
+    def stated(self) -> object:
         """What is claimed: a number as printed, several by name, or a formula."""
         return self.options.get("formula") if self.claimed is None else self.claimed
 
@@ -67,7 +70,7 @@ class Finding:
     says: Words
     correct: Words
     computation: tuple[Words, ...]
-    values: dict[str, Any]
+    values: Json
     witness: Words
     headline: Words = ""
     condition: Words = ""
@@ -92,7 +95,7 @@ class Verdict:
         """The statement in the verdict's language."""
         return self.claim.said(self.lang)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data under public names."""
         return {
             "id": self.claim.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from metacount.spec import Workload
 from metacount.training.counter import RoleBook
 from metacount.training.setup import Setup
 from metacount.training.step import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ReferenceBook(RoleBook):
@@ -81,7 +84,7 @@ def as_trained(model: nn.Module, attention: str) -> Iterator[None]:
             del vars(module)[name]
 
 
-def _even(experts: Experts) -> Any:
+def _even(experts: Experts) -> Callable[..., Tensor]:
     """The products of experts that get as many rows as each other, on meta: who can say which."""
 
     def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
@@ -92,7 +95,7 @@ def _even(experts: Experts) -> Any:
     return rows
 
 
-def _fused(core: ScaledDotProduct, way: str) -> Any:
+def _fused(core: ScaledDotProduct, way: str) -> Callable[..., Tensor]:
     """The forward of attention's middle by `scaled_dot_product_attention`."""
     if core.softcap is not None or core.sinks is not None:
         what = "caps its scores" if core.sinks is None else "has sinks"

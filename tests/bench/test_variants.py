@@ -12,6 +12,7 @@ from metacount import catalog
 from metacount.bench import reference
 from metacount.bench.layers import attention, ffn, moe
 from metacount.bench.layers.case import Case, Variant
+from metacount.bench.layers.ffn_widths import rule_width, widths
 from metacount.bench.observe import TOLERANCE, error_of, observe, rows_to_check
 
 CPU = torch.device("cpu")
@@ -151,15 +152,15 @@ def test_padding_is_counted_and_not_needed() -> None:
 
 def test_widths() -> None:
     # 8·4096/3 = 10922.67, up to a multiple of 256; 8·13/3 = 34.67
-    assert ffn.rule_width(4096) == 11008
-    assert ffn.rule_width(13) == 35
-    assert ffn.widths(spec(DENSE)) == {"swiglu": 35, "swiglu-4d": 52, "swiglu-own": 17}
-    assert ffn.widths(spec(SPARSE))["swiglu-expert"] == 40
+    assert rule_width(4096) == 11008
+    assert rule_width(13) == 35
+    assert widths(spec(DENSE)) == {"swiglu": 35, "swiglu-4d": 52, "swiglu-own": 17}
+    assert widths(spec(SPARSE))["swiglu-expert"] == 40
     # a mixture with dense layers first has both widths: deepseek-v3's 18432 and 2048
-    v3 = ffn.widths(catalog.entry("deepseek-v3").spec())
+    v3 = widths(catalog.entry("deepseek-v3").spec())
     assert v3 == {"swiglu": 19200, "swiglu-4d": 28672, "swiglu-own": 18432, "swiglu-expert": 2048}
-    assert list(ffn.widths(spec(DENSE, d_ff=52))) == ["swiglu", "swiglu-4d"]
-    assert list(ffn.widths(spec(DENSE, gated=False))) == ["swiglu", "swiglu-4d"]
+    assert list(widths(spec(DENSE, d_ff=52))) == ["swiglu", "swiglu-4d"]
+    assert list(widths(spec(DENSE, gated=False))) == ["swiglu", "swiglu-4d"]
 
 
 def test_key_heads() -> None:

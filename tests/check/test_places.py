@@ -8,8 +8,8 @@ import pytest
 
 import metacount
 from metacount import Workload, entries, find_model
-from metacount.check.places import places, sizes_of
-from metacount.check.trials import free_sizes
+from metacount.check.places import places
+from metacount.check.trials import free_sizes, sizes_of
 from metacount.spec import ModelSpec
 from metacount.textbook.count import fitted
 

@@ -414,14 +414,14 @@ def test_the_claims_that_run_modules_are_all_here() -> None:
 
 
 def test_other_modules_get_another_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    from metacount.claims.judges import equations, gates
+    from metacount.claims.judges.executed import equations, gates, positions
 
-    made, activate, sinusoid = gates.made, equations.activate, equations.sinusoid
+    made, activate, sinusoid = gates.made, equations.activate, positions.sinusoid
     # experts whose input is weighted, activations of twice the value, waves a position late
     monkeypatch.setattr(gates, "made", lambda scoring, k: made(scoring, k, weigh_input=True))
     monkeypatch.setattr(equations, "activate", lambda x, *how: 2 * activate(x, *how))
     monkeypatch.setattr(
-        equations, "sinusoid", lambda at, d, style: sinusoid(at + 1, d, style=style)
+        positions, "sinusoid", lambda at, d, style: sinusoid(at + 1, d, style=style)
     )
     for id in ("moe-output-sum", "swish-silu", "relu-max", "sinusoidal-formula"):
         judged = judge_claim(id)

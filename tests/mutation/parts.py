@@ -136,7 +136,7 @@ PARTS = {
             "metacount/views/bars.py",
             "metacount/textbook/read_rules.py",
             "metacount/textbook/worksheet.py",
-            "metacount/textbook/proof_cases.py",
+            "metacount/textbook/proof_record.py",
             "metacount/textbook/series.py",
             "metacount/commands/plot.py",
             "metacount/output_file.py",

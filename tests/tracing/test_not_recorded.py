@@ -9,7 +9,8 @@ from helpers import ROOT
 from metacount.catalog import entries, entry
 from metacount.resolve import Model, find_any
 from metacount.spec import Workload
-from metacount.textbook.proven import CODE, OURS, all_said, proven, read_record, structure
+from metacount.textbook.proof_record import CODE, OURS, all_said, read_record, structure
+from metacount.textbook.proven import proven
 
 # What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
 NOT_YET = """

@@ -18,16 +18,16 @@ from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.spec import Workload
 from metacount.textbook import fingerprints
-from metacount.textbook.proven import (
+from metacount.textbook.proof_record import (
     CODE,
     FILE,
     OURS,
     all_said,
-    proven,
     read_record,
     read_records_of,
     structure,
 )
+from metacount.textbook.proven import proven
 
 OF_CODE = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
 CAUSAL = "causal_matmul_flops"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.claims import labels
 from metacount.claims.facts import computed, named
@@ -14,6 +14,8 @@ from metacount.units import exact, relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from metacount.files import Json
 
 WITNESS = say("formula")
 TO_CATALOG = say("formula; catalog (published count)")
@@ -77,7 +79,7 @@ def count(claim: Claim) -> Finding:
     part = options["part"]
     found = value(spec, part)
     also = options.get("also", [])
-    values: dict[str, Any] = {"claimed": claim.claimed, "found": found}
+    values: Json = {"claimed": claim.claimed, "found": found}
     holds = label.holds(found)
     shown = {name: computation(spec, name) for name in (part, *also)}
     lines: list[Words] = [

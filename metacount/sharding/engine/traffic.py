@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
 from metacount.measure.torch_private import TorchDispatchMode, group_of, operator_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from metacount.measure.torch_private import OpOverload
 
 # torch's operator -> what it is, and which argument is the whole tensor: the one that is larger
 # where a group gathers or scatters
@@ -62,8 +67,12 @@ class Traffic(TorchDispatchMode):
         return False  # as `FlopCounter` does, and why is said there
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the operator, then write it down if it communicates."""
         out = func(*args, **(kwargs or {}))
         if func.namespace in NAMESPACES:
@@ -75,7 +84,7 @@ class Traffic(TorchDispatchMode):
         found, self.seen = self.seen, Counter()
         return found
 
-    def _note(self, name: str, args: Any, out: Any) -> None:
+    def _note(self, name: str, args: tuple[object, ...], out: object) -> None:
         if name in LOCAL:
             return
         if name not in KINDS:
@@ -88,7 +97,7 @@ class Traffic(TorchDispatchMode):
         self.seen[Seen(KINDS[name], self._groups.get(group, "other"), whole)] += 1
 
 
-def _bytes(values: Any) -> list[int]:
+def _bytes(values: Iterable[object]) -> list[int]:
     """Bytes of each tensor in arguments and results, those of a list of tensors together."""
     found = [0]
     for value in values:

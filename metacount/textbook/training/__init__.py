@@ -24,8 +24,9 @@ from metacount.textbook.count import fitted
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
+    from metacount.files import Json
     from metacount.formulas.terms import Weight
 
     Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
@@ -125,7 +126,7 @@ class TrainingCount:
     master_weight_bytes: int
     uncovered: dict[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The figures as plain data, under their public names."""
         data = {name: value for name, value in vars(self).items() if name != "workload"}
         data["lora_targets"] = list(self.lora_targets)
@@ -160,7 +161,7 @@ def training_count(
         checkpointing if checkpointing in CHECKPOINTINGS else NONE,
     )
     uncovered: dict[str, str] = {}
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Dim] | None] = {}
 
     def of_pass(name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]]) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import __version__
 from metacount.errors import InputError
@@ -20,6 +20,7 @@ from metacount.views.page.tree import tree_html
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.files import Json
     from metacount.resolve import Given
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.worksheet import Worksheet
@@ -101,7 +102,7 @@ def page_html(sheets: Sequence[Worksheet]) -> str:
     )
 
 
-def _tree(spec: ModelSpec) -> dict[str, Any]:
+def _tree(spec: ModelSpec) -> Json:
     from metacount.measure.ours.tree import module_tree
     from metacount.modules.build import build
 
@@ -109,7 +110,7 @@ def _tree(spec: ModelSpec) -> dict[str, Any]:
     return root.to_dict(root.params)
 
 
-def _section(i: int, sheet: Worksheet, tree: dict[str, Any]) -> str:
+def _section(i: int, sheet: Worksheet, tree: Json) -> str:
     model = sheet.model
     title = model.name + (f" ({model.id})" if model.id != model.name else "")
     changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())

@@ -133,7 +133,7 @@ def test_a_planted_error_is_found(
 def test_what_was_proven_of_other_files_is_not_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("proof_cases", "proven"):
+    for module in ("proof_record", "proven"):
         monkeypatch.setattr(f"metacount.textbook.{module}.has_changed", lambda *_: True)
     llama = worksheet(find_model("llama3-8b"), Request())
     those = [drawn(llama, 6)]

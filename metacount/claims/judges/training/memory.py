@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.claims import labels
 from metacount.claims.facts import evaluated
@@ -22,12 +22,16 @@ from metacount.textbook.training.memory import activation_amounts, inputs_of_blo
 from metacount.units import exact
 
 if TYPE_CHECKING:
+    from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
 
 
-def step(spec: ModelSpec, **ways: Any) -> TrainingCount:
+def step(
+    spec: ModelSpec, lora_rank: int | None = None, lora_targets: tuple[str, ...] = ()
+) -> TrainingCount:
     """One sequence of 2,048 tokens, or of all positions that a model has, trained."""
-    return training_count(spec, Workload(seq_len=min(LENGTH, spec.longest or LENGTH)), **ways)
+    run = Workload(seq_len=min(LENGTH, spec.longest or LENGTH))
+    return training_count(spec, run, lora_rank=lora_rank, lora_targets=lora_targets)
 
 
 # What may be stored for each parameter: bytes of weights and gradients, float32 copies of both.
@@ -135,7 +139,7 @@ def kept_formula(claim: Claim) -> Finding:
     )
 
 
-def _readings(spec: ModelSpec, batch_size: Any, n: Any, checkpointing: str) -> dict[str, Any]:
+def _readings(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
     """What blocks keep, as our modules run first, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
     check_covered(spec, run)

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from metacount.claims.finding import RIGHT, WRONG, Claim, Finding
-from metacount.claims.judges.routing import D_FF, D_MODEL, N_TOKENS, ROUNDING, unequal
-from metacount.claims.judges.running import STEPS, WITNESS, normal, small
-from metacount.claims.text import Words, listed, say
-from metacount.modules.attention import Visibility
-from metacount.modules.build import build
+from metacount.claims.judges.executed.small import (
+    D_FF,
+    D_MODEL,
+    N_TOKENS,
+    ROUNDING,
+    STEPS,
+    WITNESS,
+    largest,
+    normal,
+    unequal,
+)
+from metacount.claims.text import listed, say
 from metacount.modules.ffn import activate, feed_forward
-from metacount.modules.model import Model
-from metacount.modules.position import sinusoid
 from metacount.spec.ffn import FeedForward
 
 
@@ -180,191 +184,41 @@ def activation_forms(claim: Claim) -> Finding:
     )
 
 
-def sinusoids(claim: Claim) -> Finding:
-    """The table of positions is sin and cos of pos/10000^(2i/d). Options: `style` of the table."""
-    d, positions = 16, (0, 1, 2, 50, 1000)
-    at = torch.tensor(positions)
-    stated = torch.tensor(
-        [
-            [(math.sin, math.cos)[c % 2](p / 10000 ** ((c - c % 2) / d)) for c in range(d)]
-            for p in positions
-        ],
-        dtype=torch.float64,
+def gelu_forms(claim: Claim) -> Finding:
+    """GELU is x·Φ(x); the tanh form is near, not equal."""
+    x = torch.arange(-6000, 6001, dtype=torch.float64) / 1000
+    phi = torch.tensor(
+        [(1 + math.erf(v / math.sqrt(2))) / 2 for v in x.tolist()], dtype=torch.float64
     )
-    tables = {style: sinusoid(at, d, style=style) for style in ("alternating", "halves")}
-    off = {style: unequal(table, stated) for style, table in tables.items()}
-    # the same waves, all sines before all cosines
-    moved = unequal(tables["halves"], torch.cat((stated[:, 0::2], stated[:, 1::2]), dim=-1))
-    halves = torch.tensor(
-        [
-            [
-                wave(p / 10000 ** (i / (d // 2 - 1)))
-                for wave in (math.sin, math.cos)
-                for i in range(d // 2)
-            ]
-            for p in positions
-        ],
-        dtype=torch.float64,
-    )
-    own = unequal(tables["halves"], halves)
-    by = off[claim.options["style"]]
-    holds = by < ROUNDING  # sin of 1,000 radians has a rounding error of 1e-13 in float64
-    rows: tuple[Words, ...] = tuple(
-        say(
-            "position {p}, columns 0 to 3: {values}",
-            p=p,
-            values=", ".join(f"{v:.6f}" for v in tables["alternating"][n, :4].tolist()),
-        )
-        for n, p in enumerate(positions)
-    )
+    exact, near = activate(x, "gelu", 1.0), activate(x, "gelu_tanh", 1.0)
+    off = largest(exact - x * phi)
+    gap = (near - exact).abs()
+    widest = float(x[gap.argmax()])
+    holds = off < ROUNDING and 0 < largest(gap) < 1e-3
     return Finding(
         verdict=RIGHT if holds else WRONG,
         says=say(
-            "At {n} positions up to {most} and d = {d} the module's table is {that} of the "
-            "formula, to {off}.",
-            n=len(positions),
-            most=f"{positions[-1]:,}",
-            d=d,
-            that=say("that" if holds else "not that"),
-            off=f"{by:.1g}",
+            "The module's GELU is x·Φ(x), to {off}; the tanh form is off by at most {gap}, at "
+            "|x| = {x}.",
+            off=f"{off:.0e}",
+            gap=f"{largest(gap):.2e}",
+            x=f"{abs(widest):.2f}",
         ),
-        correct=say("as stated" if holds else "something else"),
+        correct=say("x·Φ(x) with Φ(x) = (1 + erf(x/√2))/2"),
         computation=(
-            *rows,
+            STEPS,
+            say("gelu against x·(1 + erf(x/√2))/2: at most {off}", off=f"{off:.0e}"),
             say(
-                "sines and cosines by turns, against the formula: off by {off}",
-                off=f"{off['alternating']:.1g}",
+                "gelu_tanh against gelu: at most {gap}, at x = {x}",
+                gap=f"{largest(gap):.3e}",
+                x=f"{widest:.3f}",
             ),
             say(
-                "all sines before all cosines, against the formula: off by {off}; with its columns "
-                "in that order: off by {moved}",
-                off=f"{off['halves']:.2g}",
-                moved=f"{moved:.2g}",
-            ),
-            say(
-                "all sines before all cosines, against {formula}: off by {off}",
-                formula="10000^(i/(d/2 - 1))",
-                off=f"{own:.1g}",
+                "at x = 1: {exact} and {near}",
+                exact=f"{float(exact[7000]):.9f}",
+                near=f"{float(near[7000]):.9f}",
             ),
         ),
-        values={
-            "halves_differ": moved > ROUNDING,
-            "halves_own": own < ROUNDING,
-            "moved": f"{moved:.2g}",
-        },
+        values={},
         witness=WITNESS,
     )
-
-
-N_PLACES = 5
-
-
-def _ffn(x_SD: Tensor) -> Tensor:
-    made = FeedForward(activation="silu", gated=True, d_ff=16)
-    module = feed_forward(made, x_SD.shape[-1]).double()
-    with torch.no_grad():
-        for seed, parameter in enumerate(module.parameters()):
-            parameter.copy_(normal(*parameter.shape, seed=seed + 1))
-        y_SD: Tensor = module(x_SD)
-    return y_SD
-
-
-@lru_cache
-def _decoder() -> Model:
-    spec = small("llama-7b", n_kv_heads=3, head_dim=8, d_ff=16)
-    return build(spec, device="cpu", dtype="fp64", seed=0)
-
-
-def _attention(kind: str) -> Callable[[Tensor], Tensor]:
-    def run(x_SD: Tensor) -> Tensor:
-        attention = _decoder().last_stack.blocks[0].get_submodule("self_attn")
-        sees = Visibility(n_queries=len(x_SD), n_keys=len(x_SD), kind=kind)
-        with torch.no_grad():
-            y_SD: Tensor = attention(x_SD[None], sees)[0]
-        return y_SD
-
-    return run
-
-
-def _model(x_SD: Tensor) -> Tensor:
-    """A whole decoder from the vectors of its tokens to logits."""
-    model, tokens = _decoder(), torch.arange(len(x_SD))
-    assert model.embed_tokens is not None
-    with torch.no_grad():
-        model.embed_tokens.weight[tokens] = x_SD
-        out = model(tokens[None])
-    y_SV: Tensor = out.logits_BSV[0]
-    return y_SV
-
-
-RUNS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-    "ffn": ("feed-forward", _ffn),
-    "causal": ("attention with a causal mask", _attention("causal")),
-    "open": ("attention without a mask", _attention("bidirectional")),
-    "model": ("a whole decoder", _model),
-}
-REACHES: dict[str, Callable[[int], set[int]]] = {
-    "itself": lambda t: {t},
-    "itself and later": lambda t: set(range(t, N_PLACES)),
-}
-
-
-def reach(claim: Claim) -> Finding:
-    """A changed token changes these outputs and no others. Options: `of`, `reaches`."""
-    options = claim.options
-    before_SD, other_SD = normal(N_PLACES, 24), normal(N_PLACES, 24, seed=1)
-    changed: dict[str, list[set[int]]] = {}
-    least: dict[str, float] = {}
-    for name, (_, run) in RUNS.items():
-        y_SD = run(before_SD)
-        moves = []
-        for t in range(N_PLACES):
-            x_SD = before_SD.clone()
-            x_SD[t] = other_SD[t]
-            moves.append((run(x_SD) - y_SD).abs().amax(-1) / y_SD.abs().max())
-        changed[name] = [
-            {s for s, by in enumerate(move.tolist()) if by > ROUNDING} for move in moves
-        ]
-        least[name] = max([float(by) for move in moves for by in move if by <= ROUNDING] or [0.0])
-    expected = [REACHES[options["reaches"]](t) for t in range(N_PLACES)]
-    holds = changed[options["of"]] == expected
-    fits = {
-        name: [r for r, of in REACHES.items() if found == [of(t) for t in range(N_PLACES)]]
-        for name, found in changed.items()
-    }
-    lines: list[Words] = [
-        say("{n} tokens, float64, seed 0; each token changed in turn", n=N_PLACES)
-    ]
-    for name, found in changed.items():
-        told = listed(
-            (
-                say("token {t} changes {outputs}", t=t, outputs=", ".join(map(str, sorted(moved))))
-                for t, moved in enumerate(found)
-            ),
-            "; ",
-        )
-        lines.append(say("{part}: {steps}", part=say(RUNS[name][0]), steps=told))
-    does = say(CHANGES[(fits[options["of"]] or ["others"])[0]])
-    return Finding(
-        verdict=RIGHT if holds else WRONG,
-        says=say(
-            "Each of {n} tokens is changed in turn: {which}. The others move by at most {least}.",
-            n=N_PLACES,
-            least=f"{least[options['of']]:.1g}",
-            which=does,
-        ),
-        correct=does,
-        computation=tuple(lines),
-        values={
-            "causal_later": fits["causal"] == ["itself and later"],
-            "open_all": changed["open"] == [set(range(N_PLACES))] * N_PLACES,
-        },
-        witness=WITNESS,
-    )
-
-
-CHANGES = {
-    "itself": "its own output changes, and no other",
-    "itself and later": "its own output and all later ones change, and no earlier one",
-    "others": "other outputs change than stated",
-}

@@ -9,63 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.text import Words, listed, say
-from metacount.modules.moe import Experts, Router, load_balancing_loss
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
-
-D_MODEL, D_FF, N_EXPERTS, N_TOKENS = 7, 5, 6, 3
-WITNESS = say("reference modules, run with autograd")
-SIZES = say(
-    "d_model {d}, {n} experts of width {width}, {tokens} tokens, float64, seed 0",
-    d=D_MODEL,
-    n=N_EXPERTS,
-    width=D_FF,
-    tokens=N_TOKENS,
+from metacount.claims.judges.executed.small import (
+    N_EXPERTS,
+    N_TOKENS,
+    ROUNDING,
+    SIZES,
+    gradient,
+    largest,
+    loss_of,
+    made,
+    unequal,
 )
-ROUNDING = 1e-12
+from metacount.claims.text import Words, listed, say
+from metacount.modules.moe import Experts, load_balancing_loss
 
-
-def made(scoring: str, top_k: int, *, weigh_input: bool = False) -> tuple[Router, Experts, Tensor]:
-    """A router, its experts and some tokens [N, D], the same for the same sizes."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        mixture = Mixture(
-            n_experts=N_EXPERTS,
-            top_k=top_k,
-            d_ff=D_FF,
-            router=scoring,
-            router_scales_input=weigh_input,
-        )
-        router = Router(mixture, D_MODEL)
-        experts = Experts(mixture, D_MODEL, FeedForward(activation="silu", gated=True))
-        x_ND = torch.randn(N_TOKENS, D_MODEL, dtype=torch.float64)
-    return router.double(), experts.double(), x_ND
-
-
-def loss_of(y: Tensor) -> Tensor:
-    """Any loss whose gradient differs from place to place: half the squared distance to 1."""
-    return (y - 1).square().sum() / 2
-
-
-def gradient(parameter: Tensor) -> Tensor:
-    """The gradient that autograd left, which must be there."""
-    assert parameter.grad is not None
-    return parameter.grad
-
-
-def largest(x: Tensor) -> float:
-    """The largest absolute value."""
-    return float(x.detach().abs().max())
-
-
-def unequal(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
-    return largest(one - other) / max(largest(one), largest(other))
+WITNESS = say("reference modules, run with autograd")
 
 
 def single_expert(claim: Claim) -> Finding:

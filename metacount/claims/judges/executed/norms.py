@@ -11,8 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from metacount.claims.finding import RIGHT, WRONG, Claim, Finding
-from metacount.claims.judges.routing import ROUNDING, largest, unequal
-from metacount.claims.judges.running import WITNESS, normal, small
+from metacount.claims.judges.executed.small import (
+    ROUNDING,
+    WITNESS,
+    largest,
+    normal,
+    small,
+    unequal,
+)
 from metacount.claims.text import Words, listed, say
 from metacount.modules import Block, LayerNorm, RMSNorm, Visibility
 from metacount.modules.build import build

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
-from metacount.claims.judges.routing import (
+from metacount.claims.judges.executed.routing import WITNESS
+from metacount.claims.judges.executed.small import (
     D_MODEL,
     N_EXPERTS,
     ROUNDING,
     SIZES,
-    WITNESS,
     largest,
     loss_of,
     made,
@@ -24,6 +24,9 @@ from metacount.claims.text import Words, listed, say
 from metacount.modules.moe import Router
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 N_TOKENS = 64
 
@@ -129,7 +132,7 @@ def _spread(chosen_Nk: Tensor, weights_Nk: Tensor, n_experts: int) -> Tensor:
     return empty_NE.scatter(-1, chosen_Nk, weights_Nk)
 
 
-def _orders_agree() -> dict[str, Any]:
+def _orders_agree() -> Json:
     """How the two orders compare on the same logits."""
     router, _, x_ND = made("softmax", 2)
     logits_NE = router.proj(x_ND).detach()
