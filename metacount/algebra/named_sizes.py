@@ -55,7 +55,7 @@ def _named(
     value: int, left: int, right: int, combine: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]
 ) -> int:
     if type(value) is not int or isinstance(left, bool) or isinstance(right, bool):
-        return value  # a float, or nothing that is a size
+        return value  # a float all the same, or nothing that is a size
     return Named(value, combine(_expr(left), _expr(right)))
 
 
