@@ -210,15 +210,7 @@ PARTS = {
 }
 
 # `Mutant.key` of a mutant that no test can notice, and why.
-UNUSED = "what no part uses is left out below"
-TYPED = "type checkers alone need it: where the other half is true, it is"
 EQUIVALENT = {
-    "metacount/textbook/closed_form.py  named and spec.window is not None -> named   "
-    "in: if named and spec.window is not None:": TYPED,
-    "metacount/textbook/closed_form.py  named and spec.window is not None -> "
-    "named or spec.window is not None   in: if named and spec.window is not None:": UNUSED,
-    "metacount/textbook/closed_form.py  named and spec.window is not None -> "
-    "spec.window is not None   in: if named and spec.window is not None:": UNUSED,
     "metacount/commands/check.py  40 -> 41   in: seconds = float(text[:40])": "a bound on a text",
     "metacount/measure/ours/flops.py  2 ** 22 // sees.n_keys -> 2 ** 22   "
     "in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
