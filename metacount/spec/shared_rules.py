@@ -1,0 +1,70 @@
+"""Rules of a stack with shared blocks: what its other parts may be."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.spec.law import Law
+from metacount.spec.stack import SHARING
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.spec.model import ModelSpec
+    from metacount.spec.shared_block import SharedBlock
+    from metacount.spec.stack import Stack
+
+# What the attention and the norms of a shared block are; other values were never seen in one.
+PLAIN = {
+    "attention": "gqa",
+    "qk_norm": "none",
+    "output_gate": False,
+    "attention_sinks": False,
+    "window": None,
+    "attention_out_scale": 1.0,
+    "norm_placement": "pre",
+    "residual_scale": 1.0,
+    "residual_weight": 1.0,
+    "n_experts": None,
+}
+
+
+def check_shared(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
+    """Raise `SpecError` for what does not go with shared blocks."""
+    letters = stack.mixer_pattern
+    if set(letters) - {"R", SHARING}:
+        raise SpecError(
+            "mixer_pattern",
+            "of a model with shared blocks has letters R and S alone: attention is in the blocks",
+            letters if len(letters) <= 24 else letters[:24] + "...",
+            "write S where a shared block is used, else R",
+        )
+    if set(stack.ffn_pattern) != {"N"}:
+        raise SpecError(
+            "ffn_pattern",
+            "of a model with shared blocks is N: the feed-forward is in the blocks",
+            stack.ffn_pattern,
+            "choose N",
+        )
+    for name, plain in PLAIN.items():
+        value = getattr(spec, name)
+        if value != plain:
+            raise SpecError(
+                name,
+                "is not defined for a model with shared blocks",
+                value,
+                f"choose {plain}" if isinstance(plain, str) else f"leave {name} out",
+            )
+    if spec.position not in ("rope", "none"):
+        raise SpecError(
+            "position",
+            "of a model with shared blocks is rope or none",
+            spec.position,
+            "choose rope or none",
+        )
+    uses = Law(letters=letters, letter=SHARING).count(stack.n_layers)
+    if shared.n_blocks > uses:
+        raise SpecError(
+            "n_shared_blocks",
+            f"must be at most the {uses} layers of letter S that use one",
+            shared.n_blocks,
+            f"choose 1 to {uses}" if uses else "put S into mixer_pattern, below n_layers",
+        )
