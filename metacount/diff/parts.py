@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from metacount.diff.shared import shared_parts
 from metacount.formulas import attention, block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
@@ -157,8 +158,8 @@ class _Parts:
         if not plain.last_stack.uniform:
             n_attending = sum(stack.attention_layers(spec))
         found = (
-            []
-            if isinstance(mixer, NoAttention)
+            self._shared(name)
+            if isinstance(mixer, NoAttention) or plain.last_stack.shared is not None
             else [
                 self.part(
                     "attention",
@@ -211,6 +212,37 @@ class _Parts:
         )
         return found
 
+    def _shared(self, name: str) -> list[Part]:
+        """Blocks that are stored once, and what each layer that uses one has of its own."""
+        part, like = self.plain.last_stack.shared, self.plain.last_stack.feed_forward
+        if part is None or like is None:
+            return []
+        block_, use = shared_parts(self.spec, batch_size=self.batch, seq_len=self.seq)
+        act = activated(like.activation, like.swish_beta, gated=like.gated)
+        rank = "" if part.adapter_rank is None else f", adapters of rank {part.adapter_rank}"
+        each = (
+            ("shared blocks", f"{attention_described(self.plain)}, {act}, m = {like.d_ff}", block_),
+            ("uses of shared blocks", f"a linear layer{rank}", use),
+        )
+        fields = {
+            "shared blocks": "decoder.attention decoder.feed_forward decoder.shared.n_blocks",
+            "uses of shared blocks": "decoder.shared decoder.mixer_pattern",
+        }
+        return [
+            self.part(
+                title,
+                "shared",
+                described,
+                counted.one,
+                fields[title],
+                stack=name,
+                copies=counted.copies,
+                flops=counted.flops,
+                cache=self._cache() if counted is block_ else 0,
+            )
+            for title, described, counted in each
+        ]
+
     def _recurrent(self, name: str) -> list[Part]:
         """The mixer that keeps a state, as many blocks as have it."""
         spec, part = self.spec, self.spec.last_stack.recurrent
@@ -238,7 +270,7 @@ class _Parts:
         """The dense feed-forward and the mixture, as many blocks as have each."""
         spec, plain, found = self.spec, self.plain, []
         like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
-        if like is None:
+        if like is None or plain.last_stack.shared is not None:
             return []
         act = activated(like.activation, like.swish_beta, gated=like.gated)
         made = "gated" if like.gated else "plain"
