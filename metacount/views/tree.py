@@ -126,7 +126,7 @@ def _cells(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[Ce
         values |= {"share": None} if row.shape else dict.fromkeys(("share", "active", "bytes"))
     if row.name == OWN:
         values["params"] = None
-    if asked.forms is not None and row.forms and row.params:  # else it multiplies, and stores none
+    if asked.forms is not None and row.forms:
         form = asked.forms.of(row.forms)
         values["formula"] = Formula(text=form.text, latex=form.latex)
     return [values[name] for name in chosen]
