@@ -35,7 +35,7 @@ qwen2.5-32b qwen2.5-3b qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b
 qwen3-4b qwen3-8b qwen3-next-80b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
 smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
-textbook-block transformer-base transformer-big yi-34b yulan-12b
+textbook-block transformer-base transformer-big yi-34b yulan-12b zamba2-1.2b zamba2-2.7b zamba2-7b
 """)
 
 # Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in
@@ -105,6 +105,9 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "falcon-h1-7b": 7_585_654_880,
     "nemotron-h-8b": 8_100_852_736,
     "nemotron-3-nano-30b-a3b": (31_577_937_344, 3_580_073_408, 3_227_751_872),
+    "zamba2-1.2b": 1_215_064_704,
+    "zamba2-2.7b": 2_662_214_560,
+    "zamba2-7b": 7_356_749_648,
 }  # fmt: skip
 
 # They left something out that the model has. What we count beyond them, with its arithmetic.
@@ -121,7 +124,7 @@ llama-13b llama-33b mt-nlg-530b olmo-hybrid-7b opt-175b phi3-small phi3.5-moe qw
 qwen3-30b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
 switch-base-256 switch-c-2048 switch-large-128 switch-xxl yulan-12b
 bamba-9b falcon-h1-0.5b falcon-mamba-7b granite-4.0-h-small jamba-1.5-mini mamba-2.8b mamba2-1.3b
-mamba2-2.7b mamba2-780m nemotron-h-8b
+mamba2-2.7b mamba2-780m nemotron-h-8b zamba2-1.2b zamba2-2.7b zamba2-7b
 """)
 
 UNPUBLISHED = ["switch-base-16", "switch-base-32", "switch-base-64", "switch-base-8"]
@@ -211,7 +214,7 @@ BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]
 def test_the_catalog_holds_exactly_these_models() -> None:
     assert list(catalog.ids()) == IDS
     assert [entry.id for entry in catalog.entries()] == IDS
-    assert len(IDS) == 120 and len(BUILT) == 118
+    assert len(IDS) == 123 and len(BUILT) == 121
 
 
 @pytest.mark.parametrize("id", IDS)

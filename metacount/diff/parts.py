@@ -14,17 +14,16 @@ head [32000, 4096] 131072000
 
 from __future__ import annotations
 
-from fractions import Fraction
-
+from metacount.diff.described import attention_described, times_d
 from metacount.diff.shared import shared_parts
-from metacount.formulas import attention, block, ends, model, stack, sublayers
+from metacount.formulas import block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import Product, Weight, flops_of, params_of
 from metacount.frozen import frozen
-from metacount.notation import activated, heads, latent_heads
+from metacount.notation import activated
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.attention import NoAttention
 from metacount.spec.mla import LatentAttention
 from metacount.textbook.closed_form import run_sizes
 
@@ -158,7 +157,7 @@ class _Parts:
         if not plain.last_stack.uniform:
             n_attending = sum(stack.attention_layers(spec))
         found = (
-            self._shared(name)
+            []
             if isinstance(mixer, NoAttention) or plain.last_stack.shared is not None
             else [
                 self.part(
@@ -195,7 +194,7 @@ class _Parts:
                     cache=self._cross_cache(),
                 )
             )
-        found += self._recurrent(name)
+        found += [self.part(**each) for each in self._shared(name)] + self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
         params = params_of(weight for weight in weights if weight.role == "norm")
@@ -212,36 +211,11 @@ class _Parts:
         )
         return found
 
-    def _shared(self, name: str) -> list[Part]:
+    def _shared(self, name: str) -> list[dict[str, Any]]:
         """Blocks that are stored once, and what each layer that uses one has of its own."""
-        part, like = self.plain.last_stack.shared, self.plain.last_stack.feed_forward
-        if part is None or like is None:
-            return []
-        block_, use = shared_parts(self.spec, batch_size=self.batch, seq_len=self.seq)
-        act = activated(like.activation, like.swish_beta, gated=like.gated)
-        rank = "" if part.adapter_rank is None else f", adapters of rank {part.adapter_rank}"
-        each = (
-            ("shared blocks", f"{attention_described(self.plain)}, {act}, m = {like.d_ff}", block_),
-            ("uses of shared blocks", f"a linear layer{rank}", use),
-        )
-        fields = {
-            "shared blocks": "decoder.attention decoder.feed_forward decoder.shared.n_blocks",
-            "uses of shared blocks": "decoder.shared decoder.mixer_pattern",
-        }
-        return [
-            self.part(
-                title,
-                "shared",
-                described,
-                counted.one,
-                fields[title],
-                stack=name,
-                copies=counted.copies,
-                flops=counted.flops,
-                cache=self._cache() if counted is block_ else 0,
-            )
-            for title, described, counted in each
-        ]
+        run = {"batch_size": self.batch, "seq_len": self.seq}
+        found = shared_parts(self.spec, self.plain, **run)
+        return [{**each, "stack": name, "cache": self._cache() * each["cache"]} for each in found]
 
     def _recurrent(self, name: str) -> list[Part]:
         """The mixer that keeps a state, as many blocks as have it."""
@@ -347,29 +321,3 @@ class _Parts:
             source_len=self.source,
         )
         return both - self._cross_cache()
-
-
-def attention_described(spec: ModelSpec) -> str:
-    """How an attention is made, with the window that some of its layers see."""
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
-    elif isinstance(mixer, Attention):
-        said = heads(mixer.n_heads, mixer.n_kv_heads)
-    else:
-        return "none"
-    if mixer.window is None:
-        return said
-    near = attention.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
-    return f"{said}, window {mixer.window.size} in {near} layers"
-
-
-def times_d(width: int, spec: ModelSpec) -> str:
-    """A width as a multiple of d, exact or to four digits.
-
-    >>> from metacount.catalog import entry
-    >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())
-    ('2.688·d', '4·d')
-    """
-    ratio = Fraction(width, spec.d_model)
-    return f"{ratio.numerator}·d" if ratio.denominator == 1 else f"{float(ratio):.4g}·d"

@@ -10,8 +10,7 @@ from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Learned, NoPositions, Rope, Sinusoidal, TransformerXL
 from metacount.spec.recurrent import NoRecurrent
 from metacount.spec.rope_scaling import check_pairs
-from metacount.spec.shared_rules import check_shared
-from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_FFN, WITH_STATE, common_period
+from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE, common_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ def check_model(spec: ModelSpec) -> None:
     stack = spec.last_stack
     _check_ends(spec)
     _check_patterns(spec, stack)
-    if stack.shared is not None:
-        check_shared(spec, stack, stack.shared)
     _check_mixer(spec, stack)
     _check_experts(stack)
     _check_window(spec, stack)
@@ -95,14 +92,11 @@ def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
     mixers, ffns = stack.mixer_pattern, stack.ffn_pattern
     has_attention = not isinstance(stack.attention, NoAttention)
     has_state = not isinstance(stack.recurrent, NoRecurrent)
-    if stack.shared is not None:
-        ffns += "F"  # that of the shared blocks
     told = (
         ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
         ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
-        ("activation", stack.feed_forward is not None, "ffn_pattern", ffns, WITH_FFN),
+        ("activation", stack.feed_forward and not stack.shared, "ffn_pattern", ffns, WITH_FFN),
         ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, "E"),
-        ("n_shared_blocks", stack.shared is not None, "mixer_pattern", mixers, SHARING),
     )
     for name, given, pattern, letters, meant in told:
         asks = bool(set(letters) & set(meant))
@@ -327,8 +321,7 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         sizes["kv_lora_rank"] = mixer.kv_lora_rank, mixer.kv_lora_rank * expanded
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * head * max(d, mixer.q_lora_rank or 0)
     elif isinstance(mixer, Attention):
-        read = d if stack.shared is None else 2 * d
-        sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * read
+        sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * d
     if mixture is not None:
         sizes["n_experts"] = mixture.n_experts, mixture.n_experts * 2 * d * mixture.d_ff
         if mixture.shared is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.law import Law
+from metacount.spec.rules import MAX_TENSOR, short
 from metacount.spec.stack import SHARING
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -27,14 +28,27 @@ PLAIN = {
 }
 
 
-def check_shared(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
-    """Raise `SpecError` for what does not go with shared blocks."""
+def check_shared(spec: ModelSpec, stack: Stack) -> None:
+    """Raise `SpecError` for what does not go with shared blocks, and for layers without them."""
+    letters, shared = stack.mixer_pattern, stack.shared
+    if shared is not None:
+        _check_parts(spec, stack, shared)
+    elif SHARING in letters:
+        raise SpecError(
+            "n_shared_blocks",
+            f"is needed by mixer_pattern {short(letters)}",
+            None,
+            "set n_shared_blocks, or another mixer_pattern",
+        )
+
+
+def _check_parts(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
     letters = stack.mixer_pattern
     if set(letters) - {"R", SHARING}:
         raise SpecError(
             "mixer_pattern",
             "of a model with shared blocks has letters R and S alone: attention is in the blocks",
-            letters if len(letters) <= 24 else letters[:24] + "...",
+            short(letters),
             "write S where a shared block is used, else R",
         )
     if set(stack.ffn_pattern) != {"N"}:
@@ -44,6 +58,8 @@ def check_shared(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
             stack.ffn_pattern,
             "choose N",
         )
+    if stack.feed_forward is None:
+        raise SpecError("activation", "is needed by shared blocks", None, "set activation")
     for name, plain in PLAIN.items():
         value = getattr(spec, name)
         if value != plain:
@@ -67,4 +83,12 @@ def check_shared(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
             f"must be at most the {uses} layers of letter S that use one",
             shared.n_blocks,
             f"choose 1 to {uses}" if uses else "put S into mixer_pattern, below n_layers",
+        )
+    values = 2 * spec.d_model * spec.n_heads * spec.head_dim  # q reads both inputs
+    if values > MAX_TENSOR:
+        raise SpecError(
+            "n_heads",
+            "makes one tensor of more than 2^62 values",
+            spec.n_heads,
+            "lower n_heads",
         )

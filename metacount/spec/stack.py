@@ -78,9 +78,9 @@ class Stack:
     )
     mixer_pattern: str = pattern(
         "mixer_pattern",
-        "of each layer, repeated: A attention, R recurrent, P both in parallel, S recurrent behind"
-        " a shared block, N none",
-        "A attention, R recurrent, P both in parallel, S recurrent behind a shared block, N none",
+        "of each layer, repeated: A attention, R recurrent, P both in parallel, S R behind a shared"
+        " block, N neither",
+        "A attention, R recurrent, P both in parallel, S R behind a shared block, N neither",
         "RRRA",
         default="A",
     )

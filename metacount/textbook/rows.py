@@ -91,10 +91,12 @@ class Rows:
 
     def _in_shared_block(self, steps: tuple[str, ...]) -> Dim:
         """Of one stored block, by its number and what is below it, or of all of them."""
-        one = sublayers.shared_block_weights(self.spec)
+        one, part = sublayers.shared_block_weights(self.spec), self.spec.last_stack.shared
+        if part is None:
+            raise KeyError("shared_blocks")
         if len(steps) > 1:
             return below(one, steps[1:])
-        return params_of(one) * (1 if steps else self.spec.last_stack.shared.n_blocks)
+        return params_of(one) * (1 if steps else part.n_blocks)
 
     def _in_block(self, name: str, index: int, steps: tuple[str, ...]) -> Dim:
         last = self._structure.last_stack

@@ -58,6 +58,13 @@ def zamba2(keys: Keys) -> dict[str, Any]:
     stored, uses = keys.layers("num_mem_blocks"), letters.count("S")
     if not uses:
         return without_idle(fields)
+    if uses > stored and not fields["tie_embeddings"]:
+        # its class ties what it shares only where the head is tied: each use stores a block then
+        keys.unmapped(
+            "tie_word_embeddings",
+            False,
+            "transformers stores a shared block once only with a tied head: remove it",
+        )
     return {
         **fields,
         "n_shared_blocks": min(stored, uses),  # the others are never made
