@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import decoder
-from metacount.huggingface.config.families.state_space import STEPS, expanded, heads, without_idle
+from metacount.huggingface.config.families.state_space import STEPS, expanded, without_idle
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import rope, shortest_period
 
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 LAYERS = {"linear_attention": "R", "mamba": "R", "hybrid": "S"}
 # The layers of Zamba2-2.7B, which transformers takes where there is no list.
 BY_DEFAULT = "R" + "RRRRRS" * 7 + "RRRRS" + "RRRS" + "RR"
-# The names of a Mamba-2 mixer's keys, in the order of `heads`.
-NAMES = (
-    "n_mamba_heads",
-    "mamba_headdim",
-    "mamba_ngroups",
-    "mamba_d_state",
-    "mamba_d_conv",
-    "chunk_size",
-    "conv_bias",
-)
 UNLIMITED: tuple[object, ...] = ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}])
 
 
@@ -33,8 +23,6 @@ def zamba2(keys: Keys) -> dict[str, Any]:
     """Zamba2 (arXiv:2411.15242): shared blocks read the hidden state beside the embedding."""
     d_model, bias = keys.size("hidden_size"), keys.flag("add_bias_linear")
     letters = layer_letters(keys)
-    d_inner = expanded(keys, "mamba_expand", d_model)
-    mixer = heads(keys, d_inner, NAMES)
     keys.fixed("time_step_limit", *UNLIMITED)  # of the class's first version
     fields = {
         "kind": "decoder",
@@ -47,7 +35,7 @@ def zamba2(keys: Keys) -> dict[str, Any]:
         "ffn_bias": bias,
         "norm": "rmsnorm",
         "norm_eps": keys.number("rms_norm_eps"),
-        **mixer,
+        **mixer(keys, expanded(keys, "mamba_expand", d_model)),
         "ssm_in_bias": bias,
         "ssm_out_bias": bias,
         "ssm_norm_eps": 1e-5,
@@ -73,8 +61,28 @@ def zamba2(keys: Keys) -> dict[str, Any]:
     }
 
 
+def mixer(keys: Keys, d_inner: int) -> dict[str, Any]:
+    """Mamba-2 whose heads share `d_inner` channels; its convolution always has a bias."""
+    n_heads = keys.size("n_mamba_heads")
+    if d_inner % n_heads:
+        raise SpecError(
+            "n_mamba_heads", f"must divide the {d_inner} channels", n_heads, "change one of the two"
+        )
+    keys.agrees("mamba_headdim", d_inner // n_heads)
+    return {
+        "recurrent": "mamba2",
+        "n_ssm_heads": n_heads,
+        "ssm_head_dim": d_inner // n_heads,
+        "n_ssm_groups": keys.size("mamba_ngroups"),
+        "ssm_state_dim": keys.size("mamba_d_state"),
+        "conv_kernel": keys.size("mamba_d_conv"),
+        "ssm_chunk_size": keys.size("chunk_size"),
+    }
+
+
 def layer_letters(keys: Keys) -> str:
     """R for a layer of Mamba-2, S for one that uses a shared block."""
+    keys.own_name("layers_block_type")
     names, n_layers = keys.raw("layers_block_type"), keys.layers("num_hidden_layers")
     if names is None:
         if n_layers != len(BY_DEFAULT):
@@ -97,7 +105,7 @@ def layer_letters(keys: Keys) -> str:
                 choices = ", ".join(LAYERS)
                 keys.unmapped("layers_block_type", name, f"choose one of {choices}")
         letters = "".join(LAYERS[name] for name in names)
-    keys.fixed("hybrid_layer_ids", [i for i, letter in enumerate(letters) if letter == "S"])
+    keys.agrees("hybrid_layer_ids", [i for i, letter in enumerate(letters) if letter == "S"])
     return letters
 
 
@@ -112,7 +120,7 @@ def attention(keys: Keys, d_model: int) -> dict[str, Any]:
         ("kv_channels", d_model // n_heads),
         ("num_query_groups", n_heads),
     ):
-        keys.fixed(name, value)
+        keys.agrees(name, value)
     if keys.flag("use_shared_attention_adapter"):
         for name, n in (("num_attention_heads", n_heads), ("num_key_value_heads", n_kv_heads)):
             if n * head_dim != 2 * d_model:
@@ -158,10 +166,8 @@ FAMILIES = {
             "mamba_d_conv": 4,
             "mamba_expand": 2,
             "mamba_ngroups": 1,
-            "mamba_headdim": "auto",
             "n_mamba_heads": 8,
             "chunk_size": 256,
-            "conv_bias": True,
             "time_step_min": 0.001,
             "add_bias_linear": False,
             "intermediate_size": None,
