@@ -12,6 +12,7 @@ from metacount.errors import SpecError
 from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import params_of
 from metacount.spec import legend
 from metacount.units import exact
 
@@ -178,6 +179,7 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
         _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
     ),
     "state_values": _state_values,
+    "shared_blocks": lambda spec: params_of(stack.shared_weights(spec, spec.n_layers)),
 }
 
 

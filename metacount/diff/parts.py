@@ -21,6 +21,7 @@ from metacount.diff.described import (
     times_d,
 )
 from metacount.diff.part import Part, part
+from metacount.diff.shared import shared_parts
 from metacount.formulas import block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
@@ -115,7 +116,7 @@ class _Parts:
         if not plain.last_stack.uniform:
             n_attending = sum(stack.attention_layers(spec))
         found: list[Part] = []
-        if not isinstance(mixer, NoAttention):
+        if not isinstance(mixer, NoAttention) and plain.last_stack.shared is None:
             found.append(
                 part(
                     "attention",
@@ -150,6 +151,8 @@ class _Parts:
                     cache=self._cross_cache(),
                 )
             )
+        run = {"batch_size": self.batch, "seq_len": self.seq}
+        found += shared_parts(self.spec, self.plain, name, self._cache(), **run)
         found += self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
@@ -194,7 +197,7 @@ class _Parts:
         """The dense feed-forward and the mixture, as many blocks as have each."""
         spec, plain, found = self.spec, self.plain, []
         like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
-        if like is None:
+        if like is None or plain.last_stack.shared is not None:
             return []
         act = activated(like.activation, like.swish_beta, gated=like.gated)
         made = "gated" if like.gated else "plain"

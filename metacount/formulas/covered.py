@@ -8,6 +8,7 @@ from metacount.spec import ModelSpec
 # What the formulas of training cover: of each field the value without which there is no formula.
 COVERED = {
     "recurrent": "none",
+    "n_shared_blocks": None,
     "mixer_pattern": "A",
     "ffn_pattern": "F",
     "output_gate": False,

@@ -176,7 +176,10 @@ class FlopCounter(TorchDispatchMode):
         yield from self.ran.items()
         for cost, like, name in self.replayed:
             for charge, flops in cost.items():
-                yield charge._replace(module=name + charge.module[len(like) :]), flops
+                inside = charge.module == like or charge.module.startswith(f"{like}.")
+                # what a layer runs outside itself, as a block shared by many, keeps its name
+                own = name + charge.module[len(like) :] if inside else charge.module
+                yield charge._replace(module=own), flops
 
     def totals(self) -> Cost:
         """FLOPs by charge; layers that did not run stand under the name of the one that did."""

@@ -11,6 +11,7 @@ from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from
 from metacount.spec.rules import check_goes_with, check_model
+from metacount.spec.shared_rules import check_shared
 from metacount.spec.stack import KINDS, Encoder, Stack
 from metacount.spec.tree import assembled, flat_place, flattened, paths_below, placed, refuse
 
@@ -60,6 +61,7 @@ class ModelSpec:
             if not (value is None and field.lacking):
                 field.check(value)
         self._fill(filled, checked=True)
+        check_shared(self, self.last_stack)
         check_model(self)
 
     def _fill(self, flat: Json, *, checked: bool) -> None:

@@ -22,7 +22,7 @@ def check_patterns(spec: ModelSpec, stack: Stack) -> None:
     told = (
         ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
         ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
-        ("activation", stack.feed_forward is not None, "ffn_pattern", ffns, WITH_FFN),
+        ("activation", stack.feed_forward and not stack.shared, "ffn_pattern", ffns, WITH_FFN),
         ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, "E"),
     )
     for name, given, pattern, letters, meant in told:

@@ -29,7 +29,7 @@ llama-13b llama-33b mt-nlg-530b olmo-hybrid-7b opt-175b phi3-small phi3.5-moe qw
 qwen3-30b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
 switch-base-256 switch-c-2048 switch-large-128 switch-xxl yulan-12b
 bamba-9b falcon-h1-0.5b falcon-mamba-7b granite-4.0-h-small jamba-1.5-mini mamba-2.8b mamba2-1.3b
-mamba2-2.7b mamba2-780m nemotron-h-8b
+mamba2-2.7b mamba2-780m nemotron-h-8b zamba2-1.2b zamba2-2.7b zamba2-7b
 """)
 
 UNPUBLISHED = ["switch-base-16", "switch-base-32", "switch-base-64", "switch-base-8"]
@@ -119,7 +119,7 @@ BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]
 def test_the_catalog_holds_exactly_these_models() -> None:
     assert list(catalog.ids()) == IDS
     assert [entry.id for entry in catalog.entries()] == IDS
-    assert len(IDS) == 120 and len(BUILT) == 118
+    assert len(IDS) == 123 and len(BUILT) == 121
 
 
 @pytest.mark.parametrize("id", IDS)

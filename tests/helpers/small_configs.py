@@ -181,6 +181,11 @@ SMALL: dict[str, dict[str, Any]] = {
                    "n_groups": 2, "ssm_state_size": 7, "chunk_size": 5, "conv_kernel": 3,
                    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
                    "moe_shared_expert_intermediate_size": 40},
+    "zamba2": {**{k: v for k, v in SIZES.items() if k != "num_hidden_layers"},
+               "num_key_value_heads": 6, "num_hidden_layers": 5,
+               "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+               "n_mamba_heads": 6, "mamba_ngroups": 2, "mamba_d_state": 7, "mamba_d_conv": 3,
+               "chunk_size": 5, "adapter_rank": 9, "num_mem_blocks": 2},
     "electra": {**POSITIONS, "embedding_size": 20},
     **dict.fromkeys(("arcee", "ernie4_5", "iquestcoder", "jais2", "hyperclovax", "nanochat"),
                     SIZES),
@@ -297,6 +302,12 @@ DRAWN: dict[str, list[Any]] = {
     "attn_layer_indices": [[0], [1, 2], [3]],
     "position_embedding_type": ["rope", None],
     "mamba_n_groups": [1, 3, 6],
+    "mamba_ngroups": [1, 3, 6],
+    "num_mem_blocks": [1, 3, 4],
+    "adapter_rank": [1, 4],
+    "use_shared_attention_adapter": [True, False],
+    "use_mem_rope": [True, False],
+    "add_bias_linear": [True, False],
 }
 
 # Where a value of DRAWN is none that transformers, or a spec, can have.
@@ -360,6 +371,13 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     "nemotron_h": {"num_hidden_layers": []},
     "mamba2": {"head_dim": []},
     "jamba": {"num_hidden_layers": []},
+    # adapters of attention take heads that fill the width; what it shares is tied with the head
+    "zamba2": {
+        "num_hidden_layers": [],
+        "num_key_value_heads": [6, None],
+        "head_dim": [],
+        "tie_word_embeddings": [True],
+    },
     "minimax_m2": {"head_dim": [8, 12], "partial_rotary_factor": [], "max_position_embeddings": []},
 }
 

@@ -91,6 +91,14 @@ STATE_SPACE = {
     "ssm_chunk_size": 5,
     "ssm_state_dim": 3,
 }
+OF_STATE_SPACE = sorted(STATE_SPACE.keys() - DENSE.keys() - {"recurrent", "mixer_pattern"})
+SHARED = {
+    **STATE_SPACE,
+    "mixer_pattern": "RS",
+    "ffn_pattern": "N",
+    "n_shared_blocks": 1,
+    "adapter_rank": 2,
+}
 FFN_ALONE = {
     **{
         name: value
@@ -220,7 +228,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"window": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
     # layers that differ
     (DENSE, {"mixer_pattern": "AX"}, "mixer_pattern must be letters A (attention), R (recurrent), "
-     "P (both in parallel) and N (neither): got 'AX'; for example RRRA"),
+     "P (both in parallel), S (R behind a shared block) and N (neither): got 'AX'; for example R"),
     (DENSE, {"mixer_pattern": "RA"}, "recurrent is needed by mixer_pattern RA: got None; set "),
     (DENSE, {"mixer_pattern": "N"}, "mixer_pattern has no layer for attention: got 'N'; put one"),
     (DENSE, {"ffn_pattern": "FE"}, "n_experts is needed by ffn_pattern FE: got None; set n_exp"),
@@ -251,6 +259,28 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "ssm_dt_min must be at most ssm_dt_max = 1.0: got 2.0; choose a smaller one"),
     (STATE_SPACE, {"ssm_scales": {"gate": -1.0}},
      "ssm_scales.gate must be a positive number: got -1.0; choose one below 1e12"),
+    # blocks that layers share
+    (SHARED, {"n_shared_blocks": None, "adapter_rank": None},
+     "n_shared_blocks is needed by mixer_pattern RS: got None; set n_shared_blocks, or another"),
+    (DENSE, {"adapter_rank": 2}, "adapter_rank has no meaning without n_shared_blocks: got 2; lea"),
+    (SHARED, {"mixer_pattern": "RSA"}, "mixer_pattern of a model with shared blocks has letters R"),
+    (SHARED, {"ffn_pattern": "FN"}, "ffn_pattern of a model with shared blocks is N: the feed-for"),
+    (SHARED, {"activation": None, "gated": None, "d_ff": None},
+     "activation is needed by shared blocks: got None; set activation"),
+    (SHARED, {"d_ff": None}, "d_ff is needed by a dense feed-forward: got None; set d_ff"),
+    (SHARED, {"qk_norm": "head"}, "qk_norm is not defined for a model with shared blocks: got 'h"),
+    (SHARED, {"window": 3}, "window is not defined for a model with shared blocks: got 3; leave w"),
+    (SHARED, {"position": "alibi"}, "position of a model with shared blocks is rope or none: got"),
+    (SHARED, {"n_shared_blocks": 2}, "n_shared_blocks must be at most the 1 layers of letter S t"),
+    (SHARED, {"mixer_pattern": "RRRRS"}, "n_shared_blocks must be at most the 0 layers of letter"),
+    (SHARED, {"adapter_rank": None, "attention_adapters": True},
+     "attention_adapters has no meaning without adapter_rank: got True; set adapter_rank, or le"),
+    (SHARED, {"adapter_rank": 0}, "adapter_rank must be at least 1: got 0; choose 1 to"),
+    (SHARED, {"kind": "encoder"}, "mixer_pattern of layers that differ needs a decoder: got 'RS'"),
+    (SHARED, {"recurrent": "none", **dict.fromkeys(OF_STATE_SPACE)},
+     "recurrent is needed by mixer_pattern RS: got None; set recurrent, or another mixer_pattern"),
+    (SHARED, {"d_model": WIDE, "n_heads": 2**22, "n_kv_heads": 2, "head_dim": 2**16},
+     "n_heads makes one tensor of more than 2^62 values: got 4194304; lower n_heads"),
     (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
     # sizes that torch cannot count
     (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},

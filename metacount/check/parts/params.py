@@ -23,6 +23,7 @@ from metacount.check.parts.names import (
 )
 from metacount.formulas import ends, stack
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,11 +84,19 @@ class Letters:
         windowed, full = stack.attention_layers(self.of)
         return sympy.sympify(windowed), sympy.sympify(full)
 
-    def weights(self) -> Iterator[tuple[Called, Weight, sympy.Expr, sympy.Expr]]:
-        """Every tensor with what people call it, how many blocks have it, and of how many."""
+    def weights(
+        self, *, multiplied: bool = False
+    ) -> Iterator[tuple[Called, Weight, sympy.Expr, sympy.Expr]]:
+        """Every tensor with what people call it, how many blocks have it, and of how many.
+
+        `multiplied`: how many blocks multiply with it, where stored blocks are shared.
+        """
         for word, n_layers, _, cross in self.stacks:
             for weight in ends.stack_end_weights(self.of):
                 yield called(weight, word), weight, 1, 1
+            for weight in stack.shared_weights(self.of, n_layers):
+                n = weight.uses if multiplied else weight.times
+                yield called(weight, word), altered(weight, times=1), n, n_layers
             for n, weights in stack.in_blocks(self.of, n_layers, cross=cross):
                 for weight in weights:
                     yield called(weight, word), weight, n, n_layers
@@ -97,7 +106,7 @@ class Letters:
 
 def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str]]:
     """Every matrix that tokens are multiplied with: the part, what multiplies it, its stack."""
-    for name, weight, n, n_layers in letters.weights():
+    for name, weight, n, n_layers in letters.weights(multiplied=True):
         if not weight.rows or name.group in AROUND:
             continue
         for part in _shares(letters, name, weight, n, n_layers, active=active):

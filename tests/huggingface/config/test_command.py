@@ -210,7 +210,7 @@ def test_sizes_that_were_changed_leave_the_config_behind(tmp_path: Path) -> None
     model = find_any(folder, ["n_layers=5"])
     assert isinstance(model, Model)
     assert (model.spec.n_layers, model.source) == (5, None)
-    assert isinstance(find_any("type:zamba2"), TransformersOnly)
+    assert isinstance(find_any("type:zamba"), TransformersOnly)
 
 
 def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -68,6 +68,22 @@ KIMI = {
     "linear_head_dim": 5,
     "linear_conv_kernel_dim": 3,
 }
+ZAMBA = {
+    "num_hidden_layers": 7,
+    "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+    "hidden_size": 24,
+    "num_attention_heads": 3,
+    "intermediate_size": 31,
+    "vocab_size": VOCAB,
+    "pad_token_id": 0,
+    "n_mamba_heads": 6,
+    "mamba_ngroups": 2,
+    "mamba_d_state": 5,
+    "mamba_d_conv": 3,
+    "chunk_size": 4,
+    "adapter_rank": 5,
+    "num_mem_blocks": 2,
+}
 # Heads and latents of even width above: view_as_complex in DeepSeek-V2 takes no other.
 OPT = {
     **{k: v for k, v in BASE.items() if k != "intermediate_size"},
@@ -136,6 +152,13 @@ DECODERS: dict[str, dict[str, Any]] = {
                           **{f"{kind}_alpha_factor": 1.7
                              for kind in ("full_attn", "linear_attn", "mlp")}},
     "kimi_linear": {**KIMI, "num_hidden_layers": 5},
+    "zamba2": {**ZAMBA, "num_key_value_heads": 1},
+    "zamba2, adapters of attention": {**ZAMBA, "use_shared_attention_adapter": True,
+                                      "use_mem_rope": True, "num_mem_blocks": 1},
+    "zamba2, shared first": {**ZAMBA, "layers_block_type": ["hybrid", "mamba", "hybrid"],
+                             "num_hidden_layers": 3, "add_bias_linear": True,
+                             "time_step_min": 0.9},
+    "zamba2, a block a use": {**ZAMBA, "num_mem_blocks": 9, "tie_word_embeddings": False},
     "deepseek_v3, halves rotated": {**DEEPSEEK, "n_group": 1, "topk_group": 1,
                                     "rope_interleave": False},
 }  # fmt: skip
@@ -160,6 +183,12 @@ DRAWN: dict[str, list[Any]] = {
     "num_kv_heads": [1, 2, 3, 6],
     "topk_group": [2, 3, 4],
     "first_k_dense_replace": [0, 1, 2],
+    "num_mem_blocks": [1, 3, 9],
+    "adapter_rank": [1, 7],
+    "mamba_ngroups": [1, 3, 6],
+    "mamba_d_state": [2, 9],
+    "mamba_d_conv": [1, 4],
+    "chunk_size": [2, 9, 40],
 }
 TIES = ("llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "falcon", "opt", "olmo2", "mixtral")
 LATENT = [name for name in DECODERS if name.startswith(("deepseek", "kimi"))]
@@ -174,7 +203,12 @@ def drawn(name: str, seed: int) -> dict[str, Any]:
     """The configuration of that name with other sizes, one draw."""
     config, chance = config_of(name, DECODERS), random.Random(f"{name} {seed}")
     fixed = {"num_key_value_heads"} if name in LATENT else set()
-    fixed |= {"num_hidden_layers"} if "layer_types" in config else set()
+    fixed |= (
+        {"num_hidden_layers"} if {"layer_types", "layers_block_type"} & config.keys() else set()
+    )
+    if config["model_type"] == "zamba2":
+        fixed |= {"num_key_value_heads"}  # of 3 heads
+        fixed |= {"num_mem_blocks"} if config.get("tie_word_embeddings") is False else set()
     # with linear layers alone transformers' cache does not know its length
     fixed |= {"num_hidden_layers"} if "linear_num_heads" in config else set()
     fixed |= {"topk_group"} if config.get("n_group", 1) == 1 else set()
@@ -313,19 +347,28 @@ def test_a_swap_or_a_small_change_of_a_weight_is_seen(name: str) -> None:
     theirs, _, expected = case(name)
     mapped = spec_from_config(config)
     weights = {key: value.clone() for key, value in theirs.state_dict().items()}
+    tied: dict[int, list[str]] = {}  # the names of each tensor: some have several
+    for key, value in theirs.state_dict().items():
+        tied.setdefault(value.data_ptr(), []).append(key)
+    names = {keys[0]: keys for keys in tied.values()}
     twins = [
         (a, b)
-        for a in weights
-        for b in weights
+        for a in names
+        for b in names
         if a < b and a.split(".")[-2:] == b.split(".")[-2:] and weights[a].shape == weights[b].shape
     ]
     a, b = twins[len(twins) // 2]
-    swapped = {**weights, a: weights[b], b: weights[a]}
+    swapped = {
+        **weights,
+        **dict.fromkeys(names[a], weights[b]),
+        **dict.fromkeys(names[b], weights[a]),
+    }
     ours = build(mapped.spec, device="cpu", dtype="fp64", seed=1)
     load_weights(ours, swapped, mapped)
     assert distance(ours(tokens(2)).logits_BSV, expected) > 1e-4
-    changed = next(key for key in reversed(weights) if key not in ("lm_head.weight", a, b))
-    weights[changed].view(-1)[3] += 1e-6
+    changed = next(key for key in reversed(names) if key not in ("lm_head.weight", a, b))
+    for key in names[changed]:
+        weights[key].view(-1)[3] += 1e-6
     load_weights(ours, weights, mapped)
     assert distance(ours(tokens(2)).logits_BSV, expected) > TOLERANCE
 

@@ -30,6 +30,7 @@ FILES = {
     "state_space": "mamba falcon_mamba mamba2 jamba",
     "mamba_hybrids": "bamba granitemoehybrid falcon_h1",
     "nemotron_h": "nemotron_h",
+    "zamba": "zamba2",
     "seq2seq": "t5 switch_transformers mt5 bart mbart plbart",
     "bert": "bert roberta camembert xlm-roberta electra modernbert",
 }
