@@ -15,7 +15,6 @@ from metacount.units import exact, relative
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 WITNESS = say("formula")
 TO_CATALOG = say("formula; catalog (published count)")
 
