@@ -155,11 +155,11 @@ def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
 
 
 # theirs less ours of a formula for a structure, and a structure with letters for its sizes
-_DIFFERENCES: dict[tuple[Formula, object], sympy.Expr] = {}
+_DIFFERENCES: dict[tuple[Formula, object], sympy.Expr | int] = {}
 _PLACES: dict[object, Place] = {}
 
 
-def _difference(formula: Formula, key: object, spec: ModelSpec) -> sympy.Expr:
+def _difference(formula: Formula, key: object, spec: ModelSpec) -> sympy.Expr | int:
     """Theirs less ours in letters; the number 0 where it is zero for all sizes."""
     from metacount.algebra.exact import is_zero
 

@@ -94,7 +94,7 @@ def _zero_at(
     """The quick look: zero at primes. Calls are left to the slow one."""
     if any(not what.is_Symbol for _, what, _ in several):
         return True
-    numbers: dict[sympy.Expr, sympy.Expr] = dict(primes)
+    numbers = dict(primes)
     for _ in range(2):
         for _, letter, same in several:
             for other in same.free_symbols - numbers.keys():

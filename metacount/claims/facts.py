@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from metacount.claims.finding import Claim, Finding, Sentence
-    from metacount.files import Json
     from metacount.formulas.dim import Dim
 
 OPERATORS: dict[type[ast.AST], Callable[..., object]] = {
@@ -56,7 +55,7 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 
 def sentences(claim: Claim, finding: Finding, texts: tuple[Sentence, ...], lang: str) -> str:
     """Those of the sentences whose conditions hold, with their numbers put in."""
-    known = Known(claim, {v: v == finding.verdict for v in VERDICTS} | finding.values)
+    known = Known(claim, {**{v: v == finding.verdict for v in VERDICTS}, **finding.values})
     return translated(" ", lang).join(
         BRACES.sub(lambda found: shown(computed(found[1], known), lang), sentence.said(lang))
         for sentence in texts
@@ -83,9 +82,9 @@ def named(claim: Claim) -> Known:
 class Known:
     """What the names in a claim's sentences stand for."""
 
-    def __init__(self, claim: Claim, values: Json) -> None:
+    def __init__(self, claim: Claim, values: Mapping[str, object]) -> None:
         self.claim = claim
-        self.values: Json = {}
+        self.values: dict[str, object] = {}
         if claim.model is not None:
             self.values |= spec_of(claim).to_dict()
             self.values["name"] = catalog.entry(claim.model).name

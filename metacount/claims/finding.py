@@ -8,6 +8,8 @@ from metacount.claims.text import Words
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from metacount.files import Json
 
 RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
@@ -70,7 +72,7 @@ class Finding:
     says: Words
     correct: Words
     computation: tuple[Words, ...]
-    values: Json
+    values: Mapping[str, object]
     witness: Words
     headline: Words = ""
     condition: Words = ""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.spec import ModelSpec
 
-
 CAUSAL = "causal_matmul_flops"  # transformers' code has none
 
 

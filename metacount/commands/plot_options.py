@@ -16,7 +16,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
 
-
 RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
 # What can be drawn, by option; one of them is asked for.
 KINDS = {

@@ -15,8 +15,6 @@ from metacount.units import exact, relative
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metacount.files import Json
-
 WITNESS = say("formula")
 TO_CATALOG = say("formula; catalog (published count)")
 
@@ -79,7 +77,7 @@ def count(claim: Claim) -> Finding:
     part = options["part"]
     found = value(spec, part)
     also = options.get("also", [])
-    values: Json = {"claimed": claim.claimed, "found": found}
+    values: dict[str, object] = {"claimed": claim.claimed, "found": found}
     holds = label.holds(found)
     shown = {name: computation(spec, name) for name in (part, *also)}
     lines: list[Words] = [
@@ -92,8 +90,9 @@ def count(claim: Claim) -> Finding:
         values["reason_holds"] = reason
         holds = holds and reason
     if "missing" in options:
-        values["missing"] = value(spec, options["missing"])
-        values["missing_explains"] = label.value + values["missing"] == found
+        missing = value(spec, options["missing"])
+        values["missing"] = missing
+        values["missing_explains"] = label.value + missing == found
     published = _published(claim) if part == "params" else []
     if options.get("checkpoint"):
         stored = model_of(claim).stored_checkpoint

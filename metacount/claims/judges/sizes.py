@@ -17,7 +17,7 @@ from metacount.spec import ModelSpec
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from metacount.files import Json
+    from collections.abc import Mapping
 
 
 def two_stacks(claim: Claim) -> Finding:
@@ -30,7 +30,8 @@ def two_stacks(claim: Claim) -> Finding:
     half = spec.replace(n_layers=n - n // 2, n_encoder_layers=n // 2) if spec.has_encoder else spec
     verdict = WRONG if different else CONDITIONAL if spec.has_encoder else RIGHT
     published = model_of(claim).published.params
-    values: Json = {"half": value(half, "params"), "published": published}
+    of_half = value(half, "params")
+    values: dict[str, object] = {"half": of_half, "published": published}
     return Finding(
         verdict=verdict,
         says=say("Not so: {fields}.", fields=_are({x: getattr(spec, x) for x in different}))
@@ -51,7 +52,7 @@ def two_stacks(claim: Claim) -> Finding:
                 for name, said in claim.claimed.items()
             ),
             say("{blocks} blocks: {n}", blocks=shown, n=exact(both)),
-            say("{blocks} blocks in all: {n}", blocks=n, n=exact(values["half"])),
+            say("{blocks} blocks in all: {n}", blocks=n, n=exact(of_half)),
             say(
                 "published: {n}", n=say("no exact count") if published is None else exact(published)
             ),
@@ -67,7 +68,7 @@ def two_stacks(claim: Claim) -> Finding:
     )
 
 
-def _are(found: Json) -> Listed:
+def _are(found: Mapping[str, object]) -> Listed:
     """Each field with what it is."""
     return listed(
         say("{field} is {value}", field=name, value=size if isinstance(size, Said) else str(size))

@@ -36,7 +36,6 @@ TREE = (
     "reference module as instantiated on the meta device."
 )
 
-
 FLOW = (
     "Read off a run of the reference module on the meta device. Figures of what repeats (×N) are "
     "of one; FLOPs are of matrix products alone, 2 for each multiply-add."

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
 
-
 UNKNOWN = "nothing is recorded of a model of this structure"
 REFUSED = "transformers refuses this config, so that nothing of its code speaks of it"
 

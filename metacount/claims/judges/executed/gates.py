@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -24,9 +22,6 @@ from metacount.claims.text import Words, listed, say
 from metacount.modules.moe import Router
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
-
-if TYPE_CHECKING:
-    from metacount.files import Json
 
 N_TOKENS = 64
 
@@ -132,7 +127,7 @@ def _spread(chosen_Nk: Tensor, weights_Nk: Tensor, n_experts: int) -> Tensor:
     return empty_NE.scatter(-1, chosen_Nk, weights_Nk)
 
 
-def _orders_agree() -> Json:
+def _orders_agree() -> dict[str, bool | str]:
     """How the two orders compare on the same logits."""
     router, _, x_ND = made("softmax", 2)
     logits_NE = router.proj(x_ND).detach()
