@@ -127,7 +127,15 @@ def torchinfo(config: Config, device: str) -> Figures:
 
 
 def accelerate(config: Config, device: str) -> Figures:
-    """What `accelerate estimate-memory` computes in float32; the look-up on the hub is replaced."""
+    """What `accelerate estimate-memory` computes in float32."""
+    ((_, _, n_bytes, _),) = estimated(config, "float32")
+    if n_bytes % 4:
+        raise RuntimeError(f"{n_bytes} bytes are no whole number of float32 values")
+    return {"params": n_bytes // 4}
+
+
+def estimated(config: Config, dtype: str) -> Any:
+    """The rows of `accelerate estimate-memory`; the look-up on the hub is replaced."""
     import tempfile
 
     from accelerate.commands import estimate
@@ -137,11 +145,7 @@ def accelerate(config: Config, device: str) -> Figures:
         known = SimpleNamespace(config=config, library_name="transformers")
         estimate.verify_on_hub = lambda repo, token=None: known
         parser = estimate.estimate_command_parser()
-        args = parser.parse_args([folder, "--dtypes", "float32"])
-        ((_, _, n_bytes, _),) = estimate.gather_data(args)
-    if n_bytes % 4:
-        raise RuntimeError(f"{n_bytes} bytes are no whole number of float32 values")
-    return {"params": n_bytes // 4}
+        return estimate.gather_data(parser.parse_args([folder, "--dtypes", dtype]))
 
 
 # llm-flops' own curated entries, where it has the model; else its reading of the config.

@@ -1,6 +1,9 @@
 """The same 15 models through metacount and through the tools people use today, side by side.
 
 python benchmarks/peers.py [--models NAME ...] [--tools NAME ...] [--venv DIR] [--saved] [--json]
+python benchmarks/peers.py --training [--megatron DIR] [--torchtitan DIR] [--saved] [--json] ...
+
+The second form compares ten setups of training instead: see peer_training.py.
 
 Makes a virtual environment of its own with the pinned versions of peers-requirements.txt. Each tool
 counts each model in a process of its own, whose time and peak memory are measured. The truth is
@@ -15,25 +18,16 @@ norms or activations too shows them as excess.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-import time
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from peer_process import HERE, ROOT, environment, run_worker, say, versions
 from peer_results import FIGURES, TOOLS, TRUTH, Result, collected, off_by, text_of
+from peer_training import add_arguments, training
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-REQUIREMENTS = HERE / "peers-requirements.txt"
 RESULTS = HERE / "results" / "peers.json"
 MODELS = HERE / "peer_models"
 WORKER = HERE / "peer_tools.py"
@@ -41,7 +35,6 @@ WORKER = HERE / "peer_tools.py"
 MOST_WEIGHTS = 2**32  # bytes of real weights; above it a tool gets the meta device alone
 WEIGHT_BYTES = 2  # bf16
 TIME_LIMIT = 300  # seconds of one tool and one model
-LONGEST_ERROR = 160
 
 
 def models() -> dict[str, dict[str, Any]]:
@@ -50,93 +43,19 @@ def models() -> dict[str, dict[str, Any]]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
 
 
-def environment(folder: Path) -> Path:
-    """The interpreter of the virtual environment in `folder`, which is made where it is missing."""
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    ready = folder / "ready"
-    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    if not ready.exists() or ready.read_text(encoding="utf-8") != wanted:
-        say(f"making {folder} (some minutes)")
-        venv.create(folder, clear=True, with_pip=True)
-        lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
-        torch = next(line for line in lines if line.startswith("torch=="))
-        # torch first and alone, so that nothing later can pull another build of it
-        subprocess.run([*install, torch], check=True)
-        subprocess.run([*install, "-r", str(REQUIREMENTS)], check=True)
-        ready.write_text(wanted, encoding="utf-8")
-    subprocess.run([*install, "--no-deps", "--force-reinstall", str(ROOT)], check=True)
-    return python
-
-
-def say(text: str) -> None:
-    """Talk, on stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def versions(python: Path) -> dict[str, str]:
-    """The installed version of every package that the table names."""
-    names = sorted({package for package, _ in TOOLS.values()} | {"transformers"})
-    program = (
-        "import json, sys\nfrom importlib.metadata import version\n"
-        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
-    )
-    done = subprocess.run([str(python), "-c", program, *names], capture_output=True, check=True)
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
-
-
 def run_tool(python: Path, tool: str, model: str, config: dict[str, Any], device: str) -> Result:
     """One tool on one model, in its own process."""
-    quiet = {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"{model}.json")
-        file.write_text(json.dumps({"name": model, **config}), encoding="utf-8")
-        out = Path(folder, "out")
-        with out.open("wb") as stdout:
-            start = time.perf_counter()
-            process = subprocess.Popen(
-                [str(python), str(WORKER), tool, str(file), device],
-                stdout=stdout,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **quiet},
-                cwd=folder,
-                start_new_session=True,
-            )
-            limit = threading.Timer(TIME_LIMIT, os.killpg, (process.pid, signal.SIGKILL))
-            limit.start()
-            _, status, usage = os.wait4(process.pid, 0)
-            limit.cancel()
-            seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        text = out.read_text(encoding="utf-8").strip()
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    found: dict[str, Any] = {"error": f"ended with exit code {process.returncode}"}
-    if seconds >= TIME_LIMIT:
-        found = {"error": f"took longer than {TIME_LIMIT} s"}
-    elif text:
-        found = json.loads(text.splitlines()[-1])
-    error = found.pop("error", None)
+    ended = run_worker(python, WORKER, tool, {"name": model, **config}, device, TIME_LIMIT)
+    error = ended.found.pop("error", None)
     return Result(
         tool=tool,
         model=model,
         device=device,
-        seconds=round(seconds, 3),
-        peak_bytes=usage.ru_maxrss * unit,
-        figures=found,
-        error=None if error is None else _without_paths(error, folder, python),
+        seconds=ended.seconds,
+        peak_bytes=ended.peak_bytes,
+        figures=ended.found,
+        error=error,
     )
-
-
-def _without_paths(text: str, folder: str, python: Path) -> str:
-    for path in (folder, str(python.parent.parent), str(ROOT)):
-        text = text.replace(path, "...")
-    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
 
 
 def devices(tool: str, weights: int) -> tuple[str, ...]:
@@ -178,16 +97,21 @@ def main() -> int:
     """Make the environment, run, print, save."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="+", choices=list(models()), metavar="NAME")
-    parser.add_argument("--tools", nargs="+", choices=list(TOOLS), metavar="NAME")
+    parser.add_argument("--tools", nargs="+", metavar="NAME")
     parser.add_argument("--venv", type=Path, default=ROOT / "build" / "peers", metavar="DIR")
     parser.add_argument("--saved", action="store_true", help="run nothing, show the saved results")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_arguments(parser)
     args = parser.parse_args()
+    if args.training:
+        return training(parser, args, models())
+    if unknown := sorted(set(args.tools or ()) - TOOLS.keys()):
+        parser.error(f"--tools {unknown[0]} is unknown; choose from {', '.join(TOOLS)}")
     if args.saved:
         data = json.loads(RESULTS.read_text(encoding="utf-8"))
     else:
         python = environment(args.venv)
-        version = versions(python)
+        version = versions(python, {package for package, _ in TOOLS.values()} | {"transformers"})
         truth, runs = compare(python, args.tools or list(TOOLS), args.models or list(models()))
         data = collected(truth, runs, version)
     text = json.dumps(data, indent=1) + "\n"
