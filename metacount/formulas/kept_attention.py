@@ -6,7 +6,7 @@ keys, values, its result and one number a row, and computes the probabilities ag
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
+from metacount.formulas.covered import check_fused
 from metacount.formulas.dim import Dim, smaller, when
 from metacount.formulas.forward import EAGER, FLAG, FLASH, FLOAT32, INDEX, Attending, Kept, Widths
 from metacount.formulas.kept import norm_kept
@@ -18,23 +18,6 @@ from metacount.spec.position import Rope
 
 RANDOM_STATE = 3  # seed and offset in one tensor of two, and one that is not used
 LATENT_NORMS = Norms(kind="rmsnorm")
-
-
-def check_fused(part: Attention | LatentAttention) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
-    sinks = isinstance(part, Attention) and part.sinks
-    wide = None
-    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
-        # wider than the keys it is no such kernel's; of one value torch need not copy the result
-        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
-        beyond = part.v_head_dim > keys or part.v_head_dim == 1
-        wide = part.v_head_dim if beyond else None
-    known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
-    for name, value in {**known, "v_head_dim": wide}.items():
-        if value is not None:
-            raise SpecError(
-                name, "has no formula with fused attention", value, "choose attention eager"
-            )
 
 
 def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool) -> list[Kept]:

@@ -6,11 +6,11 @@ With full checkpointing a block keeps its input and computes the rest again.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.covered import check_structure
+from metacount.formulas.covered import check_fused_run, check_structure
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths, dense_of, mixer_of
+from metacount.formulas.forward import FULL, Kept, Pass, Widths, dense_of, mixer_of
 from metacount.formulas.kept import ffn_kept, norm_kept
-from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept, several
+from metacount.formulas.kept_attention import attention_kept, latent_kept, several
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
@@ -23,7 +23,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.spec.stack import Stack
 
-NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
 NORMS_BEFORE = ("pre", "sandwich", "parallel_two")  # a norm before each branch
 
 
@@ -115,8 +114,9 @@ def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 
 
 def check_covered(spec: ModelSpec, run: Pass) -> None:
-    """Raise `SpecError` for a structure, or a way to run it, that no formula of training covers."""
+    """Raise `SpecError` for a structure, or a way to run it, whose kept bytes have no formula."""
     check_structure(spec)
+    check_fused_run(spec, run)
     mixer, positions = mixer_of(spec), spec.positions
     windowed = mixer.window is not None and set(mixer.window.pattern) != {"L"}
     if windowed and isinstance(positions, RelativeBuckets | Alibi):
@@ -126,24 +126,6 @@ def check_covered(spec: ModelSpec, run: Pass) -> None:
             spec.window_pattern,
             "leave the window out",
         )
-    if run.attention == FLASH:
-        check_fused(mixer)
-        chunked = mixer.window is not None and mixer.window.kind == "chunked"
-        if chunked or spec.kind == "prefix-decoder":
-            name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
-            raise SpecError(
-                name,
-                "has no formula with fused attention: it needs a mask",
-                value,
-                "choose attention eager",
-            )
-        if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
-            raise SpecError(
-                "position",
-                "has no formula with fused attention: it adds to scores",
-                spec.position,
-                "choose attention eager",
-            )
 
 
 def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:

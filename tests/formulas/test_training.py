@@ -303,9 +303,5 @@ def test_what_no_formula_covers_is_said() -> None:
         activation_bytes(SPECS["gpt2"], Pass(batch_size=1, seq_len=8, bytes_per_value=1))
     with pytest.raises(SpecError, match="optimizer has no formula: got 'adam8bit'"):
         optimizer_bytes_by_role(SPECS["gpt2"], optimizer="adam8bit", bytes_per_value=2)
-    with pytest.raises(SpecError, match="mixer_pattern has no formula for training"):
-        backward_matmul_flops(SPECS["llama-7b"].replace(mixer_pattern="AN"), run)
-    with pytest.raises(SpecError, match="ffn_pattern has no formula for training"):
-        trained_tensors(SPECS["llama-7b"].replace(ffn_pattern="FN"))
     with pytest.raises(SpecError, match="lora_targets names no linear layer: got 'q_prj'"):
         lora_tensors(SPECS["gpt2"], 8, ("q_prj",))
