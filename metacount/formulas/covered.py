@@ -1,4 +1,4 @@
-"""Which structures the formulas of training cover; the others are measured alone."""
+"""What the formulas of training are refused for: ways to run attention, and structures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
 
-# What the formulas of training cover: of each field the value without which there is no formula.
-COVERED = {
+# One kind of layer, with attention and nothing beside it: of each field the value that says so.
+ALIKE = {
     "recurrent": "none",
     "mixer_pattern": "A",
     "ffn_pattern": "F",
@@ -25,9 +25,12 @@ NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each b
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
 
 
-def check_structure(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a structure that no formula of training covers."""
-    for name, plain in COVERED.items():
+def check_alike(spec: ModelSpec) -> None:
+    """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
+
+    Conventions of training, and formulas of a rank's part, are of such models alone.
+    """
+    for name, plain in ALIKE.items():
         value = getattr(spec, name)
         if value != plain and set(str(value)) != set(str(plain)):
             raise SpecError(name, "has no formula for training", value, "measure it instead")

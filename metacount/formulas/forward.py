@@ -175,7 +175,9 @@ def attention_of(spec: ModelSpec) -> Attention | LatentAttention | None:
 
 def dense_of(spec: ModelSpec) -> FeedForward:
     """How every feed-forward is made; `SpecError` where there is none."""
-    mixer_of(spec)
     part = spec.last_stack.feed_forward
-    assert part is not None  # every layer has one
+    if part is None:
+        raise SpecError(
+            "activation", "has no formula: no layer has a feed-forward", None, "set activation"
+        )
     return part

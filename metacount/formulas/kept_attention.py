@@ -67,6 +67,7 @@ def attention_kept(
     grown: bool = False,
     qk_norm: str = "none",
     sinks: bool = False,
+    gate: bool = False,
 ) -> list[Kept]:
     """Count what one attention with key/value heads keeps behind its input.
 
@@ -74,7 +75,8 @@ def attention_kept(
     = c·(2·n·h·h_d + 2·n_kv·h·h_d) + `core_kept`
     flash: q, and k and v of h_kv heads, the core's, its result; rotated queries lie head by head,
     and the result like them, so that the output projection needs a copy: the result twice
-    (+ rotation, QK-norm, growth of the queries with their position)
+    (+ rotation, QK-norm, growth of the queries with their position; with an output gate its sigmoid
+    and what it multiplies)
 
     One key/value head of one sequence is not copied: every head reads the same.
 
@@ -103,6 +105,8 @@ def attention_kept(
     if rope is not None:
         kept += _by_heads(run, part.n_heads, width)
         kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
+    if gate:
+        kept.append(run.term("output gate, and what it multiplies", 2 * run.tokens * width))
     if grown:
         kept.append(run.term("growth of queries", run.n_queries, width=wide))
     for name, heads, n in (
@@ -151,7 +155,7 @@ def _head_norm(
     return norm_kept(name, rows, width, made, widths)
 
 
-def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
+def latent_kept(run: Attending, part: LatentAttention, *, rotated: bool = True) -> list[Kept]:
     """Count what one expanded MLA layer keeps behind its input.
 
     query: (the norm of its latent, and the latent [n, r_q]) q [n, h·(d_n + d_r)]
@@ -161,6 +165,8 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     v is a part of the expanded latent [n, h·(d_n + d_v)]. The product of several sequences and
     heads copies it, that of one keeps all that it is a part of; a fused kernel wants it as wide as
     the keys, filled with zeros, and its result, as wide, is copied for the output projection.
+
+    An indexer keeps nothing: no gradient passes its choice.
 
     Returns: terms, exact; without the input, which whoever made it names.
     Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix); `core_kept`, `kept.norm_kept`.
@@ -173,21 +179,23 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     72468480
     """
     n, widths, heads = run.tokens, run.widths, part.n_heads
-    rotated, rank = part.qk_rope_head_dim, part.kv_lora_rank
-    qk_width = heads * (part.qk_nope_head_dim + rotated)
-    kept = core_kept(run, part, sinks=False) + rope_kept(run, rotated)
+    rope_dim, rank = part.qk_rope_head_dim, part.kv_lora_rank
+    qk_width = heads * (part.qk_nope_head_dim + rope_dim)
+    kept = core_kept(run, part, sinks=False)
+    if rotated:
+        kept += rope_kept(run, rope_dim)
     if part.q_lora_rank is not None:
         kept += norm_kept("norm of the query latent", n, part.q_lora_rank, LATENT_NORMS, widths)
         kept.append(run.term("query latent", n * part.q_lora_rank))
     kept += norm_kept("norm of the latent", n, rank, LATENT_NORMS, widths)
     if not widths.copies:
         # in float32 the norm keeps its argument where it lies: beside the key that is rotated
-        kept.append(run.term("key beside the latent", n * rotated))
+        kept.append(run.term("key beside the latent", n * rope_dim))
     values = _latent_values(run, part)
     return [
         *kept,
         *values,
-        run.term("latent and rotated key", n * (rank + rotated)),
+        run.term("latent and rotated key", n * (rank + rope_dim)),
         run.term("queries", n * qk_width),
         run.term("keys", n * qk_width),
     ]

@@ -16,7 +16,7 @@ from metacount.catalog import NotExpressible, entries, entry
 from metacount.errors import SpecError
 from metacount.formulas import kept, kept_attention, kept_model, kept_moe
 from metacount.formulas.backward import backward_matmul_flops_by_role
-from metacount.formulas.covered import check_structure
+from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import Pass
 from metacount.formulas.optimizer import (
     OPTIMIZERS,
@@ -66,7 +66,7 @@ def built_specs() -> dict[str, ModelSpec]:
         except NotExpressible:
             continue
         try:
-            check_structure(spec)
+            check_alike(spec)
         except SpecError:
             continue  # measured alone: that it is refused is tested below
         if spec.head is not None and spec.embedding is not None:
