@@ -43,8 +43,8 @@ def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
         """`name` becomes `value`, unless it is what was asked for: then `other` follows."""
         sizes[other if name in changes and other not in changes else name] = value
 
-    heads, kv = sizes["n_heads"], sizes.get("n_kv_heads")
-    if kv and heads % kv:
+    heads, kv = sizes.get("n_heads"), sizes.get("n_kv_heads")
+    if heads and kv and heads % kv:
         if "n_kv_heads" in changes and "n_heads" not in changes:
             sizes["n_heads"] = kv * max(1, heads // kv)
         else:

@@ -15,8 +15,8 @@ backward all-reduce 8388608
 
 from __future__ import annotations
 
+from metacount.formulas.covered import NORMS_AFTER
 from metacount.formulas.dim import Dim
-from metacount.formulas.kept_model import NORMS_AFTER
 from metacount.formulas.sharding import Cut, Rank, cut_values, gathered_values, is_expert, piece
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec

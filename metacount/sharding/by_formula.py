@@ -6,6 +6,7 @@ from metacount.errors import SpecError
 from metacount.formulas import sharding, traffic
 from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import block_weights, kv_cache_values
+from metacount.formulas.covered import check_alike
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass, mixer_of
 from metacount.formulas.kept import bytes_of
@@ -235,6 +236,7 @@ def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
     try:
         mixer_of(spec)
+        check_alike(spec)
         check_covered(spec, pass_of(job))
     except SpecError as error:
         return str(error)

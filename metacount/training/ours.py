@@ -14,6 +14,7 @@ from metacount.errors import InputError
 from metacount.measure.ours.roles import role_of
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
+from metacount.modules.indexer import Indexer
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.spec import Workload
@@ -61,9 +62,19 @@ def reference_program(
         targets=torch.zeros_like(given) if model.lm_head is not None else None,
         layers={name: m for name, m in model.named_modules() if isinstance(m, Block)},
         head=model.lm_head,
+        unseen=lambda: _unseen(model),
         book=ReferenceBook(),
         context=lambda: as_trained(model, setup.attention),
     )
+
+
+def _unseen(model: Model) -> Iterator[nn.Parameter]:
+    """Parameters of an indexer, whose choice no gradient passes, and of a pooler beside a loss."""
+    for module in model.modules():
+        if isinstance(module, Indexer):
+            yield from module.parameters()
+    if model.pooler is not None:
+        yield from model.pooler.parameters()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -42,6 +42,8 @@ class Program:
     targets: Tensor | None  # token numbers; None where the loss is the sum of what `run` gives
     layers: dict[str, nn.Module]
     head: nn.Module | None = None
+    # parameters that the loss does not depend on: they have no gradient, whatever is trained
+    unseen: Callable[[], Iterable[nn.Parameter]] = tuple
     book: RoleBook = field(default_factory=RoleBook)
     # what the model is like from the forward to the backward, and the modes that a forward runs in
     context: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -101,6 +103,8 @@ class Step:
         program, setup, stack = self.program, self.setup, self._stack
         try:
             stack.enter_context(trainable(program.model, setup, program.head))
+            for unseen in program.unseen():
+                unseen.requires_grad_(False)
             self.trained = {
                 name: p for name, p in program.model.named_parameters() if p.requires_grad
             }

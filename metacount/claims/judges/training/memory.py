@@ -13,6 +13,7 @@ from metacount.claims.judges.training.flops import LENGTH
 from metacount.claims.parts import percent, spec_of
 from metacount.claims.text import Words, listed, say
 from metacount.errors import SpecError
+from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import FULL, NONE, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_model import blocks_terms, check_covered
@@ -142,6 +143,7 @@ def kept_formula(claim: Claim) -> Finding:
 def _readings(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
     """What blocks keep, as our modules run first, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
+    check_alike(spec)
     check_covered(spec, run)
     if checkpointing == FULL:
         return {"every block keeps its input alone": inputs_of_blocks(spec, run)}
