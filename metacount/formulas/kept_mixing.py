@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, is_symbolic, smaller
 from metacount.formulas.forward import Kept, Widths
 from metacount.frozen import frozen
@@ -62,14 +63,20 @@ def convolution_kept(run: Mixing, channels: Dim, conv_kernel: Dim) -> list[Kept]
 def rounds(seq_len: Dim) -> Dim:
     """Rounds in which spans that double reach over `seq_len` positions: ⌈log2 S⌉.
 
+    Closed forms have no logarithm, so that a symbol is refused.
+
     Source: Hillis and Steele 1986, doi:10.1145/7902.7903.
 
     >>> [rounds(n) for n in (1, 2, 3, 4, 2048, 2049)]
     [0, 1, 2, 2, 11, 12]
     """
     if is_symbolic(seq_len):
-        sympy = sys.modules["sympy"]
-        return sympy.ceiling(sympy.log(seq_len, 2))
+        raise SpecError(
+            "seq_len",
+            "has no form in letters where a scan doubles its reach, in log2(seq_len) rounds",
+            None,
+            "count with numbers, or choose full checkpointing",
+        )
     if isinstance(seq_len, int):
         return (seq_len - 1).bit_length()
     return sys.modules["numpy"].vectorize(rounds, otypes=[object])(seq_len)

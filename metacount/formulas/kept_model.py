@@ -99,9 +99,10 @@ def repeated(term: Kept, times: Dim) -> Kept:
     return Kept(
         role=term.role,
         name=term.name,
-        values=term.values,
+        # a number that multiplies a sum of layers would part the sum, in letters
+        values=term.times * term.values,
         width=term.width,
-        times=times * term.times,
+        times=times,
     )
 
 
@@ -145,7 +146,8 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
         parts.append((n_layers, around_terms(spec, run, n, cross=cross)))
     else:
         one = around_terms(spec, run, n, cross=False, branches=1)
-        parts.append((n_mixing + n_routed + n_dense, one))
+        # apart, as closed forms have a letter for each of these numbers
+        parts += [(n_blocks, one) for n_blocks in (n_mixing, n_routed, n_dense)]
     if attention_of(spec) is not None:
         parts.append((n_rotated, attention_terms(spec, run, n, rotated=True)))
         parts.append((n_attending - n_rotated, attention_terms(spec, run, n, rotated=False)))
