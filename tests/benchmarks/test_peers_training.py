@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from helpers import ROOT
 
 from metacount import Request, Setup, shard, train
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 SAVED: dict[str, Any] = json.loads(
     (BENCHMARKS / "results" / "peers_training.json").read_text("utf-8")
 )
