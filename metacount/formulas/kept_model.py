@@ -122,6 +122,14 @@ def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 def check_covered(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure, or a way to run it, whose kept bytes have no formula."""
     check_fused_run(spec, run)
+    shared = spec.last_stack.shared
+    if shared is not None:
+        raise SpecError(
+            "n_shared_blocks",
+            "has no formula of what a backward keeps",
+            shared.n_blocks,
+            "measure it instead",
+        )
     window = spec.last_stack.attention.window
     windowed = window is not None and set(window.pattern) != {"L"}
     if windowed and isinstance(spec.positions, RelativeBuckets | Alibi):

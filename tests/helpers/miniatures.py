@@ -53,6 +53,8 @@ def miniature(spec: ModelSpec) -> ModelSpec:
     if spec.index_top_k is not None:
         sizes |= {"index_top_k": 3, "n_index_heads": 5, "index_head_dim": 8}
     sizes |= _recurrent(spec)
+    if spec.n_shared_blocks is not None:  # more uses than blocks
+        sizes |= {"mixer_pattern": "RSSRS", "adapter_rank": spec.adapter_rank and 3}
     if spec.d_ff is not None:
         sizes["d_ff"] = 17
     if spec.is_moe:

@@ -104,6 +104,18 @@ def test_a_step(name: str) -> None:
         assert_agree(*both(spec, batch_size, seq_len, checkpointing=way))
 
 
+@pytest.mark.parametrize("name", ["zamba2-1.2b", "zamba2-7b"])
+def test_what_blocks_that_layers_share_keep_has_no_formula(name: str) -> None:
+    spec = miniature(entry(name).spec())
+    for batch_size, seq_len in ((1, 11), (2, 4)):
+        counted, measured = both(spec, batch_size, seq_len)
+        assert set(counted.uncovered) == {"activation_bytes", "activation_bytes_of_block"}
+        assert "n_shared_blocks" in counted.uncovered["activation_bytes"]
+        assert counted.backward_matmul_flops_by_role == measured.backward_matmul_flops_by_role
+        assert counted.gradient_bytes == measured.gradient_bytes
+        assert counted.optimizer_bytes == measured.optimizer_bytes
+
+
 @pytest.mark.parametrize("name", [*SHORT])
 def test_a_step_at_published_sizes(name: str) -> None:
     spec = shortened(name, entry(name).spec())
