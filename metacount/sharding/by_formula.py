@@ -99,9 +99,8 @@ def rank_at(job: Job, number: int) -> Rank:
 
 def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
     """The parts of a model, those layers together that are alike."""
-    stack = spec.last_stack
+    stack, positions = spec.last_stack, spec.positions
     alike: dict[tuple[str, str, bool, bool, bool], list[int]] = {}
-    positions = spec.positions
     for i in range(stack.n_layers):
         lacks = i == 0 and not stack.norms.first
         rotated = isinstance(positions, Rope) and positions.law.holds(i)
@@ -256,8 +255,7 @@ def _width(job: Job, move: Move) -> int:
 def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
     found = []
     names = ("forward",) if job.train else ("prompt", "token")
-    runs = dict(zip(names, job.token_counts, strict=True))
-    for phase, n in runs.items():
+    for phase, n in zip(names, job.token_counts, strict=True):
         for move in _run(spec, unit, rank, n, job.train):
             found.append(move if job.train else _renamed(move, phase))
         if unit.layers and job.train and job.checkpointing != "none":
