@@ -38,7 +38,7 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     `rows`, and its own name alone; tied ones stand once, experts in one tensor [E, out, in].
 
     Returns: tensors with shapes; their values sum to the model's parameters, less those two's.
-    Source: the terms of `stack.in_blocks`, `ends.stack_end_weights` and `ends.end_weights`.
+    Source: the terms of `stack.in_blocks`, `stack.shared_weights`, `ends.stack_end_weights` and `ends.end_weights`.
 
     >>> from metacount.catalog import entry
     >>> sum(weight.params for weight in trained_tensors(entry("llama-7b").spec()).all)
@@ -49,6 +49,7 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     for n_layers, cross in stack.stacks(spec):
         for times, weights in stack.in_blocks(spec, n_layers, cross=cross):
             inner += _stored(weights, times)
+        inner += _stored(stack.shared_weights(spec, n_layers), 1)
         outer += _stored(ends.stack_end_weights(spec), 1)
     return Trained(inner=inner, ends=[*outer, *_stored(ends.end_weights(spec), 1)])
 
