@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from metacount.formulas import indexer, model, stack, sublayers
 from metacount.formulas.backward_mixers import beyond_twice
-from metacount.formulas.covered import NORMS_AFTER, check_fused_run
+from metacount.formulas.covered import NORMS_AFTER, check_fused_run, check_not_shared
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import FLASH, FULL, Pass, attention_of
 from metacount.formulas.layers import layers_with
@@ -88,6 +88,7 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     if run.checkpointing != FULL:
         return found
+    check_not_shared(spec)
     forward, spared = forward_flops_by_role(spec, run), not_repeated(spec, run)
     for role in IN_BLOCKS:
         found[role] = forward[role] - spared.get(role, 0)

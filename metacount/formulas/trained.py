@@ -38,7 +38,8 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     `rows`, and its own name alone; tied ones stand once, experts in one tensor [E, out, in].
 
     Returns: tensors with shapes; their values sum to the model's parameters, less those two's.
-    Source: the terms of `stack.in_blocks`, `stack.shared_weights`, `ends.stack_end_weights` and `ends.end_weights`.
+    Source: the terms of `stack.in_blocks`, `stack.shared_weights`, `ends.stack_end_weights` and
+        `ends.end_weights`.
 
     >>> from metacount.catalog import entry
     >>> sum(weight.params for weight in trained_tensors(entry("llama-7b").spec()).all)

@@ -114,6 +114,10 @@ def test_what_blocks_that_layers_share_keep_has_no_formula(name: str) -> None:
         assert counted.backward_matmul_flops_by_role == measured.backward_matmul_flops_by_role
         assert counted.gradient_bytes == measured.gradient_bytes
         assert counted.optimizer_bytes == measured.optimizer_bytes
+    counted, _ = both(spec, 1, 7, checkpointing="full")
+    assert "n_shared_blocks" in counted.uncovered["recompute_matmul_flops"]
+    counted, measured = both(spec, 1, 7, lora_rank=3)
+    assert counted.trainable_params == measured.trainable_params
 
 
 @pytest.mark.parametrize("name", [*SHORT])
