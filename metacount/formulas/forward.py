@@ -141,26 +141,6 @@ class Pass:
         )
 
 
-def mixer_of(spec: ModelSpec) -> Attention | LatentAttention:
-    """The attention that every layer has; `SpecError` for layers of several kinds of mixer.
-
-    >>> from metacount.catalog import entry
-    >>> mixer_of(entry("llama-7b").spec()).n_heads
-    32
-    """
-    stack = spec.last_stack
-    mixer = stack.attention
-    if not stack.uniform or not isinstance(mixer, Attention | LatentAttention):
-        name = "ffn_pattern" if set(stack.mixer_pattern) == {"A"} else "mixer_pattern"
-        raise SpecError(
-            name,
-            "has no formula for training unless every layer has attention and a feed-forward",
-            getattr(stack, name),
-            "choose a model of such layers",
-        )
-    return mixer
-
-
 def attention_of(spec: ModelSpec) -> Attention | LatentAttention | None:
     """The attention of the layers that have one; None in a model without.
 

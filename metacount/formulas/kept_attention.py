@@ -107,6 +107,10 @@ def attention_kept(
         kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
     if gate:
         kept.append(run.term("output gate, and what it multiplies", 2 * run.tokens * width))
+        # the queries of one head lie beside its gate, and are kept with it where they lie
+        as_made = rope is None and not grown if qk_norm == "none" else not run.widths.copies
+        beside = (1 - several(part.n_heads)) * run.tokens * width
+        kept.append(run.term("gate beside the queries", when(as_made, beside)))
     if grown:
         kept.append(run.term("growth of queries", run.n_queries, width=wide))
     for name, heads, n in (

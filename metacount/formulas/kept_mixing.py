@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, is_symbolic, smaller
 from metacount.formulas.forward import Kept, Widths
@@ -79,4 +77,6 @@ def rounds(seq_len: Dim) -> Dim:
         )
     if isinstance(seq_len, int):
         return (seq_len - 1).bit_length()
-    return sys.modules["numpy"].vectorize(rounds, otypes=[object])(seq_len)
+    # an array: one round more for each power of two that is reached beyond
+    most = (int(seq_len.max()) - 1).bit_length()
+    return sum(smaller((seq_len - 1) // 2**n, 1) for n in range(most))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import Kept, Pass, dense_of
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_ends import head_terms
-from metacount.formulas.kept_model import block_terms, repeated
+from metacount.formulas.kept_model import block_terms, check_covered, repeated
 from metacount.formulas.kept_moe import rows_kept
 from metacount.formulas.sharding import Rank, kept_spec, piece
 from metacount.spec import ModelSpec
+
+
+def check_kept(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` for a model whose kept bytes on a rank have no formula."""
+    check_alike(spec)
+    check_covered(spec, run)
 
 
 def block_kept(

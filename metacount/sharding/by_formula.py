@@ -6,13 +6,11 @@ from metacount.errors import SpecError
 from metacount.formulas import sharding, traffic
 from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import block_weights, kv_cache_values
-from metacount.formulas.covered import check_alike
 from metacount.formulas.ends import table_width
-from metacount.formulas.forward import Pass, mixer_of
+from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_ends import table_terms
-from metacount.formulas.kept_model import check_covered
-from metacount.formulas.kept_sharding import block_kept, last_kept
+from metacount.formulas.kept_sharding import block_kept, check_kept, last_kept
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
 from metacount.frozen import frozen
@@ -234,9 +232,7 @@ def pass_of(job: Job) -> Pass:
 def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
     try:
-        mixer_of(spec)
-        check_alike(spec)
-        check_covered(spec, pass_of(job))
+        check_kept(spec, pass_of(job))
     except SpecError as error:
         return str(error)
     return ""

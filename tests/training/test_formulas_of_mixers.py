@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from helpers.miniatures import miniature
+from helpers.miniatures import TINY, miniature
 
 import metacount
 from metacount import Setup, Training, Workload
@@ -27,10 +27,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "deepseek-v3.2": {"n_dense_layers": 1},
     "minimax-text-01": {"mixer_pattern": "RA"},
     "mamba-2.8b": {},
-    "falcon-mamba-7b": {},
     "jamba-1.5-mini": {"mixer_pattern": "RA", "ffn_pattern": "FE"},
     "mamba2-130m": {},
-    "bamba-9b": {"mixer_pattern": "RA"},
     "falcon-h1-0.5b": {},
     "granite-4.0-h-tiny": {"mixer_pattern": "RA"},
     "nemotron-3-nano-30b-a3b": {
@@ -44,7 +42,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "kimi-linear-48b-a3b": {"mixer_pattern": "RRA", "n_dense_layers": 1},
 }
 # chunks of the miniatures are 4 positions, filters 3 or 4
-RUNS = ((1, 11, "none"), (3, 7, "full"), (3, 4, "none"), (1, 3, "full"), (2, 1, "none"))
+RUNS = ((1, 11, "none"), (3, 4, "full"), (2, 8, "none"), (1, 3, "none"))
 
 
 def shortened(name: str, spec: ModelSpec) -> ModelSpec:
@@ -56,6 +54,12 @@ def shortened(name: str, spec: ModelSpec) -> ModelSpec:
 
 def small(name: str) -> ModelSpec:
     return shortened(name, miniature(entry(name).spec()))
+
+
+def attends(name: str) -> bool:
+    """Whether it has attention that a fused kernel computes."""
+    spec = entry(name).spec()
+    return spec.attention != "none" and spec.index_top_k is None
 
 
 def both(
@@ -125,6 +129,23 @@ def test_a_step_at_published_sizes(name: str) -> None:
     spec = shortened(name, entry(name).spec())
     # longer than every chunk but Mamba-2's and lightning's 256, and no multiple of any
     assert_agree(*both(spec, 1, 131, optimizer="muon", master_weights=True))
+
+
+@pytest.mark.parametrize("name", [name for name in SHORT if attends(name)])
+def test_fused_attention_beside_a_mixer(name: str) -> None:
+    assert_agree(*both(small(name), 2, 5, attention="flash"))
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+@pytest.mark.parametrize(("qk_norm", "position"), [("none", "none"), ("head", "rope")])
+@pytest.mark.parametrize(("attention", "dtype"), [("eager", "fp32"), ("flash", "bf16")])
+def test_an_output_gate(
+    heads: int, qk_norm: str, position: str, attention: str, dtype: str
+) -> None:
+    spec = ModelSpec.from_dict({**TINY, "n_layers": 1, "output_gate": True})
+    kv_heads = 1 if heads == 1 else 2
+    spec = spec.replace(n_heads=heads, n_kv_heads=kv_heads, qk_norm=qk_norm, position=position)
+    assert_agree(*both(spec, 2, 5, dtype, attention=attention))
 
 
 @pytest.mark.parametrize("name", ["jamba-1.5-mini", "kimi-linear-48b-a3b", "deepseek-v3.2"])

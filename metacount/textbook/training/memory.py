@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from metacount.formulas.covered import check_alike
 from metacount.formulas.dim import Dim, when
-from metacount.formulas.forward import Pass, mixer_of
+from metacount.formulas.forward import Pass, attention_of
 from metacount.formulas.kept_attention import several
 from metacount.formulas.kept_model import blocks_terms, check_covered
 from metacount.formulas.norm import norms_per_block
@@ -40,7 +40,7 @@ def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[s
         for term in blocks_terms(spec, run, seq_len, n_layers, cross=False)
         if term.role != "norm" and term.width == SIXTEEN and term.name not in OF_PAIRS
     ]
-    placement, mixer = stack.norms.placement, mixer_of(spec)
+    placement, mixer = stack.norms.placement, attention_of(spec)
     n_norms = n_layers * norms_per_block(placement) - when(not stack.norms.first, 1)
     branches = 2 * n_layers
     return {
