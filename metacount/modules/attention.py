@@ -188,8 +188,8 @@ class Attention(nn.Module):
         holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
         `adapters` q, k and v add to the projections of these names.
         """
-        q, gate_BSW = self.q_proj(x_BSD if query_BSD is None else query_BSD), None
-        q = adapted(q, x_BSD, "q", adapters)
+        asks = x_BSD if query_BSD is None else query_BSD
+        q, gate_BSW = adapted(self.q_proj(asks), asks, "q", adapters), None
         if self.output_gate:
             q, gate_BSW = (t.flatten(-2) for t in self._by_head(q, 2 * self.head_dim).chunk(2, -1))
         q = self._heads(q, self.q_norm)

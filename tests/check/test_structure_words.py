@@ -39,6 +39,14 @@ def test_states_and_patterns_are_said(model: str, said: str) -> None:
     assert structure(find_model(model).spec) == said
 
 
+def test_shared_blocks_are_said_with_their_adapters() -> None:
+    start = "decoder with Mamba-2, behind shared blocks in the layers S of RRRRRS, "
+    both = (
+        "multi-head or grouped attention, gated FFN, adapters of each use on q, k, v and the FFN, "
+    )
+    assert structure(find_model("zamba2-1.2b").spec) == f"{start}{both}RMSNorm, tied head"
+
+
 def test_a_long_pattern_is_cut() -> None:
     said = structure(find_model("nemotron-h-8b").spec)
     assert "Mamba-2 in the layers R of RNRNRNRANRNRNRNR..., " in said

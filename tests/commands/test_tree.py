@@ -354,6 +354,14 @@ def test_bad_requests_are_one_line(
     assert said in refused(capsys, "tree", "gpt2", *arguments)
 
 
+def test_what_multiplies_and_stores_nothing_has_no_formula(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = run(capsys, "tree", "textbook-block", "--columns", "flops,formula")
+    (core,) = (line for line in text.splitlines() if " core" in line)
+    assert core.split()[-1].replace(",", "").isdecimal()  # the FLOPs, and nothing behind them
+
+
 def test_a_formula_of_anothers_module_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no formula here" in refused(capsys, "tree", "type:gpt2", "--columns", "formula")
 

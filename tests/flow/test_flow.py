@@ -61,6 +61,7 @@ MIXERS = (
     "lfm2-1.2b",
     "recurrentgemma-2b",
     "deepseek-v3.2",
+    "zamba2-1.2b",
 )
 
 
@@ -68,6 +69,9 @@ def shallow(name: str) -> ModelSpec:
     """A model of the catalog with few layers, every kind of them."""
     spec = catalog.entry(name).spec()
     fewer = {n: min(getattr(spec, n), 4) for n in ("n_layers", "n_encoder_layers")}
+    if spec.n_shared_blocks is not None:  # the first layer that uses one is further up
+        fewer["n_layers"] = spec.mixer_pattern.index("S") + 1
+        fewer["n_shared_blocks"] = 1
     return spec.replace(**fewer)
 
 
@@ -201,6 +205,8 @@ def variations() -> list[ModelSpec]:
     found += [
         small("switch-base-8", activation=name, n_layers=2, n_encoder_layers=2) for name in plain
     ]
+    plain_block = {"gated": False, "attention_adapters": True}
+    found.append(shallow("zamba2-1.2b").replace(**plain_block))
     head = {"has_head": True, "tie_embeddings": True, "head_transform": True, "pooler": False}
     found += [
         small("bert-base", activation=name, n_layers=1, n_encoder_layers=0, **head)

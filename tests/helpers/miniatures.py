@@ -52,6 +52,10 @@ def miniature(spec: ModelSpec) -> ModelSpec:
         sizes["window"] = 4
     if spec.index_top_k is not None:
         sizes |= {"index_top_k": 3, "n_index_heads": 5, "index_head_dim": 8}
+    if spec.n_shared_blocks is not None:
+        # three uses of the pattern's, of two blocks where there are several
+        sizes |= {"n_layers": 20, "n_shared_blocks": min(spec.n_shared_blocks, 2)}
+        sizes["adapter_rank"] = None if spec.adapter_rank is None else 3
     sizes |= _recurrent(spec)
     if spec.n_shared_blocks is not None:  # more uses than blocks
         sizes |= {"mixer_pattern": "RSSRS", "adapter_rank": spec.adapter_rank and 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -101,3 +102,19 @@ def _with_likes(steps: Sequence[Step], shown: dict[object, str]) -> tuple[Step, 
             step = replace(step, inside=_with_likes(step.inside, shown))
         out.append(step)
     return tuple(out)
+
+
+def called_by(path: str, prefix: str) -> str:
+    """The name of a call inside another: its path, or where that is a layer's, the path in it."""
+    if f"{path}.".startswith(f"{prefix}.") or not prefix:
+        return path.removeprefix(prefix).lstrip(".") or path
+    return re.sub(r"^.*?\blayers\.\d+\.", "", path)
+
+
+def without_met(step: Step, like: str) -> Step:
+    """A step for another that is like it: what stands outside of `like` was used there already."""
+    if step.inside:
+        inside = tuple(without_met(one, like) for one in step.inside)
+        return replace(step, inside=inside, params=sum(one.params * one.times for one in inside))
+    own = f"{step.path}.".startswith(f"{like}.")
+    return step if own else replace(step, params=0)

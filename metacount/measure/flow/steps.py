@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from metacount.measure.flow.fold import folded
+from metacount.measure.flow.fold import called_by, folded, without_met
 from metacount.measure.flow.record import Call, Operator, Shape
 from metacount.measure.flow.source import Statement
 from metacount.measure.flow.step import Explain, Seen, Step, summed
@@ -118,9 +118,10 @@ def _inside(call: Call, prefix: str, telling: _Telling) -> tuple[Step, ...]:
             group.append(event)
             continue
         end_group()
-        name = event.path.removeprefix(prefix).lstrip(".") or event.path
+        name = called_by(event.path, prefix)
         if event.like:
-            steps.append(replace(telling.made[event.like], name=name, path=event.path))
+            again = without_met(telling.made[event.like], event.like)
+            steps.append(replace(again, name=name, path=event.path))
         else:
             steps += _of_call(event, call, name, telling)
     end_group()

@@ -10,6 +10,7 @@ from metacount.measure.flow.step import HIDDEN, Row, Seen
 from metacount.modules.attention import Attention
 from metacount.modules.block import Block
 from metacount.modules.convolution import CausalConv1d
+from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
 from metacount.modules.indexer import Indexer, IndexScores
 from metacount.modules.kimi_delta import ForgetGate, KimiDelta
@@ -17,6 +18,7 @@ from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.rg_lru import RecurrentBlock, RgLru
+from metacount.modules.shared_block import SharedBlock
 from metacount.modules.short_conv import ShortConvolution
 
 CUT = "positions cut into chunks, the last one filled up with zeros"
@@ -56,6 +58,15 @@ MIXERS: tuple[Row, ...] = (
     Row(Attention, "q, gate_BSW", "", "[q, gate] of each head"),
     Row(Attention, "y_BSD", "sigmoid mul", "out = out · sigmoid(gate)"),
     Row(Block, "y", "add", "y = mamba + attn"),
+    # a block that layers share, and the adapters of each use
+    Row(SharedBlock, "both_BSE", "cat", "[x, x₀]: the hidden state and the embedding"),
+    Row(Attention, "q, gate_BSW", "add", "q = q + what its adapter gives"),
+    *(Row(Attention, n, "add", f"{n} = {n} + what its adapter gives, split into heads")
+      for n in "kv"),
+    Row(GatedFeedForward, "both", "cat", HIDDEN),
+    Row(GatedFeedForward, "gate_BSM, up_BSM", "add", "[gate, up] = both + what the adapter gives"),
+    Row(FeedForward, "up_BSM", "add", "up = up + what its adapter gives"),
+    Row(Block, "read_BSD", "add", "read = x + what the shared block gives"),
     Row(CausalConv1d, "", "constant_pad_nd convolution", _conv),
     Row(CausalConv1d, "", "cat convolution", _conv_continued),
     Row(GatedNorm, "", "silu mul pow mean add rsqrt", _gated_norm),

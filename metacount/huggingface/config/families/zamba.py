@@ -74,9 +74,9 @@ def mixer(keys: Keys, d_inner: int) -> dict[str, Any]:
         "n_ssm_heads": n_heads,
         "ssm_head_dim": d_inner // n_heads,
         "n_ssm_groups": keys.size("mamba_ngroups"),
-        "ssm_state_dim": keys.size("mamba_d_state"),
+        "ssm_state_dim": keys.size("mamba_d_state", lowest=2),
         "conv_kernel": keys.size("mamba_d_conv"),
-        "ssm_chunk_size": keys.size("chunk_size"),
+        "ssm_chunk_size": keys.size("chunk_size", lowest=2),
     }
 
 

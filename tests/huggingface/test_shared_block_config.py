@@ -1,0 +1,131 @@
+"""Configs of Zamba2: the published keys, what transformers derives from them, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metacount.catalog import entry
+from metacount.errors import SpecError
+from metacount.huggingface.config.keys import Unmapped
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.spec import FIELDS
+
+LAYERS = [*["mamba"] * 6, "hybrid"] + ([*["mamba"] * 5, "hybrid"] * 6)
+LAYERS += [*["mamba"] * 4, "hybrid", *["mamba"] * 3, "hybrid", "mamba", "mamba"]
+# Zamba2-2.7B-Instruct-v2's, with what transformers derives written down
+PUBLISHED: dict[str, Any] = {
+    "model_type": "zamba2",
+    "architectures": ["Zamba2ForCausalLM"],
+    "adapter_rank": 128,
+    "add_bias_linear": False,
+    "attention_head_dim": 160,
+    "attention_hidden_size": 5120,
+    "chunk_size": 256,
+    "ffn_hidden_size": 10240,
+    "hidden_act": "gelu",
+    "hidden_size": 2560,
+    "hybrid_layer_ids": [6, 12, 18, 24, 30, 36, 42, 47, 51],
+    "intermediate_size": 10240,
+    "kv_channels": 80,
+    "layers_block_type": LAYERS,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 64,
+    "mamba_expand": 2,
+    "mamba_headdim": 64,
+    "mamba_ngroups": 1,
+    "n_mamba_heads": 80,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 54,
+    "num_key_value_heads": 32,
+    "num_mem_blocks": 2,
+    "num_query_groups": 32,
+    "time_step_limit": None,
+    "use_conv_bias": True,
+    "use_mem_rope": False,
+    "use_shared_attention_adapter": False,
+    "use_shared_mlp_adapter": True,
+    "vocab_size": 32000,
+}
+
+
+def test_the_published_keys_are_the_model_of_the_catalog() -> None:
+    ours, theirs = entry("zamba2-2.7b").spec(), spec_from_config(PUBLISHED).spec
+    different = {name for name in FIELDS if getattr(ours, name) != getattr(theirs, name)}
+    assert different == set()
+
+
+def test_what_is_left_out_is_zamba2_2_7b_but_for_blocks_and_heads() -> None:
+    spec = spec_from_config({"model_type": "zamba2"}).spec
+    assert spec.mixer_pattern == entry("zamba2-2.7b").spec().mixer_pattern
+    assert (spec.n_shared_blocks, spec.n_ssm_heads, spec.ssm_head_dim) == (1, 8, 640)
+    assert (spec.d_ff, spec.head_dim, spec.attention_scale) == (10240, 160, 80**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"use_mem_rope": True}, {"position": "rope", "rope_theta": 10000.0}),
+        ({"use_shared_attention_adapter": True}, {"attention_adapters": True}),
+        ({"num_mem_blocks": 20}, {"n_shared_blocks": 9}),  # the others are never made
+        ({"num_mem_blocks": 9, "tie_word_embeddings": False}, {"tie_embeddings": False}),
+        ({"add_bias_linear": True}, {"ffn_bias": True, "ssm_in_bias": True, "ssm_out_bias": True}),
+        (
+            {"layers_block_type": ["mamba"] * 54, "hybrid_layer_ids": []},
+            {"attention": "none", "n_shared_blocks": None, "d_ff": None, "position": "none"},
+        ),
+    ],
+)
+def test_a_key_and_what_it_becomes(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    spec = spec_from_config({**PUBLISHED, **changes}).spec
+    assert {name: getattr(spec, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tie_word_embeddings": False}, "tie_word_embeddings has a value that no spec expresses"),
+        ({"layers_block_type": [*LAYERS[:-1], "attention"]}, "layers_block_type has a value that"),
+        ({"num_hidden_layers": 53}, "layers_block_type must be a list of 53 names: got"),
+        ({"layers_block_type": None}, ""),
+        ({"layers_block_type": None, "num_hidden_layers": 12}, "num_hidden_layers has a value tha"),
+        ({"hybrid_layer_ids": [6]}, "hybrid_layer_ids has a value that no spec expresses"),
+        ({"mamba_headdim": 32}, "mamba_headdim has a value that no spec expresses: got 32; by the"),
+        ({"n_mamba_heads": 7}, "n_mamba_heads must divide the 5120 channels: got 7; change one"),
+        ({"attention_head_dim": 80}, "attention_head_dim has a value that no spec expresses"),
+        ({"head_dim": 80}, "head_dim is the same as attention_head_dim, which has another value"),
+        (
+            {"num_key_value_heads": 8, "use_shared_attention_adapter": True},
+            "num_key_value_heads has a value that no spec expresses: got 8; adapters of attention",
+        ),
+        ({"use_shared_mlp_adapter": False}, "use_shared_mlp_adapter has a value that no spec"),
+        ({"time_step_limit": [0.0, 1.0]}, "time_step_limit has a value that no spec expresses"),
+        ({"num_mem_blocks": 0}, "num_mem_blocks must be at least 1: got 0; choose 1 to"),
+        ({"lora_rank": 128}, "lora_rank is not a key that this mapping understands: got 128"),
+        ({"chunk_size": 1}, "chunk_size must be at least 2: got 1; choose 2 to"),
+    ],
+)
+def test_a_key_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    config = {**PUBLISHED, **changes}
+    if not message:
+        assert spec_from_config(config).spec.n_layers == 54
+        return
+    with pytest.raises(SpecError) as caught:
+        spec_from_config(config)
+    assert str(caught.value).startswith(message)
+    unmapped = any(words in str(caught.value) for words in ("no spec expresses", "understands"))
+    assert isinstance(caught.value, Unmapped) == unmapped
+
+
+def test_other_names_that_transformers_takes_too_late_are_refused() -> None:
+    """Its class counts its layers before it takes `layer_types`."""
+    config = {k: v for k, v in PUBLISHED.items() if k != "layers_block_type"}
+    with pytest.raises(SpecError, match=r"^layer_types has a value .* call it layers_block_type"):
+        spec_from_config({**config, "layer_types": LAYERS})
+
+
+def test_a_longer_context_loads_no_weights() -> None:
+    mapped = spec_from_config({**PUBLISHED, "use_long_context": True})
+    assert mapped.differs and "use_long_context" in mapped.differs[0]
+    assert mapped.spec == spec_from_config(PUBLISHED).spec
