@@ -88,6 +88,7 @@ def rank_at(job: Job, number: int) -> Rank:
     return Rank(
         tp=mesh.tp,
         ep=mesh.ep,
+        cp=mesh.cp if job.ring else 1,
         tp_index=at.tensor,
         shard=mesh.shard if spread else 1,
         shard_index=at.shard if spread else 0,
@@ -245,6 +246,8 @@ def _width(job: Job, move: Move) -> int:
     """Bytes of one value of a collective."""
     if move.kept == "counts":
         return traffic.COUNT_BYTES
+    if move.kept == "sums":
+        return DTYPE_BYTES["fp32"]
     width = DTYPE_BYTES[job.dtype]
     if move.kept == "router" or (move.kept == "choice" and not job.master):
         return max(width, 4)
@@ -259,7 +262,10 @@ def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
         for move in _run(spec, unit, rank, n, job.train):
             found.append(move if job.train else _renamed(move, phase))
         if unit.layers and job.train and job.checkpointing != "none":
-            found += traffic.recomputed_moves(spec, rank, n_tokens=n, moe=unit.moe)
+            products = job.checkpointing == "selective"
+            found += traffic.recomputed_moves(
+                spec, rank, n_tokens=n, moe=unit.moe, products=products
+            )
     if job.train:
         # without ZeRO the groups are there, and sum gradients
         whole = Rank(
