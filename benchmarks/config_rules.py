@@ -21,7 +21,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "metacount" / "huggingface" / "config" / "config_rules.json"
-sys.path.insert(0, str(ROOT / "tests" / "huggingface"))  # for the small configs
+sys.path.insert(0, str(ROOT / "tests"))  # for the small configs
 
 PLAIN = {
     int: "int",
@@ -100,7 +100,7 @@ def whole_heads(config_class: Any) -> bool:
 
 def rules() -> dict[str, Any]:
     """All of it, from the installed transformers."""
-    from small_configs import SMALL
+    from helpers.small_configs import SMALL
 
     from metacount.huggingface.config.families import family_of
     from metacount.huggingface.config.to_spec import mapped_types

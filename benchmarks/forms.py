@@ -43,7 +43,7 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
 
     from metacount.errors import SpecError
     from metacount.huggingface.module.model import build_transformers
-    from metacount.tracing.domain import in_domain
+    from metacount.tracing.condition import in_domain
     from metacount.tracing.run.build import size_values, whole_fields, with_fields
     from metacount.tracing.run.sizes import symbol
 

@@ -307,6 +307,21 @@ def recurrent_gemma(s: Sizes) -> dict[str, Any]:
     }
 
 
+def zamba2(s: Sizes) -> dict[str, Any]:
+    return {
+        **without(common(s), "head_dim"),
+        "layers_block_type": layers(s, R="linear_attention", S="hybrid"),
+        "mamba_d_state": s["ssm_state_dim"],
+        "mamba_d_conv": s["conv_kernel"],
+        "mamba_expand": s["n_ssm_heads"] * s["ssm_head_dim"] // s["d_model"],
+        "mamba_ngroups": s["n_ssm_groups"],
+        "n_mamba_heads": s["n_ssm_heads"],
+        "num_mem_blocks": s["n_shared_blocks"],
+        "adapter_rank": s["adapter_rank"],
+        "use_shared_attention_adapter": s.get("attention_adapters", False),
+    }
+
+
 # a prefix of the id, the class of transformers, and its config; the first that fits is taken
 CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("bert-base", "BertModel", lambda s: without(common(s), "head_dim", "num_key_value_heads")),
@@ -358,6 +373,7 @@ CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("nemotron", "NemotronHForCausalLM", nemotron_h),
     ("olmo-hybrid", "OlmoHybridForCausalLM", olmo_hybrid),
     ("recurrentgemma", "RecurrentGemmaForCausalLM", recurrent_gemma),
+    ("zamba2", "Zamba2ForCausalLM", zamba2),
     # the same tensors as LLaMA's under other names, or in other pieces
     *((id, "LlamaForCausalLM", common) for id in (
         "llama", "yi", "deepseek-67b", "internlm2", "yulan", "smollm2", "baichuan2")),

@@ -23,14 +23,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "huggingface"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 SHOWN = 5  # wrong ones of a type
 
 
 def of_type(model_type: str, draws: int, run: int, seed: int, ask: bool) -> dict[str, Any]:
     """The verdicts of one type, counted; and every wrong or unsaid config with what was said."""
-    from mutated_configs import answers, bases, figures_differ, mutants
+    from helpers.mutated_configs import answers, bases, figures_differ, mutants
 
     whole = bases(model_type)
     verdicts: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def main() -> int:
     args = parser.parse_args()
     logging.disable(logging.WARNING)  # transformers' advice on token numbers
     import torch
-    from mutated_configs import VERDICTS
+    from helpers.mutated_configs import VERDICTS
 
     torch.set_num_threads(1)
     rows, total = [], Counter[str]()

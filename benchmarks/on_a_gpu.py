@@ -64,7 +64,7 @@ def bench(name: str, topic: str, *options: str) -> Step:
 def steps() -> list[Step]:
     """All of them, in order: what must be right before what is slow."""
     found = [
-        Step(name="tests", words=("-m", "pytest", "-q", "-ra", "tests/bench/test_bench_cuda.py")),
+        Step(name="tests", words=("-m", "pytest", "-q", "-ra", "tests/bench/test_cuda.py")),
         Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
     ]
     for model in MODELS:

@@ -8,12 +8,15 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+
+    from torch import Tensor
 
     from metacount.diff.compared import Diff
+    from metacount.files import Json
+    from metacount.given import Source
     from metacount.measure.ours.node import Node
     from metacount.resolve import Given, Model, TransformersOnly
-    from metacount.spec import Request, Workload
+    from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
@@ -42,7 +45,7 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     return counted
 
 
-def like(name: str, **sizes: Any) -> Model:
+def like(name: str, **sizes: object) -> Model:
     """Make a model like one of the catalog, or of a family, at other sizes.
 
     Sizes that are not given keep their ratios to d_model, to n_heads and to n_layers.
@@ -84,9 +87,9 @@ def flow(
     *,
     decode: bool = False,
     reference: bool = False,
-    inputs: Sequence[Any] = (),
-    input_size: Any = None,
-    dtype: Any = None,
+    inputs: Sequence[object] = (),
+    input_size: object = None,
+    dtype: object = None,
 ) -> Flow:
     """Show a model's forward in execution order: every step with its equation, shapes and figures.
 
@@ -174,7 +177,7 @@ def _length(model: Model | TransformersOnly, request: Request) -> int:
     return fitted(model.spec, request).seq_len
 
 
-def _names(a: Any, b: Any) -> tuple[str, str]:
+def _names(a: Model, b: Model) -> tuple[str, str]:
     """What two models are called; a changed one by its changes, where the names are one."""
     if a.id != b.id:
         return a.id, b.id
@@ -190,7 +193,7 @@ class Tree:
     made_by: str
     run: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data, with the share of each module in the first one."""
         return self.root.to_dict(self.root.params)
 
@@ -214,30 +217,34 @@ def tree(
     """
     from metacount.measure.ours.folding import fold
     from metacount.measure.ours.tree import found
-    from metacount.resolve import any_of
+    from metacount.resolve import Model, any_of
     from metacount.spec import Request
 
-    plant = _of_transformers if any_of(model).source is not None else _of_reference
-    whole, made_by, run = plant(any_of(model), workload or Request(), flops, active)
+    asked, request = any_of(model), workload or Request()
+    if isinstance(asked, Model) and asked.source is None:
+        whole, made_by, run = _of_reference(asked.spec, request, flops)
+    else:
+        assert asked.source is not None  # what only transformers knows has one
+        whole, made_by, run = _of_transformers(asked.source, request, flops, active)
     return Tree(root=fold(found(whole, only) if only else whole), made_by=made_by, run=run)
 
 
 def _of_reference(
-    model: Any, workload: Workload | Request, flops: bool, _: bool
+    spec: ModelSpec, workload: Workload | Request, flops: bool
 ) -> tuple[Node, str, str]:
     from metacount.measure.ours.forward import measure_prefill
     from metacount.measure.ours.tree import whole_tree
     from metacount.modules.build import build
     from metacount.textbook.count import fitted
 
-    run = fitted(model.spec, workload)
-    module = build(model.spec, dtype=run.dtype)
+    run = fitted(spec, workload)
+    module = build(spec, dtype=run.dtype)
     by_module = measure_prefill(module, run).by_module if flops else None
     return whole_tree(module, flops=by_module), "reference", _said(run)
 
 
 def _of_transformers(
-    model: Any, workload: Workload | Request, flops: bool, active: bool
+    source: Source, workload: Workload | Request, flops: bool, active: bool
 ) -> tuple[Node, str, str]:
     from metacount.errors import InputError
     from metacount.huggingface.module.model import build_transformers
@@ -248,8 +255,8 @@ def _of_transformers(
     from metacount.measure.ours.tree import whole_tree
     from metacount.verify.compare import fitted_outside
 
-    run, _ = fitted_outside(model.source, workload)
-    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    run, _ = fitted_outside(source, workload)
+    module, choice = build_transformers(source.config, dtype=run_dtype(run))
     roles = Roles(module)
     by_module = None
     if flops:
@@ -259,10 +266,9 @@ def _of_transformers(
             raise InputError(f"no FLOPs: {shortfall(error)}; leave flops out") from None
     routed, unknown = routing(module)
 
-    def used(_: Any, tensor: Any) -> int:
+    def used(_: object, tensor: Tensor) -> int:
         chosen, n_experts = routed.get(id(tensor), (1, 1))
-        values: int = tensor.numel() // n_experts * chosen
-        return values
+        return tensor.numel() // n_experts * chosen
 
     if active and unknown:
         raise InputError(

@@ -26,7 +26,7 @@ from metacount.errors import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from types import ModuleType
     from typing import Any, NoReturn
 
@@ -198,7 +198,7 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.set_defaults(run=file.run, all_commands=_all_commands)
 
 
-def _all_commands() -> Iterable[tuple[str, str, Any]]:
+def _all_commands() -> Iterable[tuple[str, str, Callable[[argparse.ArgumentParser], None]]]:
     """The name of each command, what it is for, and what adds its options to a parser."""
     return [(name, summary, _file(name).add_arguments) for name, summary in COMMANDS.items()]
 

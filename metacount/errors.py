@@ -4,8 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Iterable
 
 # Exit codes beside 0.
 EXIT_DISAGREE = 1  # two witnesses disagree, or a formula is refuted
@@ -56,7 +55,7 @@ class SpecError(ValueError):
         return type(self)(self.field, self.rule, self.value, remedy)
 
 
-def nearest(word: str, known: Any, otherwise: str) -> str:
+def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
     """`did you mean ...` for the known words closest to `word`, or `otherwise`."""
     import difflib
 

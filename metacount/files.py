@@ -15,7 +15,9 @@ from metacount.errors import MAX_DIGITS, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Json: TypeAlias = dict[str, Any]  # a JSON object
 
 CONFIG = "config.json"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
@@ -34,7 +36,7 @@ FLOAT_TAG = "__float__"
 NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
-def untagged(value: Any) -> Any:
+def untagged(value: object) -> object:
     """The number that an object stands for, if it is one of transformers' tags; else the object.
 
     >>> untagged({"__float__": "-Infinity"}), untagged({"__float__": "7"})
@@ -46,7 +48,7 @@ def untagged(value: Any) -> Any:
     return value
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once_each(pairs: list[tuple[str, object]]) -> Json:
     data = dict(pairs)
     if len(data) != len(pairs):
         times = dict.fromkeys(data, 0)
@@ -67,7 +69,7 @@ def _no_constant(name: str) -> float:
     raise NotStrict(f"{name} is not a number of JSON", "write a number or null")
 
 
-def _untagged_once_each(pairs: list[tuple[str, Any]]) -> Any:
+def _untagged_once_each(pairs: list[tuple[str, object]]) -> object:
     return untagged(_once_each(pairs))
 
 
@@ -84,7 +86,7 @@ CONFIG_JSON = json.JSONDecoder(
 )
 
 
-def read_json(path: str) -> dict[str, Any]:
+def read_json(path: str) -> Json:
     """The JSON object in a regular file of at most 16 MiB, or an `InputError`."""
     text, where = read_text(path), shown(path)
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar, dataclass_transform
+    from typing import TypeVar, dataclass_transform
 
     T = TypeVar("T")
 else:
@@ -39,9 +39,9 @@ def frozen(cls: type[T]) -> type[T]:
     """
     defaults = {name: cls.__dict__.get(name, REQUIRED) for name in cls.__annotations__}
     required = [name for name, default in defaults.items() if default is REQUIRED]
-    post_init: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
+    post_init: Callable[[object], None] | None = getattr(cls, "__post_init__", None)
 
-    def init(self: Any, **values: Any) -> None:
+    def init(self: object, **values: object) -> None:
         missing = [name for name in required if name not in values]
         unknown = [name for name in values if name not in defaults]
         if missing or unknown:
@@ -52,16 +52,16 @@ def frozen(cls: type[T]) -> type[T]:
         if post_init is not None:
             post_init(self)
 
-    def items(self: Any) -> tuple[Any, ...]:
+    def items(self: object) -> tuple[object, ...]:
         return tuple(self.__dict__[name] for name in defaults)
 
-    def equal(self: Any, other: object) -> bool:
+    def equal(self: object, other: object) -> bool:
         return items(self) == items(other) if type(other) is cls else NotImplemented
 
-    def show(self: Any) -> str:
+    def show(self: object) -> str:
         return f"{cls.__name__}({', '.join(f'{k}={self.__dict__[k]!r}' for k in defaults)})"
 
-    def refuse(self: Any, name: str, value: object = None) -> None:
+    def refuse(self: object, name: str, value: object = None) -> None:
         raise AttributeError(f"{cls.__name__} is frozen: {name} cannot change")
 
     methods = {
@@ -78,6 +78,6 @@ def frozen(cls: type[T]) -> type[T]:
     return cls
 
 
-def fields(cls: type) -> dict[str, Any]:
+def fields(cls: type) -> dict[str, object]:
     """Names and defaults of a frozen class, in order; `REQUIRED` where there is no default."""
     return dict(vars(cls)["__fields__"])

@@ -6,9 +6,8 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
     from metacount.catalog import CatalogEntry
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 
@@ -19,7 +18,7 @@ class Source:
     A bare model type has neither. `gguf`: the file whose header says what the config says.
     """
 
-    config: dict[str, Any]
+    config: Json
     folder: str | None = None
     repository: str | None = None
     gguf: str | None = None
@@ -51,7 +50,7 @@ class Model:
     name: str
     spec: ModelSpec
     entry: CatalogEntry | None
-    changes: dict[str, Any]
+    changes: Json
     source: Source | None = None
     notes: tuple[str, ...] = ()
     refused: bool = False

@@ -7,29 +7,34 @@ from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import TypeGuard
+
+    from torch import nn
+
+    from metacount.files import Json
 
 
-def is_module(given: object) -> bool:
+def is_module(given: object) -> TypeGuard[nn.Module]:
     """Whether something is an `nn.Module`, as far as its methods tell."""
     return hasattr(given, "named_parameters") and not isinstance(given, type)
 
 
-def described(module: Any) -> tuple[str, ModelSpec | dict[str, Any]]:
+def described(module: object) -> tuple[str, ModelSpec | Json]:
     """The name of a module's class, and its spec (ours) or config (transformers')."""
     kind = shown(type(module).__name__)
     spec = getattr(module, "spec", None)
     if isinstance(spec, ModelSpec):
         return kind, spec
-    if not hasattr(getattr(module, "config", None), "to_dict"):
+    config = getattr(module, "config", None)
+    if config is None or not hasattr(config, "to_dict"):
         raise InputError(
             f"{kind} is a module without a config, so there is no formula: "
             "metacount.summary(module) measures it"
         )
-    return kind, {**module.config.to_dict(), "architectures": [type(module).__name__]}
+    return kind, {**config.to_dict(), "architectures": [type(module).__name__]}
 
 
-def check_size(given: Any, params: int | None) -> None:
+def check_size(given: object, params: int | None) -> None:
     """Raise `InputError` where a module has other parameters than what its config makes."""
     if params is None or not is_module(given):
         return

@@ -22,7 +22,7 @@ from metacount.spec import ModelSpec
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
 LIKE = "like:"  # before the name of a model or a family that another one is made like
 
@@ -30,7 +30,13 @@ LIKE = "like:"  # before the name of a model or a family that another one is mad
 if TYPE_CHECKING:
     # A model as the Python API takes it; an object with `to_dict` is a config of transformers.
     Given: TypeAlias = (
-        str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | Model | TransformersOnly | Any
+        str
+        | os.PathLike[str]
+        | Mapping[str, object]
+        | ModelSpec
+        | Model
+        | TransformersOnly
+        | object
     )
 
 

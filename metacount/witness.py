@@ -6,7 +6,7 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # What witnesses are asked. Each is one integer, or None where a witness has no opinion.
 QUANTITIES = (
@@ -42,6 +42,6 @@ class Witness:
     parts: dict[str, dict[str, int] | None]
     detail: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data, every quantity under its own name."""
         return {"name": self.name, **self.figures, **self.parts, "detail": self.detail}

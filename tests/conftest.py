@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `miniatures` and the like
 os.environ.setdefault("COLUMNS", "100")
 
 NEEDS = ("fast", "torch", "transformers")
@@ -46,7 +45,7 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tiny(tmp_path: Path) -> str:
     """A file that describes the miniature `TINY`."""
-    from miniatures import TINY
+    from helpers.miniatures import TINY
 
     file = tmp_path / "tiny.json"
     file.write_text(json.dumps(TINY))
@@ -56,7 +55,7 @@ def tiny(tmp_path: Path) -> str:
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Any]:
     """A hub on loopback; it serves the files of its `folder`."""
-    from hub_server import serving
+    from helpers.hub_server import serving
 
     with serving(tmp_path) as server:
         yield server

@@ -16,9 +16,9 @@ PACKAGE = TESTS.parent / "metacount"
 LIGHT = {"ground", "formula"}  # the sides that do without torch, by `test_wall.SIDES`
 OTHERS = {"huggingface_hub", "safetensors", "transformers"}
 # What a process, or a file loaded by its path, imports is not seen here: it may be torch.
-STARTS = {"subprocess", "multiprocessing", "importlib", "command_line"}
+STARTS = {"subprocess", "multiprocessing", "importlib", "helpers.command_line"}
 
-SLOW = {"test_judge_causes.py"}  # half a minute alone: `make fast` leaves it out
+SLOW = {"test_causes.py"}  # half a minute alone: `make fast` leaves it out
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -40,19 +40,18 @@ def _names(tree: ast.AST) -> set[str]:
 @cache
 def needs(file: Path) -> str:
     """`fast`, `torch` or `transformers`: the most that a test file or a helper asks for."""
-    from import_graph import within
+    from helpers.import_graph import within
     from test_wall import side_of
 
     from metacount import _HOMES
 
-    helpers = {helper.stem: helper for helper in (*TESTS.glob("*.py"), *file.parent.glob("*.py"))}
     most = "fast"
     for name in _names(ast.parse(file.read_text("utf-8"))):
-        first, _, rest = name.removeprefix("tests.").partition(".")
+        first, _, rest = name.partition(".")
         needed = "fast"
         if first in OTHERS:
             needed = "transformers"
-        elif first in STARTS or first == "torch":
+        elif first in STARTS or ".".join(name.split(".")[:2]) in STARTS or first == "torch":
             needed = "torch"
         elif first == "metacount" and rest:
             home = _HOMES.get(rest.partition(".")[0])
@@ -61,8 +60,8 @@ def needs(file: Path) -> str:
                 needed = "torch"
             if within(name, "metacount.huggingface.module") or within(name, "metacount.tracing"):
                 needed = "transformers"
-        elif first in helpers and helpers[first] != file:
-            needed = needs(helpers[first])
+        elif (helper := TESTS / first / f"{rest.partition('.')[0]}.py").exists():
+            needed = needs(helper)
         most = max(most, needed, key=("fast", "torch", "transformers").index)
     return most
 

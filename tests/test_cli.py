@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 import pytest
-from command_line import assert_readable, refused, run
+from helpers.command_line import assert_readable, refused, run
 
 from metacount.cli import COMMANDS, main
 from metacount.formulas import model as formulas
@@ -38,8 +38,8 @@ def script(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]
         (["count", "zzzzzz"], "see `metacount models`"),
         (["count", "some/where/else"], "no such file"),
         (["count", "type:lama"], "did you mean llama"),
-        (["formula", "type:zamba2"], "has no spec, so there is no formula"),
-        (["count", "type:zamba2", "--set", "n_layers=2"], "--set needs a model that has a spec"),
+        (["formula", "type:zamba"], "has no spec, so there is no formula"),
+        (["count", "type:zamba", "--set", "n_layers=2"], "--set needs a model that has a spec"),
         (["count", "a\nb\x1b[2J"], r"a\nb\x1b[2J"),
         (["count", "\udcff"], r"\udcff"),
         (["formula", "llama4-maverick"], "the vision tower"),

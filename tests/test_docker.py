@@ -8,11 +8,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import metacount
 from metacount import cli
 
-ROOT = Path(__file__).parent.parent
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
 README = (DOCKER / "README.md").read_text(encoding="utf-8")

@@ -18,30 +18,7 @@ BY_TOPIC = {"spec", "formulas", "modules", "views", "commands", "huggingface/con
 ENTRANCES = {"": 4}
 # Files that are too long, how long at most, and why they are not split.
 LONG = {
-    "bench/layers/ffn.py": (326, "laid out by the formatter, not split yet"),
-    "check/explain/changes.py": (363, "one search, whose steps share its tables"),
-    "check/explain/mistakes.py": (355, "laid out by the formatter, not split yet"),
-    "check/explain/teller.py": (342, "laid out by the formatter, not split yet"),
-    "check/places.py": (362, "one search for places, whose steps share the spec"),
-    "claims/judges/compared.py": (316, "laid out by the formatter, not split yet"),
-    "claims/judges/equations.py": (370, "laid out by the formatter, not split yet"),
-    "claims/judges/routing.py": (316, "laid out by the formatter, not split yet"),
-    "commands/bench.py": (354, "laid out by the formatter, not split yet"),
-    "commands/plot.py": (314, "laid out by the formatter, not split yet"),
-    "diff/parts.py": (343, "laid out by the formatter, not split yet"),
-    "formats/megatron.py": (305, "laid out by the formatter, not split yet"),
-    "formulas/moe.py": (302, "laid out by the formatter, not split yet"),
-    "huggingface/config/families/experts.py": (303, "laid out by the formatter, not split yet"),
-    "huggingface/config/families/mamba_hybrids.py": (
-        326,
-        "laid out by the formatter, not split yet",
-    ),
-    "measure/ours/equations.py": (302, "laid out by the formatter, not split yet"),
-    "measure/torch_private.py": (332, "every private name of torch, in one file"),
-    "spec/rules.py": (335, "laid out by the formatter, not split yet"),
-    "textbook/conventions.py": (301, "laid out by the formatter, not split yet"),
-    "textbook/proven.py": (321, "the record: read, compared with the code, asked"),
-    "tracing/domain.py": (304, "laid out by the formatter, not split yet"),
+    "measure/torch_private.py": (351, "every private name of torch, in one file"),
 }
 # Tables that a person laid out, one row a line; all else is laid out by the formatter.
 MAX_BY_HAND = 29

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused, run_json
-from miniatures import TINY, TINY_PARAMS
+from helpers.command_line import refused, run_json
+from helpers.miniatures import TINY, TINY_PARAMS
 
 from metacount import files as json_file
 from metacount.cli import main

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from import_graph import ImportGraph, within
+from helpers.import_graph import ImportGraph, within
 
 import metacount
 

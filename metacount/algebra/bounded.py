@@ -5,7 +5,7 @@ Numbers of terms, degrees and digits have a bound; time has none here, so that `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -13,7 +13,7 @@ from metacount.algebra.numeric import MAX_BITS
 from metacount.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from metacount.algebra.text import Node
 
@@ -31,7 +31,7 @@ class Value:
     """An expression, and upper bounds on what multiplying it out can give."""
 
     def __init__(
-        self, expr: Any, *, terms: int = 1, degree: int = 0, bits: int = 1, calls: int = 0
+        self, expr: sympy.Expr, *, terms: int = 1, degree: int = 0, bits: int = 1, calls: int = 0
     ) -> None:
         self.expr, self.terms, self.degree, self.bits, self.calls = expr, terms, degree, bits, calls
         too_large = terms > MAX_TERMS or degree > MAX_DEGREE or bits > MAX_BITS
@@ -42,7 +42,7 @@ class Value:
             )
 
 
-def _bits(number: Any) -> int:
+def _bits(number: sympy.Rational) -> int:
     return int(number.p).bit_length() + int(number.q).bit_length()
 
 
@@ -76,7 +76,7 @@ def multiplied(a: Value, b: Value) -> Value:
     )
 
 
-def raised(base: Value, exponent: Any) -> Value:
+def raised(base: Value, exponent: sympy.Expr) -> Value:
     if not exponent.is_Integer:
         raise InputError("an exponent of the formula must be a whole number, written as digits")
     n = int(exponent)
@@ -99,7 +99,7 @@ def raised(base: Value, exponent: Any) -> Value:
     )
 
 
-def in_letters(tree: Node, sizes: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+def in_letters(tree: Node, sizes: Mapping[str, sympy.Expr]) -> tuple[sympy.Expr, list[sympy.Expr]]:
     """The formula as a SymPy expression, with an expression for every name.
 
     Also what it divides by that may be 0 at some sizes, though it may cancel.
@@ -114,9 +114,9 @@ def in_letters(tree: Node, sizes: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 class _Making:
     """One formula on its way to an expression, step by step."""
 
-    def __init__(self, sizes: Mapping[str, Any]) -> None:
+    def __init__(self, sizes: Mapping[str, sympy.Expr]) -> None:
         self.sizes, self.calls, self.sums_below = sizes, 0, 0
-        self.below: list[Any] = []  # what it divides by
+        self.below: list[sympy.Expr] = []  # what it divides by
 
     def whole(self, tree: Node) -> Value:
         done: list[Value] = []
@@ -173,7 +173,9 @@ class _Making:
             calls=max(a.calls, b.calls),
         )
 
-    def _opaque(self, function: Any, exprs: list[Any], arguments: list[Value]) -> Value:
+    def _opaque(
+        self, function: Callable[..., sympy.Expr], exprs: list[sympy.Expr], arguments: list[Value]
+    ) -> Value:
         """A call that is not multiplied out: it counts as one letter, what is in it is bounded."""
         self.calls += 1
         nested = 1 + max(value.calls for value in arguments)

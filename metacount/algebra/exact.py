@@ -5,18 +5,18 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import product
 from math import ceil, floor, lcm, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 MOST_REMAINDERS = 64
 MOST_RESIDUES = 4096  # cases to look at, to see that a quotient is always whole
 
 
-def value_at(expr: Any, numbers: Mapping[Any, int]) -> Fraction:
+def value_at(expr: sympy.Expr, numbers: Mapping[sympy.Symbol, int]) -> Fraction:
     """The exact value of `expr` with a number for each of its letters.
 
     >>> d, h = sympy.symbols("d h")
@@ -40,7 +40,7 @@ def value_at(expr: Any, numbers: Mapping[Any, int]) -> Fraction:
     return Fraction(_CALLS[type(expr)](*values))
 
 
-_CALLS: dict[Any, Any] = {
+_CALLS: dict[type, Callable[..., Fraction | int]] = {
     sympy.floor: floor,
     sympy.ceiling: ceil,
     sympy.Min: min,
@@ -48,7 +48,7 @@ _CALLS: dict[Any, Any] = {
 }
 
 
-def plain(expr: Any) -> Any:
+def plain(expr: sympy.Expr) -> sympy.Expr:
     """`expr` without the floors and ceilings that change nothing, multiplied out.
 
     >>> S = sympy.Symbol("S", integer=True, positive=True)
@@ -63,7 +63,7 @@ def plain(expr: Any) -> Any:
     return sympy.expand(expr.xreplace(whole) if whole else expr)
 
 
-def is_whole(expr: Any) -> bool:
+def is_whole(expr: sympy.Expr) -> bool:
     """Whether `expr` is a whole number whatever whole numbers its letters are.
 
     A polynomial over n is, when it is a multiple of n for every remainder of its letters.
@@ -83,7 +83,7 @@ def is_whole(expr: Any) -> bool:
     )
 
 
-def is_zero(expr: Any) -> bool | None:
+def is_zero(expr: sympy.Expr) -> bool | None:
     """Whether `expr` is 0 for all sizes; None where floors, min or max leave it open."""
     simple = plain(expr)
     if simple == 0:
@@ -96,7 +96,7 @@ def is_zero(expr: Any) -> bool | None:
     return True if cases and all(plain(case) == 0 for case in cases) else None
 
 
-def _by_remainder(expr: Any) -> list[Any]:
+def _by_remainder(expr: sympy.Expr) -> list[sympy.Expr]:
     """`expr` for each remainder of the one letter whose multiples its floors divide out."""
     calls = expr.atoms(sympy.floor, sympy.ceiling)
     below = {
@@ -113,7 +113,7 @@ def _by_remainder(expr: Any) -> list[Any]:
     return [expr.xreplace({letter: period * times + rest}) for rest in range(period)]
 
 
-def _opaque(expr: Any) -> Any:
+def _opaque(expr: sympy.Expr) -> sympy.Expr:
     """`expr` with a letter for each floor, ceiling, min and max."""
     calls = expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
     outer = {call: sympy.Dummy() for call in sorted(calls, key=sympy.count_ops, reverse=True)}

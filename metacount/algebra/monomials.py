@@ -6,7 +6,7 @@ Exponents may be negative (d/h). A floor, a min or a max counts as one more lett
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -27,8 +27,8 @@ class NotMonomials(ValueError):
 class Space:
     """The letters of some expressions, in order, and the tables over them."""
 
-    def __init__(self, exprs: Iterable[Any]) -> None:
-        letters: set[Any] = set()
+    def __init__(self, exprs: Iterable[sympy.Expr]) -> None:
+        letters: set[sympy.Expr] = set()
         for expr in exprs:
             calls = expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
             letters |= expr.free_symbols | calls
@@ -36,7 +36,7 @@ class Space:
         self.place = {letter: i for i, letter in enumerate(self.letters)}
         self.one: Monomial = (0,) * len(self.letters)
 
-    def table(self, expr: Any) -> Table:
+    def table(self, expr: sympy.Expr) -> Table:
         """`expr` multiplied out."""
         found: Table = {}
         for term in sympy.Add.make_args(sympy.expand(expr)):
@@ -53,7 +53,7 @@ class Space:
             found[key] = found.get(key, Fraction(0)) + Fraction(int(factor.p), int(factor.q))
         return {key: value for key, value in found.items() if value}
 
-    def expr(self, table: Table) -> Any:
+    def expr(self, table: Table) -> sympy.Expr:
         """A table as an expression."""
         return sympy.Add(
             *(
@@ -63,7 +63,7 @@ class Space:
             )
         )
 
-    def values(self, numbers: Mapping[Any, int]) -> list[Fraction]:
+    def values(self, numbers: Mapping[sympy.Symbol, int]) -> list[Fraction]:
         """The value of each letter."""
         return [value_at(letter, numbers) for letter in self.letters]
 
@@ -77,7 +77,7 @@ class Space:
             total += value
         return total
 
-    def monomial(self, powers: Mapping[Any, int]) -> Monomial | None:
+    def monomial(self, powers: Mapping[sympy.Symbol, int]) -> Monomial | None:
         """The monomial of some letters; None where the space does not have one of them."""
         if not powers.keys() <= self.place.keys():
             return None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from metacount.algebra.text import Node
 
 Number = int | Fraction
 
 MAX_BITS = 2_000  # of a numerator or a denominator
-CALLS: dict[str, Any] = {"min": min, "max": max}
-ROUNDED: dict[str, Any] = {"floor": floor, "ceil": ceil}
+CALLS: dict[str, Callable[[list[Number]], Number]] = {"min": min, "max": max}
+ROUNDED: dict[str, Callable[[Number], int]] = {"floor": floor, "ceil": ceil}
 DIVIDED = ("/", "//", "%")
 
 
@@ -59,8 +59,7 @@ def _value(node: Node, values: list[Number], numbers: Mapping[str, Number]) -> N
         return _power(*values)
     if kind in ROUNDED:
         return int(ROUNDED[kind](values[0]))
-    chosen: Number = CALLS[kind](values)
-    return chosen
+    return CALLS[kind](values)
 
 
 def _plain(value: Number) -> Number:

@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 Log = list[tuple[str, bool, tuple[int, int]]]
 
@@ -36,43 +36,43 @@ class Recorded(int):
         made.text, made.log = text, log
         return made
 
-    def _made(self, value: int, sign: str, left: Any, right: Any) -> Recorded:
+    def _made(self, value: int, sign: str, left: int, right: int) -> Recorded:
         return Recorded(value, f"({_text(left)} {sign} {_text(right)})", self.log)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: int) -> Recorded:
         return self._made(int(self) + int(other), "+", self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: int) -> Recorded:
         return self._made(int(other) + int(self), "+", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: int) -> Recorded:
         return self._made(int(self) - int(other), "-", self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: int) -> Recorded:
         return self._made(int(other) - int(self), "-", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: int) -> Recorded:
         return self._made(int(self) * int(other), "*", self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: int) -> Recorded:
         return self._made(int(other) * int(self), "*", other, self)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: int) -> Recorded:
         return self._made(int(self) // int(other), "//", self, other)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: int) -> Recorded:
         return self._made(int(self) % int(other), "%", self, other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: int) -> Recorded:
         return self._made(int(other) // int(self), "//", other, self)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: int) -> Recorded:
         return self._made(int(other) % int(self), "%", other, self)
 
-    def __abs__(self) -> Any:
+    def __abs__(self) -> Recorded:
         return Recorded(abs(int(self)), f"max({self.text}, 0 - {self.text})", self.log)
 
-    def _asked(self, sign: str, other: Any, outcome: bool) -> bool:
+    def _asked(self, sign: str, other: int, outcome: bool) -> bool:
         both = int(self), int(other)
         self.log.append((f"{self.text} {sign} {_text(other)}", outcome, both))
         return outcome
@@ -88,16 +88,16 @@ class Recorded(int):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: int) -> bool:
         return self._asked("<", other, int(self) < int(other))
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: int) -> bool:
         return self._asked("<=", other, int(self) <= int(other))
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: int) -> bool:
         return self._asked(">", other, int(self) > int(other))
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: int) -> bool:
         return self._asked(">=", other, int(self) >= int(other))
 
     def __hash__(self) -> int:
@@ -111,7 +111,7 @@ class Recorded(int):
     def __format__(self, _spec: str) -> str:
         return str(self)
 
-    def _refused(self, *_: Any) -> Any:
+    def _refused(self, *_: object) -> NoReturn:
         raise NotRecorded(f"{self.text}: an operation that is not recorded")
 
     __neg__ = __pow__ = __rpow__ = __truediv__ = __rtruediv__ = _refused
@@ -119,5 +119,5 @@ class Recorded(int):
     __lshift__ = __rshift__ = __round__ = _refused
 
 
-def _text(value: Any) -> str:
+def _text(value: int) -> str:
     return value.text if isinstance(value, Recorded) else str(int(value))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import MAX_DIGITS, InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import sympy
 
 MAX_LENGTH = 10_000  # characters
 MAX_TOKENS = 3_000
@@ -60,6 +62,8 @@ FOUND = {
 }
 WORDS = ("lambda", "if", "else", "for", "in", "not", "and", "or", "is", "import", "await", "yield")
 
+NO_NUMBER = Fraction(0)  # the value of what is no number
+
 
 class Node:
     """A step of a formula: `kind` number (`value`), name (`word`), or what is done to `parts`.
@@ -70,7 +74,12 @@ class Node:
     __slots__ = ("kind", "parts", "value", "word")
 
     def __init__(
-        self, kind: str, parts: tuple[Node, ...] = (), *, word: str = "", value: Any = None
+        self,
+        kind: str,
+        parts: tuple[Node, ...] = (),
+        *,
+        word: str = "",
+        value: Fraction = NO_NUMBER,
     ) -> None:
         self.kind, self.parts, self.word, self.value = kind, parts, word, value
 
@@ -104,8 +113,8 @@ def read(text: str) -> Formula:
 
 
 def parse(
-    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, Any]]
-) -> tuple[Any, list[str]]:
+    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
+) -> tuple[sympy.Expr, list[str]]:
     """The formula in `text` as a SymPy expression, and what is worth saying about how it was read.
 
     `meaning` gives the expression of every name in it.

@@ -6,12 +6,12 @@ import re
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    import sympy
 
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def in_letters(expr: Any) -> str:
+def in_letters(expr: sympy.Expr) -> str:
     """An expression as a person writes it.
 
     >>> import sympy

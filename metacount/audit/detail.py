@@ -16,11 +16,12 @@ from metacount.spec import Workload
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from metacount.audit.judge import Found
+    from metacount.audit.names import Names
     from metacount.audit.record import Formula, Term
     from metacount.audit.restated import Case
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
@@ -98,14 +99,14 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> t
     return tuple(found)
 
 
-def _line(of: str, text: str, names: Any) -> Line:
+def _line(of: str, text: str, names: Names) -> Line:
     return Line(of=of, text=text, numbers=with_numbers(text, names), value=value_of(text, names))
 
 
 def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]:
     """What an amount is made of, by role: products with weights, and parameters."""
     spec, run = place.spec, {"batch_size": place.batch_size, "seq_len": place.seq_len}
-    by_letter: dict[str, dict[str, Any]] = {}
+    by_letter: dict[str, Json] = {}
     if "W" in letters:
         weights = dict(model.matmul_flops_by_role(spec, **run))
         weights["attention"] -= place.amounts.pairs
@@ -124,7 +125,7 @@ def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]
                 yield Line(of=f"{letter}, {role}", text="", numbers="", value=exact)
 
 
-def with_numbers(text: str, names: Any) -> str:
+def with_numbers(text: str, names: Names) -> str:
     """A text of the data with a number for every name.
 
     >>> with_numbers("6*d_model*min(a, 2)", {"d_model": 64, "a": 3})

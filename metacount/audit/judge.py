@@ -15,8 +15,9 @@ from metacount.spec import Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    import sympy
 
+    from metacount.audit.names import Names
     from metacount.audit.record import Formula
     from metacount.spec import ModelSpec
 
@@ -137,7 +138,7 @@ def _unasked(
     )
 
 
-def replaced(found: Found, **changes: Any) -> Found:
+def replaced(found: Found, **changes: object) -> Found:
     """`found` with some fields changed."""
     names = Found.__annotations__
     return Found(**{**{name: getattr(found, name) for name in names}, **changes})
@@ -154,11 +155,11 @@ def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
 
 
 # theirs less ours of a formula for a structure, and a structure with letters for its sizes
-_DIFFERENCES: dict[tuple[Formula, object], Any] = {}
+_DIFFERENCES: dict[tuple[Formula, object], sympy.Expr | int] = {}
 _PLACES: dict[object, Place] = {}
 
 
-def _difference(formula: Formula, key: object, spec: ModelSpec) -> Any:
+def _difference(formula: Formula, key: object, spec: ModelSpec) -> sympy.Expr | int:
     """Theirs less ours in letters; the number 0 where it is zero for all sizes."""
     from metacount.algebra.exact import is_zero
 
@@ -168,7 +169,7 @@ def _difference(formula: Formula, key: object, spec: ModelSpec) -> Any:
     return _DIFFERENCES[formula, key]
 
 
-def _condition(difference: Any, spec: ModelSpec) -> str:
+def _condition(difference: sympy.Expr, spec: ModelSpec) -> str:
     from metacount.check.condition import condition
     from metacount.check.given.vocabulary import numbers_of
 
@@ -176,7 +177,7 @@ def _condition(difference: Any, spec: ModelSpec) -> str:
     return _multiple(difference, numbers) or condition(difference, numbers) or ""
 
 
-def _multiple(difference: Any, numbers: dict[Any, int]) -> str:
+def _multiple(difference: sympy.Expr, numbers: dict[sympy.Expr, int]) -> str:
     """What size must be a multiple of what, where that alone makes a difference zero."""
     import sympy
 
@@ -194,7 +195,7 @@ def _multiple(difference: Any, numbers: dict[Any, int]) -> str:
     return ""
 
 
-def difference_in_letters(formula: Formula, spec: ModelSpec) -> Any:
+def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
     """Theirs less ours with a letter for every size of the model and of the run."""
     from sympy import sympify
 
@@ -203,7 +204,7 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> Any:
 
     place = _place(structure_key(spec), spec)
 
-    def expression(text: str, names: Any) -> Any:
+    def expression(text: str, names: Names) -> sympy.Expr:
         found = written(text)
         sizes = {name: sympify(names[name]) for name in found.names}
         return multiplied_out(found.tree, sizes)[0]

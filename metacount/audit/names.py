@@ -28,10 +28,16 @@ from metacount.textbook.training.memory import activation_amounts, stored_amount
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Protocol
 
     from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
+
+    class Names(Protocol):
+        """What has a value for each name of a formula: a place, or a table of letters."""
+
+        def __getitem__(self, name: str, /) -> Dim: ...
+
 
 LETTERS = {term.letter: term.name for term in legend.TERMS}
 RUN = ("batch_size", "seq_len")
@@ -68,15 +74,15 @@ class Place:
     ) -> None:
         self.spec = spec
         self.batch_size, self.seq_len, self.bytes_per_value = batch_size, seq_len, bytes_per_value
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, Dim] = {}
 
-    def __getitem__(self, word: str) -> Any:
+    def __getitem__(self, word: str) -> Dim:
         """The value of a name in a formula."""
         if word not in self._known:
             self._known[word] = self._value(word)
         return self._known[word]
 
-    def _value(self, word: str) -> Any:
+    def _value(self, word: str) -> Dim:
         name = LETTERS.get(word, word)
         if name in RUN:
             return getattr(self, name)
@@ -145,7 +151,7 @@ def _vectors(place: Place, params: Dim, experts: str) -> Dim:
     return params - matrices - a.looked_up
 
 
-READ_OFF: dict[str, Callable[[Place], Any]] = {
+READ_OFF: dict[str, Callable[[Place], Dim]] = {
     "n_moe_layers": _moe_layers,
     "n_dense_ffn_layers": lambda place: place.spec.n_layers - _moe_layers(place),
     "n_windowed_layers": lambda place: stack.attention_layers(place.spec)[0],
@@ -171,7 +177,7 @@ READ_OFF: dict[str, Callable[[Place], Any]] = {
 }
 
 
-def reference(place: Place, kind: str) -> dict[str, Any]:
+def reference(place: Place, kind: str) -> dict[str, Dim]:
     """The letters of a convention for one kind of count."""
     if kind == "kv_cache":
         return _cache(place)
@@ -199,13 +205,13 @@ def reference(place: Place, kind: str) -> dict[str, Any]:
     }
 
 
-MEMORY: dict[str, Callable[[Place], dict[str, Any]]] = {
+MEMORY: dict[str, Callable[[Place], dict[str, Dim]]] = {
     "activations": lambda place: activation_amounts(place.spec, place.batch_size, place.seq_len),
     "optimizer": lambda place: stored_amounts(place.spec),
 }
 
 
-def _cache(place: Place) -> dict[str, Any]:
+def _cache(place: Place) -> dict[str, Dim]:
     spec = place.spec
     run = {"batch_size": place.batch_size, "bytes_per_value": place.bytes_per_value}
     kept = model.kv_cache_bytes(spec, seq_len=place.seq_len, **run)
@@ -213,7 +219,7 @@ def _cache(place: Place) -> dict[str, Any]:
     return {"K": kept, "U": per_token * place.batch_size * place.seq_len}
 
 
-def _pairs(place: Place, amounts: dict[str, Any]) -> dict[str, Any]:
+def _pairs(place: Place, amounts: dict[str, Dim]) -> dict[str, Dim]:
     """M and G: in a model without a window they are A and A/2."""
     spec, seq_len = place.spec, place.seq_len
     windowed, full = stack.attention_layers(spec)
@@ -231,7 +237,7 @@ def _pairs(place: Place, amounts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _half(value: Any) -> Any:
+def _half(value: Dim) -> Dim:
     from fractions import Fraction
 
     if isinstance(value, int):
@@ -245,7 +251,7 @@ class Structure(Mapping[str, object]):
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         """A field, with 0 for what the model does not have."""
         if name == "heads_fill_model":
             return self.spec.n_heads * (self.spec.head_dim or 0) == self.spec.d_model

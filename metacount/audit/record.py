@@ -15,7 +15,7 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 DATA = Path(__file__).parent / "data"
 RESULTS = Path(__file__).parent / "compared.json"
@@ -93,7 +93,7 @@ def _terms(items: list[dict[str, str]]) -> tuple[Term, ...]:
 
 
 def _read(path: Path) -> tuple[Formula, ...]:
-    data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    data: Json = json.loads(path.read_text("utf-8"))
     source = Source(
         id=path.stem,
         name=data["name"],
@@ -143,12 +143,12 @@ def chosen(names: tuple[str, ...]) -> tuple[Formula, ...]:
     return tuple(f for f in known if f.id in names or f.source.id in names)
 
 
-def compared() -> dict[str, dict[str, Any]]:
+def compared() -> dict[str, Json]:
     """Which restatements were compared with the real function, by id: version and how many sizes.
 
     Written by benchmarks/frameworks.py.
     """
     if not RESULTS.exists():
         return {}
-    found: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text("utf-8"))
+    found: dict[str, Json] = json.loads(RESULTS.read_text("utf-8"))
     return found

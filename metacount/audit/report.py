@@ -14,11 +14,12 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
 
     from metacount.audit.detail import Line
     from metacount.audit.judge import Found
     from metacount.audit.record import Formula
+    from metacount.files import Json
+    from metacount.many.pool import Failed
     from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
 
@@ -42,7 +43,7 @@ class Audited:
 
     formula: Formula
     found: tuple[Found, ...]
-    compared: dict[str, Any] | None
+    compared: Json | None
     witness: str = ""
 
     def of(self, verdict: str, *, in_scope: bool = True) -> tuple[Found, ...]:
@@ -105,7 +106,7 @@ def audited(
 ) -> Iterator[tuple[int, Audited]]:
     """Judge formulas at the whole catalog; yields each with its number, as it is finished."""
     work = [(formula, lengths) for formula in wanted]
-    done: Iterable[tuple[int, Any]]
+    done: Iterable[tuple[int, tuple[Found, ...] | Failed]]
     if jobs > 1 and len(work) > 1:
         from metacount.many.pool import answers
 
@@ -128,7 +129,7 @@ def _audited(formula: Formula, found: tuple[Found, ...], model: Model | None) ->
 
 
 @cache
-def _compared() -> dict[str, dict[str, Any]]:
+def _compared() -> dict[str, Json]:
     return compared()
 
 

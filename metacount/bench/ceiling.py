@@ -146,7 +146,7 @@ def _no_flush() -> None:
     pass
 
 
-def _no_check(_out: Any) -> None:
+def _no_check(_out: object) -> None:
     pass
 
 

@@ -12,11 +12,14 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from metacount.bench.results.files import FORMAT
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 MIB = 2**20
 UNKNOWN_CACHE = 64 * MIB  # when the system does not say
@@ -204,7 +207,7 @@ def core_share(seconds: float = PROBE_SECONDS) -> float:
     return (time.process_time() - mine) / (time.perf_counter() - wall)
 
 
-def environment(device: torch.device, *, command: str | None = None) -> dict[str, Any]:
+def environment(device: torch.device, *, command: str | None = None) -> Json:
     """What every line of a results file repeats: device, driver, versions, commit, settings."""
     from metacount import __version__
 
@@ -232,7 +235,7 @@ def environment(device: torch.device, *, command: str | None = None) -> dict[str
     } | (_cuda_settings(device) if cuda else {})
 
 
-def _cuda_settings(device: torch.device) -> dict[str, Any]:
+def _cuda_settings(device: torch.device) -> Json:
     """What of a CUDA device and of torch's settings for it changes times."""
     properties = torch.cuda.get_device_properties(device)
     matmul: Any = torch.backends.cuda.matmul

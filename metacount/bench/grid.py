@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from metacount import catalog
 from metacount.bench.layers import attention, attention_core, ffn, mla, moe, norm
 from metacount.bench.layers.case import TF32, Case
+from metacount.bench.layers.ffn_widths import gated_widths, widths
 from metacount.bench.work import Positions
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
@@ -200,18 +201,18 @@ def _ffn_cases(
         equal_time=asked.equal_time,
         directions=tuple(asked.directions or ("forward",)),
     )
-    blocks = {name: (spec.d_model, ffn.widths(spec)) for name, spec in specs}
+    blocks = {name: (spec.d_model, widths(spec)) for name, spec in specs}
     for d in asked.d_models or ():
         for width in asked.d_ffs or (None,):
             label = f"d{d}" if width is None else f"d{d}-ff{width}"
-            blocks[label] = d, ffn.gated_widths(d, {"swiglu-own": width})
+            blocks[label] = d, gated_widths(d, {"swiglu-own": width})
     if asked.d_ffs and not asked.d_models:
         if not specs:
             raise InputError("--d-ff needs --d-model, or --model for the other width")
         blocks = {}
         for name, spec in specs:
             for width in asked.d_ffs:
-                gated = ffn.gated_widths(spec.d_model, {"swiglu-own": width})
+                gated = gated_widths(spec.d_model, {"swiglu-own": width})
                 blocks[f"{name}-ff{width}"] = spec.d_model, gated
     return [
         ffn.sized(label, d, gated, n, dtype, extras)

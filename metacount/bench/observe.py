@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +18,12 @@ from metacount.measure.torch_private import (
     storage_key,
     tree_leaves,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.bench.layers.case import Output
+    from metacount.measure.torch_private import OpOverload
 
 # Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
 # compared. bf16 and fp16 products add up in float32 and round each result once: half a unit in the
@@ -66,8 +72,12 @@ class _Traffic(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
         for tensor in given:
             storage = tensor.untyped_storage()
@@ -139,13 +149,17 @@ def relative_error(got: Tensor, expected: Tensor) -> float:
 
 
 def error_of(
-    call: Any, inputs: Inputs, rows: list[int], expected: Expected, pick: Pick = rows_of
+    call: Callable[..., Output],
+    inputs: Inputs,
+    rows: list[int],
+    expected: Expected,
+    pick: Pick = rows_of,
 ) -> float:
     """The relative error of some rows of what `call` gives, see `error_in`."""
     return error_in(call(*inputs), rows, expected, pick)
 
 
-def error_in(out: Any, rows: list[int], expected: Expected, pick: Pick = rows_of) -> float:
+def error_in(out: Output, rows: list[int], expected: Expected, pick: Pick = rows_of) -> float:
     """The largest relative error among the blocks compared; not a number where any value is not.
 
     Values that are not compared must be finite too.

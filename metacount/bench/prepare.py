@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,6 +29,10 @@ from metacount.bench.layers.training import ForwardBackward
 from metacount.bench.observe import TOLERANCE, Observed, error_in, observe
 from metacount.bench.results.rows import MISCOUNTED, NO_ROOM, NOT_AVAILABLE, WRONG
 from metacount.measure.operators import UncountedOp
+
+if TYPE_CHECKING:
+    from metacount.bench.layers.case import Output, Reference
+    from metacount.files import Json
 
 MAX_REASON = 160  # characters of somebody else's message
 WARM_UPS = 3  # calls of each input set before anything is timed; one for long calls
@@ -55,14 +59,14 @@ class Ready:
     """A variant that passed its checks, with what was seen of it, and a stopwatch a launch."""
 
     variant: Variant
-    known: dict[str, Any]
+    known: Json
     watches: list[Stopwatch]
 
 
 class Refused(Exception):
     """A variant that is not timed, and why."""
 
-    def __init__(self, status: str, reason: str, **known: Any) -> None:
+    def __init__(self, status: str, reason: str, **known: object) -> None:
         super().__init__(reason)
         self.status, self.reason, self.known = status, reason, known
 
@@ -89,7 +93,7 @@ def is_ours(variant: Variant, error: BaseException) -> bool:
     return not (variant.compiled or variant.foreign or isinstance(error, expected))
 
 
-def of_work(variant: Variant) -> dict[str, Any]:
+def of_work(variant: Variant) -> Json:
     """The fields of a row that the work fills."""
     work = variant.work
     return {
@@ -105,7 +109,7 @@ class Expected:
 
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
-        self._found: dict[Any, cases.Expected] = {}
+        self._found: dict[tuple[Reference, int], cases.Expected] = {}
 
     def of(self, variant: Variant, inputs: Inputs) -> cases.Expected:
         """The rows in float64."""
@@ -161,24 +165,24 @@ def prepare(
     return Ready(variant=variant, known=known, watches=watches)
 
 
-def compiled_of(variant: Variant) -> Any:
+def compiled_of(variant: Variant) -> Callable[..., Output]:
     """The variant's module, under torch.compile in its mode where it has one."""
     if not variant.compiled:
         return variant.module
     if isinstance(variant.module, ForwardBackward):
-        call: Any = variant.module.compiled(variant.compiled)
+        call: Callable[..., Output] = variant.module.compiled(variant.compiled)
     else:
         call = torch.compile(variant.module, dynamic=False, fullgraph=True, mode=variant.compiled)
 
-    def quiet(*inputs: torch.Tensor) -> Any:
+    def quiet(*inputs: torch.Tensor) -> Output:
         # float32 is meant here; the compiler advises against it
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*TensorFloat32.*")
             return call(*inputs)
 
-    ready: list[Any] = []
+    ready: list[bool] = []
 
-    def once_quiet(*inputs: torch.Tensor) -> Any:
+    def once_quiet(*inputs: torch.Tensor) -> Output:
         if ready:
             return call(*inputs)
         out = quiet(*inputs)
@@ -190,11 +194,11 @@ def compiled_of(variant: Variant) -> Any:
 
 def _checker(
     case: Case, variant: Variant, expected: Expected, inputs: Inputs
-) -> Callable[[Any], float]:
+) -> Callable[[Output], float]:
     """Compare what a call gave with the reference: its error, or `Refused`."""
     bound = TOLERANCE[case.dtype]
 
-    def check(out: Any) -> float:
+    def check(out: Output) -> float:
         error = error_in(out, expected.rows, expected.of(variant, inputs), variant.pick)
         if not error <= bound:  # not a number is wrong too
             raise Refused(
@@ -214,7 +218,7 @@ def _watches(
     flush: Call,
     plan: Plan,
     room: CaptureRoom | None,
-    check: Callable[[Any], object],
+    check: Callable[[Output], object],
 ) -> tuple[list[Stopwatch], str | None]:
     """A stopwatch for each launch that this variant can have, and what there is to say about it."""
     call_s = estimate_call(calls[0], plan.device)
@@ -257,7 +261,12 @@ def refuse_miscount(variant: Variant, seen: Observed) -> None:
 
 
 def _working_bytes(
-    call: Any, inputs: Inputs, device: torch.device, seen: Observed, *, compiled: bool
+    call: Callable[..., Output],
+    inputs: Inputs,
+    device: torch.device,
+    seen: Observed,
+    *,
+    compiled: bool,
 ) -> int | None:
     """Memory beyond weights and inputs: the allocator's on CUDA, the tensors' on a CPU."""
     if device.type != "cuda":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -33,6 +33,9 @@ from metacount.bench.prepare import (
 from metacount.bench.results.measured import Measured, rows_of_case
 from metacount.bench.results.rows import FAILED, NO_ROOM, NO_TIME, NOT_AVAILABLE, OK, Ceiling, Row
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 NO_STATE = "-"  # of a row that was not timed
 # of the free memory; the rest is left to kernels and to whoever shares the machine
 USABLE_MEMORY = 0.8
@@ -43,7 +46,7 @@ TIMING = "while it was timed: "
 class Report:
     """Rows in order, with the roof of each dtype and where it all was measured."""
 
-    environment: dict[str, Any]
+    environment: Json
     ceilings: dict[str, Ceiling]
     rows: list[Row] = field(default_factory=list)
 
@@ -55,7 +58,7 @@ class Report:
     @property
     def unmeasured(self) -> bool:
         """Whether a case gave nothing and neither memory nor budget is the reason, or none did."""
-        by_case: dict[Any, list[Row]] = {}
+        by_case: dict[object, list[Row]] = {}
         for row in self.rows:
             key = (row.topic, row.model, tuple(row.workload.items()), row.dtype)
             by_case.setdefault(key, []).append(row)
@@ -189,7 +192,7 @@ def _names(case: Case, plan: Plan) -> list[str]:
     return [name for name in case.variants if plan.only is None or name in plan.only]
 
 
-def _blank(case: Case) -> Any:
+def _blank(case: Case) -> Callable[..., Row]:
     return partial(
         Row,
         topic=case.topic,
@@ -200,8 +203,8 @@ def _blank(case: Case) -> Any:
     )
 
 
-def _not_timed(case: Case, variant: Variant, status: str, reason: str, **known: Any) -> Row:
-    row: Row = _blank(case)(
+def _not_timed(case: Case, variant: Variant, status: str, reason: str, **known: object) -> Row:
+    return _blank(case)(
         **{
             "variant": variant.name,
             "direction": variant.direction,
@@ -213,14 +216,13 @@ def _not_timed(case: Case, variant: Variant, status: str, reason: str, **known: 
             **known,
         }
     )
-    return row
 
 
 def _prepared(
     case: Case,
     built: Built,
     plan: Plan,
-    flush: Callable[[], Any],
+    flush: Callable[[], object],
     room: CaptureRoom | None,
     tell: Callable[[str], None],
 ) -> tuple[list[Ready], list[Row]]:

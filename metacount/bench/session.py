@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -26,6 +26,9 @@ from metacount.bench.results import files as results
 from metacount.bench.results.rows import Ceiling, Row
 from metacount.bench.run import Report, run_cases
 from metacount.errors import shown
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 PROBE = 512  # [n, n] @ [n, n] that says roughly what a CPU does
 PROBE_BYTES = 2**25
@@ -66,11 +69,11 @@ def _probed(dtype: str) -> Rates:
 class Show(Protocol):
     """Writes rows as text; `metacount.views.benchmarks.rows` does."""
 
-    def where_text(self, environment: dict[str, Any]) -> str:
+    def where_text(self, environment: Json) -> str:
         """Where and when a run was made."""
 
     def case_text(
-        self, rows: Sequence[Row], ceilings: dict[str, Ceiling], environment: dict[str, Any]
+        self, rows: Sequence[Row], ceilings: dict[str, Ceiling], environment: Json
     ) -> str:
         """The rows of one case, and ceilings not shown before."""
 
@@ -90,7 +93,7 @@ class Session:
     ceiling: bool
     command: str
     report: Report = field(default_factory=lambda: Report(environment={}, ceilings={}))
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[Json] = field(default_factory=list)
     interrupted: int | None = None
     roofs: Callable[..., Roofs] = Roofs
 
@@ -135,7 +138,7 @@ class Session:
             if self.file is not None:
                 talk.say(f"{len(self.lines)} rows appended to {shown(self.file)}")
 
-    def _keep(self, rows: Sequence[Row], environment: dict[str, Any], date: str) -> None:
+    def _keep(self, rows: Sequence[Row], environment: Json, date: str) -> None:
         # case by case, so that an interrupted run has not measured in vain
         lines = results.lines_of(rows, self.report.ceilings, environment, date)
         self.lines += lines
@@ -177,10 +180,20 @@ def _stoppable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+class _Bar(Protocol):
+    """A moving line."""
+
+    def update(self, text: str) -> None:
+        """Show another text."""
+
+    def stop(self) -> None:
+        """Clear the line."""
+
+
 class _Talk:
     """Lines on stderr: what is being done on a terminal, each case as it is done elsewhere."""
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: _Bar | None) -> None:
         self.bar, self.began = bar, time.perf_counter()
         self.place = ""
 

@@ -15,9 +15,8 @@ from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
-    Json = dict[str, Any]
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _ENDING = ".json"
@@ -70,9 +69,9 @@ class CatalogEntry:
     id: str
     name: str
     family: str
-    sizes: tuple[tuple[str, Any], ...] | None
+    sizes: tuple[tuple[str, object], ...] | None
     not_expressible: str | None
-    config: dict[str, Any] | None  # for transformers, of a model that no spec expresses
+    config: Json | None  # for transformers, of a model that no spec expresses
     published: Published
     explanation: str | None
     stored_checkpoint: StoredCheckpoint | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    formula: Any,
+    formula: object,
     model: Given,
     *,
     quantity: str = "params",
@@ -56,7 +56,7 @@ def check(
     )
 
 
-def _written(formula: Any) -> str:
+def _written(formula: object) -> str:
     try:
         return str(formula)
     except ValueError:

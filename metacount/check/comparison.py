@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.exact import value_at
 from metacount.algebra.limits import passed
 from metacount.algebra.numeric import at, crossings, literals
 from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
-from metacount.check.places import Gap, places, sizes_of
-from metacount.check.trials import random_cases, shrunk
+from metacount.check.places import Gap, places
+from metacount.check.trials import random_cases, shrunk, sizes_of
 from metacount.check.truth import count_of
 from metacount.errors import InputError
 from metacount.spec import Workload
@@ -19,6 +19,8 @@ from metacount.textbook.training import holds_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    import sympy
 
     from metacount.algebra.numeric import Number
     from metacount.algebra.text import Node
@@ -31,7 +33,7 @@ RUN = {*(LETTERS[term.name] for term in WORKLOAD_TERMS), BYTES_LETTER}
 NO_RUN = ("params", "active_params")
 
 
-def of_the_run(quantity: str, used: set[Any]) -> bool:
+def of_the_run(quantity: str, used: set[sympy.Expr]) -> bool:
     """Whether a count, or a formula that uses these letters, depends on what is run."""
     return quantity not in NO_RUN or bool(used & RUN)
 
@@ -39,7 +41,7 @@ def of_the_run(quantity: str, used: set[Any]) -> bool:
 class Theirs:
     """A formula that was read: its tree, and the expression that each name stands for."""
 
-    def __init__(self, tree: Node, names: Mapping[str, Any], text: str) -> None:
+    def __init__(self, tree: Node, names: Mapping[str, sympy.Expr], text: str) -> None:
         self.tree, self.names, self.text = tree, names, text
 
     def value(self, case: Case) -> Fraction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 WORD = re.compile(r"[A-Za-z][A-Za-z_0-9]*")  # without the ² of S²
 
-Relation = tuple[str, Any, Any]  # in words; a letter or call, and what it is equal to
+Relation = tuple[str, sympy.Expr, sympy.Expr]  # in words; a letter or call, and what it is equal to
 
 MOST_RELATIONS = 60
 AT_ONCE = 4  # relations that may be needed together
 RATIOS = (2, 3, 4, 6, 8)
 
 
-def condition(difference: Any, numbers: Mapping[Any, int]) -> str | None:
+def condition(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> str | None:
     """The fewest relations between the model's sizes under which `difference` is 0 for all others.
 
     None where four of them are not enough.
@@ -46,7 +46,7 @@ def condition(difference: Any, numbers: Mapping[Any, int]) -> str | None:
 _PRIMES = [p for p in range(101, 800) if all(p % n for n in range(2, 29))]
 
 
-def _calls(difference: Any, numbers: Mapping[Any, int]) -> Iterator[Relation]:
+def _calls(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for call in sorted(difference.atoms(sympy.Min, sympy.Max), key=str):
         here = value_at(call, numbers)
         for arg in call.args:
@@ -67,13 +67,13 @@ def _calls(difference: Any, numbers: Mapping[Any, int]) -> Iterator[Relation]:
                 yield f"{named(call.args[0])} is whole", call, call.args[0]
 
 
-def _products(letters: list[Any], numbers: Mapping[Any, int]) -> Iterator[Relation]:
+def _products(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     heads, width, d = LETTERS["n_heads"], LETTERS["head_dim"], LETTERS["d_model"]
     if d in letters and width in numbers and numbers[heads] * numbers[width] == numbers[d]:
         yield f"{named(heads * width)} = {named(d)}", d, heads * width
 
 
-def _equals(letters: list[Any], numbers: Mapping[Any, int]) -> Iterator[Relation]:
+def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for a, b in combinations(letters, 2):
         if numbers[a] == numbers[b]:
             yield f"{named(a)} = {named(b)}", a, b
@@ -83,16 +83,18 @@ def _equals(letters: list[Any], numbers: Mapping[Any, int]) -> Iterator[Relation
                 yield f"{named(large)} = {named(n * small)}", large, n * small
 
 
-def _pins(letters: list[Any], numbers: Mapping[Any, int]) -> Iterator[Relation]:
+def _pins(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for letter in sorted(letters, key=lambda a: numbers[a]):
         yield f"{named(letter)} = {numbers[letter]}", letter, sympy.Integer(numbers[letter])
 
 
-def _zero_at(difference: Any, several: tuple[Relation, ...], primes: dict[Any, int]) -> bool:
+def _zero_at(
+    difference: sympy.Expr, several: tuple[Relation, ...], primes: dict[sympy.Expr, int]
+) -> bool:
     """The quick look: zero at primes. Calls are left to the slow one."""
     if any(not what.is_Symbol for _, what, _ in several):
         return True
-    numbers: dict[Any, Any] = dict(primes)
+    numbers = dict(primes)
     for _ in range(2):
         for _, letter, same in several:
             for other in same.free_symbols - numbers.keys():
@@ -104,7 +106,7 @@ def _zero_at(difference: Any, several: tuple[Relation, ...], primes: dict[Any, i
         return False
 
 
-def _zero(difference: Any, several: tuple[Relation, ...]) -> bool:
+def _zero(difference: sympy.Expr, several: tuple[Relation, ...]) -> bool:
     expr = difference
     for _ in range(2):
         for _, what, same in several:
@@ -114,7 +116,7 @@ def _zero(difference: Any, several: tuple[Relation, ...]) -> bool:
     return bool(is_zero(expr))
 
 
-def named(expr: Any) -> str:
+def named(expr: sympy.Expr) -> str:
     """An expression with our names in place of the letters.
 
     >>> named(2 * LETTERS["d_model"] ** 2 + 1)

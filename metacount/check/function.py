@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.limits import TooLong, limited
 from metacount.algebra.text import read
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metacount.check.trials import Case
+    from metacount.files import Json
     from metacount.resolve import Model
 
 FOR_LETTERS = 0.5  # share of the time that judging in letters may take
 
 
 def judged_function(
-    function: Callable[..., Any], model: Model, case: Case, quantity: str, timeout: float = TIMEOUT
+    function: Callable[..., object],
+    model: Model,
+    case: Case,
+    quantity: str,
+    timeout: float = TIMEOUT,
 ) -> Judgement:
     """The verdict on a function, called here: it is the caller's own code."""
     name = shown(getattr(function, "__name__", "the function"))
@@ -72,7 +77,7 @@ def judged_file(
     return _judged(answer, model, case, quantity, timeout)
 
 
-def _read(data: dict[str, Any], like: ModelSpec) -> Answer:
+def _read(data: Json, like: ModelSpec) -> Answer:
     answer = Answer(Fraction(data["value"]), [printable(note) for note in data["notes"]])
     answer.text, answer.unsure = data["text"], data["unsure"]
     answer.cases = [_case(found, like) for found in data["cases"]]
@@ -85,7 +90,7 @@ def _read(data: dict[str, Any], like: ModelSpec) -> Answer:
     return answer
 
 
-def _case(data: dict[str, Any], like: ModelSpec) -> tuple[Case, Fraction]:
+def _case(data: Json, like: ModelSpec) -> tuple[Case, Fraction]:
     # unchecked, as it was sent: it may have sizes that no rule of ours allows
     spec = like.substituted(**data["spec"])
     return (spec, Workload(**data["workload"])), Fraction(data["value"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacount.textbook.domain import SHOWN, sizes_text
-from metacount.textbook.proven import CODE, proven
+from metacount.textbook.proof_record import CODE
+from metacount.textbook.proven import proven
 
 if TYPE_CHECKING:
     from metacount.resolve import Model

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+    import sympy
+
+    from metacount.files import Json
 
 EQUAL, TRIED, HERE, WRONG = "equal", "equal_where_tried", "equal_here", "wrong"
 UNTRIED = "untried"
@@ -20,7 +24,7 @@ class Term:
     `expr` is None where only numbers are known. `known` is False for what no part accounts for.
     """
 
-    expr: Any
+    expr: sympy.Expr | None
     value: Fraction
     words: str
     known: bool = True
@@ -52,9 +56,9 @@ class Judgement:
     structure: str
     rests_on: str
     free: tuple[str, ...]
-    theirs: Any
-    ours: Any
-    difference: Any
+    theirs: sympy.Expr | None
+    ours: sympy.Expr
+    difference: sympy.Expr | None
     theirs_value: Fraction
     ours_value: int
     terms: tuple[Term, ...] = ()
@@ -74,7 +78,7 @@ class Judgement:
         """Theirs less ours at the model's sizes."""
         return self.theirs_value - self.ours_value
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data: expressions as text in letters, fractions as text where they are no ints."""
         found = self.counterexample
         return {
@@ -114,7 +118,7 @@ class Judgement:
         }
 
 
-def _text(expr: Any) -> str | None:
+def _text(expr: sympy.Expr | None) -> str | None:
     return None if expr is None else str(expr)
 
 

@@ -10,12 +10,12 @@ import random
 from fractions import Fraction
 from functools import cache
 from itertools import combinations
-from math import ceil, floor, gcd
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from metacount import catalog
-from metacount.check.trials import COUNTED, Case, free_sizes, random_cases
-from metacount.errors import SpecError
+from metacount.check.repaired import LAYERED, with_sizes
+from metacount.check.trials import COUNTED, Case, free_sizes, random_cases, sizes_of
 from metacount.spec import DTYPE_BYTES, LIMITS, MAX_TOKENS, ModelSpec, Workload
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ RANGES = {
     "rotary_dim": (2, 256),
 }
 LENGTHS = (1, 2, 128, 512, 4_096, 8_192, 32_768, 131_072, 1_048_576)
-MOE_LAYERS = 2_000
-LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
 LAYERS, WIDTHS = (1, 200), (8, 65_536)
 RUNS = {"batch_size": (1, 512), "seq_len": (1, 2**20), "source_len": (1, 2**20)}
 
@@ -122,9 +120,9 @@ def _catalog(case: Case) -> Iterator[Case]:
     for other in others:
         sizes = {name: size for name in names if (size := getattr(other, name))}
         if other.attention == spec.attention and len(sizes) > 2:
-            yield from _with(case, sizes)
+            yield from with_sizes(case, sizes)
     for length in LENGTHS:
-        yield from _with(case, {"seq_len": length})
+        yield from with_sizes(case, {"seq_len": length})
 
 
 def _unruled(case: Case) -> Iterator[Case]:
@@ -139,22 +137,10 @@ def _varied(case: Case) -> Iterator[Case]:
     """The model's own sizes, one of them changed."""
     for name, size in sizes_of(case).items():
         for value in (size + 1, size - 1, 2 * size, size // 2, 3 * size, 10 * size):
-            yield from _with(case, {name: value})
+            yield from with_sizes(case, {name: value})
     for dtype in DTYPE_BYTES:
         if dtype != case[1].dtype:
             yield case[0], Workload(**{**case[1].to_dict(), "dtype": dtype})
-
-
-def sizes_of(case: Case) -> dict[str, int]:
-    """Every size of the model and of the run."""
-    spec, run = case
-    found = {name: getattr(spec, name) for name in free_sizes(spec)}
-    found |= {"batch_size": run.batch_size, "seq_len": run.seq_len}
-    if spec.has_encoder:
-        found["source_len"] = run.encoder_len
-    if run.prefix_len:
-        found["prefix_len"] = run.prefix_len
-    return found
 
 
 def _numbers(literals: Iterable[Fraction]) -> list[int]:
@@ -189,11 +175,11 @@ def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iter
     for turn in turns:
         name, *_ = turn
         for value in _around(turn[name], name):
-            yield from _with(case, {**turn, name: value})
+            yield from with_sizes(case, {**turn, name: value})
     for number in numbers:
         for name in sizes_of(case):
             for value in _around(number, name):
-                yield from _with(case, {name: value})
+                yield from with_sizes(case, {name: value})
 
 
 def _turns(bases: list[Case], gaps: Iterable[Gap]) -> list[dict[str, int]]:
@@ -259,13 +245,13 @@ def _together(case: Case, turns: list[dict[str, int]]) -> list[Case]:
     """Two turns at once, just past both: a product shows only where both factors have turned."""
     past = [{name: size + 1 for name, size in turn.items()} for turn in turns]
     pairs = [{**a, **b} for a, b in combinations(past, 2) if not a.keys() & b.keys()]
-    return [other for sizes in pairs[:MOST_PAIRS] for other in _with(case, sizes)]
+    return [other for sizes in pairs[:MOST_PAIRS] for other in with_sizes(case, sizes)]
 
 
 def _middle(case: Case, draw: random.Random) -> Case | None:
     """Sizes of any magnitude up to those of the largest models."""
     sizes = {name: _drawn(name, draw) for name in sizes_of(case) if name != "prefix_len"}
-    return next(_with(case, sizes), None)
+    return next(with_sizes(case, sizes), None)
 
 
 def _drawn(name: str, draw: random.Random) -> int:
@@ -298,65 +284,4 @@ def _mixed(
             elif kind == 2 and name != "prefix_len":
                 size = _drawn(name, draw)
             sizes[name] = size
-        yield from _with(case, sizes)
-
-
-def _with(case: Case, changes: dict[str, int]) -> Iterator[Case]:
-    """The case with some sizes changed, and others as the rules then want them; or nothing."""
-    spec, run = case
-    sizes = {name: size for name, size in changes.items() if name in LIMITS}
-    runs = {name: size for name, size in changes.items() if name not in LIMITS}
-    if min(changes.values()) < 1 or any(size > LIMITS[name] for name, size in sizes.items()):
-        return
-    if spec.is_moe and any(sizes.get(name, 0) > MOE_LAYERS for name in LAYERED):
-        return  # which of them have experts is looked at one by one: that takes long
-    try:
-        other = spec.replace(**_repaired(spec, sizes)) if sizes else spec
-        if "prefix_len" not in runs and run.prefix_len:
-            runs["prefix_len"] = min(run.prefix_len, runs.get("seq_len", run.seq_len))
-        if max(runs.values(), default=1) <= MAX_TOKENS:
-            yield other, Workload(**{**run.to_dict(), **runs}) if runs else run
-    except SpecError:
-        return
-
-
-def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
-    """What else must change so that the rules hold."""
-    sizes = {name: getattr(spec, name) for name in free_sizes(spec)} | changes
-
-    def fit(name: str, other: str, value: int) -> None:
-        """`name` becomes `value`, unless it is what was asked for: then `other` follows."""
-        sizes[other if name in changes and other not in changes else name] = value
-
-    heads, kv = sizes["n_heads"], sizes.get("n_kv_heads")
-    if kv and heads % kv:
-        if "n_kv_heads" in changes and "n_heads" not in changes:
-            sizes["n_heads"] = kv * max(1, heads // kv)
-        else:
-            sizes["n_kv_heads"] = gcd(heads, kv)
-    experts, groups = sizes.get("n_experts"), sizes.get("n_groups")
-    if experts and sizes["top_k"] > experts:
-        fit("top_k", "n_experts", sizes["top_k"] if "top_k" in changes else experts)
-        experts = sizes["n_experts"]
-    if experts and groups and experts % groups:
-        sizes["n_experts"] = groups * max(2, experts // groups)
-    if groups and sizes["top_groups"] > groups:
-        sizes["top_groups"] = groups
-    if sizes.get("n_dense_layers", 0) >= sizes["n_layers"]:
-        if "n_dense_layers" in changes and "n_layers" not in changes:
-            sizes["n_layers"] = sizes["n_dense_layers"] + 1
-        else:
-            sizes["n_dense_layers"] = sizes["n_layers"] - 1
-    for name in ("head_dim", "rotary_dim", "qk_rope_head_dim"):
-        if name in sizes and spec.position == "rope":
-            sizes[name] += sizes[name] % 2
-    if "rotary_dim" in sizes and "head_dim" in sizes:
-        sizes["rotary_dim"] = min(sizes["rotary_dim"], sizes["head_dim"])
-    if "n_buckets" in sizes:
-        sizes["n_buckets"] = -(-sizes["n_buckets"] // 4) * 4
-        sizes["max_distance"] = max(sizes["max_distance"], sizes["n_buckets"] + 1)
-    if "position_offset" in sizes:
-        sizes["n_positions"] = max(sizes["n_positions"], sizes["position_offset"] + 1)
-    if sizes.get("window") == 1:
-        sizes["window"] = 2
-    return sizes
+        yield from with_sizes(case, sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.spec.stack import WITH_ATTENTION, WITH_FFN
+from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_FFN
 
 if TYPE_CHECKING:
     from metacount.spec import ModelSpec
@@ -55,6 +55,8 @@ def _recurrent(spec: ModelSpec) -> str:
     name, letters = MIXERS[spec.recurrent], spec.mixer_pattern
     if set(letters) == {"P"}:
         return f"{name} beside attention in every layer"
+    if SHARING in letters:
+        return f"{name}, behind shared blocks{_of_layers(SHARING, letters)}"
     return name + _of_layers("R", letters)
 
 
@@ -80,18 +82,26 @@ def _biases(spec: ModelSpec) -> str:
 
 
 def _ffn(spec: ModelSpec) -> str:
-    if not set(WITH_FFN) & set(spec.ffn_pattern):
+    if not set(WITH_FFN) & set(spec.ffn_pattern) and spec.n_shared_blocks is None:
         return "no FFN"
     kind = "gated" if spec.gated else "plain"
     bias = " with biases" if spec.ffn_bias or spec.expert_bias else ""
     if not spec.is_moe:
-        return f"{kind} FFN{bias}{_of_layers('F', spec.ffn_pattern)}"
+        where = _of_layers("F", spec.ffn_pattern) if spec.n_shared_blocks is None else ""
+        return f"{kind} FFN{bias}{where}{_adapters(spec)}"
     shared = " and shared experts" if spec.n_shared_experts else ""
     dense = " after dense layers" if spec.n_dense_layers else ""
     every = " in every moe_every-th layer" if spec.moe_every > 1 else ""
     if "E" in spec.ffn_pattern:
         every = _of_layers("E", spec.ffn_pattern)
     return f"{kind} experts{shared}{bias}{dense}{every}"
+
+
+def _adapters(spec: ModelSpec) -> str:
+    if spec.adapter_rank is None:
+        return ""
+    on = "q, k, v and the FFN" if spec.attention_adapters else "the FFN"
+    return f", adapters of each use on {on}"
 
 
 def _head(spec: ModelSpec) -> str:

@@ -129,3 +129,15 @@ def _smaller(case: Case) -> Iterator[Case]:
                 yield spec, Workload(**{**plain, name: lower})
     if run.dtype != "int8":
         yield spec, Workload(**{**plain, "dtype": "int8"})
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """Every size of the model and of the run."""
+    spec, run = case
+    found = {name: getattr(spec, name) for name in free_sizes(spec)}
+    found |= {"batch_size": run.batch_size, "seq_len": run.seq_len}
+    if spec.has_encoder:
+        found["source_len"] = run.encoder_len
+    if run.prefix_len:
+        found["prefix_len"] = run.prefix_len
+    return found

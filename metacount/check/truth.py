@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -41,7 +41,7 @@ class Truth:
         self.parts = {part: expr.xreplace(unfolded) for part, expr in form.parts.items()}
         self.expr = sympy.Add(*self.parts.values())
 
-    def shown(self, expr: Any) -> Any:
+    def shown(self, expr: sympy.Expr) -> sympy.Expr:
         """`expr` as short as it goes, with a letter for the number of layers of a kind."""
         for floors, letter in self.folded.items():
             first, *others = sympy.Add.make_args(floors)
@@ -50,12 +50,12 @@ class Truth:
                 expr = folded
         return readable(expr)
 
-    def names(self, letters: set[Any]) -> tuple[str, ...]:
+    def names(self, letters: set[sympy.Expr]) -> tuple[str, ...]:
         """The names of some letters and of those of the count, in the legend's order."""
         used = {letter.name for letter in letters | self.expr.free_symbols}
         return tuple(name for letter, name in NAMES.items() if letter in used)
 
-    def rules(self) -> Mapping[Any, Any]:
+    def rules(self) -> Mapping[sympy.Expr, sympy.Expr]:
         """What the spec's rules say of sizes, as a product in a letter's place: h = h_kv·g."""
         found = {}
         groups = [("n_heads", "n_kv_heads"), ("n_experts", "n_groups")]
@@ -76,5 +76,5 @@ class Truth:
         return found
 
 
-def _positive(name: str) -> Any:
+def _positive(name: str) -> sympy.Expr:
     return sympy.Dummy(name, integer=True, positive=True)

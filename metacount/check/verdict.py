@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -212,7 +212,7 @@ def _fixed(tried: Tried) -> str | None:
     return f"{sizes} (it gives an error at all others that were tried)"
 
 
-def _rules(difference: Any, truth: Truth) -> str:
+def _rules(difference: sympy.Expr, truth: Truth) -> str:
     """The fewest rules of sizes by which a difference is zero, in words; nothing where it is not.
 
     They hold in every model of this structure: key/value heads divide the heads.
@@ -228,13 +228,15 @@ def _rules(difference: Any, truth: Truth) -> str:
     return ""
 
 
-def _factor(product: Any) -> str:
+def _factor(product: sympy.Expr) -> str:
     """What a size is a multiple of: `2`, or another size."""
     first = next(a for a in product.args if a.is_Integer or a.name in NAMES)
     return str(first) if first.is_Integer else NAMES[first.name]
 
 
-def _counterexample(tried: Tried | None, quantity: str, letters: set[Any]) -> Counterexample | None:
+def _counterexample(
+    tried: Tried | None, quantity: str, letters: set[sympy.Expr]
+) -> Counterexample | None:
     """The smallest sizes at which the two differ: those that either side uses."""
     if tried is None or tried.small is None:
         return None

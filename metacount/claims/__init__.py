@@ -1,10 +1,9 @@
 """Well-known statements about transformers, each judged by computing it.
 
 `data/` holds the statements, one file per topic. Nothing there says which of them are right: every
-claim names a judge, and the judge computes. `counted`, `compared`, `published`, `sizes` and
-`spread` judge numbers by the formulas, `training` what is said of a step, `algebra` and `whole`
-judge formulas for all sizes, `routing`, `gates`, `norms`, `running` and `equations` run the
-reference modules. The verdicts:
+claim names a judge, and the judge computes. `counted`, `compared`, `lengths`, `published`,
+`sizes` and `spread` judge numbers by the formulas, `training` what is said of a step, `algebra` and
+`whole` judge formulas for all sizes, those of `executed` run the reference modules. The verdicts:
 
 right        it holds; a rounded number holds when the exact one rounds to it
 conditional  it holds in some of the cases that it is said of, and not in others
@@ -23,12 +22,15 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.claims.finding import CONDITIONAL as CONDITIONAL
 from metacount.claims.finding import Claim, Finding, Sentence, Verdict
 from metacount.claims.text import in_language, translated
 from metacount.languages import LANGUAGES
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 TOPICS = (
     "block",
@@ -63,38 +65,38 @@ JUDGES = {
     "selected_work": "sizes",
     "selected_cache": "sizes",
     "token_cost": "compared",
-    "same_at_length": "compared",
+    "same_at_length": "lengths",
     "expert_shares": "spread",
     "part_formula": "algebra",
     "dense_flops": "compared",
     "whole_formula": "whole",
-    "single_expert": "routing",
-    "unselected_gradient": "routing",
-    "weight_gradient": "routing",
-    "balance": "routing",
-    "gate_order": "gates",
-    "softmax_places": "running",
-    "rmsnorm_divisor": "norms",
-    "layernorm_roles": "norms",
-    "block_norms": "norms",
-    "gelu_forms": "running",
+    "single_expert": "executed.routing",
+    "unselected_gradient": "executed.routing",
+    "weight_gradient": "executed.routing",
+    "balance": "executed.routing",
+    "gate_order": "executed.gates",
+    "softmax_places": "executed.softmax",
+    "rmsnorm_divisor": "executed.norms",
+    "layernorm_roles": "executed.norms",
+    "block_norms": "executed.norms",
+    "gelu_forms": "executed.equations",
     "moe_by_size": "spread",
     "norm_ratio": "spread",
-    "experts_with_gradient": "gates",
-    "mixture_sum": "gates",
-    "ffn_equation": "equations",
-    "activation_forms": "equations",
-    "sinusoids": "equations",
-    "reach": "equations",
-    "position_params": "running",
-    "rope_shift": "running",
+    "experts_with_gradient": "executed.gates",
+    "mixture_sum": "executed.gates",
+    "ffn_equation": "executed.equations",
+    "activation_forms": "executed.equations",
+    "sinusoids": "executed.positions",
+    "reach": "executed.reach",
+    "position_params": "executed.positions",
+    "rope_shift": "executed.positions",
     "step_ratio": "training.flops",
     "bytes_per_parameter": "training.memory",
     "kept_formula": "training.memory",
     "adapter_state": "training.memory",
 }
-# these import torch
-RUNNING = ("routing", "gates", "norms", "running", "equations")
+# its files import torch
+RUNNING = "executed."
 
 
 def claims() -> tuple[Claim, ...]:
@@ -118,7 +120,7 @@ def find_claim(id: str) -> Claim:
 
 def needs_torch(claim: Claim) -> bool:
     """Whether judging it runs modules."""
-    return JUDGES[claim.judge] in RUNNING
+    return JUDGES[claim.judge].startswith(RUNNING)
 
 
 def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
@@ -198,7 +200,7 @@ def _read(topic: str) -> list[Claim]:
         ]
 
 
-def _sentences(items: list[dict[str, Any]]) -> tuple[Sentence, ...]:
+def _sentences(items: list[Json]) -> tuple[Sentence, ...]:
     return tuple(
         Sentence(say=item["say"], say_zh=item["say_zh"], where=tuple(item["where"]))
         for item in items

@@ -18,7 +18,7 @@ import ast
 import operator
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.claims.finding import VERDICTS
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from metacount.claims.finding import Claim, Finding, Sentence
+    from metacount.formulas.dim import Dim
 
-OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+OPERATORS: dict[type[ast.AST], Callable[..., object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -54,7 +55,7 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 
 def sentences(claim: Claim, finding: Finding, texts: tuple[Sentence, ...], lang: str) -> str:
     """Those of the sentences whose conditions hold, with their numbers put in."""
-    known = Known(claim, {v: v == finding.verdict for v in VERDICTS} | finding.values)
+    known = Known(claim, {**{v: v == finding.verdict for v in VERDICTS}, **finding.values})
     return translated(" ", lang).join(
         BRACES.sub(lambda found: shown(computed(found[1], known), lang), sentence.said(lang))
         for sentence in texts
@@ -81,15 +82,15 @@ def named(claim: Claim) -> Known:
 class Known:
     """What the names in a claim's sentences stand for."""
 
-    def __init__(self, claim: Claim, values: dict[str, Any]) -> None:
+    def __init__(self, claim: Claim, values: Mapping[str, object]) -> None:
         self.claim = claim
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, object] = {}
         if claim.model is not None:
             self.values |= spec_of(claim).to_dict()
             self.values["name"] = catalog.entry(claim.model).name
         self.values |= values
 
-    def name(self, name: str) -> Any:
+    def name(self, name: str) -> object:
         """A size, a field, a verdict, or what the judge found."""
         if name not in self.values:
             raise SpecError(
@@ -100,7 +101,7 @@ class Known:
             )
         return self.values[name]
 
-    def call(self, name: str, id: str | None) -> Any:
+    def call(self, name: str, id: str | None) -> object:
         """A part or a size of the claim's model, or of another one."""
         spec = spec_of(self.claim) if id is None else catalog.entry(id).spec()
         if name == "stated":
@@ -108,7 +109,7 @@ class Known:
         return value(spec, name) if name in PARTS else getattr(spec, name)
 
 
-def computed(text: str, known: Known | Mapping[str, Any]) -> Any:
+def computed(text: str, known: Known | Mapping[str, Dim]) -> object:
     """The value of one expression of the data.
 
     >>> computed("4*d**2 == 64 and not (d > 4)", {"d": 4})
@@ -117,7 +118,7 @@ def computed(text: str, known: Known | Mapping[str, Any]) -> Any:
     return _walk(ast.parse(text.strip(), mode="eval").body, known)
 
 
-def evaluated(formula: str, sizes: Mapping[str, Any]) -> Any:
+def evaluated(formula: str, sizes: Mapping[str, Dim]) -> Dim:
     """A formula in our names with `sizes` put in: ints, or symbols.
 
     >>> evaluated("4*d_model**2", {"d_model": 3})
@@ -131,7 +132,7 @@ def evaluated(formula: str, sizes: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def _walk(node: ast.expr, known: Known | Mapping[str, Any]) -> Any:
+def _walk(node: ast.expr, known: Known | Mapping[str, Dim]) -> object:
     if isinstance(node, ast.Constant) and type(node.value) in (int, str, bool):
         return node.value
     if isinstance(node, ast.Name):
@@ -147,7 +148,7 @@ def _walk(node: ast.expr, known: Known | Mapping[str, Any]) -> Any:
         found = (bool(_walk(part, known)) for part in node.values)
         return all(found) if isinstance(node.op, ast.And) else any(found)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and isinstance(known, Known):
-        arguments = [_walk(argument, known) for argument in node.args]
+        arguments = [str(_walk(argument, known)) for argument in node.args]
         return known.call(node.func.id, *arguments) if arguments else known.call(node.func.id, None)
     raise SpecError(
         "claim",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.claims.text import Words
 from metacount.frozen import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from metacount.files import Json
 
 RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
 VERDICTS = (RIGHT, CONDITIONAL, WRONG)
@@ -39,7 +44,7 @@ class Claim:
     model: str | None
     claimed: Any
     judge: str
-    options: dict[str, Any]
+    options: Json
     condition: tuple[Sentence, ...]
     explain: tuple[Sentence, ...]
 
@@ -48,7 +53,7 @@ class Claim:
         return self.statement_zh if lang == "zh" else self.statement
 
     @property
-    def stated(self) -> Any:
+    def stated(self) -> object:
         """What is claimed: a number as printed, several by name, or a formula."""
         return self.options.get("formula") if self.claimed is None else self.claimed
 
@@ -67,7 +72,7 @@ class Finding:
     says: Words
     correct: Words
     computation: tuple[Words, ...]
-    values: dict[str, Any]
+    values: Mapping[str, object]
     witness: Words
     headline: Words = ""
     condition: Words = ""
@@ -92,7 +97,7 @@ class Verdict:
         """The statement in the verdict's language."""
         return self.claim.said(self.lang)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain data under public names."""
         return {
             "id": self.claim.id,

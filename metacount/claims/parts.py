@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.terms import params_of
 from metacount.spec import legend
 from metacount.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import sympy
 
     from metacount.catalog import CatalogEntry
     from metacount.claims.finding import Claim
@@ -26,7 +29,7 @@ BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "ex
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
 
 
-def without_biases(spec: ModelSpec) -> Any:
+def without_biases(spec: ModelSpec) -> ModelSpec:
     """The same sizes, numbers or letters, with every bias of its blocks left out."""
     return spec.substituted(**dict.fromkeys(BIASES, False), attention_sinks=False)
 
@@ -80,7 +83,7 @@ def _expert(spec: ModelSpec) -> Dim:
     return ffn.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
 
 
-def _router_rows_not_chosen(spec: Any) -> Dim:
+def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
     rows = spec.n_experts - spec.top_k
     return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
 
@@ -118,10 +121,10 @@ def _state_values(spec: ModelSpec) -> Dim:
     return stack.recurrent_layers(spec) * one
 
 
-def _of_experts(count: Callable[[ModelSpec], Any]) -> Callable[[ModelSpec], Any]:
+def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]:
     """The same count, refused for a model that has no experts."""
 
-    def counted(spec: ModelSpec) -> Any:
+    def counted(spec: ModelSpec) -> Dim:
         if not spec.is_moe:
             raise SpecError(
                 "n_experts",
@@ -135,7 +138,7 @@ def _of_experts(count: Callable[[ModelSpec], Any]) -> Callable[[ModelSpec], Any]
 
 
 # name -> parameters (or FLOPs of one token, or values of the cache) of that part
-PARTS: dict[str, Callable[[Any], Dim]] = {
+PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "attention": block.self_attention_params,
     "attention_matrices": _attention_matrices,
     "ffn": block.dense_ffn_params,
@@ -176,6 +179,7 @@ PARTS: dict[str, Callable[[Any], Dim]] = {
         _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
     ),
     "state_values": _state_values,
+    "shared_blocks": lambda spec: params_of(stack.shared_weights(spec, spec.n_layers)),
 }
 
 
@@ -212,7 +216,7 @@ def words(part: str) -> str:
     return part.replace("_", " ")
 
 
-def letters(spec: ModelSpec, part: str) -> Any:
+def letters(spec: ModelSpec, part: str) -> sympy.Expr:
     """A part as a SymPy expression in the legend's letters; what the model lacks is left out."""
     import sympy
 

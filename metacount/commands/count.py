@@ -23,9 +23,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import Any
 
     from metacount.commands import Result
+    from metacount.files import Json
     from metacount.spec import Request, Workload
     from metacount.witness import Witness
 
@@ -104,7 +104,7 @@ def _one(model: Model | TransformersOnly, request: Request) -> str:
     return measured_text(model, *_measured(model, request))
 
 
-def _figures(model: Model | TransformersOnly, request: Request) -> dict[str, Any]:
+def _figures(model: Model | TransformersOnly, request: Request) -> Json:
     """What --json says of a model: by formula, or measured where there is none."""
     if isinstance(model, Model):
         from metacount.textbook.count import count, count_data
@@ -128,7 +128,7 @@ def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Workl
 def _columns(
     args: argparse.Namespace,
     found: Sequence[Model | TransformersOnly],
-    data: Sequence[dict[str, Any]],
+    data: Sequence[Json],
 ) -> str:
     """The chosen columns, a row for each model."""
     from metacount.views.columns import columns_data, columns_table, columns_text
@@ -146,7 +146,7 @@ def _columns(
     return columns_text(args.columns, rows, notes(found, data, columns()))
 
 
-def _as_data(args: argparse.Namespace, data: list[dict[str, Any]]) -> str:
+def _as_data(args: argparse.Namespace, data: list[Json]) -> str:
     """The figures of models in a format that programs read."""
     if args.json:
         return json_text(data if len(data) > 1 else data[0])

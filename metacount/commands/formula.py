@@ -16,10 +16,10 @@ from metacount.resolve import TransformersOnly, find_any, find_model
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
     from metacount.commands import Result
-
+    from metacount.files import Json
+    from metacount.spec import ModelSpec
 
 CAUSAL = "causal_matmul_flops"  # transformers' code has none
 
@@ -88,13 +88,14 @@ def _from_code(args: argparse.Namespace) -> Result:
         from metacount.verify.compare import fitted_outside
 
         workload, _ = fitted_outside(model.source, request_of(args))
+        read: Json | ModelSpec = model.source.config
     else:
         from metacount.textbook.count import fitted
 
         workload = fitted(model.spec, request_of(args))
-    read: Any = None if model.source is None else model.source.config
-    if not isinstance(model, TransformersOnly) and (read is None or args.quantity == CAUSAL):
         read = model.spec
+        if model.source is not None and args.quantity != CAUSAL:
+            read = model.source.config
     try:
         form = Tracer(read, workload, split=args.by).form(args.quantity)
     except NotTraced as error:

@@ -15,9 +15,8 @@ from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
     from metacount.commands import Result
+    from metacount.files import Json
     from metacount.sharding.result import Sharded
 
 
@@ -120,7 +119,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def how_of(args: argparse.Namespace) -> dict[str, Any]:
+def how_of(args: argparse.Namespace) -> Json:
     """The options of `add_job`, as the API takes them."""
     return {
         "zero": args.zero,

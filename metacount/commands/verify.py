@@ -13,11 +13,14 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import TypeVar
 
     from metacount.commands import Result
     from metacount.verify.cases import Case
     from metacount.verify.for_all_sizes import Proof
+
+    Item = TypeVar("Item")
+    Found = TypeVar("Found")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,14 +100,14 @@ def _proved(model: Model) -> list[tuple[Case, tuple[Proof, ...]]]:
     from metacount.verify.cases import shown_cases
     from metacount.verify.for_all_sizes import prove
 
-    read: Any = model.spec if model.source is None else model.source.config
+    read = model.spec if model.source is None else model.source.config
     return [
         (case, prove(case.model, case.workload, case.run_as, case.quantities))
         for case in shown_cases(read)
     ]
 
 
-def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) -> list[Any]:
+def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:
     """`run` of each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
     if len(items) == 1:
         return [run(items[0])]
@@ -112,7 +115,7 @@ def _with_progress(run: Callable[[Any], Any], items: Sequence[Any], doing: str) 
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    done: list[Any] = []
+    done: list[Found] = []
     with (
         suppress(KeyboardInterrupt),
         Progress(console=console, transient=True, disable=not console.is_terminal) as bar,

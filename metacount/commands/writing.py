@@ -8,7 +8,7 @@ import sys
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from typing import Any
+    from types import FrameType
 
 
 def write_pieces(pieces: Generator[str, None, None]) -> None:
@@ -31,7 +31,7 @@ def _written_under_interrupt(piece: str) -> bool:
     """Write a piece; whether somebody pressed Ctrl-C meanwhile."""
     pressed: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         if pressed:
             raise KeyboardInterrupt
         pressed.append(number)

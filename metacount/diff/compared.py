@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from metacount.diff.parts import QUANTITIES, Part, parts
+from metacount.diff.part import Part
+from metacount.diff.parts import QUANTITIES, parts
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.flat import FIELDS, PATHS
@@ -20,7 +21,7 @@ from metacount.textbook.count import count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
@@ -60,7 +61,7 @@ class Row:
     status: str
     a: Part | None
     b: Part | None
-    fields: dict[str, tuple[Any, Any]]
+    fields: dict[str, tuple[object, object]]
     forms: tuple[str, str]
 
     def values(self, quantity: str) -> tuple[int, int]:
@@ -76,7 +77,7 @@ class Diff:
     a: Side
     b: Side
     rows: tuple[Row, ...]
-    fields: dict[str, tuple[Any, Any]]
+    fields: dict[str, tuple[object, object]]
     notes: tuple[str, ...] = ()
 
     def row(self, name: str) -> Row:
@@ -88,7 +89,7 @@ class Diff:
         """Whether nothing differs."""
         return not self.fields and all(row.status == "same" for row in self.rows)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data: figures and parts with the values of both, difference and ratio."""
         return {
             "models": [self.a.name, self.b.name],
@@ -116,7 +117,7 @@ class Diff:
         }
 
 
-def compared(a: int | None, b: int | None) -> dict[str, Any]:
+def compared(a: int | None, b: int | None) -> Json:
     """Two values, the second less the first, and the second over the first where that is a number.
 
     >>> compared(4, 6)
@@ -193,7 +194,7 @@ def _has(model: tuple[Part, ...], part: Part, name: str) -> bool:
 def _row(
     stack: str,
     pair: tuple[Part | None, Part | None],
-    differing: dict[str, tuple[Any, Any]],
+    differing: dict[str, tuple[object, object]],
     forms: list[dict[tuple[str, str], str]],
 ) -> Row:
     a, b = pair
@@ -202,7 +203,7 @@ def _row(
     written = tuple(
         "" if part is None else forms[i][part.stack, part.name] for i, part in enumerate(pair)
     )
-    fields: dict[str, tuple[Any, Any]] = {}
+    fields: dict[str, tuple[object, object]] = {}
     if a is not None and b is not None:
         paths = a.fields + b.fields
         # of two parts made otherwise, a field that only one of them has says nothing
@@ -222,7 +223,7 @@ def _row(
     )
 
 
-def _status(a: Part | None, b: Part | None, fields: dict[str, tuple[Any, Any]]) -> str:
+def _status(a: Part | None, b: Part | None, fields: dict[str, tuple[object, object]]) -> str:
     if a is None or b is None:
         return "added" if a is None else "removed"
     if a.kind != b.kind:
@@ -237,7 +238,7 @@ def _belongs(path: str, paths: tuple[str, ...]) -> bool:
     return any(path == known or path.startswith(f"{known}.") for known in paths)
 
 
-def _differing(a: ModelSpec, b: ModelSpec) -> dict[str, tuple[Any, Any]]:
+def _differing(a: ModelSpec, b: ModelSpec) -> dict[str, tuple[object, object]]:
     one, other = a.to_dict(), b.to_dict()
     return {name: (one[name], other[name]) for name in FIELDS if one[name] != other[name]}
 

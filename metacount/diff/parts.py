@@ -14,43 +14,25 @@ head [32000, 4096] 131072000
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from metacount.formulas import attention, block, ends, model, stack, sublayers
+from metacount.diff.described import (
+    attention_described,
+    mixture_described,
+    table_described,
+    times_d,
+)
+from metacount.diff.part import Part, part
+from metacount.diff.shared import shared_parts
+from metacount.formulas import block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import Product, Weight, flops_of, params_of
-from metacount.frozen import frozen
-from metacount.notation import activated, heads, latent_heads
+from metacount.notation import activated
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.attention import NoAttention
 from metacount.spec.mla import LatentAttention
 from metacount.textbook.closed_form import run_sizes
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from typing import Any
-
 QUANTITIES = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
-
-
-@frozen
-class Part:
-    """One part of one stack (of none: `stack` is empty), or of all its blocks.
-
-    `copies` blocks have it; `one` is the parameters of one of them. `kind` is a word for how it is
-    made: another word is another part in its place. `fields` are paths in the spec whose values
-    belong to it.
-    """
-
-    name: str
-    stack: str
-    kind: str
-    described: str
-    copies: Dim
-    one: Dim
-    values: dict[str, Dim]
-    fields: tuple[str, ...]
 
 
 def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) -> tuple[Part, ...]:
@@ -63,7 +45,7 @@ def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) ->
     for name in ("encoder", "decoder"):
         if getattr(spec, name) is not None:
             found += made.of_stack(name)
-    return tuple(part for part in (*found, *made.ends_after()) if part is not None)
+    return tuple(one for one in (*found, *made.ends_after()) if one is not None)
 
 
 class _Parts:
@@ -81,38 +63,15 @@ class _Parts:
         self.end_params = ends.end_params(spec)
         self.end_flops = ends.end_flops(spec, n_tokens=self.batch * self.seq)
 
-    def part(
-        self, name: str, kind: str, described: str, params: Dim, fields: str, **more: Any
-    ) -> Part:
-        """A part that stands once; `more` says otherwise."""
-        copies = more.pop("copies", 1)
-        values = {
-            "params": params * copies,
-            "active_params": more.pop("active", params) * copies,
-            "matmul_flops": more.pop("flops", 0),
-            "kv_cache_bytes": more.pop("cache", 0),
-        }
-        return Part(
-            name=name,
-            stack=more.pop("stack", ""),
-            kind=kind,
-            described=described,
-            copies=copies,
-            one=params,
-            values=values,
-            fields=tuple(fields.split()),
-        )
-
     def ends_before(self) -> list[Part]:
         """Tables that tokens and positions are looked up in."""
         spec, plain, found = self.spec, self.plain, []
         if plain.embedding is not None:
-            said = f"[{plain.embedding.vocab_size}, {ends.table_width(plain)}]"
             found.append(
-                self.part(
+                part(
                     "embedding",
                     "table",
-                    said,
+                    table_described(plain),
                     self.end_params["embedding"],
                     "embedding",
                     flops=self.end_flops["embedding"],
@@ -123,7 +82,7 @@ class _Parts:
             word = plain.position
             rows = f", {plain.n_positions} rows" if plain.n_positions else ""
             found.append(
-                self.part(
+                part(
                     "positions",
                     word,
                     word + rows,
@@ -156,11 +115,10 @@ class _Parts:
         n_attending = n_layers
         if not plain.last_stack.uniform:
             n_attending = sum(stack.attention_layers(spec))
-        found = (
-            []
-            if isinstance(mixer, NoAttention)
-            else [
-                self.part(
+        found: list[Part] = []
+        if not isinstance(mixer, NoAttention) and plain.last_stack.shared is None:
+            found.append(
+                part(
                     "attention",
                     "mla" if latent else "heads",
                     attention_described(plain),
@@ -171,8 +129,7 @@ class _Parts:
                     flops=n_attending * self._self_attention(tokens)["attention"],
                     cache=0 if name == "encoder" else self._cache(),
                 )
-            ]
-        )
+            )
         if cross:
             flops = block.cross_attention_flops(
                 spec,
@@ -182,7 +139,7 @@ class _Parts:
                 cached=False,
             )
             found.append(
-                self.part(
+                part(
                     "cross-attention",
                     "heads",
                     attention_described(plain),
@@ -194,13 +151,15 @@ class _Parts:
                     cache=self._cross_cache(),
                 )
             )
+        run = {"batch_size": self.batch, "seq_len": self.seq}
+        found += shared_parts(self.spec, self.plain, name, self._cache(), **run)
         found += self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
         params = params_of(weight for weight in weights if weight.role == "norm")
         norms = plain.last_stack.norms
         found.append(
-            self.part(
+            part(
                 "norms",
                 norms.kind,
                 f"{norms.kind}, {norms.placement}",
@@ -213,16 +172,16 @@ class _Parts:
 
     def _recurrent(self, name: str) -> list[Part]:
         """The mixer that keeps a state, as many blocks as have it."""
-        spec, part = self.spec, self.spec.last_stack.recurrent
-        mixer = mixer_of(part)
+        spec, recurrent = self.spec, self.spec.last_stack.recurrent
+        mixer = mixer_of(recurrent)
         if mixer is None:
             return []
         copies, weights = stack.recurrent_layers(spec), sublayers.recurrent_weights(spec)
         run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
-        terms: tuple[Weight | Product, ...] = (*weights, *mixer.products(part))
-        word: str = vars(type(part))["word"]
+        terms: tuple[Weight | Product, ...] = (*weights, *mixer.products(recurrent))
+        word: str = vars(type(recurrent))["word"]
         return [
-            self.part(
+            part(
                 "recurrent mixer",
                 word,
                 word.replace("_", " "),
@@ -238,7 +197,7 @@ class _Parts:
         """The dense feed-forward and the mixture, as many blocks as have each."""
         spec, plain, found = self.spec, self.plain, []
         like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
-        if like is None:
+        if like is None or plain.last_stack.shared is not None:
             return []
         act = activated(like.activation, like.swish_beta, gated=like.gated)
         made = "gated" if like.gated else "plain"
@@ -246,7 +205,7 @@ class _Parts:
         if like.d_ff is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
             found.append(
-                self.part(
+                part(
                     "feed-forward",
                     made,
                     f"{act}, m = {like.d_ff} = {times_d(like.d_ff, plain)}",
@@ -259,13 +218,11 @@ class _Parts:
             )
         if mixture is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True)["moe"]
-            shared = mixture.shared.n_experts if mixture.shared is not None else 0
-            said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {act}"
             found.append(
-                self.part(
+                part(
                     "mixture",
                     f"{made} mixture",
-                    said + (f", {shared} shared" if shared else ""),
+                    mixture_described(mixture, act),
                     block.moe_layer_params(spec, active=False),
                     "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated",
                     stack=name,
@@ -280,16 +237,14 @@ class _Parts:
         """The head with what stands before it, and the pooler."""
         plain, found = self.plain, []
         if plain.head is not None and plain.embedding is not None:
-            said = f"[{plain.embedding.vocab_size}, {ends.table_width(plain)}]"
+            said = table_described(plain)
             said += ", the token table" if plain.head.tied else ""
             params = self.end_params["head"] + self.end_params["norm"]
-            found.append(
-                self.part("head", "head", said, params, "head", flops=self.end_flops["head"])
-            )
+            found.append(part("head", "head", said, params, "head", flops=self.end_flops["head"]))
         if plain.pooler:
             flops = ends.pooler_flops(self.spec, batch_size=self.batch)["other"]
             found.append(
-                self.part(
+                part(
                     "pooler",
                     "pooler",
                     "tanh(dense(first token))",
@@ -315,29 +270,3 @@ class _Parts:
             source_len=self.source,
         )
         return both - self._cross_cache()
-
-
-def attention_described(spec: ModelSpec) -> str:
-    """How an attention is made, with the window that some of its layers see."""
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
-    elif isinstance(mixer, Attention):
-        said = heads(mixer.n_heads, mixer.n_kv_heads)
-    else:
-        return "none"
-    if mixer.window is None:
-        return said
-    near = attention.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
-    return f"{said}, window {mixer.window.size} in {near} layers"
-
-
-def times_d(width: int, spec: ModelSpec) -> str:
-    """A width as a multiple of d, exact or to four digits.
-
-    >>> from metacount.catalog import entry
-    >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())
-    ('2.688·d', '4·d')
-    """
-    ratio = Fraction(width, spec.d_model)
-    return f"{ratio.numerator}·d" if ratio.denominator == 1 else f"{float(ratio):.4g}·d"

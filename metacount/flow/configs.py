@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.flow.sizes import COUNTS, SMALL, STRUCTURE, WIDTHS
 from metacount.measure.flow.letters import prime_factors
 from metacount.spec import ModelSpec, legend
 from metacount.tracing.run.build import size_values, with_fields
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 LARGE = ("vocab_size", "n_positions")  # above what they are: other numbers of a config point there
 KEPT = STRUCTURE | {"window", "n_buckets", "n_token_types", "n_query_positions"}
 MULTIPLE = 8  # of every width: grouped products want rows of 16 bytes, rotations even widths
 
 
-def lettered_fields(config: dict[str, Any], spec: ModelSpec | None) -> dict[str, tuple[str, int]]:
+def lettered_fields(config: Json, spec: ModelSpec | None) -> dict[str, tuple[str, int]]:
     """Our name of each field that has a letter: the field, and its value.
 
     Where a spelling may mean two of our sizes, the spec decides, or the first is taken.
@@ -45,8 +48,8 @@ def letters_of(fields: dict[str, tuple[str, int]]) -> dict[str, int]:
 
 
 def other_config(
-    config: dict[str, Any], fields: dict[str, tuple[str, int]], n: int
-) -> tuple[dict[str, Any], dict[str, int]]:
+    config: Json, fields: dict[str, tuple[str, int]], n: int
+) -> tuple[Json, dict[str, int]]:
     """The config at the `n`th other sizes, and the values of its letters there."""
     counts, widths = iter(COUNTS[n]), iter(WIDTHS[n])
     heads, shared, experts = next(counts), next(counts), next(counts)

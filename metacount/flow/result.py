@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, nearest, shown
 from metacount.measure.flow.record import Shape
 from metacount.measure.flow.step import Named, Step, summed
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class Flow:
     model: str
     name: str
     source: str
-    workload: dict[str, Any]
+    workload: Json
     decode: bool
     steps: tuple[Step, ...]
     letters: tuple[Letter, ...]
@@ -70,7 +73,7 @@ class Flow:
         """The same, shown to a depth of modules; figures stay whole."""
         return replace(self, depth=depth)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "model": self.model,
@@ -134,7 +137,7 @@ def _is_named(step: Step, path: str) -> bool:
     return True
 
 
-def _data(step: Step, depth: int | None) -> dict[str, Any]:
+def _data(step: Step, depth: int | None) -> Json:
     inner = None if depth is None else depth - 1
     return {
         "name": step.name,
@@ -157,7 +160,7 @@ def _data(step: Step, depth: int | None) -> dict[str, Any]:
     }
 
 
-def _sizes(shapes: Sequence[Shape], letters: Sequence[Named]) -> list[dict[str, Any]]:
+def _sizes(shapes: Sequence[Shape], letters: Sequence[Named]) -> list[Json]:
     named = letters or [(None,) * len(shape) for shape in shapes]
     return [
         {"shape": list(shape), "letters": list(terms)}

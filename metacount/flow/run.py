@@ -18,6 +18,7 @@ from metacount.spec import ModelSpec, Request, Workload, legend
 from metacount.textbook.count import fitted, said_of_too_many
 
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.modules.model import Model as RunModel
     from metacount.resolve import Given
 
@@ -66,10 +67,9 @@ def flow_of_reference(
     runs = other_sizes(spec, run, decode=decode)
     others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
     told = named(steps, others, Letters([here.letters, *(o.letters for o in runs)]))
-    return _flow(
-        module,
-        told,
-        _legend(here.letters),
+    made = Flow(
+        steps=told,
+        letters=_legend(here.letters),
         model=names[0],
         name=names[1],
         source="reference",
@@ -77,6 +77,7 @@ def flow_of_reference(
         decode=decode,
         notes=said_of_too_many(spec, run),
     )
+    return _with_unused(made, module)
 
 
 def flow_of_config(
@@ -111,7 +112,7 @@ Others = tuple[dict[str, int], list[tuple[tuple[Step, ...], dict[str, int]]]]
 
 
 def _at_other_sizes(
-    config: dict[str, Any], spec: ModelSpec | None, run: Workload, *, decode: bool
+    config: Json, spec: ModelSpec | None, run: Workload, *, decode: bool
 ) -> Others | None:
     """Runs of the class with other sizes in its config; None where they do not run."""
     from metacount.flow.configs import lettered_fields, letters_of, other_config
@@ -169,10 +170,9 @@ def _of_theirs(
         steps = named(steps, longer, of_run)
     if idle:
         notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
-    return _flow(
-        module,
-        steps,
-        _legend(here),
+    made = Flow(
+        steps=steps,
+        letters=_legend(here),
         model=names[0],
         name=names[1],
         source="transformers",
@@ -180,6 +180,7 @@ def _of_theirs(
         decode=decode,
         notes=(*notes, *assumed),
     )
+    return _with_unused(made, module)
 
 
 def _lengths(run: Workload, n: int) -> Workload:
@@ -187,17 +188,15 @@ def _lengths(run: Workload, n: int) -> Workload:
     return Workload(batch_size=BATCHES[n], seq_len=seq_len, dtype=run.dtype, source_len=source)
 
 
-def _run_letters(run: Workload, module: Any, decode: bool) -> dict[str, int]:
+def _run_letters(run: Workload, module: nn.Module, decode: bool) -> dict[str, int]:
     found = {"B": run.batch_size, "T" if decode else "S": run.seq_len}
     if getattr(module.config, "is_encoder_decoder", False):
         found["S_e"] = run.encoder_len
     return found
 
 
-def _flow(
-    module: nn.Module, steps: tuple[Step, ...], letters: tuple[Letter, ...], **said: Any
-) -> Flow:
-    made = Flow(steps=steps, letters=letters, **said)
+def _with_unused(made: Flow, module: nn.Module) -> Flow:
+    """The flow, with how many parameters of the module it does not use."""
     every = sum({id(p): p.numel() for p in module.parameters()}.values())
     return Flow(**{**vars(made), "unused": every - made.params})
 

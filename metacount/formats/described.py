@@ -7,8 +7,8 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 
@@ -21,7 +21,7 @@ class Described:
     """
 
     spec: ModelSpec | None = None
-    config: dict[str, Any] | None = None
+    config: Json | None = None
     names: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     gguf: str | None = None
@@ -38,7 +38,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
 
 
-def spec_of(fields: dict[str, Any], names: Mapping[str, str]) -> ModelSpec:
+def spec_of(fields: Json, names: Mapping[str, str]) -> ModelSpec:
     """The spec of these fields; a broken rule is said in the file's names of them."""
     from metacount.errors import SpecError
     from metacount.spec import ModelSpec

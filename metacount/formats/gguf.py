@@ -14,7 +14,7 @@ from metacount.huggingface.config.keys import Keys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 ARCHITECTURE = "general.architecture"
 # What describes the file, its words, and how it was made.
@@ -45,7 +45,7 @@ class Architecture:
     biased: frozenset[str] = frozenset()
     sizes: tuple[tuple[str, str], ...] = ()
     numbers: tuple[tuple[str, str], ...] = ()
-    fixed: tuple[tuple[str, Any], ...] = ()
+    fixed: tuple[tuple[str, object], ...] = ()
     said: str = ""
     tied: bool = False  # the head is the embedding, whatever the file stores
 
@@ -116,7 +116,7 @@ class _Reading:
 
     def described(self) -> Described:
         # a class's own number of a padding token may be beyond a small vocabulary
-        config: dict[str, Any] = {"model_type": self.it.model_type, "pad_token_id": None}
+        config: Json = {"model_type": self.it.model_type, "pad_token_id": None}
         for key, theirs in SIZES.items():
             config[theirs] = self.size(key, theirs)
         config |= self.widths(config)
@@ -159,9 +159,9 @@ class _Reading:
     def size(self, key: str, theirs: str) -> int:
         return self.keys.size(self.named(key, theirs))
 
-    def widths(self, config: dict[str, Any]) -> dict[str, Any]:
+    def widths(self, config: Json) -> Json:
         """Heads, their width, and the feed-forward's."""
-        found: dict[str, Any] = {}
+        found: Json = {}
         d_model, n_heads = config["hidden_size"], config["num_attention_heads"]
         groups = "attention.head_count_kv"
         found["num_key_value_heads"] = (
@@ -195,9 +195,9 @@ class _Reading:
                 self.keys.fixed(f"{self.name}.{key}", 0)
         return found
 
-    def rope(self, head_dim: int) -> dict[str, Any]:
+    def rope(self, head_dim: int) -> Json:
         """Base, share of the head, scaling."""
-        found: dict[str, Any] = {}
+        found: Json = {}
         if self.has("rope.freq_base"):
             found["rope_theta"] = self.keys.number(self.named("rope.freq_base", "rope_theta"))
         if self.has("rope.dimension_count"):
@@ -245,7 +245,7 @@ class _Reading:
             )
         return shape[0]
 
-    def by_tensors(self, n_layers: int) -> dict[str, Any]:
+    def by_tensors(self, n_layers: int) -> Json:
         """What only the tensors say: a head of its own, biases. Every one must have its place."""
         blocks, biased, known = set(), set(), _tensor_names(self.name)
         for name in self.shapes:
@@ -267,7 +267,7 @@ class _Reading:
                 "convert it again",
             )
             raise SpecError(f"{self.name}.block_count", rule, n_layers, remedy)
-        found: dict[str, Any] = {}
+        found: Json = {}
         if not self.it.tied:
             found["tie_word_embeddings"] = "output.weight" not in self.shapes
         wanted = set(self.it.biased)

@@ -21,6 +21,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
+    from metacount.files import Json
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 2**27  # a vocabulary of 256,000 pieces with its merges takes about 2^24
@@ -73,7 +75,7 @@ class GgufTensor:
 class Header:
     """What a GGUF file says of itself. A text that is too long to be kept is None."""
 
-    keys: dict[str, Any]
+    keys: Json
     tensors: tuple[GgufTensor, ...]
 
 
@@ -146,7 +148,7 @@ class _Reader:
             raise self.wrong(f"a name must be printable text: got {shown(repr(raw))}")
         return name
 
-    def value(self, kind: int, depth: int = 0) -> Any:
+    def value(self, kind: int, depth: int = 0) -> object:
         """A value; of a long text or list no more than that it is there."""
         if kind in NUMBERS:
             return self.number(kind)
@@ -216,7 +218,7 @@ def _header(reader: _Reader) -> Header:
     for n, most, what in ((n_tensors, MAX_TENSORS, "tensors"), (n_keys, MAX_KEYS, "keys")):
         if n > most:
             raise reader.wrong(f"claims {n} {what}; at most {most} are read")
-    keys: dict[str, Any] = {}
+    keys: Json = {}
     for _ in range(n_keys):
         name = reader.name()
         if name in keys:
@@ -225,7 +227,7 @@ def _header(reader: _Reader) -> Header:
     return Header(keys=keys, tensors=_tensors(reader, n_tensors, _alignment(reader, keys)))
 
 
-def _alignment(reader: _Reader, keys: dict[str, Any]) -> int:
+def _alignment(reader: _Reader, keys: Json) -> int:
     found = keys.get("general.alignment", ALIGNMENT)
     if type(found) is not int or not 0 < found <= 2**20 or found & (found - 1):
         raise reader.wrong(f"general.alignment must be a power of two: got {shown(repr(found))}")

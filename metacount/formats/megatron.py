@@ -5,10 +5,10 @@ What sizes the model is read; what only runs or trains it is passed over; any ot
 
 from __future__ import annotations
 
-from metacount.errors import InputError, SpecError, nearest, shown
+from metacount.errors import InputError, SpecError, shown
 from metacount.formats.described import Described, spec_of
+from metacount.formats.megatron_arguments import FLAGS, NEEDED, VALUES, values_of
 from metacount.formats.megatron_experts import with_experts
-from metacount.formats.megatron_run import runs_only
 from metacount.formats.shell import options
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import biases, divided
@@ -16,61 +16,8 @@ from metacount.spec.rope_scaling import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
-# Arguments with one value that size the model, and what Megatron takes where they are not given.
-VALUES: dict[str, Any] = {
-    "--num-layers": None,
-    "--hidden-size": None,
-    "--num-attention-heads": None,
-    "--max-position-embeddings": None,
-    "--vocab-size": None,
-    "--padded-vocab-size": None,
-    "--ffn-hidden-size": None,
-    "--kv-channels": None,
-    "--num-query-groups": 1,
-    "--make-vocab-size-divisible-by": 128,
-    "--tensor-model-parallel-size": 1,
-    "--position-embedding-type": "learned_absolute",
-    "--rotary-base": 10000,
-    "--rotary-percent": 1.0,
-    "--rotary-seq-len-interpolation-factor": None,
-    "--rope-scaling-factor": 8.0,
-    "--normalization": "LayerNorm",
-    "--norm-epsilon": 1e-5,
-    "--num-experts": None,
-    "--moe-router-topk": 2,
-    "--moe-ffn-hidden-size": None,
-    "--moe-layer-freq": 1,
-    "--moe-shared-expert-intermediate-size": None,
-    "--moe-router-score-function": "softmax",
-    "--moe-router-topk-scaling-factor": None,
-    "--moe-router-num-groups": None,
-    "--moe-router-group-topk": None,
-}
-FLAGS = (
-    "--group-query-attention",
-    "--use-rotary-position-embeddings",
-    "--no-position-embedding",
-    "--use-rope-scaling",
-    "--swiglu",
-    "--squared-relu",
-    "--quick-geglu",
-    "--openai-gelu",
-    "--no-bias-gelu-fusion",
-    "--disable-bias-linear",
-    "--add-qkv-bias",
-    "--qk-layernorm",
-    "--untie-embeddings-and-output-weights",
-    "--apply-layernorm-1p",
-    "--rotary-interleaved",
-    "--moe-router-pre-softmax",
-    "--moe-router-enable-expert-bias",
-    "--moe-shared-expert-gate",
-)
-# Other names of the same.
-ALIASES = {"--layernorm-epsilon": "--norm-epsilon"}
-NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings")
 NAMES = {
     "d_model": "--hidden-size",
     "n_layers": "--num-layers",
@@ -108,50 +55,11 @@ def described(path: str) -> Described:
         raise InputError(
             f"{where}: has none of {', '.join(NEEDED)}; give a script with Megatron-LM's arguments"
         )
-    data = _values(given, where)
+    data = values_of(given, where)
     for name in NEEDED:
         if name not in data:
             raise SpecError(name, "is missing", None, f"give {name}")
     return _described(Keys(data, {**VALUES, **dict.fromkeys(FLAGS, False)}, {}, "head"))
-
-
-def _values(given: dict[str, list[list[str]]], where: str) -> dict[str, Any]:
-    """The arguments that size the model, typed; any that is not known is an error."""
-    data: dict[str, Any] = {}
-    for spelled, times in given.items():
-        name = ALIASES.get(spelled.replace("_", "-"), spelled.replace("_", "-"))
-        if name in FLAGS:
-            data[name] = True
-        elif name in VALUES:
-            texts = list(dict.fromkeys(words[0] if words else "" for words in times))
-            if len(texts) > 1 or not texts[0]:
-                rule = "is given with several values" if len(texts) > 1 else "needs a value"
-                raise SpecError(name, rule, ", ".join(texts), "give one")
-            value = _typed(name, texts[0])
-            if data.setdefault(name, value) != value:
-                raise SpecError(name, f"is given as {data[name]} too", value, "give one")
-        elif not runs_only(name):
-            known = (*VALUES, *FLAGS, *ALIASES)
-            raise InputError(
-                f"{where}: {shown(name)} is not an argument that is understood here, "
-                f"and it may change the model; "
-                f"{nearest(name, known, 'remove it if it does not')}"
-            )
-    return data
-
-
-def _typed(name: str, text: str) -> Any:
-    """A number where it is one; what only a shell knows is none."""
-    if "$" in text or "`" in text:
-        raise SpecError(
-            name, "must be written down: only a shell knows it here", text, "write its value"
-        )
-    for kind in (int, float):
-        try:
-            return kind(text) if len(text) < 40 else text
-        except ValueError:
-            continue
-    return text
 
 
 def _described(keys: Keys) -> Described:
@@ -161,7 +69,7 @@ def _described(keys: Keys) -> Described:
     if head_dim is None:
         head_dim = divided("--num-attention-heads", d_model, n_heads)
     bias = not keys.flag("--disable-bias-linear")
-    fields: dict[str, Any] = {
+    fields: Json = {
         "kind": "decoder",
         "d_model": d_model,
         "n_layers": keys.layers("--num-layers"),
@@ -224,7 +132,7 @@ def _groups(keys: Keys, n_heads: int) -> int:
     return n_heads
 
 
-def _activation(keys: Keys, bias: bool) -> dict[str, Any]:
+def _activation(keys: Keys, bias: bool) -> Json:
     """Megatron fuses bias and GELU by the tanh form, unless told otherwise."""
     fused = bias and not keys.flag("--no-bias-gelu-fusion")
     ways = {
@@ -243,7 +151,7 @@ def _activation(keys: Keys, bias: bool) -> dict[str, Any]:
     )
 
 
-def _norms(keys: Keys, notes: list[str]) -> dict[str, Any]:
+def _norms(keys: Keys, notes: list[str]) -> Json:
     kind = keys.only("--normalization", "LayerNorm", "RMSNorm")
     layernorm, less_one = kind == "LayerNorm", keys.flag("--apply-layernorm-1p")
     if less_one and layernorm:
@@ -258,7 +166,7 @@ def _norms(keys: Keys, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _positions(keys: Keys, head_dim: int) -> dict[str, Any]:
+def _positions(keys: Keys, head_dim: int) -> Json:
     kind = keys.only("--position-embedding-type", "learned_absolute", "rope", "none")
     n_positions = keys.size("--max-position-embeddings")
     if keys.flag("--use-rotary-position-embeddings"):

@@ -8,8 +8,7 @@ from metacount.huggingface.config.parts import moe_layout
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.files import Json
     from metacount.huggingface.config.keys import Keys
 
 EXPERTS = (
@@ -27,7 +26,7 @@ EXPERTS = (
 )
 
 
-def with_experts(keys: Keys, fields: dict[str, Any], bias: bool) -> dict[str, Any]:
+def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
     """The fields with the experts of --num-experts; a dense width stays where a layer uses it."""
     if keys.raw("--num-experts") is None:
         for name in EXPERTS:
@@ -47,7 +46,7 @@ def with_experts(keys: Keys, fields: dict[str, Any], bias: bool) -> dict[str, An
     layout = _layout(keys, fields["n_layers"])
     width = keys.optional_size("--moe-ffn-hidden-size") or fields["d_ff"]
     scale = keys.optional_number("--moe-router-topk-scaling-factor")
-    experts: dict[str, Any] = {
+    experts: Json = {
         "n_experts": n_experts,
         "top_k": top_k,
         "d_ff_expert": width,
@@ -60,7 +59,7 @@ def with_experts(keys: Keys, fields: dict[str, Any], bias: bool) -> dict[str, An
     return joined(fields, layout, experts)
 
 
-def _layout(keys: Keys, n_layers: int) -> dict[str, Any]:
+def _layout(keys: Keys, n_layers: int) -> Json:
     """Every n-th layer from the first, or dense ones first: `[0]*1+[1]*60`."""
     import re
 
@@ -88,7 +87,7 @@ def _router(keys: Keys, top_k: int) -> str:
     return "softmax" if keys.flag("--moe-router-pre-softmax") else "topk_softmax"
 
 
-def _shared(keys: Keys) -> dict[str, Any]:
+def _shared(keys: Keys) -> Json:
     width = keys.optional_size("--moe-shared-expert-intermediate-size")
     gate = keys.flag("--moe-shared-expert-gate")
     if width is None:
@@ -96,7 +95,7 @@ def _shared(keys: Keys) -> dict[str, Any]:
     return {"n_shared_experts": 1, "d_ff_shared": width, "shared_expert_gate": gate}
 
 
-def _grouped(keys: Keys, top_k: int) -> dict[str, Any]:
+def _grouped(keys: Keys, top_k: int) -> Json:
     groups = keys.optional_size("--moe-router-num-groups")
     if groups is None:
         return {}

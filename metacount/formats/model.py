@@ -16,8 +16,8 @@ from metacount.spec import ModelSpec
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.formats.described import Described
 
 
@@ -68,7 +68,7 @@ def _from_file(path: str) -> Described | None:
     return None
 
 
-def _from_keys(data: dict[str, Any]) -> Described | None:
+def _from_keys(data: Json) -> Described | None:
     """What a JSON object says that is told by its keys; None of a config.json or of a spec."""
     if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
         return None
@@ -105,7 +105,7 @@ def _from_description(
 
 
 def from_data(
-    data: dict[str, Any], where: str, *, name: str, stem: str, source_of: dict[str, str]
+    data: Json, where: str, *, name: str, stem: str, source_of: dict[str, str]
 ) -> Model | TransformersOnly:
     """The model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
     if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
@@ -130,7 +130,7 @@ def from_data(
 
 
 def from_hugging_face(
-    data: dict[str, Any],
+    data: Json,
     where: str,
     *,
     name: str,

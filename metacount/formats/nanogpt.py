@@ -10,13 +10,14 @@ from metacount.huggingface.config.parts import biases, divided
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import ast
-    from typing import Any
+    from collections.abc import Collection
 
     from metacount.algebra.numeric import Number
+    from metacount.files import Json
 
 MAX_CHARACTERS = 2**18  # of a file of assignments
 
-GPT_CONFIG: dict[str, Any] = {
+GPT_CONFIG: Json = {
     "block_size": 1024,
     "vocab_size": 50304,
     "n_layer": 12,
@@ -47,7 +48,7 @@ NAMES = {
 }
 
 
-def from_keys(data: dict[str, Any]) -> Described:
+def from_keys(data: Json) -> Described:
     """A GPTConfig, as a checkpoint's `model_args` holds it.
 
     >>> from_keys({"block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}).spec.n_heads
@@ -99,9 +100,7 @@ def from_python(path: str) -> Described:
     return _described(data, known, RUN, [*notes, f"init_from {start}: its sizes"])
 
 
-def _described(
-    data: dict[str, Any], defaults: dict[str, Any], ignored: Any, notes: list[str]
-) -> Described:
+def _described(data: Json, defaults: Json, ignored: Collection[str], notes: list[str]) -> Described:
     keys = Keys(data, {**defaults}, {}, "head")
     d_model, n_heads, bias = keys.size("n_embd"), keys.size("n_head"), keys.flag("bias")
     fields = {
@@ -135,7 +134,7 @@ def _described(
     return Described(spec=spec_of(fields, NAMES), notes=tuple(notes))
 
 
-def _assigned(text: str, where: str) -> dict[str, Any]:
+def _assigned(text: str, where: str) -> Json:
     """Every name that a file assigns, with the value of those that are sizes or choices."""
     import ast
     import warnings
@@ -148,7 +147,7 @@ def _assigned(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: is not Python: line {error.lineno}: {error.msg}") from None
     except (RecursionError, MemoryError, ValueError):
         raise InputError(f"{where}: is nested too deeply; a config is flat assignments") from None
-    found: dict[str, Any] = {}
+    found: Json = {}
     for step in tree.body:
         # nanoGPT's own configs import time, for the name of a run
         text_alone = isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant)
@@ -174,7 +173,7 @@ def _assigned(text: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _value(node: ast.expr, text: str, known: dict[str, Any], here: str) -> Any:
+def _value(node: ast.expr, text: str, known: Json, here: str) -> object:
     """A constant, or arithmetic over numbers and earlier names."""
     import ast
 

@@ -12,7 +12,7 @@ from metacount.huggingface.config.parts import divided
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 SENTENCEPIECE = 32000  # pieces of the tokenizer of LLaMA and Llama 2, where the file says -1
 
@@ -36,7 +36,7 @@ RUN = (
     "causal",
     "tokenizer_path",
 )
-META_DEFAULTS: dict[str, Any] = {
+META_DEFAULTS: Json = {
     "n_kv_heads": None,
     "vocab_size": -1,
     "multiple_of": 256,
@@ -47,7 +47,7 @@ META_DEFAULTS: dict[str, Any] = {
     "rope_scaling_factor": None,
     "rope_high_freq_factor": None,
 }
-MISTRAL_DEFAULTS: dict[str, Any] = {
+MISTRAL_DEFAULTS: Json = {
     "rope_theta": None,
     "sliding_window": None,
     "moe": None,
@@ -57,7 +57,7 @@ MISTRAL_DEFAULTS: dict[str, Any] = {
 }
 
 
-def described(data: dict[str, Any]) -> Described:
+def described(data: Json) -> Described:
     """A params.json as the config of transformers that means the same model.
 
     >>> found = described({"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256,
@@ -83,7 +83,7 @@ def described(data: dict[str, Any]) -> Described:
     return _mistral(data) if "hidden_dim" in data else _meta(data)
 
 
-def _meta(data: dict[str, Any]) -> Described:
+def _meta(data: Json) -> Described:
     """LLaMA to Llama 3: the feed-forward's width follows from dim."""
     keys = Keys(data, {**META_DEFAULTS}, {}, "head")
     dim, n_heads = _needed(keys, "dim"), _needed(keys, "n_heads")
@@ -147,7 +147,7 @@ def _width(keys: Keys, dim: int) -> int:
     return multiple * -(-width // multiple)
 
 
-def _mistral(data: dict[str, Any]) -> Described:
+def _mistral(data: Json) -> Described:
     """Mistral 7B, Mixtral and their kin: every width is written down."""
     keys = Keys(data, {**MISTRAL_DEFAULTS}, {}, "head")
     keys.fixed("model_type", "transformer")
@@ -180,7 +180,7 @@ def _mistral(data: dict[str, Any]) -> Described:
     return Described(config=config, names=NAMES, notes=tuple(notes))
 
 
-def _experts(moe: object) -> dict[str, Any]:
+def _experts(moe: object) -> Json:
     if not isinstance(moe, dict):
         raise SpecError("moe", "must be an object", moe, "remove it")
     keys = Keys(moe, {}, {}, "head")

@@ -35,11 +35,12 @@ def attention_weights(
     sinks: bool = False,
     output_gate: bool = False,
     cross: bool = False,
+    d_input: Dim | None = None,
 ) -> tuple[Weight, ...]:
     """The tensors of one attention layer; of a cross-attention, k and v read the source.
 
     q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks;
-    with an output gate q has twice the rows
+    with an output gate q has twice the rows; q, k and v read `d_input` values where it is not d
 
     Returns: tensors, without those of a QK-norm, see `norm.qk_norm_weights`.
     Source: as `attention_params`.
@@ -53,10 +54,11 @@ def attention_weights(
     """
     where = "cross_attn" if cross else "self_attn"
     q_width, kv_width = n_heads * head_dim, n_kv_heads * head_dim
+    read = d_model if d_input is None else d_input
     each = (
-        ("q_proj", (2 if output_gate else 1) * q_width, d_model, TOKENS, q_bias),
-        ("k_proj", kv_width, d_model, SOURCE if cross else TOKENS, k_bias),
-        ("v_proj", kv_width, d_model, SOURCE if cross else TOKENS, v_bias),
+        ("q_proj", (2 if output_gate else 1) * q_width, read, TOKENS, q_bias),
+        ("k_proj", kv_width, read, SOURCE if cross else TOKENS, k_bias),
+        ("v_proj", kv_width, read, SOURCE if cross else TOKENS, v_bias),
         ("o_proj", d_model, q_width, TOKENS, o_bias),
     )
     found: list[Weight] = []

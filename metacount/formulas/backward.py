@@ -5,15 +5,25 @@ y = x·W has the gradients dx = dy·Wᵀ and dW = xᵀ·dy, each as many multipl
 
 from __future__ import annotations
 
-from metacount.formulas import model
+from metacount.formulas import indexer, model, stack, sublayers
+from metacount.formulas.backward_mixers import beyond_twice
+from metacount.formulas.covered import NORMS_AFTER, check_fused_run
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import FLASH, FULL, Pass, dense_of, mixer_of
-from metacount.formulas.kept_model import NORMS_AFTER, check_covered
+from metacount.formulas.forward import FLASH, FULL, Pass, attention_of
+from metacount.formulas.layers import layers_with
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import TransformerXL
 
-IN_BLOCKS = ("position", "attention", "ffn", "moe")
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.formulas.terms import Weight
+
+IN_BLOCKS = ("position", "attention", "recurrent", "ffn", "moe")
+# the last matrix of a mixer that keeps a state
+OUT = ("out_proj", "o_proj", "linear_out")
 
 
 def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -21,10 +31,11 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
     2 × the forward's, for a gradient of each factor, but
     - the projection of Transformer-XL's sinusoids 1 ×: they have no gradient
-    - a pooler 0: the loss does not see it
+    - a pooler 0: the loss does not see it; an indexer 0: no gradient passes its choice
     + flash attention: its scores once more; and the zeros that MLA's values are filled with
+    + a mixer with a state: what its chunks need, see `backward_mixers.beyond_twice`
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: Rumelhart, Hinton and Williams 1986, doi:10.1038/323533a0 (the two gradients); Dao et
     al. 2022, arXiv:2205.14135, algorithm 4 (flash).
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
@@ -36,7 +47,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     ...     entry("llama-7b").spec(), batch_size=1, seq_len=128)
     True
     """
-    check_covered(spec, run)
+    check_fused_run(spec, run)
     forward = model.matmul_flops_by_role(
         spec,
         batch_size=run.batch_size,
@@ -52,6 +63,9 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     if run.attention == FLASH:
         # dP = dO·vᵀ and dV = pᵀ·dO meet the zeros
         found["attention"] += score_flops(spec, run) + 2 * filled_flops(spec, run)
+    found["attention"] -= 2 * choosing_flops(spec, run)
+    beyond = beyond_twice(spec.last_stack.recurrent, run.batch_size, run.seq_len)
+    found["recurrent"] += stack.recurrent_layers(spec) * beyond
     return found
 
 
@@ -61,7 +75,7 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     full checkpointing: the forward of the blocks once more, up to the last tensor that is kept;
     without checkpoints nothing, as what a fused kernel repeats is its backward's own
 
-    Returns: all eight roles in order, exact.
+    Returns: every role in order, exact.
     Source: Chen et al. 2016, arXiv:1604.06174; `not_repeated`.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases.
 
@@ -70,7 +84,7 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     >>> sum(recompute_matmul_flops_by_role(entry("llama-7b").spec(), run).values())
     1297080123392
     """
-    check_covered(spec, run)
+    check_fused_run(spec, run)
     found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     if run.checkpointing != FULL:
         return found
@@ -99,17 +113,46 @@ def projected_sinusoids(spec: ModelSpec, run: Pass) -> Dim:
 
     [T, d] @ [d, h·h_d], once per block: 2·T·d·h·h_d
     """
-    width = mixer_of(spec).n_heads * spec.head_dim
+    mixer = attention_of(spec)
+    assert mixer is not None  # positions of an attention
+    width = mixer.n_heads * spec.head_dim
     return spec.last_stack.n_layers * 2 * run.seq_len * spec.d_model * width
+
+
+def choosing_flops(spec: ModelSpec, run: Pass) -> Dim:
+    """Count the FLOPs of every indexer's forward, whose choice of positions has no gradient.
+
+    Source: `indexer.index_flops`; every pair of positions is scored.
+    """
+    mixer = attention_of(spec)
+    if not isinstance(mixer, LatentAttention) or mixer.indexer is None:
+        return 0
+    n_tokens = run.batch_size * run.seq_len
+    one = indexer.index_flops(
+        n_tokens,
+        n_tokens * run.seq_len,
+        spec.d_model,
+        q_lora_rank=mixer.q_lora_rank,
+        n_index_heads=mixer.indexer.n_heads,
+        index_head_dim=mixer.indexer.head_dim,
+    )
+    return attending_layers(spec) * one
+
+
+def attending_layers(spec: ModelSpec) -> Dim:
+    """Count the blocks of the (decoder) stack that have attention."""
+    return sum(stack.attention_layers(spec))
 
 
 def pairs_of_positions(spec: ModelSpec, run: Pass) -> Dim:
     """Count the pairs of positions of all attentions, every head's: B·h·S·T of each layer."""
-    last, source = spec.last_stack, run.source
-    pairs = last.n_layers * run.seq_len * run.seq_len
+    layers, mixer, source = attending_layers(spec), attention_of(spec), run.source
+    if mixer is None:
+        return 0
+    pairs = layers * run.seq_len * run.seq_len
     if spec.has_encoder and spec.encoder is not None:
-        pairs += spec.encoder.n_layers * source * source + last.n_layers * run.seq_len * source
-    return run.batch_size * mixer_of(spec).n_heads * pairs
+        pairs += spec.encoder.n_layers * source * source + layers * run.seq_len * source
+    return run.batch_size * mixer.n_heads * pairs
 
 
 def score_flops(spec: ModelSpec, run: Pass) -> Dim:
@@ -117,12 +160,12 @@ def score_flops(spec: ModelSpec, run: Pass) -> Dim:
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
     """
-    mixer = mixer_of(spec)
+    mixer = attention_of(spec)
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
     else:
         width = spec.head_dim
-    return 2 * pairs_of_positions(spec, run) * width
+    return 0 if mixer is None else 2 * pairs_of_positions(spec, run) * width
 
 
 def filled_flops(spec: ModelSpec, run: Pass) -> Dim:
@@ -130,7 +173,7 @@ def filled_flops(spec: ModelSpec, run: Pass) -> Dim:
 
     MLA's values are narrower than its keys: 2 × the difference, per pair of positions.
     """
-    mixer = mixer_of(spec)
+    mixer = attention_of(spec)
     if not isinstance(mixer, LatentAttention):
         return 0
     width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim - mixer.v_head_dim
@@ -142,23 +185,47 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
     Repeating a block ends with the last tensor that its backward needs. Where that is the input of
     the last matrix, the product itself is left out: 2·n·d·m in a block without a norm after its
-    feed-forward, 2·n·d·E_s·m_s with shared experts and no gate on them, else nothing.
+    feed-forward, 2·n·d·E_s·m_s with shared experts and no gate on them, in a block without a
+    feed-forward 2·n·d × the width of its mixer, else nothing.
 
     Returns: FLOPs of all blocks by role.
     Source: torch.utils.checkpoint with `early_stop`.
     """
-    stack, d = spec.last_stack, spec.d_model
-    if stack.norms.placement in NORMS_AFTER:
-        return {}
+    last, found = spec.last_stack, dict[str, Dim]()
+    if last.norms.placement in NORMS_AFTER:
+        return found
+    # of OLMo Hybrid's blocks, those with attention have a norm after the feed-forward
+    mixers = "R" if last.norms.placement == "hybrid" else "ARPN"
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
-    mixture, dense = stack.mixture, dense_of(spec).d_ff
-    flops: dict[str, Dim] = {"ffn": 0, "moe": 0}
+    dense, mixture = last.feed_forward, last.mixture
     for part, n in zip(spec.stacks, lengths, strict=True):
-        routed = 0 if mixture is None else mixture.law.count(part.n_layers)
-        per_width = 2 * run.batch_size * n * d
-        if dense is not None:
-            flops["ffn"] += (part.n_layers - routed) * per_width * dense
+        per_width = 2 * run.batch_size * n * spec.d_model
+        spared: list[tuple[str, Dim, Dim]] = []
+        if dense is not None and dense.d_ff is not None:
+            layers = layers_with(spec, part.n_layers, mixers=mixers, ffns="F")
+            spared.append(("ffn", layers, dense.d_ff))
         if mixture is not None and mixture.shared is not None and not mixture.shared.gate:
             width = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
-            flops["moe"] += routed * per_width * mixture.shared.n_experts * width
-    return flops
+            layers = layers_with(spec, part.n_layers, mixers=mixers, ffns="E")
+            spared.append(("moe", layers, mixture.shared.n_experts * width))
+        for role, letters, width in (
+            ("attention", "AP", _width_of(sublayers.attention_weights, spec)),
+            ("recurrent", "R", _width_of(sublayers.recurrent_weights, spec)),
+        ):
+            having = "".join(letter for letter in letters if letter in mixers)
+            if "N" in last.ffn_pattern:
+                layers = layers_with(spec, part.n_layers, mixers=having, ffns="N")
+                spared.append((role, layers, width))
+        for role, layers, width in spared:
+            found[role] = found.get(role, 0) + layers * per_width * width
+    return found
+
+
+def _width_of(weights: Callable[[ModelSpec], tuple[Weight, ...]], spec: ModelSpec) -> Dim:
+    """What the last matrix of a mixer reads, [d, width]; 0 without one."""
+    if weights is sublayers.attention_weights and attention_of(spec) is None:
+        return 0
+    for weight in weights(spec):
+        if weight.name.removesuffix(".weight").rpartition(".")[2] in OUT:
+            return weight.shape[1]
+    return 0

@@ -28,6 +28,7 @@ from metacount.formulas.sublayers import dense_weights as dense_weights
 from metacount.formulas.sublayers import kv_cache_values as kv_cache_values
 from metacount.formulas.sublayers import mixture_weights as mixture_weights
 from metacount.formulas.sublayers import recurrent_weights as recurrent_weights
+from metacount.formulas.sublayers import shared_use_weights as shared_use_weights
 from metacount.formulas.sublayers import width_norm_weights as width_norm_weights
 from metacount.formulas.terms import (
     CACHED,
@@ -43,6 +44,7 @@ from metacount.formulas.terms import (
     params_of,
 )
 from metacount.spec import ModelSpec
+from metacount.spec.stack import SHARING, WITH_STATE
 
 
 def block_weights(
@@ -55,8 +57,10 @@ def block_weights(
     found: list[Weight] = []
     if mixer in "AP":
         found += attention_weights(spec)
-    if mixer in "RP":
+    if mixer in WITH_STATE:
         found += recurrent_weights(spec)
+    if mixer == SHARING:
+        found += shared_use_weights(spec)
     if cross:
         found += cross_attention_weights(spec)
     if ffn == "F":

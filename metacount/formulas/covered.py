@@ -1,13 +1,18 @@
-"""Which structures the formulas of training cover; the others are measured alone."""
+"""What the formulas of training are refused for: ways to run attention, and structures."""
 
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.formulas.forward import FLASH, Pass, attention_of
 from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
 
-# What the formulas of training cover: of each field the value without which there is no formula.
-COVERED = {
+# One kind of layer, with attention and nothing beside it: of each field the value that says so.
+ALIKE = {
     "recurrent": "none",
+    "n_shared_blocks": None,
     "mixer_pattern": "A",
     "ffn_pattern": "F",
     "output_gate": False,
@@ -17,12 +22,16 @@ COVERED = {
     "ffn_scale": 1.0,
     "residual_weight": 1.0,
 }
+NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
 
 
-def check_structure(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a structure that no formula of training covers."""
-    for name, plain in COVERED.items():
+def check_alike(spec: ModelSpec) -> None:
+    """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
+
+    Conventions of training, and formulas of a rank's part, are of such models alone.
+    """
+    for name, plain in ALIKE.items():
         value = getattr(spec, name)
         if value != plain and set(str(value)) != set(str(plain)):
             raise SpecError(name, "has no formula for training", value, "measure it instead")
@@ -33,3 +42,47 @@ def check_structure(spec: ModelSpec) -> None:
             spec.norm_placement,
             "measure it instead",
         )
+
+
+def check_fused_run(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` for attention that a fused kernel is asked for and does not compute."""
+    mixer, positions = attention_of(spec), spec.positions
+    if run.attention != FLASH or mixer is None:
+        return
+    check_fused(mixer)
+    chunked = mixer.window is not None and mixer.window.kind == "chunked"
+    if chunked or spec.kind == "prefix-decoder":
+        name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
+        raise SpecError(
+            name,
+            "has no formula with fused attention: it needs a mask",
+            value,
+            "choose attention eager",
+        )
+    if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
+        raise SpecError(
+            "position",
+            "has no formula with fused attention: it adds to scores",
+            spec.position,
+            "choose attention eager",
+        )
+
+
+def check_fused(part: Attention | LatentAttention) -> None:
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
+    sinks = isinstance(part, Attention) and part.sinks
+    wide = None
+    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
+        # wider than the keys it is no such kernel's; of one value torch need not copy the result
+        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+        beyond = part.v_head_dim > keys or part.v_head_dim == 1
+        wide = part.v_head_dim if beyond else None
+    chosen = None
+    if isinstance(part, LatentAttention) and part.indexer is not None:
+        chosen = part.indexer.top_k  # a mask, which the kernel does not take
+    known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
+    for name, value in {**known, "v_head_dim": wide, "index_top_k": chosen}.items():
+        if value is not None:
+            raise SpecError(
+                name, "has no formula with fused attention", value, "choose attention eager"
+            )

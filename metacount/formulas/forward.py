@@ -161,9 +161,23 @@ def mixer_of(spec: ModelSpec) -> Attention | LatentAttention:
     return mixer
 
 
+def attention_of(spec: ModelSpec) -> Attention | LatentAttention | None:
+    """The attention of the layers that have one; None in a model without.
+
+    >>> from metacount.catalog import entry
+    >>> attention_of(entry("jamba-1.5-mini").spec()).n_heads
+    32
+    >>> attention_of(entry("mamba-2.8b").spec())
+    """
+    mixer = spec.last_stack.attention
+    return mixer if isinstance(mixer, Attention | LatentAttention) else None
+
+
 def dense_of(spec: ModelSpec) -> FeedForward:
     """How every feed-forward is made; `SpecError` where there is none."""
-    mixer_of(spec)
     part = spec.last_stack.feed_forward
-    assert part is not None  # every layer has one
+    if part is None:
+        raise SpecError(
+            "activation", "has no formula: no layer has a feed-forward", None, "set activation"
+        )
     return part

@@ -6,7 +6,7 @@ keys, values, its result and one number a row, and computes the probabilities ag
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
+from metacount.formulas.covered import check_fused
 from metacount.formulas.dim import Dim, smaller, when
 from metacount.formulas.forward import EAGER, FLAG, FLASH, FLOAT32, INDEX, Attending, Kept, Widths
 from metacount.formulas.kept import norm_kept
@@ -18,23 +18,6 @@ from metacount.spec.position import Rope
 
 RANDOM_STATE = 3  # seed and offset in one tensor of two, and one that is not used
 LATENT_NORMS = Norms(kind="rmsnorm")
-
-
-def check_fused(part: Attention | LatentAttention) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
-    sinks = isinstance(part, Attention) and part.sinks
-    wide = None
-    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
-        # wider than the keys it is no such kernel's; of one value torch need not copy the result
-        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
-        beyond = part.v_head_dim > keys or part.v_head_dim == 1
-        wide = part.v_head_dim if beyond else None
-    known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
-    for name, value in {**known, "v_head_dim": wide}.items():
-        if value is not None:
-            raise SpecError(
-                name, "has no formula with fused attention", value, "choose attention eager"
-            )
 
 
 def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool) -> list[Kept]:
@@ -84,6 +67,7 @@ def attention_kept(
     grown: bool = False,
     qk_norm: str = "none",
     sinks: bool = False,
+    gate: bool = False,
 ) -> list[Kept]:
     """Count what one attention with key/value heads keeps behind its input.
 
@@ -91,7 +75,8 @@ def attention_kept(
     = c·(2·n·h·h_d + 2·n_kv·h·h_d) + `core_kept`
     flash: q, and k and v of h_kv heads, the core's, its result; rotated queries lie head by head,
     and the result like them, so that the output projection needs a copy: the result twice
-    (+ rotation, QK-norm, growth of the queries with their position)
+    (+ rotation, QK-norm, growth of the queries with their position; with an output gate its sigmoid
+    and what it multiplies)
 
     One key/value head of one sequence is not copied: every head reads the same.
 
@@ -120,6 +105,8 @@ def attention_kept(
     if rope is not None:
         kept += _by_heads(run, part.n_heads, width)
         kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
+    if gate:
+        kept.append(run.term("output gate, and what it multiplies", 2 * run.tokens * width))
     if grown:
         kept.append(run.term("growth of queries", run.n_queries, width=wide))
     for name, heads, n in (
@@ -168,7 +155,7 @@ def _head_norm(
     return norm_kept(name, rows, width, made, widths)
 
 
-def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
+def latent_kept(run: Attending, part: LatentAttention, *, rotated: bool = True) -> list[Kept]:
     """Count what one expanded MLA layer keeps behind its input.
 
     query: (the norm of its latent, and the latent [n, r_q]) q [n, h·(d_n + d_r)]
@@ -178,6 +165,8 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     v is a part of the expanded latent [n, h·(d_n + d_v)]. The product of several sequences and
     heads copies it, that of one keeps all that it is a part of; a fused kernel wants it as wide as
     the keys, filled with zeros, and its result, as wide, is copied for the output projection.
+
+    An indexer keeps nothing: no gradient passes its choice.
 
     Returns: terms, exact; without the input, which whoever made it names.
     Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix); `core_kept`, `kept.norm_kept`.
@@ -190,21 +179,23 @@ def latent_kept(run: Attending, part: LatentAttention) -> list[Kept]:
     72468480
     """
     n, widths, heads = run.tokens, run.widths, part.n_heads
-    rotated, rank = part.qk_rope_head_dim, part.kv_lora_rank
-    qk_width = heads * (part.qk_nope_head_dim + rotated)
-    kept = core_kept(run, part, sinks=False) + rope_kept(run, rotated)
+    rope_dim, rank = part.qk_rope_head_dim, part.kv_lora_rank
+    qk_width = heads * (part.qk_nope_head_dim + rope_dim)
+    kept = core_kept(run, part, sinks=False)
+    if rotated:
+        kept += rope_kept(run, rope_dim)
     if part.q_lora_rank is not None:
         kept += norm_kept("norm of the query latent", n, part.q_lora_rank, LATENT_NORMS, widths)
         kept.append(run.term("query latent", n * part.q_lora_rank))
     kept += norm_kept("norm of the latent", n, rank, LATENT_NORMS, widths)
     if not widths.copies:
         # in float32 the norm keeps its argument where it lies: beside the key that is rotated
-        kept.append(run.term("key beside the latent", n * rotated))
+        kept.append(run.term("key beside the latent", n * rope_dim))
     values = _latent_values(run, part)
     return [
         *kept,
         *values,
-        run.term("latent and rotated key", n * (rank + rotated)),
+        run.term("latent and rotated key", n * (rank + rope_dim)),
         run.term("queries", n * qk_width),
         run.term("keys", n * qk_width),
     ]

@@ -6,24 +6,27 @@ With full checkpointing a block keeps its input and computes the rest again.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.covered import check_structure
+from metacount.formulas import stack
+from metacount.formulas.attention import lettered_layers
+from metacount.formulas.covered import check_fused_run
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.forward import FLASH, FULL, Kept, Pass, Widths, dense_of, mixer_of
+from metacount.formulas.forward import FULL, Kept, Pass, Widths, attention_of, dense_of
 from metacount.formulas.kept import ffn_kept, norm_kept
-from metacount.formulas.kept_attention import attention_kept, check_fused, latent_kept, several
+from metacount.formulas.kept_attention import attention_kept, latent_kept, several
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
+from metacount.formulas.kept_recurrent import recurrent_terms
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
+from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.spec.stack import Stack
 
-NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
 NORMS_BEFORE = ("pre", "sandwich", "parallel_two")  # a norm before each branch
 
 
@@ -96,15 +99,17 @@ def repeated(term: Kept, times: Dim) -> Kept:
     return Kept(
         role=term.role,
         name=term.name,
-        values=term.values,
+        # a number that multiplies a sum of layers would part the sum, in letters
+        values=term.times * term.values,
         width=term.width,
-        times=times * term.times,
+        times=times,
     )
 
 
 def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """What a checkpointed block is given beside its input, which it must keep as well."""
-    positions, heads = spec.positions, mixer_of(spec).n_heads
+    positions, mixer = spec.positions, attention_of(spec)
+    heads = 0 if mixer is None else mixer.n_heads
     if isinstance(positions, RelativeBuckets):
         return [_of("position", "bias of each pair", heads * n * n, run.widths)]
     if isinstance(positions, Alibi):
@@ -115,50 +120,42 @@ def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 
 
 def check_covered(spec: ModelSpec, run: Pass) -> None:
-    """Raise `SpecError` for a structure, or a way to run it, that no formula of training covers."""
-    check_structure(spec)
-    mixer, positions = mixer_of(spec), spec.positions
-    windowed = mixer.window is not None and set(mixer.window.pattern) != {"L"}
-    if windowed and isinstance(positions, RelativeBuckets | Alibi):
+    """Raise `SpecError` for a structure, or a way to run it, whose kept bytes have no formula."""
+    check_fused_run(spec, run)
+    window = spec.last_stack.attention.window
+    windowed = window is not None and set(window.pattern) != {"L"}
+    if windowed and isinstance(spec.positions, RelativeBuckets | Alibi):
         raise SpecError(
             "window_pattern",
             "has no formula for training with a bias of positions",
             spec.window_pattern,
             "leave the window out",
         )
-    if run.attention == FLASH:
-        check_fused(mixer)
-        chunked = mixer.window is not None and mixer.window.kind == "chunked"
-        if chunked or spec.kind == "prefix-decoder":
-            name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
-            raise SpecError(
-                name,
-                "has no formula with fused attention: it needs a mask",
-                value,
-                "choose attention eager",
-            )
-        if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
-            raise SpecError(
-                "position",
-                "has no formula with fused attention: it adds to scores",
-                spec.position,
-                "choose attention eager",
-            )
 
 
 def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
     """Name what all blocks of a stack keep, each part as often as it stands there."""
-    mixture, positions, norms = spec.last_stack.mixture, spec.positions, spec.last_stack.norms
-    n_routed = 0 if mixture is None else mixture.law.count(n_layers)
-    n_rotated = positions.law.count(n_layers) if isinstance(positions, Rope) else 0
-    around = around_terms(spec, run, n, cross=cross)
-    parts = [
-        (n_layers, around),
-        (n_rotated, attention_terms(spec, run, n, rotated=True)),
-        (n_layers - n_rotated, attention_terms(spec, run, n, rotated=False)),
-        (n_routed, feed_forward_terms(spec, run, n, routed=True)),
-        (n_layers - n_routed, feed_forward_terms(spec, run, n, routed=False)),
-    ]
+    last, positions, norms = spec.last_stack, spec.positions, spec.last_stack.norms
+    n_attending, n_keeping, n_mixing = (
+        lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RP", "ARP")
+    )
+    n_rotated = rotated_layers(spec, n_layers, n_attending)
+    n_routed, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
+    parts: list[tuple[Dim, list[Kept]]] = []
+    if last.uniform:
+        parts.append((n_layers, around_terms(spec, run, n, cross=cross)))
+    else:
+        one = around_terms(spec, run, n, cross=False, branches=1)
+        # apart, as closed forms have a letter for each of these numbers
+        parts += [(n_blocks, one) for n_blocks in (n_mixing, n_routed, n_dense)]
+    if attention_of(spec) is not None:
+        parts.append((n_rotated, attention_terms(spec, run, n, rotated=True)))
+        parts.append((n_attending - n_rotated, attention_terms(spec, run, n, rotated=False)))
+    if not is_zero(n_keeping):
+        parts.append((n_keeping, recurrent_terms(spec, run, n)))
+    if last.feed_forward is not None:
+        parts.append((n_routed, feed_forward_terms(spec, run, n, routed=True)))
+        parts.append((n_dense, feed_forward_terms(spec, run, n, routed=False)))
     kept = [repeated(term, times) for times, terms in parts if not is_zero(times) for term in terms]
     if not norms.first:
         missing = norm_kept("norm", run.batch_size * n, spec.d_model, norms, run.widths)
@@ -171,13 +168,43 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
     return kept
 
 
+def rotated_layers(spec: ModelSpec, n_layers: Dim, n_attending: Dim) -> Dim:
+    """Count the blocks whose attention rotates queries and keys, `n_attending` having attention."""
+    positions, last = spec.positions, spec.last_stack
+    if not isinstance(positions, Rope):
+        return 0
+    if positions.nope_every is None:
+        return n_attending
+    if last.uniform:
+        return positions.law.count(n_layers)
+    if not isinstance(n_layers, int):
+        raise SpecError(
+            "nope_every",
+            "has no formula for training in letters beside a pattern of mixers",
+            positions.nope_every,
+            "give numbers",
+        )
+    attending = (i for i in range(n_layers) if last.mixer_of(i) in WITH_ATTENTION)
+    return sum(positions.law.holds(i) for i in attending)
+
+
 def block_terms(
-    spec: ModelSpec, run: Pass, n: Dim, *, routed: bool, rotated: bool, cross: bool = False
+    spec: ModelSpec,
+    run: Pass,
+    n: Dim,
+    *,
+    routed: bool,
+    rotated: bool,
+    cross: bool = False,
+    mixer: str = "A",
+    feeds: bool = True,
 ) -> list[Kept]:
     """Name what one block keeps, `routed` to experts or dense, with `rotated` positions or without.
 
+    `mixer` is its letter in the stack's pattern; `feeds`: it has a feed-forward.
+
     Returns: terms; without what a decoder keeps of its encoder once for all its blocks.
-    Source: `attention_terms`, `feed_forward_terms`, `around_terms`.
+    Source: `attention_terms`, `recurrent_terms`, `feed_forward_terms`, `around_terms`.
 
     >>> from metacount.catalog import entry
     >>> from metacount.formulas.kept import bytes_of
@@ -186,11 +213,15 @@ def block_terms(
     1226850304
     """
     check_covered(spec, run)
-    return [
-        *attention_terms(spec, run, n, rotated=rotated),
-        *feed_forward_terms(spec, run, n, routed=routed),
-        *around_terms(spec, run, n, cross=cross),
-    ]
+    kept: list[Kept] = []
+    if mixer in WITH_ATTENTION:
+        kept += attention_terms(spec, run, n, rotated=rotated)
+    if mixer in WITH_STATE:
+        kept += recurrent_terms(spec, run, n)
+    if feeds:
+        kept += feed_forward_terms(spec, run, n, routed=routed)
+    branches = (mixer != "N") + feeds + cross
+    return kept + around_terms(spec, run, n, cross=cross, branches=branches)
 
 
 def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> list[Kept]:
@@ -198,33 +229,36 @@ def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> l
 
     Source: `kept.ffn_kept`, `kept.moe_kept`.
     """
-    stack, tokens = spec.last_stack, run.batch_size * n
+    mixture, tokens = spec.last_stack.mixture, run.batch_size * n
     dense = dense_of(spec)
-    if routed and stack.mixture is not None:
-        return moe_kept(tokens, spec.d_model, stack.mixture, dense, run.widths)
+    if routed and mixture is not None:
+        return moe_kept(tokens, spec.d_model, mixture, dense, run.widths)
     return [] if dense.d_ff is None else ffn_kept(tokens, dense.d_ff, dense, run.widths)
 
 
-def around_terms(spec: ModelSpec, run: Pass, n: Dim, *, cross: bool) -> list[Kept]:
-    """Name what one block keeps beside its self-attention and its feed-forward.
+def around_terms(
+    spec: ModelSpec, run: Pass, n: Dim, *, cross: bool, branches: int | None = None
+) -> list[Kept]:
+    """Name what one block keeps beside its mixer and its feed-forward, which are its `branches`.
 
     The inputs of its branches, c·n·d each, its norms, and its cross-attention where it has one. A
     parallel block with one norm has one input for both branches.
 
     Source: `kept.norm_kept`, `kept_attention.attention_kept`.
     """
-    stack, widths, tokens = spec.last_stack, run.widths, run.batch_size * n
-    placement, branches, kept = stack.norms.placement, 2 + cross, []
+    norms, widths, tokens = spec.last_stack.norms, run.widths, run.batch_size * n
+    branches = 2 + cross if branches is None else branches
+    placement, kept = norms.placement, []
     n_norms = {"parallel": 1, "parallel_two": 2, "sandwich": 2 * branches}.get(placement, branches)
     n_inputs = 1 if placement == "parallel" else branches
     if cross:
-        part = mixer_of(spec)
+        part = attention_of(spec)
         assert isinstance(part, Attention)  # a cross-attention is none of a latent
-        kept += attention_kept(run.attending(n, run.source), part, stack.norms)
+        kept += attention_kept(run.attending(n, run.source), part, norms)
     kept.append(_of("other", "input of a branch", tokens * spec.d_model, widths, n_inputs))
-    one = norm_kept("norm", tokens, spec.d_model, stack.norms, widths)
+    one = norm_kept("norm", tokens, spec.d_model, norms, widths)
     kept += [repeated(term, n_norms) for term in one]
-    if placement == "parallel_two" and not widths.copies and stack.norms.kind == "rmsnorm":
+    if placement == "parallel_two" and not widths.copies and norms.kind == "rmsnorm":
         kept.append(repeated(one[0], -1))  # both norms keep the same x
     return kept
 
@@ -234,10 +268,10 @@ def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> lis
 
     Source: `kept_attention.attention_kept`, `latent_kept`, `relative_kept`.
     """
-    part, norms, positions = mixer_of(spec), spec.last_stack.norms, spec.positions
+    part, norms, positions = attention_of(spec), spec.last_stack.norms, spec.positions
     attending = run.attending(n, n)
     if isinstance(part, LatentAttention):
-        return latent_kept(attending, part)
+        return latent_kept(attending, part, rotated=rotated)
     assert isinstance(part, Attention)  # who asks has asked
     rope = positions if isinstance(positions, Rope) and rotated else None
     growth = positions.growth if isinstance(positions, Rope) else None
@@ -249,6 +283,7 @@ def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> lis
         grown=growth is not None and not (growth.nope_only and rotated),
         qk_norm="none" if part.qk_norm == "l2" and rope is None else part.qk_norm,
         sinks=part.sinks,
+        gate=part.output_gate,
     )
     if isinstance(positions, TransformerXL):
         kept += relative_kept(attending, part, spec.d_model)

@@ -281,9 +281,7 @@ def moe_layers(
     of moe_every, less those up to the dense layers:
     (N - o) // moe_every - (min(n_dense_layers, N) - o) // moe_every
 
-    A symbol for either count is taken at its word: n_dense_layers <= N.
-
-    Returns: a count.
+    Returns: a count; a symbol for either count is taken at its word: n_dense_layers <= N.
     Source: DeepSeek-V3, arXiv:2412.19437, sec. 4.2 (leading dense layers); Fedus et al. 2021,
     arXiv:2101.03961, table 9 (Switch-Base, expert frequency 1/2).
 

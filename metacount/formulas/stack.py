@@ -32,7 +32,7 @@ from metacount.formulas.terms import (
 )
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
-from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE
+from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_FFN, WITH_STATE
 
 OF_ENCODER = {TOKENS: SOURCE}  # an encoder beside a decoder multiplies its source's tokens
 
@@ -105,8 +105,22 @@ def stack_weights(spec: ModelSpec, n_layers: Dim, *, cross: bool) -> tuple[Weigh
     beside = spec.has_encoder and not cross
     rows = OF_ENCODER if beside else None
     blocks = in_blocks(spec, n_layers, cross=cross)
-    whole = [(1, ends.stack_end_weights(spec)), *blocks]
+    whole = [(1, ends.stack_end_weights(spec)), (1, shared_weights(spec, n_layers)), *blocks]
     return tuple(weight.repeated(n, rows=rows) for n, weights in whole for weight in weights)
+
+
+def shared_weights(spec: ModelSpec, n_layers: Dim) -> tuple[Weight, ...]:
+    """The tensors of all stored blocks, each multiplied with in every layer that uses its block.
+
+    Source: `sublayers.shared_block_weights`; the uses, `attention.lettered_layers`.
+    """
+    last = spec.last_stack
+    if last.shared is None:
+        return ()
+    uses = attention.lettered_layers(n_layers, last.mixer_pattern, SHARING)
+    return tuple(
+        one.shared(last.shared.n_blocks, uses) for one in sublayers.shared_block_weights(spec)
+    )
 
 
 def in_blocks(
@@ -120,12 +134,15 @@ def in_blocks(
     n_attending = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_ATTENTION)
     n_keeping = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_STATE)
     each: list[tuple[Dim, tuple[Weight, ...]]] = []
-    if not isinstance(last.attention, NoAttention):
+    if last.shared is not None:  # whose attention and feed-forward are stored apart
+        each.append((n_attending, sublayers.shared_use_weights(spec)))
+    elif not isinstance(last.attention, NoAttention):
         each.append((n_attending, sublayers.attention_weights(spec)))
     each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
         each.append((n_layers, sublayers.cross_attention_weights(spec)))
-    each.append((dense_layers(spec, n_layers), sublayers.dense_weights(spec)))
+    if last.shared is None:
+        each.append((dense_layers(spec, n_layers), sublayers.dense_weights(spec)))
     if last.mixture is not None:
         each.append((moe_layers(spec, n_layers), sublayers.mixture_weights(spec)))
     one = sublayers.width_norm_weights(spec)
@@ -142,7 +159,7 @@ def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]
         return (whole - int(not last.norms.first),)
     # a sublayer has as many norms wherever it is
     one = norm.norms_per_block(last.norms.placement, ffn=False)
-    mixers = attention.lettered_layers(n_layers, last.mixer_pattern, "ARP")
+    mixers = attention.lettered_layers(n_layers, last.mixer_pattern, WITH_ATTENTION + WITH_STATE)
     feeding = attention.lettered_layers(n_layers, last.ffn_pattern, WITH_FFN)
     return one * mixers, one * feeding
 

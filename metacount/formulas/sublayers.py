@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import attention, ffn, indexer, mla, norm, position
+from metacount.formulas import attention, ffn, indexer, mla, norm, position, shared_block
 from metacount.formulas import moe as experts
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
@@ -135,6 +135,54 @@ def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     part = spec.last_stack.recurrent
     mixer = mixer_of(part)
     return () if mixer is None else mixer.weights(part, spec.d_model)
+
+
+def _of_shared(spec: ModelSpec) -> tuple[Dim, ...]:
+    """d, m, h, h_kv and h_d of a stack with shared blocks."""
+    mixer, dense = _grouped(spec), spec.last_stack.feed_forward
+    assert dense is not None  # the spec requires it
+    return (spec.d_model, dense.d_ff, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
+
+
+def shared_block_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors of one stored block that many layers use; none where there is no such block.
+
+    Source: `shared_block.shared_block_weights`.
+    """
+    stack = spec.last_stack
+    if stack.shared is None or stack.feed_forward is None:
+        return ()
+    mixer = _grouped(spec)
+    d_model, d_ff, *heads = _of_shared(spec)
+    return shared_block.shared_block_weights(
+        d_model,
+        d_ff,
+        *heads,
+        gated=stack.feed_forward.gated,
+        ffn_bias=stack.feed_forward.bias,
+        norm_bias=stack.norms.bias,
+        norm_affine=stack.norms.affine,
+        attention_biases=(mixer.q_bias, mixer.k_bias, mixer.v_bias, mixer.o_bias),
+    )
+
+
+def shared_use_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """Tensors that one layer has of its own to use a stored block; none without such blocks.
+
+    Source: `shared_block.shared_use_weights`.
+    """
+    stack = spec.last_stack
+    if stack.shared is None or stack.feed_forward is None:
+        return ()
+    d_model, d_ff, *heads = _of_shared(spec)
+    return shared_block.shared_use_weights(
+        d_model,
+        d_ff,
+        *heads,
+        gated=stack.feed_forward.gated,
+        adapter_rank=stack.shared.adapter_rank,
+        attention_adapters=stack.shared.attention_adapters,
+    )
 
 
 def dense_weights(spec: ModelSpec) -> tuple[Weight, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Weight:
 
     `times` of them are stored, of which one token uses `used` (None: all). `rows` says what it is
     multiplied with: "" where it is added, looked up or multiplied element by element. `split` says
-    what its values are for, where a matrix is several in one: they sum to its size.
+    what its values are for, where a matrix is several in one: they sum to its size. `uses`: how
+    often one token is multiplied with one of them (None: once with each that it uses).
     """
 
     role: str
@@ -45,6 +47,7 @@ class Weight:
     used: Dim | None = None
     rows: str = ""
     split: tuple[tuple[str, Dim], ...] = ()
+    uses: Dim | None = None
 
     @property
     def size(self) -> Dim:
@@ -61,7 +64,12 @@ class Weight:
             used=None if self.used is None else times * self.used,
             rows=(rows or {}).get(self.rows, self.rows),
             split=self.split,
+            uses=None if self.uses is None else times * self.uses,
         )
+
+    def shared(self, times: Dim, uses: Dim) -> Weight:
+        """So many of it, which a token is multiplied with `uses` times in all."""
+        return altered(self.repeated(times), uses=uses)
 
     @property
     def params(self) -> Dim:
@@ -75,7 +83,8 @@ class Weight:
 
     def flops(self, run: Mapping[str, Dim]) -> Dim:
         """FLOPs of multiplying with it, 2 per multiply-add; `run` has the numbers of `rows`."""
-        return 2 * run[self.rows] * self.active if self.rows else 0
+        values = self.active if self.uses is None else self.uses * self.size
+        return 2 * run[self.rows] * values if self.rows else 0
 
 
 @frozen

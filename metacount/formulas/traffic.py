@@ -15,8 +15,8 @@ backward all-reduce 8388608
 
 from __future__ import annotations
 
+from metacount.formulas.covered import NORMS_AFTER
 from metacount.formulas.dim import Dim
-from metacount.formulas.kept_model import NORMS_AFTER
 from metacount.formulas.sharding import Cut, Rank, cut_values, gathered_values, is_expert, piece
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COUNT_BYTES = 8  # of how many rows go to an expert, an int64
+SUM_BYTES = 4  # of a gradient that goes around a ring, in float32
 
 
 @frozen
@@ -45,6 +46,19 @@ class Move:
     group: str
     values: Dim
     kept: str = ""
+
+    def width(self, computed: int, *, cast: bool) -> int:
+        """Bytes of one value; `computed` of the type that is computed with.
+
+        Where what is gathered is cast, so is what experts read, weights of the choice too.
+        """
+        if self.kept == "counts":
+            return COUNT_BYTES
+        if self.kept == "sums":
+            return SUM_BYTES
+        if self.kept == "router" or (self.kept == "choice" and not cast):
+            return max(computed, 4)
+        return computed
 
 
 def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:

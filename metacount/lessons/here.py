@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from metacount.resolve import Model
     from metacount.spec import ModelSpec
 
-    Value: TypeAlias = Any  # a number, a text, rows of a table, an exercise
     Rows: TypeAlias = list[tuple[str, ...]]
-    Values: TypeAlias = dict[str, Callable[["Here"], Value]]
+    Values: TypeAlias = dict[str, Callable[["Here"], object]]  # numbers, texts, rows, exercises
 
 
 class Here:
@@ -108,7 +107,7 @@ def minus(text: str) -> str:
     return text.replace("-", "−", 1) if text.startswith("-") else text
 
 
-def percent(value: Any) -> str:
+def percent(value: Fraction | int | float) -> str:
     """A ratio in percent; what is no whole is never called all.
 
     >>> percent(Fraction(1, 3)), percent(Fraction(1, 10**6))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
-    from typing import Any
 
     from metacount.resolve import Given, Model
 
@@ -92,7 +91,7 @@ class _Making:
     def __init__(self, topic: str, lang: str, here: Here, parts: ModuleType) -> None:
         self.topic, self.lang, self.here = topic, lang, here
         self.functions = {**COMMON, **parts.VALUES}
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, object] = {}
         self.exercises: list[Exercise] = []
 
     def page(self) -> Page:
@@ -122,7 +121,7 @@ class _Making:
             exercises=tuple(self.exercises),
         )
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         """What a placeholder's function computes, once."""
         if name not in self.values:
             if name not in self.functions:

@@ -10,8 +10,7 @@ from metacount.spec.mla import LatentAttention
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
 
 ATTENTION, FEED_FORWARD = "attention", "ffn"
@@ -57,7 +56,7 @@ class Matrix:
         return f"[{self.rows}, {self.columns}]"
 
 
-def sizes_by_letter(spec: ModelSpec) -> dict[str, Any]:
+def sizes_by_letter(spec: ModelSpec) -> dict[str, Dim]:
     """The model's sizes under their letters."""
     return {t.letter: getattr(spec, t.name) for t in legend.MODEL_TERMS}
 
@@ -94,7 +93,7 @@ def matrices(spec: ModelSpec) -> list[Matrix]:
     return found
 
 
-def vectors_left_out(spec: ModelSpec) -> Any:
+def vectors_left_out(spec: ModelSpec) -> ModelSpec:
     """The same sizes without biases, sinks and shared experts' gates."""
     from metacount.claims.parts import without_biases
 

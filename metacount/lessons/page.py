@@ -6,7 +6,7 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
 @frozen
@@ -44,13 +44,13 @@ class Page:
     lang: str
     model: str
     name: str
-    changes: dict[str, Any]
+    changes: Json
     title: str
     blocks: tuple[Block, ...]
-    values: dict[str, Any]
+    values: Json
     exercises: tuple[Exercise, ...]
 
-    def to_dict(self, *, answers: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, answers: bool = False) -> Json:
         """The page as plain data; an exercise has its answer only where they are asked for."""
         return {
             "topic": self.topic,
@@ -64,7 +64,7 @@ class Page:
         }
 
 
-def _data(block: Block, answers: bool) -> dict[str, Any]:
+def _data(block: Block, answers: bool) -> Json:
     if block.kind == "table":
         return {"kind": "table", "heads": list(block.heads), "rows": [list(r) for r in block.rows]}
     if block.kind == "exercise":

@@ -14,8 +14,8 @@ from metacount.resolve import TransformersOnly, find_in_file
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.spec import Request, Workload
 
 ENDING = ".json"
@@ -71,7 +71,7 @@ class Outcome:
     """One file: its figures, as `count --json` gives them, or the error that stands for them."""
 
     path: str
-    data: dict[str, Any]
+    data: Json
     error: str | None
 
 
@@ -188,7 +188,7 @@ class _Job:
             said = f"not foreseen: {type(error).__name__}: {shown(error)}"
         return Outcome(path=path, data={}, error=said)
 
-    def _data(self, whole: str) -> dict[str, Any]:
+    def _data(self, whole: str) -> Json:
         from metacount.textbook.count import count, count_data
 
         model = find_in_file(whole, self.settings)

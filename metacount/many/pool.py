@@ -13,7 +13,10 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from multiprocessing.connection import Connection
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Job = TypeVar("Job")
+    Result = TypeVar("Result")
 
 
 @frozen
@@ -24,13 +27,13 @@ class Failed:
 
 
 def answers(
-    work: Callable[[Any], Any],
-    jobs: Sequence[Any],
+    work: Callable[[Job], Result],
+    jobs: Sequence[Job],
     *,
     processes: int,
     timeout_s: float | None = None,
     ahead: int | None = None,
-) -> Generator[tuple[int, Any], None, None]:
+) -> Generator[tuple[int, Result | Failed], None, None]:
     """Yield the number of each job and its answer, or `Failed`, as they come.
 
     `work` is sent to each process once, so it is a function of a module or an object of plain data.
@@ -69,7 +72,7 @@ def answers(
 class _Worker:
     """One process and the job it is at."""
 
-    def __init__(self, work: Callable[[Any], Any]) -> None:
+    def __init__(self, work: Callable[..., object]) -> None:
         # spawned, not forked: whoever calls may have threads, which a fork would leave half-way
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
@@ -80,7 +83,7 @@ class _Worker:
         self.job: int | None = None
         self.since = 0.0
 
-    def give(self, job: int, what: Any) -> None:
+    def give(self, job: int, what: object) -> None:
         self.job, self.since = job, time.monotonic()
         self.connection.send(what)
 
@@ -104,7 +107,7 @@ class _Worker:
         self.connection.close()
 
 
-def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
+def _serve(connection: Connection, work: Callable[..., object]) -> None:
     while True:
         try:
             job = connection.recv()

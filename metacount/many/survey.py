@@ -11,10 +11,16 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.many.pool import Failed, answers
 from metacount.spec import Workload
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from metacount.files import Json
+    from metacount.measure.others.roles import Roles
 
 MAX_PROCESSES = 2
 COLLECT_EVERY = 16
@@ -58,7 +64,7 @@ class SurveyRow:
         """Whether transformers built a module."""
         return self.params is not None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {**dataclasses.asdict(self), "builds": self.builds}
 
@@ -122,7 +128,7 @@ def _timed(row: SurveyRow, start: float, *, shortfall: str) -> SurveyRow:
 
 
 def _with_flops(
-    row: SurveyRow, module: Any, roles: Any, workload: Workload, training: bool
+    row: SurveyRow, module: nn.Module, roles: Roles, workload: Workload, training: bool
 ) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.model import small_configs
     from metacount.huggingface.module.witness import shortfall
@@ -160,7 +166,7 @@ def _with_flops(
     return row, "; ".join(short)
 
 
-def _with_training(row: SurveyRow, module: Any, workload: Workload) -> tuple[SurveyRow, str]:
+def _with_training(row: SurveyRow, module: nn.Module, workload: Workload) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.witness import shortfall
     from metacount.training.others import measure_backward
 
@@ -178,7 +184,9 @@ def _with_training(row: SurveyRow, module: Any, workload: Workload) -> tuple[Sur
     return row, ""
 
 
-def _built(kind: str, model_type: str, name: str, *, running: bool) -> tuple[Any, tuple[str, ...]]:
+def _built(
+    kind: str, model_type: str, name: str, *, running: bool
+) -> tuple[nn.Module, tuple[str, ...]]:
     from metacount.huggingface.module.model import (
         build_transformers,
         default_config,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from torch import nn
 from torch.nn.modules.module import (
@@ -21,6 +21,9 @@ from torch.nn.modules.module import (
 from metacount.measure.operators import flops_of
 from metacount.measure.roles import ROLES
 from metacount.measure.torch_private import TorchDispatchMode, operator_name, without_compiler
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
 
 T = TypeVar("T")
 
@@ -78,20 +81,24 @@ class FlopCounter(TorchDispatchMode):
         # compiled here. Torch's own hook for modes that opt out.
         return False
 
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
         """The role of what the last module of `path` computes, and the charge's detail."""
         return None, None
 
-    def answer(self, func: Any, args: Any) -> Any:
+    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
         """What an operator gives that cannot run without data; `NotImplemented` lets it run."""
         return NotImplemented
 
-    def note(self, func: Any, args: Any, out: Any) -> None:
+    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
         """Remember what a later question may be about."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the operator (or answer its question), then charge for it."""
         if func.namespace in SILENT or operator_name(func) in QUESTIONS:
             return func(*args, **(kwargs or {}))
@@ -105,7 +112,7 @@ class FlopCounter(TorchDispatchMode):
             self.charge(func.overloadpacket, args, flops)
         return out
 
-    def charge(self, packet: Any, args: Any, flops: int) -> None:
+    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
         """Put FLOPs down to the module that is running."""
         role, detail = self.role_and_detail(self._path)
         self.ran[Charge(self._running(), role, str(packet), detail)] += flops
@@ -146,15 +153,15 @@ class FlopCounter(TorchDispatchMode):
             for handle in handles:
                 handle.remove()
 
-    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
         """A module's forward begins."""
         self._path.append(module)
 
-    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
         """A module's forward ends."""
         self._path.pop()
 
-    def called(self, module: nn.Module, function: Callable[..., T], *args: Any) -> T:
+    def called(self, module: nn.Module, function: Callable[..., T], *args: object) -> T:
         """Run another function of a module than its forward, as a call of the module."""
         out = None
         self.entered(module, args)
@@ -169,7 +176,10 @@ class FlopCounter(TorchDispatchMode):
         yield from self.ran.items()
         for cost, like, name in self.replayed:
             for charge, flops in cost.items():
-                yield charge._replace(module=name + charge.module[len(like) :]), flops
+                inside = charge.module == like or charge.module.startswith(f"{like}.")
+                # what a layer runs outside itself, as a block shared by many, keeps its name
+                own = name + charge.module[len(like) :] if inside else charge.module
+                yield charge._replace(module=own), flops
 
     def totals(self) -> Cost:
         """FLOPs by charge; layers that did not run stand under the name of the one that did."""

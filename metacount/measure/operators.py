@@ -7,13 +7,16 @@ elementwise work, reductions, softmax, sorting and copies are free by that conve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from metacount.errors import InputError, shown
 from metacount.measure.torch_private import operator_name, returns_its_input
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
 
 aten = torch.ops.aten
 
@@ -29,25 +32,25 @@ def _product(shape: Sequence[int]) -> int:
     return total
 
 
-def _mm(a: Tensor, b: Tensor, *_: Any) -> int:
+def _mm(a: Tensor, b: Tensor, *_: object) -> int:
     # [..., n, k] @ [..., k, m]: 2 FLOPs per multiply-add
     return 2 * _product(a.shape) * b.shape[-1]
 
 
-def _addmm(_bias: Tensor, a: Tensor, b: Tensor, *_: Any) -> int:
+def _addmm(_bias: Tensor, a: Tensor, b: Tensor, *_: object) -> int:
     return _mm(a, b)
 
 
-def _mv(a: Tensor, b: Tensor, *_: Any) -> int:
+def _mv(a: Tensor, b: Tensor, *_: object) -> int:
     # [n, k] @ [k], or [k] · [k]
     return 2 * a.numel()
 
 
-def _addmv(_bias: Tensor, a: Tensor, b: Tensor, *_: Any) -> int:
+def _addmv(_bias: Tensor, a: Tensor, b: Tensor, *_: object) -> int:
     return _mv(a, b)
 
 
-def _grouped_mm(a: Tensor, b: Tensor, *_: Any) -> int:
+def _grouped_mm(a: Tensor, b: Tensor, *_: object) -> int:
     # rows grouped by expert: [n, k] @ [e, k, m], every row meets one matrix
     if a.dim() == 2 and b.dim() == 3:
         return 2 * a.shape[0] * a.shape[1] * b.shape[-1]
@@ -59,31 +62,31 @@ def _grouped_mm(a: Tensor, b: Tensor, *_: Any) -> int:
     raise UncountedOp(f"_grouped_mm of shapes {tuple(a.shape)} and {tuple(b.shape)}")
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
     # [b, h, s, d] @ [b, h, d, t], then [b, h, s, t] @ [b, h, t, u]; fewer key heads repeat
     b, h, s, d = q.shape
     return 2 * b * h * s * k.shape[-2] * (d + v.shape[-1])
 
 
-def _convolution(x: Tensor, w: Tensor, *_: Any, out: Tensor, transposed: bool) -> int:
+def _convolution(x: Tensor, w: Tensor, *_: object, out: Tensor, transposed: bool) -> int:
     # each output value (input value where transposed) meets a kernel of w.shape[1:]
     return 2 * (x if transposed else out).numel() * _product(w.shape[1:])
 
 
-def _solve_triangular(a: Tensor, b: Tensor, *_: Any) -> int:
+def _solve_triangular(a: Tensor, b: Tensor, *_: object) -> int:
     # [n, n] against each of k columns: row i takes i multiply-adds, n·(n-1)/2 in all
     n, k = a.shape[-1], b.shape[-2] * b.shape[-1] // a.shape[-1]
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return 2 * _product(batch) * k * (n * (n - 1) // 2)
 
 
-def _attention_backward(_grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+def _attention_backward(_grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
     # the scores once more, which were not kept, then the gradients of v, of the weights, of q, of k
     b, h, s, d = q.shape
     return 2 * b * h * s * k.shape[-2] * (3 * d + 2 * v.shape[-1])
 
 
-PRICED: dict[Any, Callable[..., int]] = {
+PRICED: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.mm: _mm,
     aten.bmm: _mm,
     aten._int_mm: _mm,
@@ -172,7 +175,7 @@ FREE = {
 }  # fmt: skip
 
 
-def is_free(op: Any) -> bool:
+def is_free(op: OpOverload) -> bool:
     """Elementwise (torch's own tag), a view (it returns its input), or in the list."""
     if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
         return True
@@ -181,7 +184,7 @@ def is_free(op: Any) -> bool:
     return returns_its_input(op)
 
 
-def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:
+def flops_of(op: OpOverload, args: tuple[Any, ...], out: Any) -> int:
     """FLOPs of one call; 0 for a free operator; `UncountedOp` for one that nobody priced."""
     packet = op.overloadpacket
     price = PRICED.get(packet)
@@ -199,7 +202,7 @@ def flops_of(op: Any, args: tuple[Any, ...], out: Any) -> int:
     raise UncountedOp(f"{op} of shapes {shapes}: neither priced nor known to be free")
 
 
-def multiplies(op: Any) -> bool:
+def multiplies(op: OpOverload) -> bool:
     """Whether an operator is a matrix product or a convolution."""
     return op.overloadpacket in PRICED or op.overloadpacket in CONVOLUTIONS
 

@@ -6,7 +6,7 @@ spread evenly over experts. A question that has no such answer is an error, neve
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -14,6 +14,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metacount.measure.torch_private import unwatched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.measure.torch_private import OpOverload
 
 aten = torch.ops.aten
 
@@ -33,12 +38,12 @@ class Ordinary:
     def __init__(self, last_position: int) -> None:
         self._last = last_position
         # the tensor as well, weakly: ids are used again, and nobody is to be kept alive
-        self._said: dict[int, tuple[ref[Tensor], Any]] = {}
+        self._said: dict[int, tuple[ref[Tensor], int]] = {}
         self._choices = 0
         self._experts = self._turn = 0
         self.assumed: set[str] = set()
 
-    def note(self, func: Any, out: Any) -> None:
+    def note(self, func: OpOverload, out: Any) -> None:
         """Remember what a later question may be about."""
         packet = func.overloadpacket
         if packet in (aten.any, aten.all, aten._is_all_true):
@@ -48,7 +53,7 @@ class Ordinary:
         elif packet is aten.topk:
             self._choices = out[0].numel()
 
-    def item(self, asked: Tensor) -> Any:
+    def item(self, asked: Tensor) -> object:
         """The value of a tensor of one value."""
         known, said = self._said.get(id(asked), (None, None))
         if known is None or known() is not asked:
@@ -98,8 +103,12 @@ class ListQuestions(TorchFunctionMode):
         self._ordinary = ordinary
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Answer, or let torch."""
         if func is Tensor.tolist and args[0].is_meta:
             return self._ordinary.sizes(args[0])

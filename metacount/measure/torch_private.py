@@ -7,10 +7,10 @@ says of each name what is expected of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,16 @@ from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_unflatten as tree_unflatten
+
+if TYPE_CHECKING:
+    import sympy
+    from torch._C._distributed_c10d import Store
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed import ProcessGroup
+    from torch.distributed.tensor import Placement
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # Where torch keeps "this function with the compiler switched off" once it has asked the compiler.
 SLOT = "__dynamo_disable"
@@ -101,19 +111,17 @@ def is_hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def unwatched() -> AbstractContextManager[Any]:
+def unwatched() -> AbstractContextManager[object]:
     """Inside, no mode sees the operators that run: not what is measured, but our bookkeeping."""
-    found: AbstractContextManager[Any] = _disable_current_modes()
-    return found
+    return _disable_current_modes()
 
 
-def operator_name(op: Any) -> str:
+def operator_name(op: OpOverload) -> str:
     """The name of an operator without its overload, as `aten::add`."""
-    name: str = op._schema.name
-    return name
+    return op._schema.name
 
 
-def returns_its_input(op: Any) -> bool:
+def returns_its_input(op: OpOverload) -> bool:
     """Whether an operator gives a view of what it got, and writes nothing."""
     returns = op._schema.returns
     return bool(returns) and all(
@@ -139,7 +147,7 @@ def is_fake(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
-def symbolic_shapes() -> tuple[Any, Any]:
+def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:
     """An environment of symbolic sizes, and the mode in which tensors have them.
 
     Sizes 0 and 1 are no special cases, and equal numbers no equal sizes.
@@ -154,7 +162,7 @@ def symbolic_shapes() -> tuple[Any, Any]:
     return environment, mode
 
 
-def symbolic_size(environment: Any, name: str, hint: int) -> tuple[Any, torch.SymInt]:
+def symbolic_size(environment: ShapeEnv, name: str, hint: int) -> tuple[sympy.Expr, torch.SymInt]:
     """torch's own symbol for a new size, and the `SymInt` that carries it."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
@@ -184,7 +192,7 @@ def any_fan() -> Iterator[None]:
         torch.nn.init._calculate_fan_in_and_fan_out = fans
 
 
-def grouped_product() -> Any:
+def grouped_product() -> Callable[..., Tensor]:
     """torch's grouped product, by its public name where this torch has one."""
     return getattr(nn.functional, "grouped_mm", None) or torch._grouped_mm
 
@@ -198,8 +206,7 @@ def unhook(module: nn.Module) -> None:
 
 def next_node_number() -> int:
     """The number of the next node that this thread adds to autograd's graph."""
-    number: int = torch._C._autograd._get_sequence_nr()
-    return number
+    return torch._C._autograd._get_sequence_nr()
 
 
 def running_node_number() -> int | None:
@@ -212,7 +219,7 @@ def graph_names(root: Tensor) -> dict[int, str]:
     """The names of the nodes behind a tensor, by their numbers."""
     found: dict[int, str] = {}
     waiting: list[Any] = [root.grad_fn]
-    seen: set[Any] = set()
+    seen: set[object] = set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:
@@ -241,14 +248,14 @@ def cpu_fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: b
     return bool(choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
 
 
-def fake_store() -> Any:
+def fake_store() -> Store:
     """The store that a fake process group is made with."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()
 
 
-def group_of(args: Any, known: Iterable[str]) -> str:
+def group_of(args: Iterable[Any], known: Iterable[str]) -> str:
     """The name of the process group among the arguments of a collective."""
     for value in args:
         if isinstance(value, str) and value in known:
@@ -262,7 +269,7 @@ def group_of(args: Any, known: Iterable[str]) -> str:
     return ""
 
 
-def packed_in(dim: int, parts: int) -> Any:
+def packed_in(dim: int, parts: int) -> Placement:
     """The placement that cuts each of so many parts, which stand one after another along `dim`."""
     from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -283,7 +290,7 @@ def in_place_of(owner: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
         owner._parameters.update(before)
 
 
-def fake_tensors() -> Any:
+def fake_tensors() -> FakeTensorMode:
     """The mode in which new tensors have sizes and a device, but no memory."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -297,7 +304,7 @@ def waited(tensor: Tensor) -> Tensor:
     return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
-def exchanged_rows(rows: Tensor, there: list[int], back: list[int], group: Any) -> Tensor:
+def exchanged_rows(rows: Tensor, there: list[int], back: list[int], group: ProcessGroup) -> Tensor:
     """The rows that the ranks of a group send here, so many each, for the rows sent to them.
 
     With a gradient, which goes the other way.
@@ -313,14 +320,14 @@ class _Arrived(torch.autograd.Function):
     """Waits for what a collective brings; older versions of torch do not let a gradient pass."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
+    def forward(ctx: object, rows: Tensor) -> Tensor:
         from torch.distributed._functional_collectives import wait_tensor
 
         tensor: Tensor = wait_tensor(rows)
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
         return gradients[0]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metacount.modules.cache import LayerCache
-from metacount.modules.linear import Linear
+from metacount.modules.linear import Linear, adapted
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import RelativeProjection, apply_rope, grown
 from metacount.spec import attention as parts
@@ -124,7 +124,7 @@ class Attention(nn.Module):
     them ("full", OLMo 2), LayerNorm over each head ("layernorm", Persimmon), or "l2" (Llama 4).
 
     `rope` rotates (`windowed`: as in the windowed layers), `growth` makes far queries grow,
-    `relative` adds Transformer-XL's positions.
+    `relative` adds Transformer-XL's positions. It reads `d_input` values where these are not D.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class Attention(nn.Module):
         windowed: bool = False,
         growth: QueryGrowth | None = None,
         relative: bool = False,
+        d_input: int | None = None,
     ) -> None:
         super().__init__()
         n_heads, n_kv_heads, head_dim = part.n_heads, part.n_kv_heads, part.head_dim
@@ -151,9 +152,10 @@ class Attention(nn.Module):
         # each head's query, then its gate (Qiu et al. 2025, arXiv:2505.06708)
         self.output_gate = part.output_gate
         q_dim = 2 * head_dim if part.output_gate else head_dim
-        self.q_proj = Linear(d_model, n_heads * q_dim, bias=part.q_bias)
-        self.k_proj = Linear(d_model, n_kv_heads * head_dim, bias=part.k_bias)
-        self.v_proj = Linear(d_model, n_kv_heads * head_dim, bias=part.v_bias)
+        read = d_model if d_input is None else d_input
+        self.q_proj = Linear(read, n_heads * q_dim, bias=part.q_bias)
+        self.k_proj = Linear(read, n_kv_heads * head_dim, bias=part.k_bias)
+        self.v_proj = Linear(read, n_kv_heads * head_dim, bias=part.v_bias)
         self.o_proj = Linear(n_heads * head_dim, d_model, bias=part.o_bias)
         self.q_norm: RMSNorm | LayerNorm | None = None
         self.k_norm: RMSNorm | LayerNorm | None = None
@@ -178,13 +180,16 @@ class Attention(nn.Module):
         bias: Tensor | None = None,
         cache: LayerCache | None = None,
         query_BSD: Tensor | None = None,
+        adapters: nn.ModuleDict | None = None,
     ) -> Tensor:
         """[B, S, D] -> [B, S, D].
 
         `source_BTD` is what keys and values are made of in cross-attention: when a cache already
         holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
+        `adapters` q, k and v add to the projections of these names.
         """
         q, gate_BSW = self.q_proj(x_BSD if query_BSD is None else query_BSD), None
+        q = adapted(q, x_BSD, "q", adapters)
         if self.output_gate:
             q, gate_BSW = (t.flatten(-2) for t in self._by_head(q, 2 * self.head_dim).chunk(2, -1))
         q = self._heads(q, self.q_norm)
@@ -193,8 +198,8 @@ class Attention(nn.Module):
             k, v = cache.tensors
         else:
             made_of = x_BSD if source_BTD is None else source_BTD
-            k = self._heads(self.k_proj(made_of), self.k_norm)
-            v = self._heads(self.v_proj(made_of), None)
+            k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
+            v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
             if source_BTD is None:
                 k = self._rope(k, visibility)
             if self.qk_norm == "l2":

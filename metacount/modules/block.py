@@ -11,16 +11,16 @@ from metacount.modules.cache import LayerCache, StateCache
 from metacount.modules.ffn import FeedForward, GatedFeedForward, feed_forward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
-from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.modules.norm import make_norm as make_norm
 from metacount.modules.recurrent import make_recurrent, name_of
+from metacount.modules.shared_block import SharedBlock, SharedUse
 from metacount.spec import ModelSpec
 from metacount.spec import mla as parts
 from metacount.spec.attention import Attention as GroupedPart
 from metacount.spec.attention import NoAttention
 from metacount.spec.field import altered
-from metacount.spec.norm import Norms
 from metacount.spec.position import Rope, TransformerXL
-from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
+from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_STATE
 
 # sublayer -> names of the norm before it and of the norm after it
 NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
@@ -52,13 +52,6 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
 }
 NORMS["deep"] = NORMS["post"]
 NORMS["stream"] = dict(NORMS["pre"])
-
-
-def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
-    """A norm over `width` values."""
-    if norms.kind == "layernorm":
-        return LayerNorm(width, bias=norms.bias, affine=norms.affine, eps=norms.eps)
-    return RMSNorm(width, affine=norms.affine, unit_offset=norms.unit_offset, eps=norms.eps)
 
 
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
@@ -123,7 +116,8 @@ class Block(nn.Module):
     """x -> x + mixer -> + feed-forward, with the norms of the spec's placement.
 
     The mixer is attention, one that keeps a state, or the sum of both side by side; a layer may go
-    without it or without the feed-forward.
+    without it or without the feed-forward. What a mixer that keeps a state reads may be x plus what
+    a block shared by many layers gives (Zamba2).
 
     pre          x + f(norm(x))                   (GPT-2, LLaMA)
     post         norm(x + f(x))                   (the original Transformer, BERT)
@@ -153,6 +147,7 @@ class Block(nn.Module):
             self.alpha *= deep_alpha(spec, cross)
         self.window = window.size if window is not None and law and law.holds(index) else None
         self.attends = letter in WITH_ATTENTION
+        self.shares = letter == SHARING
         self.keeps = name_of(stack.recurrent) if letter in WITH_STATE else None
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
@@ -172,7 +167,9 @@ class Block(nn.Module):
             before, after = self.norms[name]
             if before and not (index == 0 and name == "self_attn" and not norms.first):
                 self.add_module(before, make_norm(norms, spec.d_model))
-            if name == "self_attn" and self.attends:
+            if name == "self_attn" and self.shares:
+                self.add_module("shared_use", SharedUse(spec))
+            elif name == "self_attn" and self.attends:
                 self.add_module(name, make_attention(spec, index))
             if name == "self_attn" and self.keeps is not None:
                 mixer = make_recurrent(
@@ -199,8 +196,13 @@ class Block(nn.Module):
         cross_cache: LayerCache | None = None,
         absorbed: bool = False,
         states: StateCache | None = None,
+        shared: SharedBlock | None = None,
+        first_BSD: Tensor | None = None,
     ) -> Tensor:
-        """[B, S, D] -> [B, S, D]. See `Attention` for the arguments that are passed on to it."""
+        """[B, S, D] -> [B, S, D]. See `Attention` for the arguments that are passed on to it.
+
+        `shared` is the stored block that the layer uses, which also reads the embedding.
+        """
 
         def self_attn(x: Tensor) -> Tensor:
             attention = self.get_submodule("self_attn")
@@ -212,7 +214,7 @@ class Block(nn.Module):
             if self.keeps is None:
                 return self_attn(x)
             y: Tensor = self.get_submodule(self.keeps)(x, cache=states)
-            return y + self_attn(x) if self.attends else y
+            return y + self_attn(x) if self.attends and not self.shares else y
 
         def cross_attn(x: Tensor) -> Tensor:
             return self.get_submodule("cross_attn")(
@@ -228,7 +230,11 @@ class Block(nn.Module):
         for name in self.sublayers:
             before, after = self.norms[name]
             norm = self._modules.get(before) if before else None
-            normed = x_BSD if norm is None else norm(x_BSD)
+            read_BSD = x_BSD
+            if self.shares and name == "self_attn":
+                use = self.get_submodule("shared_use")
+                read_BSD = x_BSD + use(x_BSD, first_BSD, visibility, block=shared, cache=cache)
+            normed = read_BSD if norm is None else norm(read_BSD)
             y = run[name](normed)
             x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
         return x_BSD

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from metacount.modules.linear import Linear
+from metacount.modules.linear import Linear, adapted
 from metacount.spec import ffn as parts
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -58,9 +58,10 @@ class FeedForward(nn.Module):
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
-        hidden_BSM = activate(self.up_proj(x_BSD), self.activation, self.swish_beta)
+    def forward(self, x_BSD: Tensor, *, adapters: nn.ModuleDict | None = None) -> Tensor:
+        """[B, S, D] -> [B, S, D]; an adapter `up` adds to the projection."""
+        up_BSM = adapted(self.up_proj(x_BSD), x_BSD, "up", adapters)
+        hidden_BSM = activate(up_BSM, self.activation, self.swish_beta)
         return scaled(self.down_proj(hidden_BSM), self.scale)
 
 
@@ -80,9 +81,13 @@ class GatedFeedForward(nn.Module):
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
-        gate_BSM, up_BSM = scaled(self.gate_proj(x_BSD), self.gate_scale), self.up_proj(x_BSD)
+    def forward(self, x_BSD: Tensor, *, adapters: nn.ModuleDict | None = None) -> Tensor:
+        """[B, S, D] -> [B, S, D]; an adapter `gate_up` adds to both projections."""
+        gate_BSM, up_BSM = self.gate_proj(x_BSD), self.up_proj(x_BSD)
+        if adapters is not None and "gate_up" in adapters:
+            both = torch.cat((gate_BSM, up_BSM), dim=-1)
+            gate_BSM, up_BSM = adapted(both, x_BSD, "gate_up", adapters).chunk(2, dim=-1)
+        gate_BSM = scaled(gate_BSM, self.gate_scale)
         hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
         return scaled(self.down_proj(hidden_BSM), self.scale)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class Linear(nn.Linear):
@@ -21,3 +21,28 @@ class Table(nn.Embedding):
         """Initialise as `nn.Embedding` does; on meta there is nothing to initialise."""
         if not self.weight.is_meta:
             super().reset_parameters()
+
+
+class Adapter(nn.Module):
+    """up(down(x)), of low rank: what one use of a shared projection adds to it.
+
+    Hu et al. 2021, arXiv:2106.09685, eq. 3, their B·A; here it is part of the model, not tuning.
+    """
+
+    def __init__(self, d_in: int, rank: int, d_out: int) -> None:
+        super().__init__()
+        self.down_proj = Linear(d_in, rank, bias=False)
+        self.up_proj = Linear(rank, d_out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., d_in] -> [..., d_out]."""
+        y: Tensor = self.up_proj(self.down_proj(x))
+        return y
+
+
+def adapted(y: Tensor, x: Tensor, name: str, adapters: nn.ModuleDict | None) -> Tensor:
+    """A projection y of x, and what an adapter of that name adds where there is one."""
+    if adapters is None or name not in adapters:
+        return y
+    added: Tensor = adapters[name](x)
+    return y + added

@@ -21,6 +21,7 @@ from metacount.modules.ends import (
     table_width,
 )
 from metacount.modules.position import RelativeBias, alibi_bias, sinusoid
+from metacount.modules.shared_block import SharedBlock
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Sinusoidal
@@ -64,6 +65,11 @@ class Stack(nn.Module):
                 positions, part.attention.n_heads, bidirectional=is_encoder
             )
         cross = spec.has_encoder and not is_encoder
+        self.shared_blocks: nn.ModuleList | None = None
+        if part.shared is not None:
+            self.shared_blocks = nn.ModuleList(
+                SharedBlock(spec) for _ in range(part.shared.n_blocks)
+            )
         self.layers = nn.ModuleList(Block(spec, i, cross=cross) for i in range(part.n_layers))
         if part.norms.final:
             self.norm = make_norm(part.norms, spec.d_model)
@@ -101,7 +107,7 @@ class Stack(nn.Module):
         query_BSD = None
         if self.embed_queries is not None:
             query_BSD = self.embed_queries(positions).expand_as(x_BSD)
-        last = len(self.layers) - 1
+        last, first_BSD = len(self.layers) - 1, x_BSD
         biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
         for i, block in enumerate(self.blocks):
             layer_cache = cache.layers[i] if cache and block.attends else None
@@ -113,7 +119,7 @@ class Stack(nn.Module):
                 window=block.window,
                 chunked=self.window is not None and self.window.kind == "chunked",
             )
-            windowed = block.window is not None
+            windowed, shared = block.window is not None, self._shared(i)
             if windowed not in biases:
                 biases[windowed] = self._bias(mask, x_BSD.device)
             x_BSD = block(
@@ -127,8 +133,19 @@ class Stack(nn.Module):
                 cross_cache=cache.cross[i] if cache and cache.cross else None,
                 absorbed=absorbed,
                 states=cache.states[i] if cache else None,
+                shared=shared,
+                first_BSD=None if shared is None else first_BSD,
             )
         return x_BSD if self.norm is None else self.norm(x_BSD)
+
+    def _shared(self, index: int) -> SharedBlock | None:
+        """The stored block that layer `index` uses."""
+        which = self.spec.last_stack.shared_of(index)
+        if which is None or self.shared_blocks is None:
+            return None
+        block = self.shared_blocks[which]
+        assert isinstance(block, SharedBlock)
+        return block
 
     def _add_positions(self, x_BSD: Tensor, positions: Tensor) -> Tensor:
         part = self.spec.positions

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from metacount.spec.norm import Norms
+
 
 def at_least_float32(x: Tensor) -> Tensor:
     """`x` in float32, or unchanged where it is float64: reduced precision ends here."""
@@ -59,3 +61,10 @@ class RMSNorm(nn.Module):
             # in float32: above 1, bf16 has steps of 2^-7
             y = y * (at_least_float32(self.weight) + 1 if self.unit_offset else self.weight)
         return y.to(x.dtype)
+
+
+def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
+    """A norm over `width` values."""
+    if norms.kind == "layernorm":
+        return LayerNorm(width, bias=norms.bias, affine=norms.affine, eps=norms.eps)
+    return RMSNorm(width, affine=norms.affine, unit_offset=norms.unit_offset, eps=norms.eps)

@@ -20,13 +20,14 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
-    from typing import Any
+
+    from metacount.files import Json
 
 SIZES = tuple(name for name, field in FIELDS.items() if field.takes == "whole")
 WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared")  # what `multiple_of` rounds
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str]) -> Json:
     """`FIELD=VALUE` texts as values of the fields' types; FIELD is any name of a field.
 
     >>> parse_settings(["n_layers=1_000", "tie_embeddings=true", "window=none"])
@@ -34,7 +35,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     >>> parse_settings(["num_hidden_layers=2", "activation=swiglu", "n_positions=128k"])
     {'n_layers': 2, 'activation': 'silu', 'gated': True, 'n_positions': 131072}
     """
-    changes: dict[str, Any] = {}
+    changes: Json = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         name = name.strip()
@@ -52,7 +53,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def _parsed(name: str, text: str) -> dict[str, Any]:
+def _parsed(name: str, text: str) -> Json:
     """One setting's values, by flat name or path, or by a word that several fields go under."""
     if name == MULTIPLE_OF:
         return {name: multiple(text)}
@@ -73,11 +74,11 @@ def _parsed(name: str, text: str) -> dict[str, Any]:
     return {key: value}
 
 
-def by_flat_name(spec: ModelSpec, typed: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def by_flat_name(spec: ModelSpec, typed: Json) -> tuple[Json, list[str]]:
     """What was set, by flat name, and how what was given as arithmetic came about, in words."""
     words = {name: value for name, value in typed.items() if name in FIELDS}
     paths = spec.paths(**words)
-    changes: dict[str, Any] = {}
+    changes: Json = {}
     for name, value in typed.items():
         if name not in (BIAS, MULTIPLE_OF):
             flat = flat_name(spec, name, paths)
@@ -90,8 +91,8 @@ def by_flat_name(spec: ModelSpec, typed: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _computed(
-    spec: ModelSpec, paths: Mapping[str, str], changes: dict[str, Any], step: int | None
-) -> tuple[dict[str, Any], list[str]]:
+    spec: ModelSpec, paths: Mapping[str, str], changes: Json, step: int | None
+) -> tuple[Json, list[str]]:
     """The changes with arithmetic as numbers: each after the sizes that it speaks of."""
     from_here = {**spec.to_dict(), **changes}
     said: list[str] = []
@@ -154,7 +155,7 @@ def _written(value: int | Fraction) -> str:
     return f"{int(value):,}" if value == int(value) else f"{float(value):,.2f}"
 
 
-def replaced(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
+def replaced(spec: ModelSpec, changes: Mapping[str, object]) -> ModelSpec:
     """The spec with other values; an error tells what to type."""
     try:
         return ModelSpec.from_dict({**spec.to_dict(), **changes})

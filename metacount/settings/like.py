@@ -10,8 +10,8 @@ from metacount.errors import InputError, nearest, shown
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 # What keeps its ratio to the residual width.
@@ -33,9 +33,7 @@ WIDTHS = (
 )
 
 
-def scaled(
-    spec: ModelSpec, changes: Mapping[str, Any], name: str
-) -> tuple[dict[str, Any], list[str]]:
+def scaled(spec: ModelSpec, changes: Mapping[str, object], name: str) -> tuple[Json, list[str]]:
     """The sizes that follow from those in `changes`, and in words what was done.
 
     Widths keep their ratio to d_model, all heads together theirs (those of a mixer with a state
@@ -47,7 +45,7 @@ def scaled(
     >>> said
     ['n_heads=2, n_kv_heads=2, d_ff=688 from the ratios of llama-7b']
     """
-    made: dict[str, Any] = {}
+    made: Json = {}
     missing: list[str] = []
     new = {**spec.to_dict(), **changes}
 
@@ -85,11 +83,11 @@ def scaled(
     return made, [f"{_listed(made)} from the ratios of {name}"] if made else []
 
 
-def _listed(sizes: Mapping[str, Any]) -> str:
+def _listed(sizes: Mapping[str, object]) -> str:
     return ", ".join(f"{field}={value}" for field, value in sizes.items())
 
 
-def _may(field: str, new: Mapping[str, Any]) -> str:
+def _may(field: str, new: Mapping[str, int]) -> str:
     """What a size may be, where few are possible."""
     if field != "n_kv_heads":
         return ""

@@ -9,11 +9,12 @@ from metacount.spec.flat import REQUIRED_NAMES
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+
+    from metacount.files import Json
 
 NEEDED = "is needed"  # how the rule begins that asks for a field
 # Values with which nothing else is asked for, to go on looking with.
-GUESSES: dict[str, Any] = {
+GUESSES: Json = {
     "kind": "decoder",
     "vocab_size": None,
     "position": "none",
@@ -23,7 +24,7 @@ GUESSES: dict[str, Any] = {
 }
 
 
-def missing_fields(data: Mapping[str, Any]) -> list[str]:
+def missing_fields(data: Mapping[str, object]) -> list[str]:
     """The fields that `data` lacks to be a model, the required ones first.
 
     >>> missing_fields({"kind": "decoder", "d_model": 8, "n_layers": 2, "vocab_size": 9,
@@ -48,7 +49,7 @@ def missing_fields(data: Mapping[str, Any]) -> list[str]:
     return missing
 
 
-def several_missing(data: Mapping[str, Any], error: SpecError) -> list[str]:
+def several_missing(data: Mapping[str, object], error: SpecError) -> list[str]:
     """Every field that is missing where an error names the first of several; else none."""
     if error.rule != "is missing" and not error.rule.startswith(NEEDED):
         return []

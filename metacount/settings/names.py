@@ -10,7 +10,6 @@ from metacount.spec.legend import MODEL_TERMS, SWITCHES, ours
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from metacount.spec import ModelSpec
     from metacount.spec.field import Field
@@ -95,7 +94,7 @@ def flat_name(spec: ModelSpec, typed: str, paths: Mapping[str, str]) -> str:
     return paths[name]
 
 
-def biases(spec: ModelSpec, flat: Mapping[str, Any]) -> tuple[str, ...]:
+def biases(spec: ModelSpec, flat: Mapping[str, object]) -> tuple[str, ...]:
     """The biases that matrices of this model's blocks can have, with other values of `flat`."""
     value = {**spec.to_dict(), **flat}
     of_attention = ATTENTION_BIASES if value["attention"] == "gqa" else ("mla_bias",)

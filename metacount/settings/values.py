@@ -7,8 +7,6 @@ from metacount.settings.names import MULTIPLE_OF, known
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
     from metacount.spec.field import Field
 
 # The gated family: what is between its matrices, by the name it goes under.
@@ -85,7 +83,7 @@ def dtype(text: str) -> str:
     return DTYPES.get(word, word)
 
 
-def value_of(field: Field, name: str, text: str) -> Any:
+def value_of(field: Field, name: str, text: str) -> object:
     """The value that `text` gives the field that was called `name`."""
     optional = field.optional or field.lacking
     lower = text.lower()

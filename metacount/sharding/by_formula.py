@@ -6,6 +6,7 @@ from metacount.errors import SpecError
 from metacount.formulas import sharding, traffic
 from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import block_weights, kv_cache_values
+from metacount.formulas.covered import check_alike
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass, mixer_of
 from metacount.formulas.kept import bytes_of
@@ -184,8 +185,9 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     states, beside = STATES[job.optimizer]
     state = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
     moves: dict[tuple[str, str, str, int], int] = {}
+    width = DTYPE_BYTES[job.dtype]
     for move in _moves(spec, job, unit, rank):
-        key = (move.phase, move.kind, move.group, move.values * _width(job, move))
+        key = (move.phase, move.kind, move.group, move.values * move.width(width, cast=job.master))
         moves[key] = moves.get(key, 0) + 1
     kept, again = _kept(spec, job, unit, rank)
     return Piece(
@@ -236,22 +238,11 @@ def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
     try:
         mixer_of(spec)
+        check_alike(spec)
         check_covered(spec, pass_of(job))
     except SpecError as error:
         return str(error)
     return ""
-
-
-def _width(job: Job, move: Move) -> int:
-    """Bytes of one value of a collective."""
-    if move.kept == "counts":
-        return traffic.COUNT_BYTES
-    if move.kept == "sums":
-        return DTYPE_BYTES["fp32"]
-    width = DTYPE_BYTES[job.dtype]
-    if move.kept == "router" or (move.kept == "choice" and not job.master):
-        return max(width, 4)
-    return width  # FSDP2 casts what experts read, weights of the choice too
 
 
 def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from metacount.files import Json
     from metacount.resolve import Given, Model
     from metacount.sharding.result import Job, Sharded
     from metacount.spec import ModelSpec
@@ -41,7 +42,7 @@ class Fit:
     seq_len: int | None = None
     command: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         found = {
             "gpu": self.device.id,
@@ -78,7 +79,7 @@ class Verdict:
         """Whether it fits."""
         return self.total_bytes <= self.room
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "fits": self.fits,
@@ -107,7 +108,7 @@ def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[lis
     return found, [] if job is None else missing(known.spec, job, formula=True)
 
 
-def _smallest(model: Model, device: Device, train: bool, how: dict[str, Any]) -> Fit:
+def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
     for mesh in meshes(model.spec, train):
         job = _job(model.spec, mesh, train, how)
         if job is None:
@@ -156,7 +157,7 @@ def _powers(most: int) -> list[int]:
     return [2**i for i in range(most.bit_length()) if 2**i <= most]
 
 
-def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: dict[str, Any]) -> Job | None:
+def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
     """The job on a mesh; None where the mesh does not suit the model, or the batch the mesh."""
     try:
         return job_of(spec, mesh, Asked(**how), train=train)
@@ -172,9 +173,7 @@ def largest_of(spec: ModelSpec, job: Job) -> Kind:
     return max(found, key=lambda kind: kind.total_bytes)
 
 
-def _most(
-    spec: ModelSpec, mesh: Mesh, train: bool, how: dict[str, Any], room: int, name: str
-) -> int | None:
+def _most(spec: ModelSpec, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
     """The largest batch or length that fits, the rest as asked for; found by halving."""
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -24,10 +24,16 @@ from metacount.sharding.mesh import Mesh, ranges
 from metacount.sharding.result import Held, Job, Kind
 from metacount.tensors import DTYPES
 
+if TYPE_CHECKING:
+    from transformers.distributed.configuration_utils import DistributedConfig
+    from transformers.distributed.utils import TransformersDeviceMesh
+
+    from metacount.files import Json
+
 AXES = {"tp": ("pp", "dp_replicate", "fsdp", "tp"), "ep": ("pp", "dp_replicate", "efsdp", "ep")}
 
 
-def placed_kinds(config: Any, job: Job) -> list[Kind]:
+def placed_kinds(config: Json, job: Job) -> list[Kind]:
     """Every kind of rank of a mesh, of transformers' module; nothing is run."""
     _check(job)
     config = dict(config)
@@ -79,7 +85,7 @@ def _state(job: Job, held: list[Held]) -> int:
     return state_bytes(job.optimizer, [each.shard for each in held], DTYPES[job.stored])
 
 
-def _held(config: Any, job: Job, rank: int) -> list[Held]:
+def _held(config: Json, job: Job, rank: int) -> list[Held]:
     """What a rank has of each parameter, once each."""
     module, _ = build_transformers(config, dtype=DTYPES[job.stored])
     roles, (routed, _unknown) = Roles(module), routing(module)
@@ -125,7 +131,7 @@ def _local(tensor: nn.Parameter) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _config(job: Job) -> Any:
+def _config(job: Job) -> DistributedConfig:
     try:
         from transformers.distributed.configuration_utils import DistributedConfig
 
@@ -139,7 +145,7 @@ def _config(job: Job) -> Any:
         ) from None
 
 
-def _meshes(mesh: Mesh, rank: int) -> Any:
+def _meshes(mesh: Mesh, rank: int) -> TransformersDeviceMesh:
     from transformers.distributed.utils import TransformersDeviceMesh
 
     made = [

@@ -16,7 +16,7 @@ from metacount.spec.position import Alibi, Learned, RelativeBuckets, Transformer
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.spec.attention import NoAttention
 
 
 @frozen
@@ -49,7 +49,7 @@ def default_plan(spec: ModelSpec) -> Plan:
     return Plan(styles=found)
 
 
-def _attention(mixer: Any) -> dict[str, str]:
+def _attention(mixer: Attention | LatentAttention | NoAttention) -> dict[str, str]:
     if isinstance(mixer, LatentAttention):
         query = "q_proj" if mixer.q_lora_rank is None else "q_b_proj"
         return {
@@ -62,7 +62,7 @@ def _attention(mixer: Any) -> dict[str, str]:
     found = {"self_attn": "shared_input", "self_attn.o_proj": "rowwise"}
     found |= {f"self_attn.{letter}_proj": "colwise" for letter in "qkv"}
     found |= {f"self_attn.{letter}_norm": "replicated_with_grad_allreduce" for letter in "qk"}
-    if mixer.sinks:
+    if isinstance(mixer, Attention) and mixer.sinks:
         found["self_attn.core"] = "local_params"
     return found
 
@@ -101,7 +101,7 @@ def read_plan(path: str) -> Plan:
     return Plan(styles=styles, layers=None if layers is None else tuple(layers), source=path)
 
 
-def _whole_numbers(values: Any) -> bool:
+def _whole_numbers(values: object) -> bool:
     return isinstance(values, list) and all(type(v) is int for v in values)
 
 

@@ -8,7 +8,7 @@ from metacount.sharding.mesh import Mesh
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # What runs between which ranks.
 GROUPS = {
@@ -154,7 +154,7 @@ class Kind:
             found[each.group] = found.get(each.group, 0) + between
         return found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         data = {name: getattr(self, name) for name in fields(Kind)}
         data["ranks"] = [{"first": a, "last": b, "step": step} for a, b, step in self.ranks]
@@ -226,7 +226,7 @@ class Job:
         """Tokens that a rank runs at a time: in training, or of the prompts and of a step more."""
         return [self.rows * self.length] + ([] if self.train else [self.rows])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         data = {name: getattr(self, name) for name in fields(Job)}
         data["mesh"] = {name: getattr(self.mesh, name) for name in fields(Mesh)}
@@ -260,7 +260,7 @@ class Sharded:
         """The kind of a rank."""
         return next(kind for kind in self.kinds if kind.holds(rank))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "model": self.model,

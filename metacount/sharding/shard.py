@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from metacount.resolve import Given, Model
+    from metacount.sharding.result import Kind
     from metacount.spec import ModelSpec
 
 THEIRS = "transformers"  # in place of a plan's file
@@ -75,7 +76,7 @@ def shard(
     )
 
 
-def _theirs(model: Model, job: Job, formula: bool) -> Any:
+def _theirs(model: Model, job: Job, formula: bool) -> list[Kind]:
     if model.source is None or formula:
         raise InputError(
             f"--plan {THEIRS} places the module of a config: give type:NAME, a "
@@ -90,7 +91,7 @@ def _theirs(model: Model, job: Job, formula: bool) -> Any:
         return placed_kinds(model.source.config, job)
 
 
-def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> Any:
+def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
     if not formula:
         from metacount.sharding.by_engine import measured_kinds
         from metacount.tensors import DTYPES

@@ -6,10 +6,6 @@ from metacount.errors import SpecError
 from metacount.spec.field import MAX_TOKENS, choice, flag, number, part, pattern, size, where
 from metacount.spec.law import Law
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class Window:

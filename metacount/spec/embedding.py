@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from metacount.spec.field import MAX_VOCAB, flag, number, part, size, where
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class Embedding:

@@ -6,10 +6,6 @@ from metacount.errors import SpecError
 from metacount.frozen import REQUIRED
 from metacount.spec.field import choice, flag, number, part, size
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class FeedForward:

@@ -62,14 +62,14 @@ class Field:
     def __init__(self, takes: str, name: str, meaning: str, default: object) -> None:
         self.takes, self.name, self.meaning, self.default = takes, name, meaning, default
         self.attribute = name
-        self.part: Any = None  # the class that declares it
+        self.part: type | None = None  # the class that declares it
         self.letter = self.unit = ""
         self.elsewhere: tuple[str, ...] = ()
         self.choices: tuple[str, ...] = ()
         self.least, self.most = 1, MAX_WIDTH
         self.letters: dict[str, str] = {}  # of a pattern: what each of its letters means
         self.example = ""
-        self.made: Any = None  # of an object: its class
+        self.made: type | None = None  # of an object: its class
         self.optional = default is None
         self.absent = None if default is REQUIRED else default
         self.lacking = self.asked = False
@@ -171,7 +171,7 @@ class Place:
 
     __slots__ = ("by", "kinds", "remedy", "switch", "without")
 
-    def __init__(self, kinds: dict[str, type], by: str, without: str, switch: Any) -> None:
+    def __init__(self, kinds: dict[str, type], by: str, without: str, switch: Field | None) -> None:
         self.kinds, self.by, self.without, self.switch = kinds, by, without, switch
         self.remedy = ""
 
@@ -185,7 +185,7 @@ def where(
     by: str,
     kind: type,
     without: str,
-    switch: Any = None,
+    switch: Field | None = None,
     *,
     default: None,
     remedy: str = "",
@@ -201,7 +201,7 @@ def where(
     return made
 
 
-def one_of(switch: Any, *kinds: type) -> Any:
+def one_of(switch: Field, *kinds: type) -> Any:
     """One of several parts, by the word that each class has as its `word`."""
     by_word = {vars(kind)["word"]: kind for kind in kinds}
     switch.choices = tuple(by_word)
@@ -218,13 +218,13 @@ def part(cls: type[T]) -> type[T]:
 
     Made by a call, a part checks its values, then its own rules (`check`, where it has some).
     """
-    declared: dict[str, Any] = {}
-    annotations: dict[str, Any] = {}
+    declared: dict[str, Field | Place] = {}
+    annotations: dict[str, object] = {}
     for base in reversed(cls.__mro__[1:-1]):
         declared |= vars(base).get("__declared__", {})
     declared |= {name: cls.__dict__[name] for name in cls.__annotations__}
     for name, it in declared.items():
-        annotations[name] = "Any"
+        annotations[name] = "object"
         if isinstance(it, Field):
             if it.part is None:
                 it.attribute, it.part = name, cls
@@ -237,9 +237,9 @@ def part(cls: type[T]) -> type[T]:
         else:
             setattr(cls, name, default)
     cls.__annotations__ = annotations
-    check: Callable[[Any], None] | None = getattr(cls, "check", None)
+    check: Callable[[object], None] | None = getattr(cls, "check", None)
 
-    def made(self: Any) -> None:
+    def made(self: object) -> None:
         for name, it in declared.items():
             value = self.__dict__[name]
             if isinstance(it, Field):
@@ -256,13 +256,13 @@ def part(cls: type[T]) -> type[T]:
     return cls
 
 
-def declared(kind: type) -> dict[str, Any]:
+def declared(kind: type) -> dict[str, Field | Place]:
     """The fields and places of a part's class, by attribute."""
-    found: dict[str, Any] = vars(kind)["__declared__"]
+    found: dict[str, Field | Place] = vars(kind)["__declared__"]
     return found
 
 
-def altered(of: T, **values: Any) -> T:
+def altered(of: T, **values: object) -> T:
     """The same part with other values, unchecked: they may be symbols."""
     made = object.__new__(type(of))
     made.__dict__.update(of.__dict__)

@@ -11,7 +11,7 @@ from metacount.spec.tree import fields_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.spec.field import Place
 
 # The order of flat names in files and in JSON; a name that is not here comes after these.
 ORDER = (
@@ -36,7 +36,7 @@ ORDER = (
     "query_growth", "alibi_scale", "sinusoid_style", "n_buckets", "max_distance",
 )  # fmt: skip
 
-ROOT: dict[str, Any] = {
+ROOT: dict[str, Field | Place] = {
     "kind": choice("kind", "the stacks a model has and what its tokens see", *KINDS),
     "d_model": size(
         "d_model",
@@ -62,7 +62,9 @@ def _fields() -> tuple[dict[str, Field], dict[str, str]]:
     """Every flat name's field, in order, and the path of each in a model with a decoder."""
     root = type("Root", (), {"__declared__": ROOT})
     found = {field.name: (path, field) for path, field in fields_of(Stack, "decoder.")}
-    found["n_encoder_layers"] = ("encoder.n_layers", declared(Encoder)["n_layers"])
+    depth = declared(Encoder)["n_layers"]
+    assert isinstance(depth, Field)  # a size
+    found["n_encoder_layers"] = ("encoder.n_layers", depth)
     found |= {field.name: (path, field) for path, field in fields_of(root)}
     names = [*(name for name in ORDER if name in found), *(n for n in found if n not in ORDER)]
     return {name: found[name][1] for name in names}, {name: found[name][0] for name in names}

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from metacount.spec.field import MAX_TOKENS, part, size
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class Indexer:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from metacount.frozen import frozen
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from typing import Any
-
 
 @frozen
 class Law:
@@ -24,9 +20,9 @@ class Law:
     ((True, True, True, False), 46)
     """
 
-    after: Any = 0
-    every: Any = 1
-    offset: Any = 0
+    after: int = 0
+    every: int = 1
+    offset: int = 0
     letters: str | None = None
     letter: str = "L"
     but: bool = False
@@ -43,7 +39,7 @@ class Law:
         """Of each layer, whether it is of the kind."""
         return tuple(self.holds(index) for index in range(n_layers))
 
-    def count(self, n_layers: Any) -> Any:
+    def count(self, n_layers: int) -> int:
         """How many of the first `n_layers` are of the kind, without going through them.
 
         A symbol is taken at its word: `after` is no more than the layers.

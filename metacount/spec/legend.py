@@ -13,7 +13,8 @@ from metacount.spec.flat import FIELDS
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+
+    import sympy
 
 
 @frozen
@@ -164,7 +165,7 @@ def ours(spelling: str) -> tuple[str, ...]:
     return tuple(term.name for term in TERMS if spelling in term.elsewhere)
 
 
-def sympy_symbols(names: Iterable[str]) -> dict[str, Any]:
+def sympy_symbols(names: Iterable[str]) -> dict[str, sympy.Symbol]:
     """A positive-integer SymPy symbol, in the legend's letter, for each of our names.
 
     >>> sympy_symbols(["d_model", "n_kv_heads"])

@@ -10,7 +10,7 @@ from metacount.spec.mamba import StateSpace
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
 @frozen
@@ -35,7 +35,7 @@ class Scales:
                     "choose one below 1e12",
                 )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every field, in order."""
         return {name: getattr(self, name) for name in fields(Scales)}
 

@@ -7,10 +7,6 @@ from metacount.spec.attention import Heads
 from metacount.spec.field import flag, number, part, size, where
 from metacount.spec.indexer import Indexer
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class LatentAttention(Heads):

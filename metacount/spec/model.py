@@ -6,11 +6,12 @@ Formulas and modules both read a `ModelSpec`, never each other.
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
-from metacount.spec.field import Field, declared
+from metacount.spec.field import Field, Place, declared
 from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from
 from metacount.spec.rules import check_goes_with, check_model
+from metacount.spec.shared_rules import check_shared
 from metacount.spec.stack import KINDS, Encoder, Stack
 from metacount.spec.tree import assembled, flat_place, flattened, paths_below, placed, refuse
 
@@ -18,6 +19,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
+    from metacount.files import Json
     from metacount.spec.embedding import Embedding, Head
 
 
@@ -46,7 +48,7 @@ class ModelSpec:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         flat = _flat_of(values) if PARTS & values.keys() else values
         missing = [name for name in REQUIRED_NAMES if name not in flat]
         unknown = [name for name in flat if name not in FIELDS]
@@ -59,9 +61,10 @@ class ModelSpec:
             if not (value is None and field.lacking):
                 field.check(value)
         self._fill(filled, checked=True)
+        check_shared(self, self.last_stack)
         check_model(self)
 
-    def _fill(self, flat: dict[str, Any], *, checked: bool) -> None:
+    def _fill(self, flat: Json, *, checked: bool) -> None:
         made: dict[str, Any] = {"encoder": None, "decoder": None}
         stacks = KINDS[flat["kind"]]
         if Encoder not in stacks.values():
@@ -78,7 +81,7 @@ class ModelSpec:
         self.__dict__.update(made)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ModelSpec:
+    def from_dict(cls, data: Json) -> ModelSpec:
         """Build from plain data; an unknown or missing field is a `SpecError` that names it."""
         for key, value in data.items():
             if key not in FIELDS:
@@ -94,7 +97,7 @@ class ModelSpec:
         }
         return cls(**{**data, **made})
 
-    def replace(self, **changes: Any) -> ModelSpec:
+    def replace(self, **changes: object) -> ModelSpec:
         """The same model with other values of flat names, checked like a new one."""
         try:
             return self.from_dict({**self.to_dict(), **changes})
@@ -104,7 +107,7 @@ class ModelSpec:
                 give=lambda name: f"pass {name} as well",
             ) from None
 
-    def substituted(self, **values: Any) -> ModelSpec:
+    def substituted(self, **values: object) -> ModelSpec:
         """The same structure with symbols or arrays for sizes. Unchecked: rules need numbers."""
         other = object.__new__(type(self))
         other._fill(
@@ -113,7 +116,7 @@ class ModelSpec:
         )
         return other
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every flat name, in order; records as plain data."""
         data = {name: self.__dict__[name] for name in FIELDS}
         for name in RECORDS:
@@ -127,7 +130,7 @@ class ModelSpec:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"ModelSpec is frozen: {name} cannot change")
 
-    def _items(self) -> tuple[Any, ...]:
+    def _items(self) -> tuple[object, ...]:
         return tuple(self.__dict__[name] for name in FIELDS)
 
     def __eq__(self, other: object) -> bool:
@@ -139,7 +142,7 @@ class ModelSpec:
     def __repr__(self) -> str:
         return f"ModelSpec({', '.join(f'{name}={self.__dict__[name]!r}' for name in FIELDS)})"
 
-    def paths(self, **words: Any) -> dict[str, str]:
+    def paths(self, **words: object) -> dict[str, str]:
         """The flat name at every path that leads to a field of a model like this one.
 
         `words` are other values of flat names, which may choose other parts.
@@ -190,13 +193,14 @@ class ModelSpec:
         return isinstance(self.positions, Rope) and self.positions.law.holds(index)
 
 
-def _flat_of(values: dict[str, Any]) -> dict[str, Any]:
+def _flat_of(values: Json) -> Json:
     """Flat names out of parts; what is no part is a flat name already."""
     flat = {name: value for name, value in values.items() if name not in PARTS}
     for name in sorted(PARTS & values.keys()):
         found = values[name]
-        if name in ROOT:
-            flat_place(ROOT[name], found, flat)
+        place = ROOT.get(name)
+        if isinstance(place, Place):
+            flat_place(place, found, flat)
         elif found is not None:
             flattened(type(found), found, flat)
     return flat

@@ -7,10 +7,6 @@ from metacount.spec.attention import at_most, divides
 from metacount.spec.field import MAX_EXPERTS, MAX_LAYERS, choice, flag, number, part, size, where
 from metacount.spec.law import Law
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class SharedExperts:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.spec.field import choice, flag, number, part
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class Norms:

@@ -7,10 +7,6 @@ from metacount.spec.field import MAX_LAYERS, MAX_VOCAB, choice, number, part, re
 from metacount.spec.law import Law
 from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from typing import Any
-
 
 @part
 class NoPositions:
@@ -90,7 +86,7 @@ class Sinusoidal(Offset):
 class Rotation:
     """RoPE of the windowed layers, where it differs (Gemma 3)."""
 
-    theta: float | None = number(
+    theta: float = number(
         "rope_theta_windowed", "rope_theta of the windowed layers; none: the same", default=None
     )
     scaling: RopeScaling | None = record(
@@ -157,7 +153,7 @@ class Rope:
         """Which layers rotate."""
         return Law() if self.nope_every is None else Law(every=self.nope_every, but=True)
 
-    def of_layer(self, windowed: bool) -> tuple[Any, RopeScaling | None]:
+    def of_layer(self, windowed: bool) -> tuple[float, RopeScaling | None]:
         """Theta and scaling of a layer that sees a window only, or of one that sees everything."""
         if windowed and self.windowed is not None:
             return self.windowed.theta, self.windowed.scaling

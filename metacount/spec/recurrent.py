@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from metacount.spec.field import part, size
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class NoRecurrent:

@@ -6,10 +6,6 @@ from metacount.spec.attention import divides
 from metacount.spec.field import choice, part, size
 from metacount.spec.recurrent import Recurrent
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class RgLru(Recurrent):

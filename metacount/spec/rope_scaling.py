@@ -11,7 +11,7 @@ from metacount.spec.field import MAX_TOKENS, check_int
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # What each kind of scaling needs, and what else it may have.
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -72,7 +72,7 @@ class RopeScaling:
         if self.factor is not None and self.factor < 1:
             raise SpecError("rope_scaling.factor", "must be at least 1", self.factor, "raise it")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """What is not left at its default, as plain data."""
         found = {
             name: getattr(self, name)
@@ -107,12 +107,12 @@ class QueryGrowth:
                 "choose true or false",
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every field, in order."""
         return {name: getattr(self, name) for name in fields(QueryGrowth)}
 
 
-def record_from(name: str, made: Any, value: Any) -> Any:
+def record_from(name: str, made: type, value: object) -> object:
     """The record that the field `name` holds, from an object of a file; None and records stay."""
     if value is None or type(value) is made:
         return value

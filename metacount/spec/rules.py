@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.attention import Attention, NoAttention
-from metacount.spec.field import MAX_LAYERS
 from metacount.spec.law import Law
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Learned, NoPositions, Rope, Sinusoidal, TransformerXL
-from metacount.spec.recurrent import NoRecurrent
 from metacount.spec.rope_scaling import check_pairs
-from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE, common_period
+from metacount.spec.rules_of_layers import check_patterns
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def check_model(spec: ModelSpec) -> None:
     """Raise `SpecError` for the first rule between parts that a model breaks."""
     stack = spec.last_stack
     _check_ends(spec)
-    _check_patterns(spec, stack)
+    check_patterns(spec, stack)
     _check_mixer(spec, stack)
     _check_experts(stack)
     _check_window(spec, stack)
@@ -85,89 +83,6 @@ def _check_ends(spec: ModelSpec) -> None:
             )
     if spec.pooler and spec.kind != "encoder":
         raise SpecError("pooler", "belongs to an encoder", True, "leave pooler out")
-
-
-def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
-    """The letters of the two patterns and the parts that they speak of."""
-    mixers, ffns = stack.mixer_pattern, stack.ffn_pattern
-    has_attention = not isinstance(stack.attention, NoAttention)
-    has_state = not isinstance(stack.recurrent, NoRecurrent)
-    told = (
-        ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
-        ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
-        ("activation", stack.feed_forward is not None, "ffn_pattern", ffns, WITH_FFN),
-        ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, "E"),
-    )
-    for name, given, pattern, letters, meant in told:
-        asks = bool(set(letters) & set(meant))
-        if asks and not given:
-            raise SpecError(
-                name,
-                f"is needed by {pattern} {short(letters)}",
-                None,
-                f"set {name}, or another {pattern}",
-            )
-        if given and not asks and name != "n_experts":
-            raise SpecError(
-                pattern,
-                f"has no layer for {name}",
-                letters,
-                f"put one of the letters {' and '.join(meant)} in, or leave {name} out",
-            )
-    if not stack.uniform:
-        _check_layers_that_differ(spec, stack)
-
-
-def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
-    mixers, ffns, norms = stack.mixer_pattern, stack.ffn_pattern, stack.norms
-    if spec.kind != "decoder":
-        name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
-        raise SpecError(
-            name, "of layers that differ needs a decoder", short(letters), "choose kind decoder"
-        )
-    if norms.placement in ("post", "deep", "parallel", "parallel_two") or not norms.first:
-        raise SpecError(
-            "norm_placement",
-            "is not defined for layers that differ in their mixers",
-            norms.placement,
-            "choose pre",
-        )
-    window = stack.attention.window
-    period = common_period(len(mixers), len(ffns))
-    longest = max(period, common_period(len(mixers), len(window.pattern) if window else 1))
-    if longest > MAX_LAYERS:
-        rule = f"and the other patterns repeat together only after {longest} layers"
-        raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
-    if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
-        raise SpecError(
-            "ffn_pattern",
-            "leaves a layer with neither mixer nor feed-forward",
-            short(ffns),
-            "put F in, or a mixer",
-        )
-    mixture = stack.mixture
-    if mixture is None:
-        return
-    if "E" in ffns and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
-        raise SpecError(
-            "moe_every",
-            "has no meaning where ffn_pattern names the layers of experts",
-            mixture.every,
-            "leave it out, and n_dense_layers and moe_offset",
-        )
-    if "N" in ffns and "E" not in ffns:
-        raise SpecError(
-            "ffn_pattern", "with N must name the layers of experts", short(ffns), "write E for them"
-        )
-
-
-def short(letters: str) -> str:
-    """A pattern as a message shows it.
-
-    >>> short("RRRA"), short("R" * 100)
-    ('RRRA', 'RRRRRRRRRRRRRRRRRRRRRRRR...')
-    """
-    return letters if len(letters) <= 24 else letters[:24] + "..."
 
 
 def _check_experts(stack: Stack) -> None:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from metacount.spec.field import flag, part
 from metacount.spec.recurrent import Recurrent
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    pass
-
 
 @part
 class ShortConv(Recurrent):

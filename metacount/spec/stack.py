@@ -26,13 +26,15 @@ from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
 from metacount.spec.recurrent import NoRecurrent
 from metacount.spec.rg_lru import RgLru
+from metacount.spec.shared_block import SharedBlock
 from metacount.spec.short_conv import ShortConv
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-WITH_ATTENTION, WITH_STATE, WITH_FFN = "AP", "RP", "FE"  # letters of the two patterns
+WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FE"  # letters of the two patterns
+SHARING = "S"  # a layer whose mixer stands behind a shared block
 
 
 @part
@@ -76,8 +78,9 @@ class Stack:
     )
     mixer_pattern: str = pattern(
         "mixer_pattern",
-        "of each layer, repeated: A attention, R recurrent, P both in parallel, N neither",
-        "A attention, R recurrent, P both in parallel, N neither",
+        "of each layer, repeated: A attention, R recurrent, P both in parallel, S R behind a shared"
+        " block, N neither",
+        "A attention, R recurrent, P both in parallel, S R behind a shared block, N neither",
         "RRRA",
         default="A",
     )
@@ -96,6 +99,9 @@ class Stack:
         default=None,
     )
     mixture: Mixture | None = where("n_experts", Mixture, "without n_experts", default=None)
+    shared: SharedBlock | None = where(
+        "n_shared_blocks", SharedBlock, "without n_shared_blocks", default=None
+    )
     norms: Norms = always(Norms)
 
     @property
@@ -106,6 +112,14 @@ class Stack:
     def mixer_of(self, index: int) -> str:
         """The letter of layer `index` in `mixer_pattern`."""
         return self.mixer_pattern[index % len(self.mixer_pattern)]
+
+    def shared_of(self, index: int) -> int | None:
+        """Which of the shared blocks layer `index` uses, in turn; None where it uses none."""
+        if self.shared is None or self.mixer_of(index) != SHARING:
+            return None
+        before = Law(letters=self.mixer_pattern, letter=SHARING).count(index)
+        turn: int = before % self.shared.n_blocks
+        return turn
 
     def ffn_of(self, index: int) -> str:
         """The letter of layer `index` in `ffn_pattern`; E also where the mixture's law says so."""

@@ -13,9 +13,8 @@ from metacount.spec.field import Field, Place, declared
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
-    Flat = dict[str, Any]
+    from metacount.files import Json
 
 
 def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tuple[str, Field]]:
@@ -39,7 +38,9 @@ def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tup
                 yield path_below, field
 
 
-def paths_below(place_of: Flat, flat: Flat, path: str = "") -> Iterator[tuple[str, Field]]:
+def paths_below(
+    place_of: dict[str, Field | Place], flat: Json, path: str = ""
+) -> Iterator[tuple[str, Field]]:
     """Every path below places and fields in a model with such words, and the field it leads to."""
     for attribute, it in place_of.items():
         here = f"{path}{attribute}"
@@ -52,9 +53,9 @@ def paths_below(place_of: Flat, flat: Flat, path: str = "") -> Iterator[tuple[st
         yield from paths_below(declared(kind), flat, f"{here}.")
 
 
-def assembled(kind: Any, flat: Flat, needed: str, *, checked: bool) -> Any:
+def assembled(kind: type, flat: Json, needed: str, *, checked: bool) -> object:
     """A part of class `kind` from flat values; `checked`: by its rules, else anything goes."""
-    values: Flat = {}
+    values: dict[str, object] = {}
     needed = vars(kind).get("needed", needed)
     for attribute, it in declared(kind).items():
         if isinstance(it, Place):
@@ -63,14 +64,15 @@ def assembled(kind: Any, flat: Flat, needed: str, *, checked: bool) -> Any:
         value = values[attribute] = flat[it.name]
         if value is None and it.default is REQUIRED:
             raise SpecError(it.name, f"is needed {needed}", None, f"set {it.name}")
-    made = object.__new__(kind)
+    made: object = object.__new__(kind)
     made.__dict__.update(values)
-    if checked and hasattr(kind, "check"):
-        made.check()
+    check = getattr(kind, "check", None)
+    if checked and check is not None:
+        check(made)
     return made
 
 
-def placed(place: Place, flat: Flat, *, checked: bool) -> Any:
+def placed(place: Place, flat: Json, *, checked: bool) -> object:
     """What stands in a place by the flat values: a part, or None where none is said."""
     if not place.by:
         return assembled(place.kinds[""], flat, "", checked=checked)
@@ -104,10 +106,10 @@ def names_of(kind: type) -> tuple[str, ...]:
     return _names[kind]
 
 
-_absent: dict[type, tuple[tuple[str, Any], ...]] = {}
+_absent: dict[type, tuple[tuple[str, object], ...]] = {}
 
 
-def refuse(kind: type, flat: Flat, but: tuple[str, ...], why: str, remedy: str = "") -> None:
+def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str = "") -> None:
     """Raise `SpecError` for a value of a part that is not there."""
     if kind not in _absent:
         _absent[kind] = tuple({field.name: field.absent for _, field in fields_of(kind)}.items())
@@ -124,7 +126,7 @@ def refuse(kind: type, flat: Flat, but: tuple[str, ...], why: str, remedy: str =
         )
 
 
-def flattened(kind: type, value: object, into: Flat) -> Flat:
+def flattened(kind: type, value: object, into: Json) -> Json:
     """`into` with the flat values of a part and of what is below it."""
     for attribute, it in declared(kind).items():
         one = getattr(value, attribute)
@@ -135,7 +137,7 @@ def flattened(kind: type, value: object, into: Flat) -> Flat:
     return into
 
 
-def flat_place(place: Place, value: object, into: Flat) -> None:
+def flat_place(place: Place, value: object, into: Json) -> None:
     """Add to `into` what stands in a place: the word of its switch, and the part's own values."""
     if place.switch is not None:
         said = value is not None if place.without else vars(type(value))["word"]
@@ -148,7 +150,7 @@ def flat_place(place: Place, value: object, into: Flat) -> None:
                 _put(into, place.by, field.absent)
 
 
-def _put(into: Flat, name: str, value: object) -> None:
+def _put(into: Json, name: str, value: object) -> None:
     if name in into and into[name] != value:
         raise SpecError(
             name,

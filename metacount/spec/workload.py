@@ -8,7 +8,7 @@ from metacount.spec.field import MAX_TOKENS, check_int
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 SEQ_LEN = 2048  # tokens of a sequence, where nobody says and the model can run them
 
@@ -32,7 +32,7 @@ class Workload:
     def __post_init__(self) -> None:
         _check(self)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every field, in order."""
         return {name: getattr(self, name) for name in fields(type(self))}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ def copied_on_meta(module: nn.Module) -> nn.Module:
             f"{named(module)}: parameter {shown(lazy[0])} has no shape yet (a lazy module): "
             "run the module once, then measure it"
         )
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     for owner in module.modules():
         held = (*tensors_of(owner).values(), *_tensors(list(vars(owner).values()), DEEP))
         for tensor in held:
@@ -57,7 +56,7 @@ def _on_meta(tensor: Tensor) -> Tensor:
     return bare
 
 
-def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
+def _tensors(value: object, depth: int) -> Iterator[Tensor]:
     """Tensors that are no parameters and no buffers, in attributes and what these hold."""
     if isinstance(value, Tensor):
         yield value

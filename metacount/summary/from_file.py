@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from metacount.check.given.file import NAME, loaded
 from metacount.errors import InputError, shown
 from metacount.summary.copied import said
 from metacount.summary.ran import made_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def module_of(path: str, name: str) -> nn.Module:
@@ -27,7 +30,7 @@ def module_of(path: str, name: str) -> nn.Module:
         raise InputError(f"{shown(path)}: no such file")
     with contextlib.redirect_stdout(sys.stderr):
         file = loaded(path, shown(path))
-        found: Any = getattr(file, name, None)
+        found: object = getattr(file, name, None)
         if found is None:
             own = [
                 key
@@ -43,7 +46,7 @@ def module_of(path: str, name: str) -> nn.Module:
     return found
 
 
-def _called(make: Any, place: str) -> Any:
+def _called(make: Callable[..., object], place: str) -> object:
     try:
         with torch.device("meta"):
             return make()

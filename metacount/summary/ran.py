@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,15 @@ from metacount.measure.torch_private import tree_map
 from metacount.summary.copied import copied_on_meta, named, said
 from metacount.tensors import DTYPES
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 INTEGERS = {"int64": torch.int64, "int32": torch.int32, "bool": torch.bool}
 Sizes = Sequence[int] | Sequence[Sequence[int]]
 
 
 def recorded(
-    module: nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any]
+    module: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """The steps of one forward of a copy of `module`, and what is to be said of it.
 
@@ -55,11 +58,11 @@ HOW = (
 )
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: object) -> object:
     return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
 
 
-def _plain(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
     """What a forward may change beside tensors: whole numbers, texts, lengths of lists."""
     for path, owner in model.named_modules():
         for name, value in vars(owner).items():
@@ -69,7 +72,7 @@ def _plain(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}".lstrip("."), len(value)
 
 
-def _reason(error: Exception, inputs: Any, keywords: Any) -> str:
+def _reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, object]) -> str:
     """Why a forward did not run, in one line."""
     text = str(error)
     if isinstance(error, NotImplementedError) and "forward" in text and "missing" in text:
@@ -80,31 +83,38 @@ def _reason(error: Exception, inputs: Any, keywords: Any) -> str:
     return f"its forward does not take {', '.join(given) or 'no input'}: {said(error)}"
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     return shown(repr(value))
 
 
-def made_inputs(module: nn.Module, input_size: Sizes | None, dtype: Any) -> tuple[Tensor, ...]:
+def made_inputs(
+    module: nn.Module, input_size: Sizes | None, dtype: torch.dtype | str | None
+) -> tuple[Tensor, ...]:
     """Meta tensors of one size or of several, in a type: that of the module where none is said."""
     if input_size is None:
         raise InputError(
             f"{named(module)}: its forward needs inputs: give them, or input_size=(2, 16, 64) "
             'and, for tokens, dtype="int64"'
         )
-    several: list[Any] = list(input_size)
+    several: list[object] = list(input_size)
     if all(isinstance(n, int) for n in several):
         several = [several]
+    sizes: list[tuple[int, ...]] = []
     for size in several:
-        whole = isinstance(size, Sequence) and not isinstance(size, str)
-        if not whole or not all(type(n) is int and n >= 0 for n in size):
+        if not isinstance(size, Sequence) or isinstance(size, str) or not _are_sizes(size):
             raise InputError(f"input_size is whole numbers from 0: got {shown(repr(input_size))}")
+        sizes.append(tuple(size))
     kind = _dtype(module, dtype)
-    return tuple(torch.empty(tuple(size), dtype=kind, device="meta") for size in several)
+    return tuple(torch.empty(size, dtype=kind, device="meta") for size in sizes)
 
 
-def _dtype(module: nn.Module, dtype: Any) -> torch.dtype:
+def _are_sizes(size: Sequence[object]) -> bool:
+    return all(type(n) is int and n >= 0 for n in size)
+
+
+def _dtype(module: nn.Module, dtype: torch.dtype | str | None) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype is None:

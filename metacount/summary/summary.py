@@ -23,6 +23,9 @@ from metacount.summary.shown import Flow
 from metacount.textbook.count import count
 
 if TYPE_CHECKING:
+    import torch
+
+    from metacount.files import Json
     from metacount.resolve import Given
     from metacount.spec import Workload
 
@@ -47,11 +50,11 @@ class Summary(ABC):
     def flow(self, *inputs: Any, **asked: Any) -> Flow:
         """The forward in execution order."""
 
-    def flops(self, *inputs: Any, **asked: Any) -> int:
+    def flops(self, *inputs: object, **asked: object) -> int:
         """FLOPs of one forward: matrix products and convolutions, 2 for each multiply-add."""
         return self.flow(*inputs, **asked).matmul_flops
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "name": self.name,
@@ -108,12 +111,12 @@ class ModuleSummary(Summary):
 
     def flow(
         self,
-        *inputs: Any,
+        *inputs: object,
         input_size: Sizes | None = None,
-        dtype: Any = None,
+        dtype: torch.dtype | str | None = None,
         workload: Workload | Request | None = None,
         decode: bool = False,
-        **keywords: Any,
+        **keywords: object,
     ) -> Flow:
         """The forward in execution order, run on meta over inputs, or over sizes and a type.
 
@@ -174,7 +177,8 @@ class OfReference(ModuleSummary):
         self.by_role, self.active_params = found.by_role, found.active_params
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
-        fresh: Any = copied_on_meta(self._module)
+        fresh = copied_on_meta(self._module)
+        assert isinstance(fresh, ReferenceModel)
         return flows.flow_of_reference(fresh, (self.name, self.name), workload, decode=decode)
 
 

@@ -31,9 +31,9 @@ def train(
     setup: Setup | None = None,
     *,
     reference: bool = False,
-    inputs: Sequence[Any] = (),
+    inputs: Sequence[object] = (),
     input_size: Sizes | None = None,
-    loss: Callable[[Any], Tensor] | None = None,
+    loss: Callable[..., Tensor] | None = None,
 ) -> Training:
     """Measure one training step: FLOPs of the backward, bytes kept, gradients, state, the peak.
 
@@ -62,11 +62,11 @@ def _shown(found: Record) -> Training:
 
 def trained(
     module: nn.Module,
-    inputs: Sequence[Any] = (),
+    inputs: Sequence[object] = (),
     *,
     workload: Workload | Request | None = None,
     setup: Setup | None = None,
-    loss: Callable[[Any], Tensor] | None = None,
+    loss: Callable[..., Tensor] | None = None,
 ) -> Record:
     """A step of a copy of `module`: over `inputs`, or over tokens where it is a model of these.
 
@@ -112,14 +112,14 @@ def _of_transformers(
 def _of_any(
     module: nn.Module,
     names: tuple[str, str],
-    inputs: Sequence[Any],
+    inputs: Sequence[object],
     setup: Setup,
-    loss: Callable[[Any], Tensor] | None,
+    loss: Callable[..., Tensor] | None,
 ) -> Record:
     given = tree_map(lambda v: v.detach().to("meta") if isinstance(v, Tensor) else v, tuple(inputs))
     tensors = tuple(v for v in given if isinstance(v, Tensor))
 
-    def forward(*some: Tensor) -> Any:
+    def forward(*some: Tensor) -> object:
         left = iter(some)
         out = module(*(next(left) if isinstance(v, Tensor) else v for v in given))
         return out if loss is None else loss(out)

@@ -6,7 +6,7 @@ SymPy takes longer to import than a count takes: only `formula` loads this file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.formulas import attention, model
 from metacount.formulas.dim import Dim
@@ -18,6 +18,8 @@ from metacount.textbook.training import TRAINING, holds_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import sympy
 
 # Letters for sizes that no field of a spec or workload holds.
 LAYERS = tuple(
@@ -46,7 +48,7 @@ class ClosedForm:
     """
 
     quantity: str
-    parts: dict[str, Any]
+    parts: dict[str, sympy.Expr]
     values: dict[str, int]
     terms: tuple[Term, ...]
     numbers: dict[str, int]
@@ -180,7 +182,7 @@ def run_sizes(spec: ModelSpec, workload: Workload) -> dict[str, int]:
     }
 
 
-def _symbol(term: Term) -> Any:
+def _symbol(term: Term) -> sympy.Symbol:
     import sympy
 
     return sympy.Symbol(term.letter, integer=True, positive=True)
@@ -209,19 +211,19 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
     return found
 
 
-def named_layers(spec: ModelSpec, n_layers: Any) -> dict[Any, Any]:
+def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbol]:
     """A letter for each number of blocks whose form in N is a sum of floors.
 
     Of two kinds that are the same blocks, the first has the letter.
     """
     by_letter = {term.letter: _symbol(term) for term in LAYERS}
-    found: dict[Any, Any] = {}
+    found: dict[sympy.Expr, sympy.Symbol] = {}
     for letter, form in layers_of(spec.substituted(n_layers=n_layers)).items():
         found.setdefault(form, by_letter[letter])
     return found
 
 
-def readable(expr: Any) -> Any:
+def readable(expr: sympy.Expr) -> sympy.Expr:
     """The shortest of a few equal forms: as the formulas wrote it, or factored."""
     import sympy
 

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Workload
     from metacount.textbook.convention_sources import Source
 
-FORWARD, TRAINING, RECOMPUTED = (
-    "forward",
-    "training (forward and backward)",
-    "training, with recomputation",
-)
+FORWARD = "forward"
+TRAINING = "training (forward and backward)"
+RECOMPUTED = "training, with recomputation"
 
 
 @frozen

@@ -10,8 +10,7 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.files import Json
     from metacount.resolve import Model
 
 
@@ -55,7 +54,7 @@ class Count:
         """Multiply-adds of the forward; every product counts 2 FLOPs, so the half is exact."""
         return self.matmul_flops // 2
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The figures as plain data, under their public names."""
         return {
             "params": self.params,
@@ -188,7 +187,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
     )
 
 
-def count_data(model: Model, result: Count) -> dict[str, Any]:
+def count_data(model: Model, result: Count) -> Json:
     """The figures of a model that was looked up, as `count --json` prints them."""
     from metacount.textbook.proven import proven
 

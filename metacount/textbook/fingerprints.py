@@ -13,12 +13,11 @@ import os
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SIZE = 8  # bytes: an accident is told, an adversary could change the record as well
 
-_loader: Any = globals().get("__loader__")
+_loader: object = globals().get("__loader__")
 _changed: dict[tuple[object, ...], bool] = {}
 
 

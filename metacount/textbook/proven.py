@@ -1,48 +1,36 @@
-"""The record of proofs: which formulas were shown equal to code, and for which sizes.
+"""What the record of proofs says of a model: what is shown equal to code, and for which sizes.
 
-Made by `benchmarks/prove.py`; read without torch. A proof is of a structure (every switch of a
-spec, and which sizes it has) and of a domain: conditions on sizes, batch and lengths, each a text
-that is asked of the model and workload at hand. What they do not all fulfil, and what has another
-source now than when it was proven, is not said to be proven.
+A proof is of a structure (every switch of a spec, and which sizes it has) and of a domain:
+conditions on sizes, batch and lengths, each a text that is asked of the model and workload at hand.
+What they do not all fulfil, and what has another source now than when it was proven, is not said to
+be proven.
 """
 
 from __future__ import annotations
 
-import json
-import os
-
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES
-from metacount.spec.legend import MODEL_TERMS
 from metacount.textbook.domain import FROM as FROM
 from metacount.textbook.domain import NotKnown, NotReadable, holds
-from metacount.textbook.fingerprints import has_changed, source_of, unix_lines
+from metacount.textbook.fingerprints import has_changed
+
+# also by this name, which benchmarks/carry_proofs.py finds in older checkouts as well
+from metacount.textbook.proof_record import CODE as CODE
+from metacount.textbook.proof_record import FILE as FILE
+from metacount.textbook.proof_record import OURS as OURS
+from metacount.textbook.proof_record import SIZES, read_records_of
+from metacount.textbook.proof_record import all_said as all_said
+from metacount.textbook.proof_record import structure as structure
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
+    from collections.abc import Iterable
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec, Workload
 
-FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proofs.json")
-
-_read: dict[str, dict[str, Any]] = {}  # by structure, each read once
-
-# Numbers of a spec that no count depends on.
-NO_COUNTS = (
-    "norm_eps",
-    "rope_theta",
-    "name",
-    "rope_scaling",
-    "rope_scaling_windowed",
-    "query_growth",
-    "sinusoid_style",
-)
-SIZES = frozenset(term.name for term in MODEL_TERMS)
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
-CODE, OURS = "transformers", "reference"
 
 
 @frozen
@@ -112,64 +100,11 @@ class Proven:
         }
 
 
-def structure(spec: ModelSpec) -> str:
-    """A spec without its sizes, as one key: every switch, and whether a size is there at all.
-
-    A pattern is kept whole; a step of 1 is no step. Which sizes were letters, and which numbers the
-    others were, is in the conditions of each case.
-    """
-    found = []
-    for name, value in spec.to_dict().items():
-        if name in NO_COUNTS or isinstance(value, float):
-            continue
-        if name in SIZES:
-            value = bool(value) and not (name == "moe_every" and value == 1)
-        if value not in (None, False):
-            found.append(name if value is True else f"{name}={value}")
-    return " ".join(found)
-
-
-def read_record() -> dict[str, Any]:
-    """The whole record; what is of one structure has the same list of conditions."""
-    found: dict[str, Any] = json.loads(_bytes())
-    found["records"] = [one for of_one in found.pop("structures") for one in _records(of_one)]
-    return found
-
-
-def read_records_of(key: str) -> dict[str, Any]:
-    """The record with what is of one structure alone: reading all of it takes longer than a count.
-
-    `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
-    """
-    if key not in _read:
-        data = _bytes()
-        start = data.index(b',\n "structures": [')
-        found: dict[str, Any] = json.loads(data[:start] + b"}")
-        mark = f'\n  {{\n   "structure": "{key}",'
-        at = data.find(mark.encode(), start)
-        end = data.find(b"\n  }", at)
-        found["records"] = [] if at < 0 else _records(json.loads(data[at:end] + b"}"))
-        _read[key] = found
-    return _read[key]
-
-
-def _bytes() -> bytes:
-    found = source_of(os.path.basename(FILE))  # from an archive, too
-    if found is None:
-        raise FileNotFoundError(FILE)
-    return unix_lines(found)
-
-
-def _records(of_one: dict[str, Any]) -> list[dict[str, Any]]:
-    shared = {"structure": of_one["structure"], "conditions": of_one["conditions"]}
-    return [{**one, **shared} for one in of_one["records"]]
-
-
 def proven(
     spec: ModelSpec,
     workload: Workload,
-    config: dict[str, Any] | None = None,
-    record: dict[str, Any] | None = None,
+    config: Json | None = None,
+    record: Json | None = None,
 ) -> Proven | None:
     """What is recorded for a model that runs a workload; None where nothing is of its structure.
 
@@ -200,7 +135,7 @@ def proven(
     )
 
 
-def _numbers(spec: ModelSpec, workload: Workload, config: dict[str, Any] | None) -> dict[str, int]:
+def _numbers(spec: ModelSpec, workload: Workload, config: Json | None) -> dict[str, int]:
     run = {
         "B": workload.batch_size,
         "S": workload.seq_len,
@@ -222,13 +157,11 @@ def _telling(one: Against) -> tuple[int, int, int]:
 class _Asked:
     """What is recorded of one structure at some numbers; each condition is asked once."""
 
-    def __init__(
-        self, record: dict[str, Any], conditions: list[list[str]], numbers: dict[str, int]
-    ) -> None:
+    def __init__(self, record: Json, conditions: list[list[str]], numbers: dict[str, int]) -> None:
         self._record, self._conditions, self._numbers = record, conditions, numbers
         self._fails = [self._why_not(says, test) for says, test in conditions]
 
-    def best(self, records: list[dict[str, Any]]) -> Against | None:
+    def best(self, records: list[Json]) -> Against | None:
         """What says most, of several types that have one structure.
 
         What rests on a file that changed says nothing, and comes after all others.
@@ -245,12 +178,12 @@ class _Asked:
             nothing.append(_unsaid(against, stale))
         return max(nothing, key=_telling, default=None)
 
-    def _against(self, one: dict[str, Any]) -> Against:
+    def _against(self, one: Json) -> Against:
         names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
         said = tuple(self._said(name, one["cases"]) for name in names)
         return Against(side=one["side"], name=one["name"], said=said)
 
-    def _said(self, quantity: str, cases: Iterable[dict[str, Any]]) -> Said:
+    def _said(self, quantity: str, cases: Iterable[Json]) -> Said:
         """The verdict of the first case that is of these sizes; else why none is.
 
         What is refuted in one case is refuted: another case, in which a size that is 1 hides what
@@ -278,7 +211,7 @@ class _Asked:
         why = min(missed)[1] if missed else problems[0]
         return Said(quantity=quantity, verdict="not said", text=why)
 
-    def _differs(self, quantity: str, wrong: list[dict[str, Any]]) -> Said:
+    def _differs(self, quantity: str, wrong: list[Json]) -> Said:
         """What is left of a refuted formula, and where, if not at these sizes."""
         fails = [[i for i in one["where"] if self._fails[i]] for one in wrong]
         n = min(range(len(wrong)), key=lambda n: len(fails[n]))
@@ -311,11 +244,3 @@ def _unsaid(against: Against, file: str) -> Against:
     why = f"metacount/{file} is not what was proven"
     said = (Said(quantity=one.quantity, verdict="not said", text=why) for one in against.said)
     return Against(side=against.side, name=against.name, said=tuple(said))
-
-
-def all_said(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str, Any]]:
-    """(record, case, quantity, what is recorded of it), one after the other."""
-    for one in record["records"]:
-        for case in one["cases"]:
-            for quantity, found in case["quantities"].items():
-                yield one, case, quantity, found

@@ -19,11 +19,10 @@ from metacount.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
 
     from metacount.algebra.recorded import Log
 
-    Make = Callable[[Mapping[str, Any]], object]
+    Make = Callable[[Mapping[str, int]], object]
     Asked = tuple[str, bool]
 
 ELSEWHERE = "these forms are not of a setting where"

@@ -15,7 +15,7 @@ E*d
 
 from __future__ import annotations
 
-from metacount.formulas import block, ends, model, stack
+from metacount.formulas import block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Weight, params_of
 from metacount.spec import ModelSpec, legend
@@ -68,6 +68,8 @@ class Rows:
             return below(self._around(), steps)
         if steps[1:2] == ("layers",) and len(steps) > 2:
             return self._in_block(steps[0], int(steps[2]), steps[3:])
+        if steps[1:2] == ("shared_blocks",):
+            return self._in_shared_block(steps[2:])
         cross = self._has_cross(steps[0])
         if not steps[1:]:
             weights = stack.stack_weights(self.spec, self._n_layers(steps[0]), cross=cross)
@@ -84,7 +86,17 @@ class Rows:
 
     def _all_blocks(self, name: str, cross: bool) -> Dim:
         whole = stack.stack_weights(self.spec, self._n_layers(name), cross=cross)
-        return params_of(whole) - params_of(ends.stack_end_weights(self.spec))
+        shared = stack.shared_weights(self.spec, self._n_layers(name))
+        return params_of(whole) - params_of((*ends.stack_end_weights(self.spec), *shared))
+
+    def _in_shared_block(self, steps: tuple[str, ...]) -> Dim:
+        """Of one stored block, by its number and what is below it, or of all of them."""
+        one, part = sublayers.shared_block_weights(self.spec), self.spec.last_stack.shared
+        if part is None:
+            raise KeyError("shared_blocks")
+        if len(steps) > 1:
+            return below(one, steps[1:])
+        return params_of(one) * (1 if steps else part.n_blocks)
 
     def _in_block(self, name: str, index: int, steps: tuple[str, ...]) -> Dim:
         last = self._structure.last_stack

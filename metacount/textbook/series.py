@@ -14,8 +14,8 @@ from metacount.textbook.count import count
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.resolve import Model
     from metacount.spec import Request
 
@@ -43,7 +43,7 @@ class Bar:
     parts: dict[str, int]
     warnings: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "model": self.model,
@@ -88,7 +88,7 @@ class Cache:
     bytes_per_token: int
     own: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return dict(vars(self))
 

@@ -6,7 +6,7 @@ of the record of proofs: what a page in a browser computes with.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.recorded import Recorded
 from metacount.frozen import frozen
@@ -21,7 +21,7 @@ from metacount.textbook.closed_form import (
     run_sizes,
 )
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_cases import proof_cases
+from metacount.textbook.proof_record import proof_cases
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from metacount.spec import Request
     from metacount.spec.legend import Term
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_cases import ProofCases
+    from metacount.textbook.proof_record import ProofCases
     from metacount.textbook.read_rules import Rule
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len")
@@ -120,13 +120,13 @@ def _size(name: str, number: int) -> Size:
 def _rules(spec: ModelSpec, run: Workload, sizes: tuple[Size, ...]) -> tuple[Rule, ...]:
     """What a setting must keep: the rules of specs and runs, then what the formulas ask of it."""
 
-    def make(given: Mapping[str, Any]) -> tuple[ModelSpec, Workload]:
+    def make(given: Mapping[str, int]) -> tuple[ModelSpec, Workload]:
         lengths = {name: value for name, value in given.items() if name in RUN}
         others = {name: value for name, value in given.items() if name not in RUN}
         made = ModelSpec.from_dict({**spec.to_dict(), **others})
         return made, Workload(**{**run.to_dict(), **lengths})
 
-    def ask(given: Mapping[str, Any]) -> None:
+    def ask(given: Mapping[str, int]) -> None:
         in_letters = spec.substituted(**{n: v for n, v in given.items() if n not in RUN})
         lengths = run_sizes(spec, run)
         lengths |= {name: given[name] for name in RUN if name in given}

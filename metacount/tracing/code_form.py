@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import sympy
 
@@ -17,7 +16,7 @@ class CodePart:
     """One role's share in one kind of layer (`layers` of them), or outside of all layers."""
 
     role: str
-    expr: Any
+    expr: sympy.Expr
     layers: Law | None
     where: str
 
@@ -37,20 +36,20 @@ class CodeForm:
 
     quantity: str
     parts: tuple[CodePart, ...]
-    by_role: dict[str, Any]
+    by_role: dict[str, sympy.Expr]
     numbers: dict[str, int]
     value: int
-    domain: tuple[Any, ...]
+    domain: tuple[sympy.Basic, ...]
     how: str
     source: str
     notes: tuple[str, ...]
-    every_number: dict[Any, int]  # of letters that the form does not need, too
+    every_number: dict[sympy.Symbol, int]  # of letters that the form does not need, too
     split: str = "role"
     confirmed: int = 0
     untried: tuple[str, ...] = ()
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    least: tuple[tuple[Any, int], ...] = ()
-    ratios: tuple[Any, ...] = ()
+    least: tuple[tuple[sympy.Symbol, int], ...] = ()
+    ratios: tuple[sympy.Basic, ...] = ()
 
     @property
     def solved(self) -> tuple[str, ...]:
@@ -61,7 +60,7 @@ class CodeForm:
         )
 
     @property
-    def total(self) -> Any:
+    def total(self) -> sympy.Expr:
         """The sum of the roles."""
         return sympy.expand(sum(self.by_role.values(), sympy.Integer(0)))
 
@@ -70,9 +69,9 @@ class FormDiffers(WrongHint):
     """A form whose value somewhere is not what was measured there."""
 
 
-def summed(parts: tuple[CodePart, ...]) -> dict[str, Any]:
+def summed(parts: tuple[CodePart, ...]) -> dict[str, sympy.Expr]:
     """Each role's parts, as often as there are such layers."""
-    found: dict[str, Any] = defaultdict(lambda: sympy.Integer(0))
+    found: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
     for part in parts:
         found[part.role] += part.expr * (1 if part.layers is None else part.layers.expr)
     return {role: sympy.expand(expr) for role, expr in found.items() if expr != 0}
@@ -88,7 +87,10 @@ def without_law(part: CodePart) -> CodePart:
 
 
 def agrees(
-    by_role: dict[str, Any], numbers: dict[Any, int], measured: dict[str, Any], split: str
+    by_role: dict[str, sympy.Expr],
+    numbers: dict[sympy.Symbol, int],
+    measured: dict[str, sympy.Expr],
+    split: str,
 ) -> bool:
     """Whether a form gives what was measured, role by role.
 

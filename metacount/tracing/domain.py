@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 import sympy
 
 from metacount.frozen import frozen
 from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
-from metacount.tracing.run.sizes import SMALLEST, NotTraced, Sizes, divides, unread
+from metacount.tracing.run.sizes import SMALLEST, NotTraced, Sizes, divides
 from metacount.tracing.solve.smallest import smallest
 
 LARGEST = 2**60
@@ -23,12 +22,12 @@ class Asked:
     others how small sizes may be (`least`, 1 where nothing was asked); `ratios` is that of how
     many times one size is another."""
 
-    conditions: tuple[Any, ...]
-    least: dict[Any, int]
-    ratios: tuple[Any, ...]
+    conditions: tuple[sympy.Basic, ...]
+    least: dict[sympy.Symbol, int]
+    ratios: tuple[sympy.Basic, ...]
 
 
-def conditions(sizes: Sizes) -> tuple[Any, ...]:
+def conditions(sizes: Sizes) -> tuple[sympy.Basic, ...]:
     """The conditions alone of `asked_of`."""
     return asked_of(sizes).conditions
 
@@ -48,7 +47,7 @@ def asked_of(sizes: Sizes) -> Asked:
     exact = [c for c in now if isinstance(c, divides) and _exact_here(c, sizes)]
     others = [c for c in now if isinstance(c, sympy.Rel)]
     quotients = _quotients(exact)
-    kept: dict[Any, None] = dict.fromkeys(_minimal(exact))
+    kept: dict[sympy.Basic, None] = dict.fromkeys(_minimal(exact))
     for letter, number in sizes.constants.items():
         kept[sympy.Eq(letter, number, evaluate=False)] = None
     for relation in sizes.equalities:
@@ -75,10 +74,10 @@ def asked_of(sizes: Sizes) -> Asked:
     )
 
 
-def _read(sizes: Sizes) -> tuple[dict[Any, None], dict[Any, None]]:
+def _read(sizes: Sizes) -> tuple[dict[sympy.Basic, None], dict[sympy.Basic, None]]:
     """What torch guards, in letters; and what of it cannot be read so."""
-    asked: dict[Any, None] = {}
-    not_read: dict[Any, None] = {}
+    asked: dict[sympy.Basic, None] = {}
+    not_read: dict[sympy.Basic, None] = {}
     for guard in sizes.env.guards:
         try:
             asked[sizes.plain(sizes.env.replace(guard.expr))] = None
@@ -88,10 +87,13 @@ def _read(sizes: Sizes) -> tuple[dict[Any, None], dict[Any, None]]:
 
 
 def _kept(
-    relations: Iterable[Any], sizes: Sizes, quotients: dict[Any, Any], kept: dict[Any, None]
-) -> list[Any]:
+    relations: Iterable[sympy.Rel],
+    sizes: Sizes,
+    quotients: dict[sympy.Expr, sympy.Expr],
+    kept: dict[sympy.Basic, None],
+) -> list[sympy.Basic]:
     """Add to `kept` what not all sizes from 3 fulfil; returns what they do."""
-    from_three: list[Any] = []
+    from_three: list[sympy.Basic] = []
     for relation in relations:
         may_be_equal = isinstance(relation, sympy.Ne) and not _plain_pair(relation)
         # the widest that a machine can count
@@ -107,12 +109,12 @@ def _kept(
     return from_three
 
 
-def _times(quotient: Any) -> Any:
+def _times(quotient: sympy.Expr) -> sympy.Expr:
     """q of a quotient y·q."""
     return next(s for s in quotient.free_symbols if isinstance(s, sympy.Dummy))
 
 
-def _without_ends(relations: list[Any]) -> Iterator[Any]:
+def _without_ends(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
     """a ≤ b and a ≠ b as a < b."""
     apart = {frozenset(r.args) for r in relations if isinstance(r, sympy.Ne)}
     ordered = {
@@ -130,9 +132,9 @@ def _without_ends(relations: list[Any]) -> Iterator[Any]:
         yield relation
 
 
-def _strongest(relations: list[Any]) -> Iterator[Any]:
+def _strongest(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
     """Without the inequalities that another one says as well: S + 1 ≥ w beside S ≥ w."""
-    least: dict[Any, Any] = {}
+    least: dict[sympy.Expr, sympy.Expr] = {}
     rest = {id(r): _constant_apart(r) for r in relations}
     for number, form in filter(None, rest.values()):
         least[form] = min(least.get(form, number), number)
@@ -145,7 +147,7 @@ def _strongest(relations: list[Any]) -> Iterator[Any]:
             yield relation
 
 
-def _constant_apart(relation: Any) -> tuple[Any, Any] | None:
+def _constant_apart(relation: sympy.Basic) -> tuple[sympy.Expr, sympy.Expr] | None:
     """(c, x) of an inequality c + x ≥ 0 between whole numbers."""
     if isinstance(relation, sympy.Ge | sympy.Gt):
         difference = relation.lhs - relation.rhs
@@ -157,22 +159,22 @@ def _constant_apart(relation: Any) -> tuple[Any, Any] | None:
     return number - (1 if isinstance(relation, sympy.Gt | sympy.Lt) else 0), form
 
 
-def is_below(x: Any, y: Any, domain: Iterable[Any]) -> bool:
+def is_below(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
     """Whether a domain says, in one of its conditions, that x < y."""
     asked = filter(None, map(_constant_apart, domain))
     return any(number <= -1 and sympy.expand(y - x - form) == 0 for number, form in asked)
 
 
-def _plain_pair(relation: Any) -> bool:
+def _plain_pair(relation: sympy.Rel) -> bool:
     return bool(relation.lhs.is_Symbol and relation.rhs.is_Symbol)
 
 
-def _exact_here(condition: Any, sizes: Sizes) -> bool:
+def _exact_here(condition: sympy.Basic, sizes: Sizes) -> bool:
     below, above = (sizes.value(arg) for arg in condition.args)
     return bool((above / below).is_integer)
 
 
-def _minimal(exact: list[Any]) -> list[Any]:
+def _minimal(exact: list[sympy.Basic]) -> list[sympy.Basic]:
     """Without those that follow from others, or say that a size divides a multiple of itself."""
     kept = list(exact)
     for condition in exact:
@@ -183,9 +185,9 @@ def _minimal(exact: list[Any]) -> list[Any]:
     return kept
 
 
-def _quotients(exact: list[Any]) -> dict[Any, Any]:
+def _quotients(exact: list[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
     """x -> y·q for every condition that a size or number y divides a size x."""
-    found: dict[Any, Any] = {}
+    found: dict[sympy.Expr, sympy.Expr] = {}
     for condition in exact:
         below, above = condition.args
         free = above.is_Symbol and above not in found and not below.free_symbols & set(found)
@@ -195,18 +197,18 @@ def _quotients(exact: list[Any]) -> dict[Any, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _how_many(above: Any, below: Any) -> Any:
+def _how_many(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
     """The letter for above/below: one for all of a trace's questions, so that answers are kept."""
     return sympy.Dummy("q", integer=True, positive=True)
 
 
-def _always(relation: Any, quotients: dict[Any, Any]) -> bool:
+def _always(relation: sympy.Rel, quotients: dict[sympy.Expr, sympy.Expr]) -> bool:
     """Whether a relation can be shown of all sizes from 3; False where nothing is shown."""
     return _shown(relation, tuple(quotients.items()))
 
 
 @lru_cache(maxsize=4096)
-def _shown(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> bool:
+def _shown(relation: sympy.Rel, pairs: tuple[tuple[sympy.Expr, sympy.Expr], ...]) -> bool:
     quotients = dict(pairs)
     # a number of chunks is 1 or more
     counts = {
@@ -229,7 +231,7 @@ def _shown(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> bool:
     return strict_up or strict_down
 
 
-def _positive(expr: Any) -> int:
+def _positive(expr: sympy.Expr) -> int:
     """2: positive for all sizes; 1: not negative; 0: not shown. By the signs of coefficients."""
     letters = sorted(expr.free_symbols, key=str)
     if not letters:
@@ -241,7 +243,9 @@ def _positive(expr: Any) -> int:
     return 2 if poly.TC() > 0 else 1
 
 
-def _single(asked: Any, sizes: Sizes, quotients: dict[Any, Any]) -> Iterator[Any]:
+def _single(
+    asked: sympy.Basic, sizes: Sizes, quotients: dict[sympy.Expr, sympy.Expr]
+) -> Iterator[sympy.Basic]:
     """The relations that make up what was asked; of alternatives, one that holds at the hints."""
     if isinstance(asked, sympy.And):
         for one in asked.args:
@@ -254,7 +258,7 @@ def _single(asked: Any, sizes: Sizes, quotients: dict[Any, Any]) -> Iterator[Any
         yield asked
 
 
-def _tidy(relation: Any) -> Any:
+def _tidy(relation: sympy.Rel) -> sympy.Rel:
     """Terms on the side where they are positive, without common factors: 128·h = 128·k is h = k."""
     above = sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0]
     factors = sympy.factor_list(above)
@@ -266,39 +270,3 @@ def _tidy(relation: Any) -> Any:
     left = sympy.Add(*(t for t in terms if not t.could_extract_minus_sign()))
     right = sympy.expand(left - rest[0])
     return kind(left, right, evaluate=False)
-
-
-def in_domain(asked: tuple[Any, ...], numbers: dict[Any, int], own: dict[Any, int]) -> bool:
-    """Whether numbers for letters fulfil conditions; `own` are those that the form was read at.
-
-    What was not read in SymPy's words is taken to hold for the very same numbers alone.
-    """
-    for condition in asked:
-        letters = condition.free_symbols
-        if isinstance(condition, unread):
-            if any(numbers[s] != own[s] for s in letters if s in own):
-                return False
-            continue
-        at = {s: sympy.Integer(numbers[s]) for s in letters}
-        if isinstance(condition, divides):
-            below, above = (arg.xreplace(at).doit() for arg in condition.args)
-            if not (above / below).is_integer:
-                return False
-            continue
-        left, right = (side.xreplace(at).doit() for side in (condition.lhs, condition.rhs))
-        if not condition.func(left, right):
-            return False
-    return True
-
-
-def in_words(condition: Any, write: Any) -> str:
-    """One condition as a person says it; `write` prints an expression."""
-    if isinstance(condition, divides):
-        below, above = condition.args
-        if below == 2 and above.is_Symbol:
-            return f"{write(above)} is even"
-        return f"{write(below)} divides {write(above)}"
-    if isinstance(condition, unread):
-        return str(condition.args[0])
-    signs = {"==": "=", "!=": "≠", ">=": "≥", "<=": "≤", ">": ">", "<": "<"}
-    return f"{write(condition.lhs)} {signs[condition.rel_op]} {write(condition.rhs)}"

@@ -6,9 +6,9 @@ on the model itself, built and run with plain numbers; so at other sizes, and ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
@@ -29,6 +29,9 @@ from metacount.tracing.solve.attempts import Readings
 from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
 from metacount.tracing.solve.interpolate import FARTHEST, interpolated
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 # Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
 STEPS = (1, 64, 256)
 
@@ -42,7 +45,7 @@ class Tracer:
 
     def __init__(
         self,
-        model: ModelSpec | str | dict[str, Any],
+        model: ModelSpec | str | Json,
         workload: Workload,
         *,
         split: str = "role",
@@ -141,7 +144,7 @@ class Tracer:
             ratios=reading.ratios,
         )
 
-    def _in_numbers(self, by_role: dict[str, Any]) -> dict[str, Any]:
+    def _in_numbers(self, by_role: dict[str, sympy.Expr]) -> dict[str, Any]:
         numbers = self._measured.numbers
         used = set().union(*(e.free_symbols for e in by_role.values())) if by_role else set()
         return {
@@ -161,7 +164,7 @@ class Tracer:
         lengths = {"S", "S_e"} if self.source.has_encoder else {"S"}
         return lengths if self._one_sequence else lengths | {"B"}
 
-    def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[Any]:
+    def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[sympy.Rel]:
         """Where a kind of layer has no law, the form is of one number of layers alone."""
         if any(part.layers is not None and not part.layers.confirmed for part in parts):
             for name, number in self.source.layer_fields({}).items():
@@ -228,7 +231,9 @@ class Tracer:
         )
 
 
-def _by_steps(at: Any, asked: dict[Any, int]) -> tuple[dict[str, Any], int]:
+def _by_steps(
+    at: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[sympy.Symbol, int]
+) -> tuple[dict[str, sympy.Expr], int]:
     """The form through lengths side by side; else through some that are whole chunks apart."""
     first: NotTraced | None = None
     for step in STEPS:
@@ -240,7 +245,7 @@ def _by_steps(at: Any, asked: dict[Any, int]) -> tuple[dict[str, Any], int]:
     raise first
 
 
-def _as_here(letter: Any, number: int, step: int) -> Any:
+def _as_here(letter: sympy.Symbol, number: int, step: int) -> sympy.Basic:
     """That a length leaves the same of a chunk as the asked one."""
     if number % step == 0:
         return divides(sympy.Integer(step), letter)

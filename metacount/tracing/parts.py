@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import sympy
 
@@ -15,8 +14,8 @@ from metacount.tracing.solve.layers import Law, Stack
 
 def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:
     """What is outside of layers, then each kind of layer with the law of how many there are."""
-    outside: dict[str, Any] = {}
-    layers: dict[Stack, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    outside: dict[str, sympy.Expr] = {}
+    layers: dict[Stack, dict[int, dict[str, sympy.Expr]]] = defaultdict(lambda: defaultdict(dict))
     for (role, place), expr in amounts.items():
         if place is None:
             outside[role] = sympy.expand(outside.get(role, 0) + expr)
@@ -27,7 +26,7 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
         if expr != 0:
             yield CodePart(role=role, expr=expr, layers=None, where="")
     for stack, found in layers.items():
-        kinds: dict[Any, set[int]] = defaultdict(set)
+        kinds: dict[tuple[tuple[str, sympy.Expr], ...], set[int]] = defaultdict(set)
         for index, exprs in found.items():
             kinds[tuple(sorted((r, e) for r, e in exprs.items() if e != 0))].add(index)
         for kind, indices in kinds.items():
@@ -40,9 +39,9 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
                 )
 
 
-def totals(amounts: Amounts) -> dict[str, Any]:
+def totals(amounts: Amounts) -> dict[str, sympy.Expr]:
     """The sum over layers, by role."""
-    found: dict[str, Any] = defaultdict(lambda: sympy.Integer(0))
+    found: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
     for (role, _), expr in amounts.items():
         found[role] += expr
     return {role: sympy.expand(expr) for role, expr in found.items()}
@@ -59,9 +58,9 @@ def moved(parts: tuple[CodePart, ...]) -> set[str]:
     return set(frozenset.intersection(*laws)) if laws else set()
 
 
-def limits(parts: tuple[CodePart, ...]) -> tuple[Any, ...]:
+def limits(parts: tuple[CodePart, ...]) -> tuple[sympy.Basic, ...]:
     """That no kind has fewer than 0 layers: a ≥ b where there are a - b of them."""
-    found: dict[Any, None] = {}
+    found: dict[sympy.Basic, None] = {}
     for law in {part.layers for part in parts if part.layers}:
         pair = sorted(law.expr.as_coefficients_dict().items(), key=lambda term: term[1])
         if [c for _, c in pair] == [-1, 1] and all(x.is_Symbol for x, _ in pair):

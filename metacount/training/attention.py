@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from metacount.errors import InputError
 from metacount.measure.torch_private import cpu_fuses, is_fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 aten = torch.ops.aten
 WIDEST = 256  # of a head that CUDA's kernel takes
@@ -26,18 +29,23 @@ class FusedAttention(TorchFunctionMode):
         """`said` takes what is to be said of the kernel's calls."""
         super().__init__()
         self._said = said
-        self._run = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
+        self._run: Callable[..., Tensor] | None = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the kernel, or let torch."""
         given = kwargs or {}
         if func is F.scaled_dot_product_attention and self._run is not None:
             q = args[0] if args else given["query"]
             # on a fake CPU torch takes the kernel that its CPU would
-            if q.is_meta or (is_fake(q) and self._run is by_flash):
-                if self._run is by_flash and q.shape[-1] % 8:
+            flash = self._run is by_flash
+            if isinstance(q, Tensor) and (q.is_meta or (flash and is_fake(q))):
+                if flash and q.shape[-1] % 8:
                     self._said.add(
                         f"CUDA pads heads of {q.shape[-1]} to a multiple of 8: no "
                         "padding is counted"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from metacount.measure.operators import multiplies
 from metacount.measure.torch_private import tree_flatten, tree_leaves, tree_unflatten
+
+if TYPE_CHECKING:
+    from torch.utils.checkpoint import SelectiveCheckpointContext
+
+    from metacount.measure.torch_private import OpOverload
 
 
 class Watch(Protocol):
@@ -68,26 +73,28 @@ def checkpointed(layers: list[nn.Module], way: str, watch: Watch, modes: Modes) 
 
 def _checkpointed(
     layer: nn.Module, selective: bool, watch: Watch, modes: Modes
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     forward = layer.forward
 
-    def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> bool:
+    def policy(
+        context: SelectiveCheckpointContext, func: OpOverload, *args: object, **kwargs: object
+    ) -> bool:
         keeps = multiplies(func)
         if keeps:
             watch.result([t for t in tree_leaves(context.op_output) if isinstance(t, Tensor)])
         return keeps
 
-    def contexts() -> tuple[Any, Any]:
+    def contexts() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
         if not selective:
             return nullcontext(), _all(watch.recomputing(layer), modes())
         first, again = create_selective_checkpoint_contexts(policy)
         return first, _all(watch.recomputing(layer), modes(), again)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         leaves, shape = tree_flatten((args, kwargs))
         watch.inputs([leaf for leaf in leaves if isinstance(leaf, Tensor)])
 
-        def again(*given: Any) -> Any:
+        def again(*given: object) -> object:
             plain, named = tree_unflatten(given, shape)
             return forward(*plain, **named)
 
@@ -100,7 +107,7 @@ def _checkpointed(
 
 
 @contextmanager
-def _all(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+def _all(*contexts: AbstractContextManager[object]) -> Iterator[None]:
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from metacount.measure.torch_private import (
     tree_leaves,
 )
 from metacount.training.memory import Ledger
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
 
 FORWARD, LOSS, BACKWARD, OPTIMIZER = "forward", "loss", "backward", "optimizer"
 PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
@@ -54,11 +57,11 @@ class RoleBook:
         """Whether what runs belongs to the figures."""
         return True
 
-    def answer(self, func: Any, args: Any, path: list[nn.Module]) -> Any:
+    def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
         """What an operator gives that cannot run without data; `NotImplemented` lets it run."""
         return NotImplemented
 
-    def note(self, func: Any, out: Any) -> None:
+    def note(self, func: OpOverload, out: object) -> None:
         """Remember what a later question may be about."""
 
 
@@ -92,23 +95,24 @@ class StepCounter(FlopCounter):
         self._note_maker()
         yield
 
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
         """The role of what the last module of `path` computes, and the phase."""
         phase = RECOMPUTE if self._recomputing else self.phase
         return self.book.role(path), (phase, self.book.counts(path))
 
-    def answer(self, func: Any, args: Any) -> Any:
+    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
         """What an operator gives that cannot run without data."""
         if self.phase == OPTIMIZER:
             # it scales an update; no size depends on it
-            asks = func.overloadpacket is aten._local_scalar_dense and args[0].is_meta
-            return 1.0 if asks else NotImplemented
+            asks = func.overloadpacket is aten._local_scalar_dense
+            of_meta = isinstance(args[0], Tensor) and args[0].is_meta
+            return 1.0 if asks and of_meta else NotImplemented
         found = self.book.answer(func, args, self._path)
         if isinstance(found, Tensor):
             self.ledger.number(found)
         return found
 
-    def note(self, func: Any, args: Any, out: Any) -> None:
+    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
         """Follow what the operator made."""
         maker = self._maker()
         self.ledger.mark(self.phase, self._place_of(maker[0]) if maker else self._last_place)
@@ -135,7 +139,7 @@ class StepCounter(FlopCounter):
         """The name of the innermost running module; outside of all, the loss is one."""
         return super()._running() or (LOSS if self.phase == LOSS else "")
 
-    def charge(self, packet: Any, args: Any, flops: int) -> None:
+    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
         """Put FLOPs down to the running module, in the backward to the one that made the node."""
         if "attention" in str(packet):
             self.fused += 1
@@ -145,12 +149,12 @@ class StepCounter(FlopCounter):
         else:
             super().charge(packet, args, flops)
 
-    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
         """A module's forward begins."""
         super().entered(module, args)
         self._note_maker()
 
-    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
         """A module's forward ends."""
         super().left(module, args, out)
         self._note_maker()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,13 @@ class Updates:
                 self._trained[name].copy_(master)
 
 
+class Way(TypedDict):
+    """What the optimizers of `torch.optim` are told alike."""
+
+    lr: float
+    foreach: bool | None
+
+
 def made(
     setup: Setup, updated: list[nn.Parameter], matrices: list[nn.Parameter]
 ) -> list[torch.optim.Optimizer]:
@@ -76,7 +83,7 @@ def made(
             f"adam8bit ({OPTIMIZERS['adam8bit']}) is not in torch.optim, and its packed state has "
             "no kernel on meta: choose adamw"
         )
-    way: dict[str, Any] = {"lr": RATE, "foreach": setup.foreach}
+    way: Way = {"lr": RATE, "foreach": setup.foreach}
     if setup.optimizer == "adamw":
         return [torch.optim.AdamW(updated, **way)]
     if setup.optimizer == "adafactor":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from metacount.spec import Workload
 from metacount.training.counter import BACKWARD, RoleBook
 from metacount.training.setup import Setup
 from metacount.training.step import Program, measure_step, outermost_layers
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload
 
 # Of our call of the kernel, among transformers' ways of attention; one with "flash" in its name
 # would be looked for among its own.
@@ -54,16 +57,16 @@ class BookByClass(RoleBook):
         """Rotary tables are in no textbook's figure."""
         return not self._counter.role_and_detail(path)[1]
 
-    def answer(self, func: Any, args: Any, path: list[nn.Module]) -> Any:
+    def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
         """What an ordinary run answers to a question about data."""
         return self._counter.answer_in(func, args, path)
 
-    def note(self, func: Any, out: Any) -> None:
+    def note(self, func: OpOverload, out: object) -> None:
         """Remember what a later question may be about."""
         self.ordinary.note(func, out)
 
 
-def foreign_program(model: Any, workload: Workload, setup: Setup) -> Program:
+def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Program:
     """A training step of transformers' `model` (on meta) over a workload."""
     book = BookByClass(model, workload.seq_len - 1)
     with folded(model, enabled=False) as unfolded:
@@ -73,7 +76,7 @@ def foreign_program(model: Any, workload: Workload, setup: Setup) -> Program:
     names = [name for name, value in given.items() if isinstance(value, Tensor)]
     plain = {name: value for name, value in given.items() if name not in names}
 
-    def run(*tensors: Tensor) -> Any:
+    def run(*tensors: Tensor) -> object:
         with quiet():
             out = model(**dict(zip(names, tensors, strict=True)), **plain)
         logits = getattr(out, "logits", None)
@@ -95,7 +98,7 @@ def foreign_program(model: Any, workload: Workload, setup: Setup) -> Program:
     )
 
 
-def measure_backward(model: Any, workload: Workload) -> tuple[int, int, tuple[str, ...]]:
+def measure_backward(model: nn.Module, workload: Workload) -> tuple[int, int, tuple[str, ...]]:
     """FLOPs of the backward of transformers' `model`, bytes that it keeps, and what to say.
 
     Eager attention, nothing recomputed; an optimizer without state, of which nothing is asked.
@@ -163,7 +166,7 @@ def _register() -> None:
 
 
 def _flash(
-    module: Any,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -171,7 +174,7 @@ def _flash(
     *,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    **more: Any,
+    **more: object,
 ) -> tuple[Tensor, None]:
     """Attention as transformers asks for it; windows are the kernel's own business."""
     has = {name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None}

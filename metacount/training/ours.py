@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,16 @@ from metacount.errors import InputError
 from metacount.measure.ours.roles import role_of
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
+from metacount.modules.indexer import Indexer
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.spec import Workload
 from metacount.training.counter import RoleBook
 from metacount.training.setup import Setup
 from metacount.training.step import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ReferenceBook(RoleBook):
@@ -58,9 +62,19 @@ def reference_program(
         targets=torch.zeros_like(given) if model.lm_head is not None else None,
         layers={name: m for name, m in model.named_modules() if isinstance(m, Block)},
         head=model.lm_head,
+        unseen=lambda: _unseen(model),
         book=ReferenceBook(),
         context=lambda: as_trained(model, setup.attention),
     )
+
+
+def _unseen(model: Model) -> Iterator[nn.Parameter]:
+    """Parameters of an indexer, whose choice no gradient passes, and of a pooler beside a loss."""
+    for module in model.modules():
+        if isinstance(module, Indexer):
+            yield from module.parameters()
+    if model.pooler is not None:
+        yield from model.pooler.parameters()
 
 
 @contextmanager
@@ -81,7 +95,7 @@ def as_trained(model: nn.Module, attention: str) -> Iterator[None]:
             del vars(module)[name]
 
 
-def _even(experts: Experts) -> Any:
+def _even(experts: Experts) -> Callable[..., Tensor]:
     """The products of experts that get as many rows as each other, on meta: who can say which."""
 
     def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
@@ -92,7 +106,7 @@ def _even(experts: Experts) -> Any:
     return rows
 
 
-def _fused(core: ScaledDotProduct, way: str) -> Any:
+def _fused(core: ScaledDotProduct, way: str) -> Callable[..., Tensor]:
     """The forward of attention's middle by `scaled_dot_product_attention`."""
     if core.softcap is not None or core.sinks is not None:
         what = "caps its scores" if core.sinks is None else "has sinks"

@@ -6,7 +6,7 @@ from metacount.frozen import fields, frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # What no figure here has in it.
 NOT_COUNTED = (
@@ -40,8 +40,8 @@ class Training:
     model: str
     name: str
     source: str
-    workload: dict[str, Any]
-    setup: dict[str, Any]
+    workload: Json
+    setup: Json
     params: int
     trainable_params: int
     param_bytes: int
@@ -76,7 +76,7 @@ class Training:
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         found = {name: getattr(self, name) for name in fields(Training)}
         found["timeline"] = [

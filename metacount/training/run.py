@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -19,6 +19,8 @@ from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Measured, Program, measure_step
 
 if TYPE_CHECKING:
+    from metacount.files import Json
+    from metacount.modules.model import Model as ReferenceModel
     from metacount.resolve import Given
 
 # Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
@@ -63,7 +65,7 @@ def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Trainin
 
 
 def train_reference(
-    module: Any, names: tuple[str, str], request: Workload | Request, setup: Setup
+    module: ReferenceModel, names: tuple[str, str], request: Workload | Request, setup: Setup
 ) -> Training:
     """A training step of a reference module (on meta) that is there already."""
     from metacount.training.ours import reference_program
@@ -138,7 +140,7 @@ def told(
     names: tuple[str, str],
     source: str,
     program: Program,
-    workload: dict[str, Any],
+    workload: Json,
     setup: Setup,
     notes: tuple[str, ...] = (),
 ) -> Training:

@@ -9,7 +9,9 @@ from metacount.spec.field import check_int
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Collection
+
+    from metacount.files import Json
 
 # Every choice, and what it means.
 OPTIMIZERS = {
@@ -74,13 +76,13 @@ class Setup:
         if self.lora_rank is not None:
             check_int("lora_rank", self.lora_rank, 1, MAX_RANK)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every field, in order."""
         found = {name: getattr(self, name) for name in fields(type(self))}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
 
 
-def check_choice(name: str, value: object, known: Any) -> None:
+def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Raise `SpecError` unless `value` is one of the words that are known."""
     if value not in known:
         remedy = nearest(str(value), known, f"choose one of {', '.join(known)}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,14 +38,16 @@ class Program:
 
     model: nn.Module
     inputs: tuple[Tensor, ...]
-    run: Callable[..., Any]  # what the inputs give: logits, hidden states, or any tensors
+    run: Callable[..., object]  # what the inputs give: logits, hidden states, or any tensors
     targets: Tensor | None  # token numbers; None where the loss is the sum of what `run` gives
     layers: dict[str, nn.Module]
     head: nn.Module | None = None
+    # parameters that the loss does not depend on: they have no gradient, whatever is trained
+    unseen: Callable[[], Iterable[nn.Parameter]] = tuple
     book: RoleBook = field(default_factory=RoleBook)
     # what the model is like from the forward to the backward, and the modes that a forward runs in
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    modes: Callable[[], AbstractContextManager[Any]] = nullcontext
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
+    modes: Callable[[], AbstractContextManager[object]] = nullcontext
     _places: dict[str, str] = field(default_factory=dict)
 
     def place_of(self, module: str) -> str:
@@ -102,6 +103,8 @@ class Step:
         program, setup, stack = self.program, self.setup, self._stack
         try:
             stack.enter_context(trainable(program.model, setup, program.head))
+            for unseen in program.unseen():
+                unseen.requires_grad_(False)
             self.trained = {
                 name: p for name, p in program.model.named_parameters() if p.requires_grad
             }
@@ -143,15 +146,16 @@ class Step:
         with self.program.modes(), FusedAttention(self.setup.attention, self.said):
             yield
 
-    def forward(self) -> Any:
+    def forward(self) -> object:
         """What the model gives."""
         with self._modes():
             return self.program.run(*self.program.inputs)
 
-    def loss_of(self, out: Any) -> Tensor:
+    def loss_of(self, out: object) -> Tensor:
         """The loss of what the model gave."""
         targets = self.program.targets
         if targets is not None:
+            assert isinstance(out, Tensor)
             return loss_of(out, targets, self.setup)
         tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.requires_grad]
         return torch.stack([t.float().sum() for t in tensors]).sum()
@@ -247,7 +251,7 @@ def _through_backward(
     with saved_tensors_hooks(counter.pack, lambda kept: kept):
         with counter.during(FORWARD):
             out = step.forward()
-        logits = out if step.program.targets is not None else None
+        logits = out if step.program.targets is not None and isinstance(out, Tensor) else None
         sizes = (0, 0) if logits is None else _sizes(logits, step.setup)
         numbers["logits"] = set() if logits is None else ledger.numbers([logits])
         del logits

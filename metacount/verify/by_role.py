@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacount.diff.compared import FIGURES, Diff, Row, Side
-from metacount.diff.parts import QUANTITIES, Part
+from metacount.diff.part import Part
+from metacount.diff.parts import QUANTITIES
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import count, fitted
 from metacount.verify.compare import fitted_outside, outside_witnesses

@@ -9,16 +9,19 @@ sequence, more tokens than a window is wide, or as many.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
-from metacount.textbook.proven import SIZES, structure
+from metacount.textbook.proof_record import SIZES, structure
 from metacount.tracing.run.build import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
 from metacount.tracing.run.source import As
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 SEQ_LEN = 64
 ONE = ", one sequence"
@@ -43,13 +46,13 @@ class Case:
     """One model to be traced: a spec or a config, how, and of which quantities."""
 
     name: str
-    model: Any
+    model: Json | ModelSpec
     workload: Workload
     run_as: As
     quantities: tuple[str, ...]
 
 
-def cases(model: dict[str, Any] | ModelSpec, others: Iterable[ModelSpec] = ()) -> Iterator[Case]:
+def cases(model: Json | ModelSpec, others: Iterable[ModelSpec] = ()) -> Iterator[Case]:
     """The cases of a model's structure: generic sizes, then what it and `others` have besides.
 
     `others` are specs of the same structure. For B sequences where that is quick, for 1 always.
@@ -60,7 +63,7 @@ def cases(model: dict[str, Any] | ModelSpec, others: Iterable[ModelSpec] = ()) -
         yield from _of_one(name, own, As(tied=tied), every=not tied)
 
 
-def shown_cases(model: dict[str, Any] | ModelSpec) -> list[Case]:
+def shown_cases(model: Json | ModelSpec) -> list[Case]:
     """Those of one model that are shown anew when it is asked for: of B sequences, or else of 1."""
     every = list(cases(model))
     of_many = {case.name for case in every if not case.run_as.one_sequence}
@@ -69,7 +72,7 @@ def shown_cases(model: dict[str, Any] | ModelSpec) -> list[Case]:
     ]
 
 
-def _of_one(name: str, model: Any, run_as: As, *, every: bool) -> Iterator[Case]:
+def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> Iterator[Case]:
     spec = spec_of(model)
     workload = Workload(seq_len=SEQ_LEN, source_len=53 if spec.has_encoder else None)
     for side, sized in _sides(model):
@@ -87,7 +90,7 @@ def _of_one(name: str, model: Any, run_as: As, *, every: bool) -> Iterator[Case]
         yield Case(name=text + ONE, model=sized, workload=workload, run_as=one, quantities=OF_A_RUN)
 
 
-def _sides(model: Any) -> Iterator[tuple[str, Any]]:
+def _sides(model: Json | ModelSpec) -> Iterator[tuple[str, Json | ModelSpec]]:
     """The model with more tokens than its window is wide, with fewer, and with as many."""
     spec = spec_of(model)
     if spec.window is None:
@@ -99,7 +102,7 @@ def _sides(model: Any) -> Iterator[tuple[str, Any]]:
             yield side, sized
 
 
-def spec_of(model: dict[str, Any] | ModelSpec) -> ModelSpec:
+def spec_of(model: Json | ModelSpec) -> ModelSpec:
     """The spec of a spec, or of a config."""
     return model if isinstance(model, ModelSpec) else spec_from_config(model).spec
 
@@ -113,7 +116,7 @@ def small(spec: ModelSpec) -> dict[str, int]:
     }
 
 
-def _generic(model: Any) -> Any:
+def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
     """The same structure with sizes above 1, fewer key/value heads than heads, and few layers."""
     spec = spec_of(model)
     for name in ("n_layers", "n_encoder_layers"):
@@ -147,8 +150,8 @@ def _heads(spec: ModelSpec) -> list[int]:
 
 
 def _besides(
-    model: Any, generic: Any, others: Iterable[ModelSpec]
-) -> Iterator[tuple[str, Any, bool]]:
+    model: Json | ModelSpec, generic: Json | ModelSpec, others: Iterable[ModelSpec]
+) -> Iterator[tuple[str, Json | ModelSpec, bool]]:
     """(name, model, whether key/value heads are as many as heads) for what generic sizes leave out.
 
     Each kind once: the numbers that stay numbers, and whether heads are tied.
@@ -180,14 +183,16 @@ def _tied(spec: ModelSpec) -> bool:
     return bool(spec.attention == "gqa" and spec.n_kv_heads == spec.n_heads)
 
 
-def _changed(model: Any, name: str, numbers: Iterable[int], spec: ModelSpec) -> Iterator[Any]:
+def _changed(
+    model: Json | ModelSpec, name: str, numbers: Iterable[int], spec: ModelSpec
+) -> Iterator[Json | ModelSpec]:
     """The model with other numbers for a size of its spec, where it stays of its structure.
 
     What changes least comes first: of two fields of a config that have one number, the right one.
     """
     key, before = structure(spec), spec.to_dict()
     for number in numbers:
-        found: list[tuple[int, int, Any]] = []
+        found: list[tuple[int, int, Json | ModelSpec]] = []
         for changed in _with(model, name, number, before[name]):
             try:
                 made = spec_of(changed)
@@ -200,7 +205,7 @@ def _changed(model: Any, name: str, numbers: Iterable[int], spec: ModelSpec) -> 
             yield min(found)[2]
 
 
-def _with(model: Any, name: str, number: int, now: int) -> Iterator[Any]:
+def _with(model: Json | ModelSpec, name: str, number: int, now: int) -> Iterator[Json | ModelSpec]:
     if isinstance(model, ModelSpec):
         try:
             yield model.replace(**{name: number})

@@ -5,8 +5,6 @@ A witness is an independent opinion. Counts are compared with `==`, never with a
 
 from __future__ import annotations
 
-from typing import Any
-
 from metacount.catalog import CatalogEntry, compare_published
 from metacount.frozen import frozen
 from metacount.resolve import TransformersOnly
@@ -18,6 +16,7 @@ from metacount.witness import Witness as Witness
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.resolve import Model, Source
 
 
@@ -36,7 +35,7 @@ class Verification:
         """No two witnesses differ."""
         return not self.differences
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "model": self.model,

@@ -7,7 +7,7 @@ side of a window, what torch asked of sizes: all of that is its domain, in our o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -28,6 +28,9 @@ from metacount.verify.textbook_forms import (
     textbook_of,
 )
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 
 @frozen
 class Proof:
@@ -41,14 +44,14 @@ class Proof:
     """
 
     quantity: str
-    differences: dict[str, Any]
+    differences: dict[str, sympy.Expr]
     form: CodeForm | None
     problem: str = ""
-    domain: tuple[Any, ...] = ()
+    domain: tuple[sympy.Basic, ...] = ()
     least: tuple[tuple[str, int], ...] = ()
     numbers: tuple[tuple[str, int], ...] = ()
-    idle: Any = None
-    ours: tuple[tuple[Any, Any], ...] = ()
+    idle: sympy.Expr | None = None
+    ours: tuple[tuple[sympy.Symbol, sympy.Symbol], ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -62,7 +65,7 @@ class Proof:
 
 
 def prove(
-    model: dict[str, Any] | ModelSpec,
+    model: Json | ModelSpec,
     workload: Workload,
     run_as: As = As(),  # noqa: B008  # it is frozen
     quantities: tuple[str, ...] = (),
@@ -74,7 +77,7 @@ def prove(
     """
     run_as = As(one_sequence=run_as.one_sequence, tied=run_as.tied, strict=True)
     tracer = Tracer(model, workload, run_as=run_as)
-    letters = None
+    letters: dict[str, int] = {}
     if isinstance(model, ModelSpec):
         letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
     textbook = textbook_of(model, letters, workload)
@@ -117,7 +120,7 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     )
 
 
-def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[Any, Any]:
+def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sympy.Expr]:
     """Fields of a config that say which layers are of a kind, and that the spec has as a pattern:
     the structure is of their numbers alone."""
     letters = set().union(*(expr.free_symbols for expr in textbook.fields.values()))
@@ -153,7 +156,7 @@ def _routed_as_meant(
     return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
 
 
-def _least(form: CodeForm, ours: dict[Any, Any]) -> tuple[tuple[str, int], ...]:
+def _least(form: CodeForm, ours: dict[sympy.Symbol, sympy.Symbol]) -> tuple[tuple[str, int], ...]:
     """From which number on each letter is, in our names; a number of layers from its own on."""
     least = {ours.get(s, s).name: n for s, n in form.least}
     for name in counting(form.parts):
@@ -173,8 +176,10 @@ def _numbers_of_run(
 
 
 def differences(
-    textbook: dict[str, Any], form: CodeForm, put_right: dict[Any, Any] | None = None
-) -> dict[str, Any]:
+    textbook: dict[str, sympy.Expr],
+    form: CodeForm,
+    put_right: dict[sympy.Symbol, sympy.Expr] | None = None,
+) -> dict[str, sympy.Expr]:
     """Textbook less code, role by role, where it is not zero in the form's domain.
 
     `put_right` are fields that the config's class makes of others.
@@ -206,7 +211,7 @@ def differences(
     return found
 
 
-def is_at_most(x: Any, y: Any, domain: Iterable[Any]) -> bool:
+def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
     """Whether a domain says, in one of its conditions, that x <= y."""
     for one in domain:
         if isinstance(one, sympy.Ge | sympy.Le):
@@ -216,10 +221,10 @@ def is_at_most(x: Any, y: Any, domain: Iterable[Any]) -> bool:
     return False
 
 
-def _equal_by_order(domain: Iterable[Any]) -> dict[Any, Any]:
+def _equal_by_order(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
     """Sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S, seen from the
     last token."""
-    found: dict[Any, Any] = {}
+    found: dict[sympy.Expr, sympy.Expr] = {}
     least = set()
     for one in domain:
         if not isinstance(one, sympy.Rel) or isinstance(one, sympy.Eq | sympy.Ne):
@@ -236,7 +241,7 @@ def _equal_by_order(domain: Iterable[Any]) -> dict[Any, Any]:
     return found
 
 
-def _sides(textbook: dict[str, Any], form: CodeForm) -> dict[Any, Any]:
+def _sides(textbook: dict[str, sympy.Expr], form: CodeForm) -> dict[sympy.Expr, sympy.Expr]:
     """For each smaller of two that the textbook has (a window, a length): which it is where the
     form was read, as a condition `smaller ≤ larger`."""
     found = {}
@@ -247,17 +252,17 @@ def _sides(textbook: dict[str, Any], form: CodeForm) -> dict[Any, Any]:
     return found
 
 
-def _at(expr: Any, form: CodeForm) -> int:
+def _at(expr: sympy.Expr, form: CodeForm) -> int:
     return int(expr.xreplace({s: sympy.Integer(form.every_number[s]) for s in expr.free_symbols}))
 
 
-def _reduced(expr: Any) -> Any:
+def _reduced(expr: sympy.Expr) -> sympy.Expr:
     return sympy.expand(sympy.cancel(sympy.expand(expr)))
 
 
-def _cases(expr: Any) -> Any:
+def _cases(expr: sympy.Expr) -> sympy.Expr:
     """`expr` for every remainder of the counts that it rounds parts of: floor(N/2), N = 2·q + r."""
-    periods: dict[Any, int] = {}
+    periods: dict[sympy.Symbol, int] = {}
     for rounded in expr.atoms(sympy.floor, sympy.ceiling):
         below = sympy.together(rounded.args[0]).as_numer_denom()[1]
         letters = rounded.free_symbols

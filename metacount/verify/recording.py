@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -14,15 +14,22 @@ from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.model import running_config
 from metacount.spec import ModelSpec
 from metacount.textbook.fingerprints import PACKAGE
-from metacount.textbook.proven import structure
-from metacount.tracing.domain import in_words
+from metacount.textbook.proof_record import structure
+from metacount.tracing.condition import in_words
 from metacount.tracing.run.sizes import SMALLEST, divides
 from metacount.verify.cases import Case, cases, spec_of
 from metacount.verify.for_all_sizes import Proof, prove
 
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from metacount.files import Json
+    from metacount.formulas.dim import Dim
+
 # What the two sides of a proof are made of; fingerprints of other files are not kept.
 RESTS_ON = ("formulas/", "modules/", "huggingface/config/", "spec/", "textbook/closed_form.py")
-NOTHING_RESTS_ON = ("spec/rules.py", "spec/legend.py")  # what is refused, and how it is called
+# what is refused, and how it is called
+NOTHING_RESTS_ON = ("spec/rules.py", "spec/rules_of_layers.py", "spec/legend.py")
 # Of every proof, though no call leads there: what is declared, and what all go through.
 ALWAYS = (
     "formulas/dim.py",
@@ -43,12 +50,12 @@ class Condition:
     test: str
 
 
-def conditions_of(proof: Proof, write: Callable[[Any], str]) -> tuple[Condition, ...]:
+def conditions_of(proof: Proof, write: Callable[[sympy.Expr], str]) -> tuple[Condition, ...]:
     """The whole domain of a proof."""
     return tuple(dict.fromkeys(_conditions(proof, write)))
 
 
-def _conditions(proof: Proof, write: Callable[[Any], str]) -> Iterator[Condition]:
+def _conditions(proof: Proof, write: Callable[[sympy.Expr], str]) -> Iterator[Condition]:
     for name, number in proof.numbers:
         yield Condition(says=f"{name} = {number}", test=f"{name} == {number}")
     for one in proof.domain:
@@ -61,7 +68,7 @@ def _conditions(proof: Proof, write: Callable[[Any], str]) -> Iterator[Condition
         yield Condition(says=text, test="")
 
 
-def _follows(condition: Any, domain: tuple[Any, ...]) -> bool:
+def _follows(condition: sympy.Basic, domain: tuple[sympy.Basic, ...]) -> bool:
     """Whether it says less than another one: a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size."""
     if not isinstance(condition, sympy.Ge) or not condition.lhs.is_Symbol:
         return False
@@ -77,7 +84,7 @@ def _follows(condition: Any, domain: tuple[Any, ...]) -> bool:
     )
 
 
-def as_test(condition: Any) -> str:
+def as_test(condition: sympy.Basic) -> str:
     """A condition as a comparison of whole numbers, for `proof_domain.holds`.
 
     >>> d, h = sympy.symbols("d h", integer=True, positive=True)
@@ -95,7 +102,7 @@ def as_test(condition: Any) -> str:
     return f"{_whole(sympy.expand(top))} {SIGNS[condition.rel_op]} 0"
 
 
-def _whole(expr: Any) -> str:
+def _whole(expr: sympy.Expr) -> str:
     """An expression of whole numbers in Python, quotients rounded down or up alone."""
     if expr.is_Integer:
         return str(int(expr))
@@ -117,12 +124,12 @@ def _whole(expr: Any) -> str:
     raise ValueError(f"no whole numbers: {expr}")
 
 
-def _factor(expr: Any) -> str:
+def _factor(expr: sympy.Expr) -> str:
     text = _whole(expr)
     return f"({text})" if isinstance(expr, sympy.Add) else text
 
 
-def recorded(case: Case, write: Callable[[Any], str]) -> dict[str, Any]:
+def recorded(case: Case, write: Callable[[sympy.Expr], str]) -> Json:
     """One case as plain data: for each quantity where it is equal, or what is left, or why not."""
     found = prove(case.model, case.workload, case.run_as, case.quantities)
     return {
@@ -131,7 +138,7 @@ def recorded(case: Case, write: Callable[[Any], str]) -> dict[str, Any]:
     }
 
 
-def _plain(proof: Proof, write: Callable[[Any], str]) -> dict[str, Any]:
+def _plain(proof: Proof, write: Callable[[sympy.Expr], str]) -> Json:
     if proof.problem:
         return {"problem": proof.problem}
     try:
@@ -151,7 +158,7 @@ def _plain(proof: Proof, write: Callable[[Any], str]) -> dict[str, Any]:
     return {"where": where}
 
 
-def of_type(model_type: str) -> dict[str, Any]:
+def of_type(model_type: str) -> Json:
     """The default config of a type: of its first class that has a spec."""
     config = running_config(model_type)
     family = family_of(model_type)
@@ -163,8 +170,11 @@ def of_type(model_type: str) -> dict[str, Any]:
 
 
 def record_of(
-    name: str, model: Any, others: tuple[ModelSpec, ...], write: Callable[[Any], str]
-) -> dict[str, Any]:
+    name: str,
+    model: Json | ModelSpec,
+    others: tuple[ModelSpec, ...],
+    write: Callable[[sympy.Expr], str],
+) -> Json:
     """All that was shown of one model's structure: of a config's type, or of our modules."""
     return {
         "name": name,
@@ -174,14 +184,14 @@ def record_of(
     }
 
 
-def rests_on(model: Any) -> list[str]:
+def rests_on(model: Json | ModelSpec) -> list[str]:
     """The files of this package that a proof of the model rests on."""
     with Watched() as watched:
         _run_both(model)
     return sorted(watched.files)
 
 
-def _run_both(model: Any) -> None:
+def _run_both(model: Json | ModelSpec) -> None:
     """Run what a proof of the model rests on: its mapping and formulas; of a spec, our modules."""
     from metacount.measure.ours.forward import measure_forward
     from metacount.measure.ours.params import measure_params
@@ -190,7 +200,7 @@ def _run_both(model: Any) -> None:
 
     for case in cases(model):
         spec = spec_of(case.model)
-        run: Any = run_sizes(spec, case.workload)
+        run: dict[str, Dim] = run_sizes(spec, case.workload)
         for name, count in QUANTITIES.items():
             if spec.kind != "encoder" or name not in ("decode_matmul_flops", "kv_cache_bytes"):
                 count(spec, run)
@@ -205,7 +215,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.files: set[str] = set(ALWAYS)
-        self._seen: set[Any] = set()
+        self._seen: set[CodeType] = set()
 
     def __enter__(self) -> Watched:
         sys.setprofile(self._called)
@@ -214,7 +224,7 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
-    def _called(self, frame: Any, event: str, _: Any) -> None:
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event != "call" or code in self._seen:
             return

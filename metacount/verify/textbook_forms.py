@@ -7,7 +7,7 @@ with numbers that remember where they are from. Of our reference modules they ar
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -19,9 +19,13 @@ from metacount.huggingface.module.model import chosen_class
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
-from metacount.textbook.proven import SIZES
+from metacount.textbook.proof_record import SIZES
 from metacount.tracing.run.build import configs_of, layer_fields, size_values, with_fields
 from metacount.tracing.run.sizes import symbol
+
+if TYPE_CHECKING:
+    from metacount.files import Json
+    from metacount.formulas.dim import Dim
 
 PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 # Sizes of two stacks, of which a spec has one.
@@ -37,9 +41,9 @@ class Textbook:
     """
 
     spec: ModelSpec
-    forms: dict[str, dict[str, Any]]
-    fields: dict[str, Any]
-    put_right: dict[Any, Any]
+    forms: dict[str, dict[str, sympy.Expr]]
+    fields: dict[str, sympy.Expr]
+    put_right: dict[sympy.Symbol, sympy.Expr]
     of_config: bool = True
 
     @property
@@ -53,12 +57,12 @@ class Textbook:
         }
 
     @property
-    def ours(self) -> dict[Any, Any]:
+    def ours(self) -> dict[sympy.Symbol, sympy.Symbol]:
         """For a letter of the code's the same one of ours, where the spec has it; else `config_X`.
 
         A spec's field that is no letter alone is an equation: see `relations`.
         """
-        found: dict[Any, Any] = {}
+        found: dict[sympy.Symbol, sympy.Symbol] = {}
         for name, expr in self.fields.items():
             if expr.is_Symbol:
                 found.setdefault(expr, symbol(name))
@@ -66,7 +70,7 @@ class Textbook:
         return {**{s: symbol(f"config_{s.name}") for s in every}, **found}
 
     @property
-    def relations(self) -> list[Any]:
+    def relations(self) -> list[sympy.Rel]:
         """What all specs of such configs have in common: head_dim = d_model/n_heads, ..."""
         ours = self.ours
         equal = [
@@ -77,7 +81,7 @@ class Textbook:
         return [sympy.Eq(x, y, evaluate=False) for x, y in pairs if x != y]
 
 
-def textbook_of(model: dict[str, Any] | ModelSpec, letters: Any, workload: Workload) -> Textbook:
+def textbook_of(model: Json | ModelSpec, letters: Iterable[str], workload: Workload) -> Textbook:
     """The textbook's forms of a config, or of a spec in the fields named in `letters`.
 
     Raises what the mapping raises for a config without a spec.
@@ -106,14 +110,16 @@ def textbook_of(model: dict[str, Any] | ModelSpec, letters: Any, workload: Workl
 
 
 def textbook_forms(
-    config: dict[str, Any], workload: Workload
-) -> tuple[ModelSpec, dict[str, dict[str, Any]]]:
+    config: Json, workload: Workload
+) -> tuple[ModelSpec, dict[str, dict[str, sympy.Expr]]]:
     """Every textbook quantity by role, in the fields of `config` and B, S, S_e."""
-    found = textbook_of(config, None, workload)
+    found = textbook_of(config, (), workload)
     return found.spec, found.forms
 
 
-def spec_forms(spec: ModelSpec, sizes: Iterable[str], workload: Workload) -> dict[str, Any]:
+def spec_forms(
+    spec: ModelSpec, sizes: Iterable[str], workload: Workload
+) -> dict[str, dict[str, sympy.Expr]]:
     """Every textbook quantity by role, in the fields of `spec` named in `sizes` and B, S, S_e."""
     in_fields = spec.substituted(**{name: symbol(name) for name in sizes})
     run = run_letters(spec, workload)
@@ -124,7 +130,7 @@ def _quantities(spec: ModelSpec, names: Iterable[str]) -> list[str]:
     return [name for name in names if spec.kind != "encoder" or name not in OF_A_DECODER]
 
 
-def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Any]:
+def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Dim]:
     """The workload in letters; its prefix and its bytes per value stay numbers."""
     return {
         "batch_size": symbol("B"),
@@ -136,7 +142,7 @@ def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Any]:
     }
 
 
-def _spec_in_letters(config: dict[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
+def _spec_in_letters(config: Json) -> tuple[ModelSpec, dict[str, sympy.Expr]]:
     """The spec of the whole config, defaults put in, and its sizes in the config's fields."""
     _, made, choice = chosen_class(config)
     values = {**size_values(config), **layer_fields(config, {})}
@@ -152,7 +158,7 @@ def _spec_in_letters(config: dict[str, Any]) -> tuple[ModelSpec, dict[str, Any]]
     return spec, fields
 
 
-def _put_right(config: dict[str, Any]) -> dict[Any, Any]:
+def _put_right(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
     """Sizes that the mapping refuses to have other than another one, in that one.
 
     hidden_size as heads times their width, where no other width is taken: either the config's class
@@ -170,7 +176,7 @@ def _put_right(config: dict[str, Any]) -> dict[Any, Any]:
     return found
 
 
-def _free(config: dict[str, Any], change: dict[str, int]) -> bool:
+def _free(config: Json, change: dict[str, int]) -> bool:
     """Whether a config with other sizes has a spec, and still has them."""
     changed = with_fields(config, change)
     try:

@@ -10,12 +10,12 @@ from metacount.views.layout import bold, columns, dim, paragraph, table, wrapped
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from metacount.audit.detail import Detail, Line
     from metacount.audit.judge import Found
     from metacount.audit.mfu import Utilization
     from metacount.audit.report import Audited
+    from metacount.files import Json
     from metacount.resolve import Model
 
 HEADS = ("formula", "models", "equal", "if", "off", "at most")
@@ -130,7 +130,7 @@ def _summary(audits: Sequence[Audited], width: int) -> list[str]:
     return [bold(head), *wrapped(words, width)]
 
 
-def detail_text(one: Detail, model: Model, witness: str, real: dict[str, Any] | None) -> str:
+def detail_text(one: Detail, model: Model, witness: str, real: Json | None) -> str:
     """One formula at one model: both sides term by term, what is missed, and what that rests on."""
     f, found = one.formula, one.found
     width = min(columns(), WIDEST)
@@ -191,7 +191,7 @@ def _verdict(one: Detail) -> str:
     return f"equal here, if {found.condition}" if found.condition else "equal at these sizes"
 
 
-def _compared(real: dict[str, Any] | None) -> str:
+def _compared(real: Json | None) -> str:
     if real is None:
         return ""
     return f"with the real function ({real['version']}) at {real['sizes']} random sizes: equal"

@@ -10,13 +10,13 @@ from metacount.views.layout import wrapped
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from metacount.audit.detail import Detail, Line
     from metacount.audit.judge import Found
     from metacount.audit.mfu import Utilization
     from metacount.audit.record import Formula, Term
     from metacount.audit.report import Audited
+    from metacount.files import Json
     from metacount.resolve import Model
 
 MOST = 2  # parts of a difference that a row of the table names
@@ -71,7 +71,7 @@ def _by_source(audits: Sequence[Audited]) -> list[list[Audited]]:
     return list(found.values())
 
 
-def audits_data(audits: Sequence[Audited]) -> list[dict[str, Any]]:
+def audits_data(audits: Sequence[Audited]) -> list[Json]:
     """Every formula with its verdicts, exact numbers as ints or fractions in text."""
     return [
         {
@@ -90,7 +90,7 @@ def audits_data(audits: Sequence[Audited]) -> list[dict[str, Any]]:
     ]
 
 
-def formula_data(formula: Formula) -> dict[str, Any]:
+def formula_data(formula: Formula) -> Json:
     """What is recorded of a formula."""
     source = formula.source
     return {
@@ -123,13 +123,13 @@ def _counts(one: Audited, *, in_scope: bool) -> dict[str, int]:
     return {v.replace(" ", "_"): len(one.of(v, in_scope=in_scope)) for v in verdicts}
 
 
-def _worst(one: Audited, found: Found | None) -> dict[str, Any] | None:
+def _worst(one: Audited, found: Found | None) -> Json | None:
     if found is None:
         return None
     return {**_found(found), "misses": [line.of for line in misses_of(one, found)]}
 
 
-def _found(found: Found) -> dict[str, Any]:
+def _found(found: Found) -> Json:
     return {
         "model": found.model,
         "in_scope": found.in_scope,
@@ -143,9 +143,7 @@ def _found(found: Found) -> dict[str, Any]:
     }
 
 
-def detail_data(
-    one: Detail, model: Model, witness: str, real: dict[str, Any] | None
-) -> dict[str, Any]:
+def detail_data(one: Detail, model: Model, witness: str, real: Json | None) -> Json:
     """One formula at one model, every term of both sides."""
     small = None
     if one.small is not None:
@@ -167,14 +165,14 @@ def detail_data(
     }
 
 
-def _lines(lines: tuple[Line, ...]) -> list[dict[str, Any]]:
+def _lines(lines: tuple[Line, ...]) -> list[Json]:
     return [
         {"of": line.of, "text": line.text, "numbers": line.numbers, "value": _exact(line.value)}
         for line in lines
     ]
 
 
-def mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> dict[str, Any]:
+def mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> Json:
     """FLOPs per token and MFU by each formula at each length; MFU as text with its digits."""
     return {
         "model": model.id,

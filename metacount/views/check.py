@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sympy import expand, factor_terms
 
@@ -17,6 +17,8 @@ from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, w
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import sympy
 
     from metacount.check import Judgement, Term
     from metacount.resolve import Model
@@ -100,7 +102,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
     yield word
 
 
-def _side(label: str, expr: Any, value: Fraction, width: int) -> list[str]:
+def _side(label: str, expr: sympy.Expr, value: Fraction, width: int) -> list[str]:
     if expr is None:
         return _row(label, f"{number(value)} at these sizes (in numbers, not in letters)", width)
     letters = in_letters(expr)
@@ -118,13 +120,13 @@ def _term(term: Term, width: int) -> list[str]:
     return _row(label, f"{text}: {term.words}", width)
 
 
-def _size(expr: Any) -> str:
+def _size(expr: sympy.Expr) -> str:
     """In our names; in letters where that is too long to read."""
     text = named(expr)
     return text if len(text) <= LONGEST else in_letters(expr)
 
 
-def _negated(expr: Any) -> Any:
+def _negated(expr: sympy.Expr) -> sympy.Expr:
     """-expr, with no minus before a parenthesis."""
     forms = [readable(-expr), factor_terms(expand(-expr)), expand(-expr)]
     return next((form for form in forms if not form.could_extract_minus_sign()), forms[0])

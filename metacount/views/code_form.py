@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sympy import ceiling, floor, latex, symbols
 
 from metacount import units
 from metacount.algebra.writing import in_letters
 from metacount.textbook.closed_form import readable
-from metacount.tracing.domain import in_words
+from metacount.tracing.condition import in_words
 from metacount.tracing.run.sizes import SMALLEST
 from metacount.views.formula import MEANINGS, broken, free_name, upright, whole_python
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:
+    import sympy
+
+    from metacount.files import Json
     from metacount.tracing.code_form import CodeForm
 
 NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -34,7 +37,7 @@ def meaning(quantity: str) -> str:
     return {**MEANINGS, "state_bytes": STATE}[quantity]
 
 
-def in_fields(expr: Any) -> str:
+def in_fields(expr: sympy.Expr) -> str:
     """An expression in the names of fields; a rounded-down quotient as Python writes it, one that
     is rounded up between brackets.
 
@@ -86,7 +89,7 @@ def code_form_text(name: str, form: CodeForm) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _part(label: str, expr: Any, form: CodeForm, width: int) -> list[str]:
+def _part(label: str, expr: sympy.Expr, form: CodeForm, width: int) -> list[str]:
     indent = " " * (len(label) + 2)
     room = max(width - len(indent), 20)
     first, *rest = broken(in_fields(readable(expr)), room)
@@ -98,7 +101,7 @@ def _part(label: str, expr: Any, form: CodeForm, width: int) -> list[str]:
     ]
 
 
-def _values(form: CodeForm) -> dict[Any, Any]:
+def _values(form: CodeForm) -> dict[sympy.Expr, sympy.Expr]:
     from sympy import Integer
 
     return {letter: Integer(number) for letter, number in form.every_number.items()}
@@ -194,7 +197,7 @@ def _argument(name: str) -> str:
     return f"{plain}_" if iskeyword(plain) else plain
 
 
-def code_form_data(model: str, name: str, form: CodeForm) -> dict[str, Any]:
+def code_form_data(model: str, name: str, form: CodeForm) -> Json:
     """Everything of a form."""
     return {
         "model": model,

@@ -13,13 +13,14 @@ from metacount.views.tables import shown as shown_cell
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec
     from metacount.views.tables import Cell
 
     # How a row is headed, its name, its spec where there is one, what `count --json` says of it.
-    Row: TypeAlias = tuple[str, str, ModelSpec | None, dict[str, Any] | None]
+    Row: TypeAlias = tuple[str, str, ModelSpec | None, Json | None]
 
 FIGURES = (
     "params",
@@ -136,7 +137,7 @@ def cell(row: Row, name: str) -> Cell:
     """One column of one model; None where it has no such thing, or nobody knows."""
     _, said, spec, data = row
     first, _, role = name.partition(".")
-    found: Any = None
+    found: object = None
     if name == "name":
         found = said
     elif name in DERIVED:
@@ -150,8 +151,7 @@ def cell(row: Row, name: str) -> Cell:
         found = (data[first] or {}).get(role)
     elif data is not None:
         found = data["workload"].get(name) if name in RUN else data.get(name)
-    known = found is None or isinstance(found, str | int | Share)
-    return found if known else str(found)
+    return found if found is None or isinstance(found, str | int | Share) else str(found)
 
 
 def columns_table(names: Sequence[str], rows: Sequence[Row]) -> Table:
@@ -170,7 +170,7 @@ def _is_number(value: Cell) -> bool:
     return not isinstance(value, bool)
 
 
-def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[Json]:
     """The same as plain data; a share is a number between 0 and 1."""
     names = checked(names)
     made = []

@@ -13,8 +13,8 @@ from metacount.views.layout import bold, columns, paragraph, table, width_of
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.resolve import TransformersOnly
 
 DASH = "-"
@@ -45,9 +45,7 @@ def heading(model: Model | TransformersOnly) -> str:
     return os.path.basename(model.source.folder) if file == CONFIG else file.removesuffix(".json")
 
 
-def comparison_text(
-    models: Sequence[Model | TransformersOnly], data: Sequence[dict[str, Any]]
-) -> str:
+def comparison_text(models: Sequence[Model | TransformersOnly], data: Sequence[Json]) -> str:
     """What `count --json` says of each model, as many columns at once as fit."""
     width = columns()
     labels = _labels(data)
@@ -69,7 +67,7 @@ def comparison_text(
 
 
 def notes(
-    models: Sequence[Model | TransformersOnly], data: Sequence[dict[str, Any]], width: int
+    models: Sequence[Model | TransformersOnly], data: Sequence[Json], width: int
 ) -> list[str]:
     """What is to be said of the figures: warnings, and where they come from."""
     lines: list[str] = []
@@ -88,7 +86,7 @@ def notes(
     return lines
 
 
-def _common_line(data: Sequence[dict[str, Any]]) -> str:
+def _common_line(data: Sequence[Json]) -> str:
     """The workload, as far as it is common to all models."""
     runs = [each["workload"] for each in data]
     parts = [f"batch {runs[0]['batch_size']}"]
@@ -100,19 +98,17 @@ def _common_line(data: Sequence[dict[str, Any]]) -> str:
     return ", ".join([*parts, f"{dtype} ({DTYPE_BYTES[dtype]} bytes per value)"])
 
 
-def _labels(data: Sequence[dict[str, Any]]) -> list[str]:
+def _labels(data: Sequence[Json]) -> list[str]:
     roles = [role for role in data[0]["by_role"] if any(each["by_role"].get(role) for each in data)]
     run = ["seq_len"] if len({each["workload"]["seq_len"] for each in data}) > 1 else []
     return [*FACTS, "", *roles, "params", "", *run, *FIGURES]
 
 
-def _cells(
-    model: Model | TransformersOnly, data: dict[str, Any], labels: Sequence[str]
-) -> list[str]:
+def _cells(model: Model | TransformersOnly, data: Json, labels: Sequence[str]) -> list[str]:
     return ["" if not label else _cell(model, data, label) for label in labels]
 
 
-def _cell(model: Model | TransformersOnly, data: dict[str, Any], label: str) -> str:
+def _cell(model: Model | TransformersOnly, data: Json, label: str) -> str:
     if label in FACTS:
         if not isinstance(model, Model):
             return DASH

@@ -7,9 +7,24 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
+    from typing import Any, TypedDict, Unpack
 
     from metacount.claims.finding import Claim
+
+    class Said(TypedDict, total=False):
+        """What argparse is told of an option."""
+
+        action: str
+        choices: Iterable[object]
+        const: object
+        default: object
+        dest: str
+        help: str
+        metavar: str
+        nargs: str
+        required: bool
+        type: Callable[[str], object]
+
 
 MODELS = frozenset(["MODEL", "A", "B"])  # names, or files
 # Options of `train` whose words stand in a table of its setup.
@@ -57,17 +72,17 @@ class Recorder:
         self.command = command
         self.said: list[Option] = [_option(command, ("-h", "--help"), action="help", help="help")]
 
-    def add_argument(self, *names: str, **said: Any) -> None:
+    def add_argument(self, *names: str, **said: Unpack[Said]) -> None:
         """Remember an option or a positional."""
         self.said.append(_option(self.command, names, **said))
 
-    def add_argument_group(self, *_: str, **__: Any) -> Recorder:
+    def add_argument_group(self, *_: object, **__: object) -> Recorder:
         """A group's options are the command's."""
         return self
 
     add_mutually_exclusive_group = add_argument_group
 
-    def set_defaults(self, **_: Any) -> None:
+    def set_defaults(self, **_: object) -> None:
         """What is not typed is not completed."""
 
 
@@ -83,7 +98,7 @@ def described(name: str, summary: str, add_arguments: Callable[[Any], None]) -> 
     )
 
 
-def _option(command: str, names: tuple[str, ...], **said: Any) -> Option:
+def _option(command: str, names: tuple[str, ...], **said: Unpack[Said]) -> Option:
     metavar, is_option = said.get("metavar", ""), names[0].startswith("-")
     dest = said.get("dest") or names[-1].lstrip("-").replace("-", "_")
     words = said.get("choices") or known_words(command, dest, metavar)

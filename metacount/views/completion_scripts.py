@@ -9,14 +9,16 @@ from metacount.views.completion import Command, Option, described
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
 
 LINES = "\n"
 GLOBAL = ("--help", "--version")  # without a command
 
 
-def script(shell: str, commands: Iterable[tuple[str, str, Callable[[Any], None]]]) -> str:
+def script(
+    shell: str, commands: Iterable[tuple[str, str, Callable[[argparse.ArgumentParser], None]]]
+) -> str:
     """The completion script of a shell; of each command, its name, what it is for, its options."""
     return WRITERS[shell](tuple(described(*command) for command in commands))
 

@@ -14,8 +14,7 @@ from metacount.views.layout import bold, columns, dim, paragraph, table, width_o
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.files import Json
     from metacount.resolve import Model
     from metacount.spec import Workload
     from metacount.textbook.conventions import Amounts, Convention
@@ -131,7 +130,7 @@ def _why(found: tuple[Convention, ...], a: Amounts) -> str:
     )
 
 
-def conventions_data(model: Model, workload: Workload) -> dict[str, Any]:
+def conventions_data(model: Model, workload: Workload) -> Json:
     """The same with every digit."""
     a = amounts(model.spec, workload)
     return {

@@ -7,8 +7,8 @@ from metacount.views.tables import Table
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.views.tables import Cell
 
 # Under `count --json`'s names, in its order.
@@ -29,7 +29,7 @@ FIGURES = (
 )
 
 
-def count_table(data: Sequence[dict[str, Any]]) -> Table:
+def count_table(data: Sequence[Json]) -> Table:
     """What `count --json` says of each model, without words: roles, workload, figures."""
     roles = [role for role in data[0]["by_role"] if any(model["by_role"][role] for model in data)]
     rows: list[tuple[Cell, ...]] = []

@@ -21,7 +21,6 @@ from metacount.views.tables import Table
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from metacount.diff.compared import Diff, Row
     from metacount.views.tables import Cell
@@ -249,11 +248,11 @@ def times(copies: int) -> str:
     return f" in each of {copies} blocks" if copies > 1 else ""
 
 
-def _fields(fields: dict[str, tuple[Any, Any]]) -> str:
+def _fields(fields: dict[str, tuple[object, object]]) -> str:
     return ", ".join(f"{name} {_value(a)} → {_value(b)}" for name, (a, b) in fields.items())
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict):

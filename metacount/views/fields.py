@@ -8,7 +8,7 @@ from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 NOTE = (
     "A model's file is a JSON object of these fields, with a name if you like. "
@@ -25,7 +25,7 @@ TAKES = {
 }
 
 
-def field_rows() -> list[dict[str, Any]]:
+def field_rows() -> list[Json]:
     """Every field in order: letter, what it takes, default, meaning, everyone else's names."""
     rows = []
     for name, field in FIELDS.items():
@@ -49,7 +49,7 @@ def fields_text() -> str:
     """The fields as a table, below the part that each belongs to."""
     width = columns()
     rows = []
-    by_part: dict[str, list[dict[str, Any]]] = {}
+    by_part: dict[str, list[Json]] = {}
     for row in field_rows():
         by_part.setdefault(row["path"].rpartition(".")[0], []).append(row)
     for part, of_part in by_part.items():
@@ -70,7 +70,7 @@ def fields_table() -> Table:
     return Table(heads=heads, rows=tuple(rows), align="<" * len(heads))
 
 
-def _row(row: dict[str, Any]) -> tuple[str, str, str, str]:
+def _row(row: Json) -> tuple[str, str, str, str]:
     default = row["default"]
     shown = str(default) if isinstance(default, str | float) else str(default).lower()
     indent = "  " if "." in row["path"] else ""

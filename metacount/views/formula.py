@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sympy import latex, together
 from sympy.printing.precedence import PRECEDENCE
@@ -18,6 +18,9 @@ from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table,
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    import sympy
+
+    from metacount.files import Json
     from metacount.resolve import Model
     from metacount.textbook.closed_form import ClosedForm
 
@@ -61,16 +64,16 @@ def meaning(quantity: str) -> str:
 class _Python(StrPrinter):  # type: ignore[misc]  # SymPy is not typed
     """Expressions of whole numbers as Python that stays in whole numbers."""
 
-    def _print_floor(self, expr: Any) -> str:
+    def _print_floor(self, expr: sympy.Expr) -> str:
         above, below = expr.args[0].as_numer_denom()
         return f"({self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)})"
 
-    def _print_ceiling(self, expr: Any) -> str:
+    def _print_ceiling(self, expr: sympy.Expr) -> str:
         above, below = expr.args[0].as_numer_denom()
         # its own brackets: a minus before a power would be of the power
         return f"(-(-{self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)}))"
 
-    def _print_Min(self, expr: Any) -> str:
+    def _print_Min(self, expr: sympy.Expr) -> str:
         return f"min({', '.join(self._print(arg) for arg in expr.args)})"
 
 
@@ -207,7 +210,7 @@ def _plain(name: str) -> str:
     return name.replace("\\", "/").replace('"', "'")
 
 
-def in_python(expr: Any, form: ClosedForm) -> str:
+def in_python(expr: sympy.Expr, form: ClosedForm) -> str:
     """An expression in our names, whole numbers throughout.
 
     A half of a whole expression is exact: what is divided is known to be even.
@@ -216,14 +219,14 @@ def in_python(expr: Any, form: ClosedForm) -> str:
     return LETTERS.sub(lambda letter: names.get(letter[0], letter[0]), whole_python(expr))
 
 
-def whole_python(expr: Any) -> str:
+def whole_python(expr: sympy.Expr) -> str:
     """An expression as Python that stays in whole numbers: what is divided is known to be exact."""
     above, below = together(expr).as_numer_denom()
     text = str(_Python().doprint(above))
     return text if below == 1 else f"({text}) // ({_Python().doprint(below)})"
 
 
-def formula_data(model: Model, form: ClosedForm) -> dict[str, Any]:
+def formula_data(model: Model, form: ClosedForm) -> Json:
     """Every spelling of every part, the legend, the values."""
     return {
         "model": model.id,

@@ -23,8 +23,8 @@ from metacount.views.layout import (
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.lessons.page import Block, Page
     from metacount.resolve import Given
 
@@ -46,7 +46,7 @@ class Lesson:
         """The page as a terminal shows it."""
         return lesson_text(self.page, self.answers)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The page as plain data."""
         return self.page.to_dict(answers=self.answers)
 

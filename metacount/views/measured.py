@@ -11,8 +11,8 @@ from metacount.views.models import compared
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.resolve import TransformersOnly
     from metacount.spec import Workload
     from metacount.verify.compare import Witness
@@ -22,7 +22,7 @@ DASH = "-"
 
 def measured_data(
     model: TransformersOnly, said: Witness, workload: Workload, notes: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> Json:
     """As plain data, under the names that `count` gives every model; null: not measured."""
     params, flops = said.figures["params"], said.figures["matmul_flops"]
     return {

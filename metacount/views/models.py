@@ -10,9 +10,9 @@ from metacount.views.tables import Table
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from metacount.catalog import CatalogEntry, Comparison
+    from metacount.files import Json
     from metacount.views.tables import Cell
 
     Counted = tuple[CatalogEntry, int | None]  # params; None where there is no spec
@@ -106,12 +106,12 @@ def _model_row(entry: CatalogEntry, params: int | None) -> tuple[str, ...]:
     )
 
 
-def models_data(counted: Sequence[Counted]) -> list[dict[str, Any]]:
+def models_data(counted: Sequence[Counted]) -> list[Json]:
     """The catalog as plain data."""
     return [_model_data(entry, params) for entry, params in counted]
 
 
-def _model_data(entry: CatalogEntry, params: int | None) -> dict[str, Any]:
+def _model_data(entry: CatalogEntry, params: int | None) -> Json:
     spec = None if params is None else entry.spec()
     compared = None if params is None else compare_published(entry, params)
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.textbook.domain import FROM, sizes_text
 from metacount.verify.recording import conditions_of
@@ -12,6 +12,7 @@ from metacount.views.layout import bold, columns, paragraph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.files import Json
     from metacount.verify.cases import Case
     from metacount.verify.for_all_sizes import Proof
 
@@ -55,7 +56,7 @@ def where_of(proofs: Sequence[Proof]) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def proofs_data(shown: Shown) -> list[dict[str, Any]]:
+def proofs_data(shown: Shown) -> list[Json]:
     """The same as plain data, one after the other; `case` says of which sizes."""
     return [
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.textbook.domain import SHOWN, sizes_text
-from metacount.textbook.proven import CODE
+from metacount.textbook.proof_record import CODE
 from metacount.views.layout import paragraph
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount import units
 from metacount.many.survey import SURVEYED, SurveyRow
 from metacount.views.layout import bold, columns, paragraph, table, width_of
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 DASH = "-"
 HEADS = (
@@ -117,7 +120,7 @@ def _sums(rows: Sequence[SurveyRow]) -> list[str]:
     return table(heads, lines, "<>>>>")
 
 
-def survey_data(rows: Sequence[SurveyRow]) -> list[dict[str, Any]]:
+def survey_data(rows: Sequence[SurveyRow]) -> list[Json]:
     """As plain data."""
     return [row.to_dict() for row in rows]
 

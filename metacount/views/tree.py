@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.views.layout import (
     GAP,
@@ -23,6 +23,7 @@ from metacount.views.tree_rows import OWN, Row, forms_of, rows_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.files import Json
     from metacount.measure.ours.node import Node
     from metacount.resolve import Model, TransformersOnly
     from metacount.spec import ModelSpec
@@ -94,14 +95,14 @@ def tree_table(asked: Shown) -> Table:
     return Table(heads=heads, rows=cells, align=align)
 
 
-def tree_data(asked: Shown) -> dict[str, Any]:
+def tree_data(asked: Shown) -> Json:
     """The tree as plain data, as deep as asked; with the formulas that were asked for."""
     data = asked.root.to_dict(asked.root.params)
     _trim(data, asked.root, asked, 0)
     return data
 
 
-def _trim(data: dict[str, Any], node: Node, asked: Shown, level: int) -> None:
+def _trim(data: Json, node: Node, asked: Shown, level: int) -> None:
     if asked.forms is not None:
         data["formula"] = asked.forms.of(forms_of(node)).text
     if asked.depth is not None and level >= asked.depth:
@@ -111,7 +112,7 @@ def _trim(data: dict[str, Any], node: Node, asked: Shown, level: int) -> None:
 
 
 def _cells(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[Cell]:
-    values: dict[str, Any] = {
+    values: Json = {
         "shape": row.shape,
         "params": row.params,
         "one": row.one,

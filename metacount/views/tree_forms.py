@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import units
 from metacount.algebra.writing import in_letters
@@ -44,7 +44,7 @@ class Forms:
     def _form(self, forms: tuple[tuple[int, str], ...]) -> Form:
         import sympy
 
-        found: Any = sympy.sympify(sum(times * self._rows.form(path) for times, path in forms))
+        found = sympy.sympify(sum(times * self._rows.form(path) for times, path in forms))
         expr = readable(found.subs(self._layers))
         numbers = self._numbers
         self._used |= {letter.name for letter in expr.free_symbols}

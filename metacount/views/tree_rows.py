@@ -222,7 +222,12 @@ def _times(value: int | None, copies: int) -> int | None:
 
 
 def forms_of(node: Node, within: int = 1) -> tuple[tuple[int, str], ...]:
-    """The formulas of a node: its own, or those of what it stands for."""
+    """The formulas of a node: its own, or those of what it stands for.
+
+    What multiplies and stores nothing (the products between positions) has none.
+    """
+    if not node.params and not node.tied:
+        return ()
     if node.module in (PERIOD, ""):
         return tuple(
             (times * child.count * within, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from command_line import run
+from helpers.command_line import run
 
 from metacount.cli import main
 

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 
 import pytest
-from command_line import refused, run_json
+from helpers.command_line import refused, run_json
 
 from metacount.cli import main
 from metacount.sources import Code, codes, find_codes

@@ -6,26 +6,26 @@ import re
 import shlex
 
 import pytest
+from helpers.command_line import refused
 
 from metacount.cli import main
-from tests.command_line import refused
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("formula", "type:zamba2"),
-        ("formula", "type:zamba2", "--quantity", "matmul_flops", "--latex"),
-        ("check", "12*n_layers*d_model**2", "type:zamba2"),
-        ("count", "type:zamba2", "--conventions"),
+        ("formula", "type:zamba"),
+        ("formula", "type:zamba", "--quantity", "matmul_flops", "--latex"),
+        ("check", "12*n_layers*d_model**2", "type:zamba"),
+        ("count", "type:zamba", "--conventions"),
     ],
 )
 def test_a_model_without_a_formula_names_what_works(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     error = refused(capsys, *arguments)
-    assert "`metacount formula type:zamba2 --from-code`" in error
-    assert "`metacount count type:zamba2`" in error
+    assert "`metacount formula type:zamba --from-code`" in error
+    assert "`metacount count type:zamba`" in error
 
 
 def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,7 @@ def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_of_all_sizes_names_what_works(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "verify", "type:zamba2", "--all-sizes")
+    error = refused(capsys, "verify", "type:zamba", "--all-sizes")
     assert "type:NAME of a mapped type" in error
-    error = refused(capsys, "count", "type:zamba2", "--set", "n_layers=2")
+    error = refused(capsys, "count", "type:zamba", "--set", "n_layers=2")
     assert "change its config.json instead" in error

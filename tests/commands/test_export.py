@@ -8,11 +8,11 @@ import json
 import re
 
 import pytest
+from helpers.command_line import refused, run
 
 from metacount.catalog import entries
 from metacount.claims import claims
 from metacount.views.tables import LATEX, Formula, Share, Table, comma_separated, latex, markdown
-from tests.command_line import refused, run
 
 COMMANDS = [
     ("count", "mixtral-8x7b"),

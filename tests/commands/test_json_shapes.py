@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.command_line import run_json
 
 from metacount import catalog
-from tests.command_line import run_json
 
 
 def pairs(value: Any, path: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import refused, run, run_json
+from helpers.command_line import refused, run, run_json
 from torch import Tensor
 
 import metacount

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused, run, run_json
 from gguf import GGMLQuantizationType, GGUFReader
-from gguf_files import ARCHITECTURES, D, M, large, tensors_of, written
+from helpers.command_line import refused, run, run_json
+from helpers.gguf_files import ARCHITECTURES, D, M, large, tensors_of, written
 
 from metacount import catalog
 from metacount.cli import main

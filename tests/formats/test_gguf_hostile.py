@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import refused
-from gguf_files import tensors_of, written
+from helpers.command_line import refused
+from helpers.gguf_files import tensors_of, written
 
 from metacount.errors import InputError
 from metacount.formats import gguf_header

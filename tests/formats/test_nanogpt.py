@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import refused, run_json
+from helpers.command_line import refused, run_json
 
 from metacount import catalog
 from metacount.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused, run_json
+from helpers.command_line import refused, run_json
 
 from metacount import catalog
 from metacount.errors import InputError

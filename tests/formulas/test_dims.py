@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import sympy
+from helpers import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,6 @@ from metacount.formulas.dim import (
     when,
 )
 
-ROOT = Path(__file__).parents[2]
 INTS = st.integers(-50, 50)
 
 

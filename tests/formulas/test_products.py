@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from formulas.random_specs import specs
+from helpers.random_specs import specs
 from hypothesis import given
 from hypothesis import strategies as st
 

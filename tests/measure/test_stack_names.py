@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from helpers.command_line import run
 
 from metacount.catalog import entries, entry
 from metacount.measure.ours.tree import Node, module_tree
 from metacount.modules.build import build
-from tests.command_line import run
 
 STACKS = {
     "encoder": {"encoder"},

@@ -23,7 +23,7 @@ OPERATORS = {
     "measure/operators.py",
     "measure/questions.py",
     "measure/others/flops.py",
-    "claims/judges/running.py",
+    "claims/judges/executed/softmax.py",
     "training/attention.py",
     "training/counter.py",
 }

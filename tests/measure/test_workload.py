@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from miniatures import miniature
+from helpers.miniatures import miniature
 from torch import nn
 
 from metacount import catalog

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from foreign import OWN, TINY, Cached, Tied, transformers_model
+from helpers.foreign_modules import OWN, TINY, Cached, Tied, transformers_model
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 

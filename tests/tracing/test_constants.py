@@ -11,7 +11,7 @@ import sympy
 
 from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, CodePart
-from metacount.tracing.domain import in_words
+from metacount.tracing.condition import in_words
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts

@@ -8,7 +8,8 @@ import pytest
 import sympy
 
 from metacount.spec import Workload
-from metacount.tracing.domain import in_domain, in_words, is_below
+from metacount.tracing.condition import in_domain, in_words
+from metacount.tracing.domain import is_below
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
 from metacount.tracing.run.sizes import divides, symbol

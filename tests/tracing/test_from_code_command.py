@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import ROOT
 from sympy import Integer
 
 from metacount.cli import main
@@ -15,8 +15,6 @@ from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.views.code_form import code_form_text
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
+
+from helpers import ROOT
 
 from metacount.catalog import entries, entry
 from metacount.resolve import Model, find_any
 from metacount.spec import Workload
-from metacount.textbook.proven import CODE, OURS, all_said, proven, read_record, structure
+from metacount.textbook.proof_record import CODE, OURS, all_said, read_record, structure
+from metacount.textbook.proven import proven
 
-ROOT = Path(__file__).parents[2]
 # What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
 NOT_YET = """
 arcee bamba camembert cwm deepseek_v32 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1
@@ -18,7 +19,7 @@ falcon_mamba flex_olmo glm4_moe_lite gpt_bigcode granite_swa granitemoe_swa gran
 granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax iquestcoder jais2 jamba
 kimi_linear kolibri1 lfm2 lfm2_moe mamba mamba2 mbart mellum minimax ministral mt5 nanochat nemotron
 nemotron_h olmo3 olmo_hybrid plbart qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma
-solar_open vaultgemma xlm-roberta youtu
+solar_open vaultgemma xlm-roberta youtu zamba2
 """
 NOT_YET_OURS = """
 bamba-9b bloom-176b chinchilla-70b deepseek-moe-16b deepseek-v3.2 falcon-180b falcon-h1-0.5b
@@ -27,7 +28,8 @@ granite-4.0-h-small gshard-600b jamba-1.5-large jurassic1-178b kimi-linear-48b-a
 lfm2-1.2b lfm2-8b-a1b llama4-scout-text mamba-2.8b mamba-codestral-7b mamba2-1.3b minimax-text-01
 mpt-30b nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b opt-175b palm-540b
 pangu-alpha-207b phi3-small qwen1.5-72b qwen3-14b qwen3-next-80b-a3b recurrentgemma-2b smollm3-3b
-switch-base-16 switch-c-2048 switch-xxl textbook-block transformer-base
+switch-base-16 switch-c-2048 switch-xxl textbook-block transformer-base zamba2-1.2b zamba2-2.7b
+zamba2-7b
 """
 
 

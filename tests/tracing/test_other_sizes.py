@@ -10,8 +10,9 @@ import sympy
 
 from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
+from metacount.tracing.condition import in_domain, in_words
 from metacount.tracing.confirm.other_sizes import tried_at_other_sizes
-from metacount.tracing.domain import conditions, in_domain, in_words
+from metacount.tracing.domain import conditions
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.sizes import Sizes, divides, symbol, unread
 

@@ -15,7 +15,7 @@ from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
 from metacount.textbook.domain import holds
-from metacount.textbook.proven import structure
+from metacount.textbook.proof_record import structure
 from metacount.tracing.run.source import As
 from metacount.verify.cases import OF_A_MODEL, OF_A_RUN, cases, small, spec_of
 from metacount.verify.for_all_sizes import prove

@@ -19,8 +19,8 @@ import sympy
 from metacount.catalog import entry
 from metacount.textbook import fingerprints
 from metacount.textbook.domain import NotKnown, NotReadable, holds
-from metacount.textbook.proven import all_said, read_record
-from metacount.tracing.domain import in_domain
+from metacount.textbook.proof_record import all_said, read_record
+from metacount.tracing.condition import in_domain
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.solve.smallest import smallest
 from metacount.verify.recording import as_test

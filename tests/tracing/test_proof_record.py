@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import ROOT
 
 from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.spec import Workload
 from metacount.textbook import fingerprints
-from metacount.textbook.proven import (
+from metacount.textbook.proof_record import (
     CODE,
     FILE,
     OURS,
     all_said,
-    proven,
     read_record,
     read_records_of,
     structure,
 )
+from metacount.textbook.proven import proven
 
-ROOT = Path(__file__).parents[2]
 OF_CODE = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
 CAUSAL = "causal_matmul_flops"
 
@@ -306,7 +306,7 @@ def test_a_rewritten_formula_is_carried_over_only_where_it_is_the_same(
 ) -> None:
     import sympy
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     carry = importlib.import_module("carry_proofs")
     before = list(carry.forms_of("llama"))
     assert carry.difference(before, list(carry.forms_of("llama"))) == ""

@@ -14,7 +14,7 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
-from metacount.textbook.proven import structure
+from metacount.textbook.proof_record import structure
 from metacount.tracing.forms import CodeForm, Tracer
 from metacount.verify.for_all_sizes import PROVEN, differences, prove, spec_forms, textbook_forms
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import sympy
-from miniatures import miniature
+from helpers.miniatures import miniature
 
 from metacount.catalog import entry
 from metacount.spec import ModelSpec, Workload
 from metacount.tracing.code_form import CodeForm
-from metacount.tracing.domain import in_words
+from metacount.tracing.condition import in_words
 from metacount.tracing.forms import NotTraced, Tracer
 
 RUN = Workload(seq_len=48, source_len=37)

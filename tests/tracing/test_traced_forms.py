@@ -11,7 +11,7 @@ import sympy
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.others.forward import measure_any_forward
 from metacount.spec import Workload
-from metacount.tracing.domain import in_words
+from metacount.tracing.condition import in_words
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
 from metacount.tracing.run import count
 from metacount.tracing.run.build import size_values, with_fields

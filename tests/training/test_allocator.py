@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from miniatures import miniature
+from helpers.miniatures import miniature
 from torch.profiler import ProfilerActivity, profile
 
 from metacount import Setup, Workload, catalog

@@ -7,14 +7,12 @@ adds up what is alive after each operator.
 from __future__ import annotations
 
 import gc
-import weakref
 from typing import Any
 
 import pytest
 import torch
-from miniatures import miniature
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from helpers.allocations import Alive
+from helpers.miniatures import miniature
 
 from metacount import catalog
 from metacount.modules.build import build
@@ -22,38 +20,6 @@ from metacount.spec import ModelSpec, Workload
 from metacount.training.ours import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import Step, measure_step
-
-
-class Alive(TorchDispatchMode):
-    """Bytes of real storages that are alive, and the most there ever were."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.most = 0
-        self.known: set[int] = set()
-
-    def add(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        address, size = storage.data_ptr(), storage.nbytes()
-        if size == 0 or address in self.known:
-            return
-        self.known.add(address)
-        self.now += size
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self.gone, address, size)
-
-    def gone(self, address: int, size: int) -> None:
-        self.known.remove(address)
-        self.now -= size
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for made in out if isinstance(out, list | tuple) else (out,):
-            if isinstance(made, Tensor):
-                self.add(made)
-        return out
 
 
 def really(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import refused, run, run_json
-from miniatures import TINY, miniature
+from helpers.command_line import refused, run, run_json
+from helpers.miniatures import TINY, miniature
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 

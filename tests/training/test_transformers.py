@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import refused, run_json
-from test_reality import Alive
+from helpers.allocations import Alive
+from helpers.command_line import refused, run_json
 
 import metacount
 from metacount import InputError, Setup, Workload

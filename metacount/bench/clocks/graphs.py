@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from metacount.measure.torch_private import keep_cuda_busy
 
-Call = Callable[[], Any]
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+Call = Callable[[], object]
 
 # torch's words for an operator that waits, in its mode "error"
 WAITS = "synchroniz"
@@ -93,7 +96,7 @@ class CaptureRoom:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)
-        self.pool: Any = None
+        self.pool: Any = None  # torch's handle of it has a private type
         self.held: list[Captured] = []
 
     def warm_up(self, call: Call) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +25,10 @@ from metacount.bench.clocks.stopwatch import (
     Check,
     Counted,
 )
+
+if TYPE_CHECKING:
+    from metacount.bench.clocks.graphs import Captured
+    from metacount.bench.layers.case import Output
 
 
 class _OnDevice(Counted):
@@ -123,7 +127,7 @@ class GraphStopwatch(_OnDevice):
             self.single = self.together = _nothing
             self.room.leave()
 
-    def _last_first(self) -> Any:
+    def _last_first(self) -> object:
         """Every call of a hot sample, the first set last; gives what the last call gave."""
         out = None
         for _ in range(self.passes):
@@ -131,7 +135,7 @@ class GraphStopwatch(_OnDevice):
                 out = call()
         return out
 
-    def _compare(self, captured: Any) -> None:
+    def _compare(self, captured: Captured) -> None:
         if self.spoils:
             spoil(captured.out)
         captured.replay()
@@ -160,7 +164,7 @@ def _refuse_lost_work(single: int | None, together: int | None, calls: int) -> N
         )
 
 
-def spoil(out: Any) -> None:
+def spoil(out: Output) -> None:
     """Fill what a call gave with values that no result has."""
     for tensor in out if isinstance(out, tuple) else (out,):
         tensor.fill_(math.nan if tensor.is_floating_point() else -1)

@@ -10,11 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
 from metacount.bench.clocks.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from metacount.files import Json
 
 PERIOD_SECONDS = 0.02
 
@@ -43,7 +49,7 @@ class Reading:
 class Monitor:
     """A thread that reads while the context is open; `of` sums up what it saw in some windows."""
 
-    def __init__(self, read: Any, period: float = PERIOD_SECONDS) -> None:
+    def __init__(self, read: Callable[[], Reading], period: float = PERIOD_SECONDS) -> None:
         self.read, self.period = read, period
         self.readings: list[Reading] = []
         self._stop = threading.Event()
@@ -70,7 +76,7 @@ class Monitor:
                 return
             self._stop.wait(self.period)
 
-    def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> dict[str, Any]:
+    def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> Json:
         """Fields of a row: medians over the windows, the lowest clock, and why it was low.
 
         Energy is the median power times the median time of a call.
@@ -119,7 +125,7 @@ def monitor_of(device: torch.device) -> Monitor | None:
     return Monitor(read)
 
 
-def _handle(nvml: Any, device: torch.device) -> Any:
+def _handle(nvml: ModuleType, device: torch.device) -> object:
     """The device by its uuid: NVML's numbers ignore CUDA_VISIBLE_DEVICES."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from metacount.bench.clocks.statistics import FEWEST_FOR_INTERVAL, half_width, median
 from metacount.bench.clocks.stopwatch import Stopwatch
@@ -108,7 +107,10 @@ def _one_turn(
 
 
 def _warm_up(
-    entrants: Sequence[Entrant], until: Until, is_ours: Any, clock: Callable[[], float]
+    entrants: Sequence[Entrant],
+    until: Until,
+    is_ours: Callable[[Entrant, BaseException], bool],
+    clock: Callable[[], float],
 ) -> None:
     """The case's own work before the first sample: clocks ramp up, caches and allocators settle."""
     began = clock()

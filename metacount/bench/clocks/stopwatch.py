@@ -17,9 +17,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
 
 HOT, COLD = "hot", "cold"
 STATES = (HOT, COLD)
@@ -34,8 +38,8 @@ LONG_SECONDS = 0.05  # of a call: then one input set and one sample have to do
 FIRST_REPLAYS = 3  # of one call, to see how long it takes on the device
 WARM_SECONDS = 4e-3  # of the variant's own work in front of each turn
 
-Call = Callable[[], Any]
-Check = Callable[[Any], object]
+Call = Callable[[], object]
+Check = Callable[..., object]
 
 
 class Stopwatch(Protocol):
@@ -46,7 +50,7 @@ class Stopwatch(Protocol):
     calls_per_sample: int
     nodes: int | None
 
-    def turn(self) -> Any:
+    def turn(self) -> AbstractContextManager[None]:
         """A context in which bursts can be taken: made ready before, given back after."""
 
     def burst(self, state: str) -> list[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,8 @@ Inputs = tuple[Tensor, ...]
 # what is compared: one tensor [.., D], or several where a call gives several
 Expected = Sequence[Tensor]
 Reference = Callable[[Inputs, list[int]], Expected]
-Pick = Callable[[Any, list[int]], Expected]
+Output = Tensor | tuple[Tensor, ...]  # what a call gives
+Pick = Callable[[Output, list[int]], Expected]
 
 TF32 = "tf32"  # float32 tensors, products in the tensor cores' short form
 DTYPES = {**build.DTYPES, TF32: torch.float32}
@@ -35,9 +35,10 @@ def product_precision(dtype: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def rows_of(out: Any, rows: list[int]) -> Expected:
+def rows_of(out: Output, rows: list[int]) -> Expected:
     """Rows of the flattened output, which is one tensor [..., D]."""
-    y_ND: Tensor = out.flatten(0, -2)
+    assert isinstance(out, Tensor)
+    y_ND = out.flatten(0, -2)
     return (y_ND[rows],)
 
 

@@ -7,7 +7,7 @@ hides. Their inputs are their own: random hidden values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,10 @@ from metacount.bench import reference
 from metacount.bench.layers.case import Inputs, Reference, Variant
 from metacount.bench.work import elementwise_work, product_work
 from metacount.modules.ffn import FeedForward
+
+if TYPE_CHECKING:
+    from metacount.bench.layers.ffn import JoinedGatedFeedForward
+    from metacount.modules.ffn import GatedFeedForward
 
 PLAIN_PARTS = (":up", ":activation", ":down")
 GATED_PARTS = (":gate_up", ":activation", ":down")
@@ -59,7 +63,7 @@ def needs_bytes(n_tokens: int, widths: list[int], value_bytes: int) -> int:
 
 def variants(
     plain: FeedForward,
-    gated: Mapping[str, tuple[Any, Any]],
+    gated: Mapping[str, tuple[GatedFeedForward, JoinedGatedFeedForward]],
     n_tokens: int,
     device: torch.device,
     n_sets: int,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -141,25 +140,33 @@ def _build(
     return Built(inputs=list(inputs), variants=variants)
 
 
-def layer_of(spec: ModelSpec, sizes: dict[str, Any]) -> LatentAttention:
+def layer_of(spec: ModelSpec, sizes: dict[str, int]) -> LatentAttention:
     """The reference module on meta, its softmax scaled by the width of a query head alone."""
     with torch.device("meta"):
-        plain = parts.LatentAttention(n_heads=spec.n_heads, q_lora_rank=spec.q_lora_rank, **sizes)
+        plain = parts.LatentAttention(
+            n_heads=spec.n_heads,
+            q_lora_rank=spec.q_lora_rank,
+            kv_lora_rank=sizes["kv_lora_rank"],
+            qk_nope_head_dim=sizes["qk_nope_head_dim"],
+            qk_rope_head_dim=sizes["qk_rope_head_dim"],
+            v_head_dim=sizes["v_head_dim"],
+        )
         return LatentAttention(plain, spec.d_model)
 
 
 def _reference(layer: LatentAttention, at: Positions) -> Reference:
-    weights: dict[str, Any] = {
+    named = {
         "kv_a": layer.kv_a_proj_with_mqa.weight,
         "kv_norm": layer.kv_a_layernorm.weight,
         "kv_b": layer.kv_b_proj.weight,
         "o": layer.o_proj.weight,
     }
     if layer.q_lora_rank is None:
-        weights["q"] = layer.q_proj.weight
+        named["q"] = layer.q_proj.weight
     else:
-        weights["q_a"], weights["q_b"] = layer.q_a_proj.weight, layer.q_b_proj.weight
-        weights["q_norm"] = layer.q_a_layernorm.weight
+        named["q_a"], named["q_b"] = layer.q_a_proj.weight, layer.q_b_proj.weight
+        named["q_norm"] = layer.q_a_layernorm.weight
+    weights = {name: tensor for name, tensor in named.items() if tensor is not None}
     sizes = (layer.n_heads, layer.rank, layer.nope, layer.rope, layer.v_head_dim)
 
     def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:

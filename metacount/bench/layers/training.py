@@ -6,7 +6,7 @@ a unit is a row of the matrices that lead to it and a column of the one that lea
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from metacount.bench import reference
 from metacount.bench.layers.case import Expected, Inputs, Pick, Reference
 from metacount.bench.observe import rows_to_check
+
+if TYPE_CHECKING:
+    from metacount.bench.layers.case import Output
 
 UNITS = 8  # hidden units whose weights' gradients are compared
 
@@ -56,7 +59,7 @@ def picks(*names: str) -> Pick:
     `names` are the weights in order: up, gate, down, or gate_up for both in one matrix.
     """
 
-    def pick(out: Any, rows: list[int]) -> Expected:
+    def pick(out: Output, rows: list[int]) -> Expected:
         y, dx, *weights = out
         units = units_of(weights[-1].shape[-1])
         found = [y[rows], dx[rows]]
@@ -100,7 +103,9 @@ def gated_gradients(gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Referenc
         gate, up, down = (w.detach().double() for w in (gate_MD, up_MD, down_DM))
         units = units_of(len(up))
 
-        def inside(tokens: Any, chosen: Any) -> tuple[Tensor, Tensor, Tensor]:
+        def inside(
+            tokens: list[int] | slice, chosen: list[int] | slice
+        ) -> tuple[Tensor, Tensor, Tensor]:
             a, b = x[tokens] @ gate[chosen].T, x[tokens] @ up[chosen].T
             d = grad[tokens] @ down[:, chosen]
             return d * b * reference.silu_slope(a), d * reference.silu(a), reference.silu(a) * b

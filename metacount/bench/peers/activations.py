@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,7 +64,7 @@ class TritonGated(_Joined):
         return F.linear(silu_mul(F.linear(x_ND, self.gate_up)), self.down)
 
 
-GATED_PEERS: dict[str, Callable[[Any, Any], nn.Module]] = {
+GATED_PEERS: dict[str, Callable[[nn.Parameter, nn.Parameter], nn.Module]] = {
     "-liger": LigerGated,
     "-triton": TritonGated,
 }

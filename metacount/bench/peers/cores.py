@@ -6,8 +6,6 @@ that a counter could price, so FLOPs are counted on a stand-in of the same shape
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +27,7 @@ class FlashAttention3(_Core):
     """flash_attn_interface.flash_attn_func, which takes [B, S, H, K]."""
 
     def forward(
-        self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
+        self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: object = None
     ) -> Tensor:
         """-> [B, H, S, U]."""
         from flash_attn_interface import (
@@ -46,7 +44,7 @@ class FlashInfer(_Core):
     """flashinfer's kernels for one sequence, prefill or decode, [G, T, K] for keys and values."""
 
     def forward(
-        self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
+        self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: object = None
     ) -> Tensor:
         """-> [B, H, S, U]."""
         import flashinfer
@@ -70,7 +68,7 @@ class FlashMla(_Core):
     """flash_mla_with_kvcache over a cache of latents in pages of 64 positions: decode only."""
 
     def forward(
-        self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: Any = None
+        self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: object = None
     ) -> Tensor:
         """-> [B, H, S, U]; keys and values are one latent, whose first part is the values."""
         from flash_mla import (

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.bench.clocks.statistics import median
 from metacount.bench.results.rows import OK
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 # what makes two lines the same point; the device and the versions may differ, and are named
 POINT = ("topic", "model", "sizes", "workload", "dtype", "variant", "state", "launch", "direction")
@@ -25,7 +28,7 @@ class Pair:
     None where one of them has no interval.
     """
 
-    line: dict[str, Any]
+    line: Json
     old_s: float
     new_s: float
     apart: bool | None
@@ -43,7 +46,7 @@ class Comparison:
     pairs: list[Pair]
     only_new: int
     only_old: int
-    places: dict[str, tuple[Any, Any]]
+    places: dict[str, tuple[str, str]]
 
     @property
     def median_change(self) -> float | None:
@@ -51,7 +54,7 @@ class Comparison:
         return median([abs(pair.change) for pair in self.pairs]) if self.pairs else None
 
 
-def compare(new: Sequence[dict[str, Any]], old: Sequence[dict[str, Any]]) -> Comparison:
+def compare(new: Sequence[Json], old: Sequence[Json]) -> Comparison:
     """Lines as `--save` writes them; only timed ones are compared."""
     before = {_point(line): line for line in old if line["status"] == OK}
     after = {_point(line): line for line in new if line["status"] == OK}
@@ -81,12 +84,12 @@ def compare(new: Sequence[dict[str, Any]], old: Sequence[dict[str, Any]]) -> Com
     )
 
 
-def _point(line: dict[str, Any]) -> str:
+def _point(line: Json) -> str:
     key = [line.get(name, "forward" if name == "direction" else None) for name in POINT]
     return json.dumps(key, sort_keys=True)
 
 
-def _apart(old: dict[str, Any], new: dict[str, Any]) -> bool | None:
+def _apart(old: Json, new: Json) -> bool | None:
     ends = [line.get(name) for line in (old, new) for name in ("low_s", "high_s")]
     old_low, old_high, new_low, new_high = ends
     if old_low is None or old_high is None or new_low is None or new_high is None:

@@ -6,19 +6,22 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.bench.results.rows import OK, Ceiling, Row
 from metacount.errors import InputError, shown
 from metacount.output_file import not_written
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 FORMAT = 2  # of a line; lines of format 1 say nothing of it
 MAX_FILE_BYTES = 2**28
 
 
 def lines_of(
-    rows: Sequence[Row], ceilings: Mapping[str, Ceiling], environment: dict[str, Any], date: str
-) -> list[dict[str, Any]]:
+    rows: Sequence[Row], ceilings: Mapping[str, Ceiling], environment: Json, date: str
+) -> list[Json]:
     """A dict for each row: the row, the roof of its dtype (if any), the environment, the date."""
     return [
         {
@@ -40,7 +43,7 @@ def default_file(topic: str) -> str:
     return f"metacount-bench-{topic}.jsonl"
 
 
-def append(file: str, lines: list[dict[str, Any]]) -> None:
+def append(file: str, lines: list[Json]) -> None:
     """Add the lines at the end; what is there stays."""
     try:
         with open(file, "a", encoding="utf-8") as out:
@@ -49,7 +52,7 @@ def append(file: str, lines: list[dict[str, Any]]) -> None:
         raise not_written("--save", file, error) from None
 
 
-def read(file: str) -> list[dict[str, Any]]:
+def read(file: str) -> list[Json]:
     """Every line of a results file; an `InputError` names the first that is none."""
     try:
         if os.path.getsize(file) > MAX_FILE_BYTES:
@@ -67,7 +70,7 @@ def read(file: str) -> list[dict[str, Any]]:
         ) from None
 
 
-def _line(file: str, number: int, text: str) -> dict[str, Any]:
+def _line(file: str, number: int, text: str) -> Json:
     problem = f"{shown(file)}, line {number}: not a result of `metacount bench --save`"
     try:
         data = json.loads(text)
@@ -78,7 +81,7 @@ def _line(file: str, number: int, text: str) -> dict[str, Any]:
     return data if "format" in data else _from_format_1(data)
 
 
-def _from_format_1(line: dict[str, Any]) -> dict[str, Any]:
+def _from_format_1(line: Json) -> Json:
     """A line as it is written today: what was compiled then was the joined block."""
     name = line["variant"]
     if line["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
@@ -101,7 +104,7 @@ TEXTS = (
 NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a timed row
 
 
-def _is_result(data: dict[str, Any]) -> bool:
+def _is_result(data: Json) -> bool:
     """Whether a line holds what a picture is drawn from, each in its kind."""
     roof = data.get("ceiling")
     return (
@@ -130,12 +133,12 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-def latest_run(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def latest_run(lines: list[Json]) -> list[Json]:
     """Of every (device, topic, case, variant, state, launch, direction), only the last line.
 
     A file grows by one run after another; a picture shows one point for each.
     """
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Json] = {}
     for line in lines:
         key = [
             line.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from metacount.bench.clocks.power import Monitor
 from metacount.bench.clocks.rounds import Entrant
@@ -26,6 +26,9 @@ from metacount.bench.results.rows import (
 )
 from metacount.bench.work import Work, backward_work
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 EQUAL_TIME_MARK = "@"  # in the name of a variant that is there to find the width of equal time
 
 
@@ -38,7 +41,7 @@ class Measured:
     launch: str
     work: Work
     rounds: dict[str, list[list[float]]]
-    known: dict[str, Any]
+    known: Json
     windows: list[tuple[float, float]]
 
     @classmethod
@@ -166,7 +169,7 @@ def _backwards(measured: Sequence[Measured]) -> Iterator[Measured]:
 
 def _equal_time(
     everything: Sequence[Measured], one: Measured, against: Measured | None, state: str
-) -> dict[str, Any]:
+) -> Json:
     """The width at which the gated block takes the baseline's time, for the row of the rule's.
 
     Read off each round between the two widths on either side, then the median over rounds.

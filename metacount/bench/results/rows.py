@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.bench.clocks.statistics import drift, median, median_interval, paired, quantile
 from metacount.bench.work import Work
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 # what became of a row
 OK = "ok"
@@ -128,12 +131,12 @@ class Row:
     equal_time_high: float | None = None
     note: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Every field, in order."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Row:
+    def from_dict(cls, data: Json) -> Row:
         """From `to_dict` or a line of a results file, whose other keys are left out."""
         return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
@@ -159,16 +162,16 @@ def timing_of(rounds: Sequence[Sequence[float]]) -> Timing:
     )
 
 
-def times(timing: Timing) -> dict[str, Any]:
+def times(timing: Timing) -> Json:
     """The fields of a row that a timing fills."""
     return asdict(timing)
 
 
-def rates(work: Work, timing: Timing, ceiling: Ceiling | None) -> dict[str, Any]:
+def rates(work: Work, timing: Timing, ceiling: Ceiling | None) -> Json:
     """What follows from a time: rates, shares of what was measured in the same run, the bound."""
     flops_per_s = work.needed_flops / timing.median_s
     bytes_per_s = work.moved_bytes / timing.median_s
-    found: dict[str, Any] = {
+    found: Json = {
         "tflops_per_s": flops_per_s / 1e12,
         "gbytes_per_s": bytes_per_s / 1e9,
     }
@@ -192,7 +195,7 @@ def bound(intensity: float, ceiling: Ceiling) -> str:
     return "memory" if intensity < ceiling.ridge else "compute"
 
 
-def compared(medians: Sequence[float], baseline: Sequence[float]) -> dict[str, Any]:
+def compared(medians: Sequence[float], baseline: Sequence[float]) -> Json:
     """The ratio to the baseline over paired rounds, and whether it may be 1.
 
     It may where the interval of the median of the rounds' ratios (95 %; for fewer than six rounds

@@ -9,111 +9,50 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from metacount.algebra.monomials import Monomial, Table, substituted, times
+from metacount.algebra.monomials import Monomial, Table
 from metacount.check.condition import named
+from metacount.check.explain.change import LIKELY, ODD, POSSIBLE, STRANGE, UNWRITTEN, Change
+from metacount.check.explain.sizes import (
+    EXPERTS,
+    FAR,
+    KINDS,
+    NARROW,
+    NEAR,
+    NUMBERS,
+    PAIRS,
+    RARE,
+    RATIOS,
+    REPEATED,
+    WIDTHS,
+)
 from metacount.check.given.vocabulary import LETTERS, NAMES
-from metacount.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import sympy
+
     from metacount.algebra.monomials import Space
 
-WIDTHS = (
-    "d_model",
-    "head_dim",
-    "d_ff",
-    "d_ff_expert",
-    "d_ff_shared",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "v_head_dim",
-    "d_embedding",
-)
-NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
-EXPERTS = ("n_experts", "top_k", "n_shared_experts")
-REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len", "bytes_per_value")
-KINDS: tuple[tuple[str, ...], ...] = (
-    WIDTHS,
-    ("n_heads", "n_kv_heads"),
-    EXPERTS,
-    ("n_layers", "n_dense_layers", "n_encoder_layers"),
-    ("seq_len", "kv_len", "source_len", "window"),
-    ("vocab_size", "n_positions"),
-)
-# Products that are read as one size where a formula has another way to get it.
-PAIRS = {
-    ("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim"),
-    ("head_dim", "n_heads"): ("d_model",),
-}
-# Products that people write one number for, beside a size squared.
-NUMBERS = {
-    ("n_heads", "head_dim"),
-    ("n_kv_heads", "head_dim"),
-    ("batch_size", "bytes_per_value"),
-    ("batch_size", "seq_len"),
-}
-NEAR = 4  # times as large or as small: still a number for the same size
-FAR = 64
-# Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
-RATIOS = {Fraction(ratio) for ratio in ("1", "2", "3", "4", "8/3")}
-RARE = {Fraction(ratio) for ratio in ("5", "8", "2/3", "4/3", "16/3", "3/2", "5/2", "7/2")}
-
-# How much less likely than a known mistake.
+# What is done, to the letter at which place (of all: -1), with which number and monomial.
+Hint = tuple[str, int, Fraction, Monomial]
 TOO_MANY, TOO_FEW = "one layer too many", "one layer too few"
-UNWRITTEN = 9.0  # a number that nobody wrote, such as the mean of two that are there
-LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
-
-
-@frozen
-class Change:
-    """One thing done to all of a table: in words, how unlikely, and to which letter or product."""
-
-    words: str
-    cost: float
-    place: int | None  # the letter that something stands for
-    by: Table | None  # what stands for it
-    factor: tuple[Fraction, Monomial] | None = None  # or what everything is multiplied by
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of a table is multiplied, whatever is in it."""
-        return self.factor is not None and not any(n < 0 for n in self.factor[1])
-
-    def of(self, table: Table) -> Table | None:
-        """The table with the change made."""
-        if self.place is not None and self.by is not None:
-            return substituted(table, self.place, self.by)
-        assert self.factor is not None
-        number, powers = self.factor
-        # a product that stands for another one is changed where it is all there
-        below = [(i, -n) for i, n in enumerate(powers) if n < 0]
-        changed: Table = {}
-        for key, value in table.items():
-            fits = all(key[i] >= n for i, n in below)
-            for new, scaled in (
-                times({key: value}, number, powers) if fits else {key: value}
-            ).items():
-                changed[new] = changed.get(new, Fraction(0)) + scaled
-        return {key: value for key, value in changed.items() if value}
 
 
 class Changes:
     """The changes that two tables suggest."""
 
     def __init__(
-        self, space: Space, numbers: Mapping[Any, int], written: frozenset[int] | None
+        self, space: Space, numbers: Mapping[sympy.Expr, int], written: frozenset[int] | None
     ) -> None:
         self.space, self.here = space, space.values(numbers)
         self.written = written  # the numbers in the formula's text, where there is one
         self.names = [
             NAMES.get(letter.name) if letter.is_Symbol else None for letter in space.letters
         ]
-        self.found: dict[Any, Change | None] = {}
+        self.found: dict[Hint, Change | None] = {}
 
     def between(
         self, scope: Table, difference: Table, summands: tuple[Table, ...] = ()
@@ -144,20 +83,20 @@ class Changes:
 
     def _hints(
         self, scope: Table, difference: Table, found: list[tuple[Monomial, Fraction]]
-    ) -> Iterator[Any]:
+    ) -> Iterator[Hint]:
         for p, a in scope.items():
             left = difference.get(p, Fraction(0))
             gone = left * a < 0
             if gone:
                 ratio = 1 + left / a
                 if ratio > 0:
-                    yield "times", ratio, self.space.one
+                    yield "times", -1, ratio, self.space.one
                 yield from self._zero(p)
             for t, value in found:
                 ratio = value / a
                 if t == p:
                     if ratio > 0:
-                        yield "times", 1 + ratio, self.space.one
+                        yield "times", -1, 1 + ratio, self.space.one
                     continue
                 r = tuple(map(int.__sub__, t, p))
                 below = [i for i, n in enumerate(r) if n < 0]
@@ -178,18 +117,18 @@ class Changes:
                             if n == 1 and self.names[i] in NARROW:
                                 yield "by", i, number, _raised(r, i)
                     if not one or p[below[0]] != 1:
-                        yield "times", number, r
+                        yield "times", -1, number, r
 
-    def _zero(self, p: Monomial) -> Iterator[Any]:
+    def _zero(self, p: Monomial) -> Iterator[Hint]:
         name = "n_dense_layers"
         i = self.space.place.get(LETTERS[name])
         if i is not None and p[i] == 1:
             yield "by", i, Fraction(0), self.space.one
 
-    def _change(self, kind: str, *what: Any) -> Change | None:
-        if kind == "by":
-            return self._by(*what)
-        return self._plus(*what) if kind == "plus" else self._times(*what)
+    def _change(self, kind: str, i: int, number: Fraction, added: Monomial) -> Change | None:
+        if kind == "times":
+            return self._times(number, added)
+        return (self._by if kind == "by" else self._plus)(i, number, added)
 
     def _by(self, i: int, number: Fraction, added: Monomial) -> Change | None:
         name, by = self.names[i], {added: number}
@@ -323,11 +262,8 @@ class Changes:
             if above and (len(above) > 1 or number != 1):
                 return None
             text = self.text({old: Fraction(1)})
-            cost = (
-                POSSIBLE
-                if (len(above) == 1 and number == 1 and self._is_pair(old, above[0][0] or ""))
-                else STRANGE
-            )
+            pair = len(above) == 1 and number == 1 and self._is_pair(old, above[0][0] or "")
+            cost = POSSIBLE if pair else STRANGE
             if not above:
                 value = self.space.value({old: Fraction(1)}, self.here)
                 near = number.denominator == 1 and value / NEAR <= number <= value * NEAR

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.exact import plain, value_at
 from metacount.algebra.monomials import NotMonomials, Space, Table, less, plus
-from metacount.check.explain.changes import LIKELY, Changes
+from metacount.check.explain.change import LIKELY
+from metacount.check.explain.changes import Changes
 from metacount.check.explain.literals import Literals, summands, whole_quotients
 from metacount.check.explain.mistakes import Library, parts_of
 from metacount.check.explain.numbers import UNKNOWN, UNTOLD, explain_numbers
 from metacount.check.explain.readings import read, relations, unlike
-from metacount.check.explain.story import OR
-from metacount.check.explain.teller import DEAREST, Teller, Told
+from metacount.check.explain.story import OR, Told
+from metacount.check.explain.teller import DEAREST, Teller
 from metacount.check.given.vocabulary import LETTERS
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters
@@ -22,6 +23,8 @@ from metacount.textbook.training import TRAINING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import sympy
+
     from metacount.check.truth import Truth
 
 HEADS = "multiplied by n_heads once too often"
@@ -29,12 +32,12 @@ __all__ = ["UNKNOWN", "explain", "explain_numbers"]
 
 
 def explain(
-    theirs: Any,
-    difference: Any,
+    theirs: sympy.Expr,
+    difference: sympy.Expr,
     truth: Truth,
-    numbers: Mapping[Any, int],
+    numbers: Mapping[sympy.Expr, int],
     text: str | None = None,
-    meanings: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None,
+    meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]] | None = None,
 ) -> tuple[Term, ...]:
     """`difference`, theirs less ours, as terms that sum to it, the largest first."""
     if truth.quantity in TRAINING:
@@ -50,11 +53,11 @@ def explain(
 
 
 def _told(
-    theirs: Any,
+    theirs: sympy.Expr,
     truth: Truth,
-    numbers: Mapping[Any, int],
+    numbers: Mapping[sympy.Expr, int],
     text: str | None,
-    meanings: Callable[[tuple[str, ...]], Mapping[str, Any]] | None,
+    meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]] | None,
 ) -> tuple[Told | None, Teller]:
     letters = Letters(truth.spec, truth.workload)
     parts = parts_of(letters, truth.quantity)
@@ -64,7 +67,7 @@ def _told(
     literals = None if text is None or meanings is None else Literals(text, meanings, numbers)
     if literals is not None and literals.expr is None:
         literals = None
-    marked: dict[Any, int] = {} if literals is None else literals.values
+    marked: dict[sympy.Expr, int] = {} if literals is None else literals.values
     marks = [] if literals is None else [literals.expr, *marked]
     space = Space([theirs, plain(theirs), *exprs, *marks, *numbers])
     library = Library(letters, truth.quantity, parts, space)
@@ -90,7 +93,7 @@ def _told(
     return teller.best, teller
 
 
-def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[Any, str]]:
+def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[sympy.Expr, str]]:
     """The terms of a story: what each adds, and words."""
     space = teller.space
     now: Table = told.reading.taken(space.table(plain(truth.expr))) or {}
@@ -131,10 +134,10 @@ def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[Any, str]]:
 
 
 def _terms(
-    said: list[tuple[Any, str]],
-    difference: Any,
+    said: list[tuple[sympy.Expr, str]],
+    difference: sympy.Expr,
     truth: Truth,
-    numbers: Mapping[Any, int],
+    numbers: Mapping[sympy.Expr, int],
     words: tuple[str, ...],
 ) -> tuple[Term, ...]:
     left = difference

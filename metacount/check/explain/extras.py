@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -21,7 +21,7 @@ TOO_MANY, TOO_FEW = (f"one expert too {word} in each MoE layer" for word in ("ma
 LIKELY = (TIED, LOOKED_UP, TOO_MANY, TOO_FEW)
 
 
-def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple[str, Any]]:
+def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
     """What a quantity does not hold and is often counted in it: words, and what it adds."""
     if quantity in ("params", "active_params"):
         yield from _extra_parameters(letters, parts)
@@ -31,7 +31,7 @@ def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple
         yield from _extra_products(letters, quantity)
 
 
-def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, Any]]:
+def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
     o = letters.of
     none = "counted; the model has none"
     for _, n, n_moe, _ in letters.stacks:
@@ -85,7 +85,7 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
         yield f"a bias of the head {none}", o.vocab_size
 
 
-def _extra_products(letters: Letters, quantity: str) -> Iterator[tuple[str, Any]]:
+def _extra_products(letters: Letters, quantity: str) -> Iterator[tuple[str, sympy.Expr]]:
     tokens = letters.batch * (1 if quantity == "decode_matmul_flops" else letters.seq)
     parameters = parameter_parts(letters, active=True)
     for group, words in ((NORMS, "norms"), (BIASES, "biases")):
@@ -99,7 +99,7 @@ def _extra_products(letters: Letters, quantity: str) -> Iterator[tuple[str, Any]
             )
 
 
-def _extra_cache(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, Any]]:
+def _extra_cache(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
     o = letters.of
     if o.attention != "mla":
         return

@@ -3,14 +3,54 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.check.condition import named
-from metacount.check.explain.mistakes import listed
-from metacount.check.given.vocabulary import BYTES_LETTER
+from metacount.check.explain.change import Change
+from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
+from metacount.check.parts.alike import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import sympy
+
+    from metacount.algebra.monomials import Space, Table
+
+# Of a whole count: multiply-adds, a backward too, units of 2^10, 2^20 and 2^30 bytes.
+FACTORS = {Fraction(n) for n in (2, 3, 4, 6, "1/2", "3/2", "1/3", "1/4", "1/6")}
+FACTORS |= {Fraction(1, 2**power) for power in (10, 20, 30)}
+UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
 
 
-def factor_words(factor: Fraction, powers: list[tuple[Any, int]], quantity: str) -> str:
+def factors(space: Space, theirs: Table, ours: Table, quantity: str) -> Iterator[Change]:
+    """A number and units that theirs has more than ours."""
+    units = {space.place[LETTERS[name]] for name in UNITS if LETTERS[name] in space.place}
+    units |= {space.place[BYTES_LETTER]} if BYTES_LETTER in space.place else set()
+    seen = set()
+    for mine, value in ours.items():
+        for other, theirs_value in theirs.items():
+            powers = tuple(map(int.__sub__, other, mine))
+            found = (theirs_value / value, powers)
+            if found in seen or found == (Fraction(1), space.one):
+                continue
+            seen.add(found)
+            number, _ = found
+            if all(not n or i in units for i, n in enumerate(powers)) and number > 0:
+                plain = number == 1 or number in FACTORS
+                letters = [(a, n) for a, n in zip(space.letters, powers, strict=True) if n]
+                words = factor_words(number, letters, quantity)
+                if plain and (number == 1 or not letters):
+                    yield Change(
+                        words=words,
+                        cost=0.15 + 0.2 * len(letters),
+                        place=None,
+                        by=None,
+                        factor=found,
+                    )
+
+
+def factor_words(factor: Fraction, powers: list[tuple[sympy.Expr, int]], quantity: str) -> str:
     """What it usually means when a whole count is off by a factor."""
     said = [_number_words(factor, quantity)] if factor != 1 else []
     missing = [named(letter) for letter, n in powers if n < 0 and letter != BYTES_LETTER]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -27,7 +27,9 @@ LARGE = 30  # seldom a factor
 PREFIX = "number_"
 
 
-def whole_quotients(expr: Any, numbers: Mapping[Any, int]) -> tuple[Any, list[str]]:
+def whole_quotients(
+    expr: sympy.Expr, numbers: Mapping[sympy.Expr, int]
+) -> tuple[sympy.Expr, list[str]]:
     """`expr` without the floors and ceilings that change nothing at these sizes."""
     said, same = [], {}
     for call in sorted(expr.atoms(sympy.floor, sympy.ceiling), key=str):
@@ -40,7 +42,7 @@ def whole_quotients(expr: Any, numbers: Mapping[Any, int]) -> tuple[Any, list[st
     return expr.xreplace(same), said
 
 
-def summands(expr: Any) -> list[Any]:
+def summands(expr: sympy.Expr) -> list[sympy.Expr]:
     """The summands of a formula as they were written: sums of parts are taken apart, sizes such as
     (N - 1) or (h + h_kv) are not.
 
@@ -48,7 +50,7 @@ def summands(expr: Any) -> list[Any]:
     >>> summands(N * (2 * d * m + d * (h - 1)) + d)
     [d, 2*N*d*m, N*d*(h - 1)]
     """
-    found: list[Any] = []
+    found: list[sympy.Expr] = []
     waiting = [expr]
     while waiting and len(found) < MOST_SUMMANDS:
         one = waiting.pop()
@@ -74,18 +76,18 @@ class Literals:
     def __init__(
         self,
         text: str,
-        meanings: Callable[[tuple[str, ...]], Mapping[str, Any]],
-        numbers: Mapping[Any, int],
+        meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]],
+        numbers: Mapping[sympy.Expr, int],
     ) -> None:
         self.numbers = numbers
-        self.values: dict[Any, int] = {}
+        self.values: dict[sympy.Expr, int] = {}
         marked = self._marked(text)
-        self.expr: Any = None
+        self.expr: sympy.Expr | None = None
         if len(self.values) > MOST_LITERALS:
             return
         marks = {letter.name: letter for letter in self.values}
 
-        def meaning(names: tuple[str, ...]) -> dict[str, Any]:
+        def meaning(names: tuple[str, ...]) -> dict[str, sympy.Expr]:
             known = meanings(tuple(name for name in names if name not in marks))
             return {**known, **{name: marks[name] for name in names if name in marks}}
 
@@ -110,9 +112,9 @@ class Literals:
             before = word
         return " ".join(found)
 
-    def meant(self, value: int) -> list[Any]:
+    def meant(self, value: int) -> list[sympy.Expr]:
         """The sizes that a number may stand for."""
-        found: list[Any] = [letter for letter, n in self.numbers.items() if n == value]
+        found: list[sympy.Expr] = [letter for letter, n in self.numbers.items() if n == value]
         layers, dense = LETTERS["n_layers"], LETTERS["n_dense_layers"]
         if dense in self.numbers and self.numbers[layers] - self.numbers[dense] == value:
             found.append(layers - dense)
@@ -158,7 +160,11 @@ class Literals:
                 yield from self._reading(marked, parts, chosen, space)
 
     def _reading(
-        self, marked: Table, parts: list[Table], chosen: Mapping[Any, Any], space: Space
+        self,
+        marked: Table,
+        parts: list[Table],
+        chosen: Mapping[sympy.Expr, sympy.Expr],
+        space: Space,
     ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
         table = self._with(marked, chosen, space)
         tables = [self._with(part, chosen, space) for part in parts]
@@ -171,7 +177,7 @@ class Literals:
             yield table, tuple(one for one in tables if one), tuple(said)
 
     def _unlike(
-        self, marked: Table, chosen: Mapping[Any, Any], ours: Table, space: Space
+        self, marked: Table, chosen: Mapping[sympy.Expr, sympy.Expr], ours: Table, space: Space
     ) -> tuple[int, int]:
         table = self._with(marked, chosen, space)
         if table is None:
@@ -180,7 +186,9 @@ class Literals:
         _, far, differing = unlike(table, ours)
         return far + differing, numerals
 
-    def _with(self, marked: Table, chosen: Mapping[Any, Any], space: Space) -> Table | None:
+    def _with(
+        self, marked: Table, chosen: Mapping[sympy.Expr, sympy.Expr], space: Space
+    ) -> Table | None:
         found: Table | None = marked
         for letter, size in chosen.items():
             by = {space.one: Fraction(int(size))} if size.is_Integer else space.table(size)

@@ -7,7 +7,7 @@ from the model's own parts, so that every model has its own list.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -16,6 +16,7 @@ from metacount.check.condition import named
 from metacount.check.explain.extras import LIKELY as LIKELY_WORDS
 from metacount.check.explain.extras import extras
 from metacount.check.given.vocabulary import LETTERS
+from metacount.check.parts.alike import groups, halves, merged, some_of
 from metacount.check.parts.cache import cache_parts, state_parts
 from metacount.check.parts.names import ATTENTION, FEED_FORWARD, NORMS
 from metacount.check.parts.params import EVERY, Letters, Part, parameter_parts
@@ -23,8 +24,6 @@ from metacount.check.parts.products import flop_parts
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from metacount.algebra.monomials import Space
 
 MOST_COPIES = 4
@@ -82,7 +81,7 @@ class Library:
         self.known: list[Mistake] = []
         unit_of: dict[str, str] = {}
         for names, expr, count in merged(parts):
-            unit = _some(count, count, names)
+            unit = some_of(count, count, names)
             self.room[unit] = count
             unit_of.update(dict.fromkeys(names, unit))
             one = space.table(expr)
@@ -102,15 +101,9 @@ class Library:
         blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
         if len({part.group for part in blocks}) > 1:
             total = sympy.Add(*(part.total for part in blocks))
-            self._add(
-                "the matrices of the blocks: only half counted",
-                -total / 2,
-                HALF,
-                tuple(
-                    (unit, self.room[unit])
-                    for unit in dict.fromkeys(unit_of[part.name] for part in blocks)
-                ),
-            )
+            units = dict.fromkeys(unit_of[part.name] for part in blocks)
+            uses = tuple((unit, self.room[unit]) for unit in units)
+            self._add("the matrices of the blocks: only half counted", -total / 2, HALF, uses)
         if letters.spec.n_dense_layers:
             most = [
                 part
@@ -128,7 +121,7 @@ class Library:
     def _add(
         self,
         words: str,
-        expr: Any,
+        expr: sympy.Expr,
         cost: float,
         uses: tuple[tuple[str, int], ...] = (),
         *,
@@ -147,7 +140,7 @@ class Library:
         # small tensors are forgotten, seldom counted twice
         twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):
-            what, cost = _some(n, count, names), KNOWN if n == count else SOME
+            what, cost = some_of(n, count, names), KNOWN if n == count else SOME
             uses = ((unit, n),)
             self.known.append(
                 Mistake(
@@ -198,7 +191,7 @@ class Library:
             self.scopes.append(Scope(name=name, table=table, uses=items))
 
     def _variants(self, parts: list[Part], unit_of: dict[str, str]) -> None:
-        together: dict[str, list[tuple[Part, Any]]] = {}
+        together: dict[str, list[tuple[Part, sympy.Expr]]] = {}
         for part in parts:
             for words, expr in part.variants:
                 together.setdefault(words, []).append((part, part.count * expr - part.total))
@@ -214,13 +207,13 @@ class Library:
                 otherwise=True,
             )
             if len(changed) > 1:
-                alike: dict[Any, list[str]] = {}
+                alike: dict[sympy.Expr, list[str]] = {}
                 for part, adds in changed:
                     alike.setdefault(adds, []).append(part.name)
                 for adds, names in alike.items():
                     for n in range(1, len(names) + 1):
                         if n < len(changed):
-                            what = _some(n, len(names), names)
+                            what = some_of(n, len(names), names)
                             self._add(f"{what}: {words}", n * adds, SOME)
 
     def _other_attention(
@@ -302,54 +295,3 @@ class Library:
                 KNOWN,
                 uses,
             )
-
-
-def merged(parts: list[Part]) -> Iterator[tuple[list[str], Any, int]]:
-    """Parts of one size together: nobody can tell which of them is meant."""
-    sizes: dict[Any, tuple[list[str], int]] = {}
-    for part in parts:
-        names, count = sizes.get(part.expr, ([], 0))
-        sizes[part.expr] = ([*names, part.name], count + part.count)
-    for expr, (names, count) in sizes.items():
-        yield names, expr, count
-
-
-def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
-    """Parts that are often left out together."""
-    for group in dict.fromkeys(part.group for part in parts if part.group):
-        yield group, [part for part in parts if part.group == group]
-
-
-def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
-    """Matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
-    names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
-    for name in dict.fromkeys(names):
-        members = [part for part in parts if part.name.partition(" (")[0] == name]
-        if len(members) > 1:
-            yield name, members
-
-
-def _some(n: int, count: int, names: list[str]) -> str:
-    """`n` of `count` parts of one size; the stack or kind of layer they share said first."""
-    where, colon, _ = names[0].rpartition(": ")
-    if not all(name.startswith(where + colon) for name in names):
-        where = colon = ""
-    bare = [name.removeprefix(where + colon) for name in names]
-    if n == count:
-        return where + colon + listed(bare)
-    word = ("one", "two", "three", "four")[n - 1]
-    what = f"{word} of {listed(bare)}" if len(bare) > 1 else f"{word} of the {count} {bare[0]}"
-    return where + colon + what
-
-
-def listed(names: list[str]) -> str:
-    """Names as a list, a first word that all share said once.
-
-    >>> listed(["FFN gate_proj", "FFN up_proj", "FFN down_proj"])
-    'FFN gate_proj, up_proj and down_proj'
-    """
-    first = names[0].partition(" ")[0] + " "
-    shared = first if len(names) > 1 and all(name.startswith(first) for name in names) else ""
-    rest = [name.removeprefix(shared) for name in names]
-    text = rest[0] if len(rest) == 1 else f"{', '.join(rest[:-1])} and {rest[-1]}"
-    return shared + text

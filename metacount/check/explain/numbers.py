@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.exact import plain
 from metacount.algebra.monomials import Space, Table, less, times
-from metacount.check.explain.changes import KINDS, Changes
+from metacount.check.explain.changes import Changes
 from metacount.check.explain.factors import factor_words
 from metacount.check.explain.mistakes import Library, Mistake, parts_of
+from metacount.check.explain.sizes import KINDS
 from metacount.check.explain.story import OR
 from metacount.check.given.vocabulary import LETTERS, numbers_of
 from metacount.check.judgement import Term
@@ -19,6 +20,8 @@ from metacount.textbook.training import TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import sympy
 
     from metacount.check.given.call import Answer
     from metacount.check.trials import Case
@@ -144,5 +147,5 @@ def _numbers(
                 )
 
 
-def _name(letter: Any) -> str:
+def _name(letter: sympy.Expr) -> str:
     return next(name for name, other in LETTERS.items() if other == letter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -85,7 +85,7 @@ def _taken(table: Table, relations: tuple[Relation, ...]) -> Table | None:
     return found
 
 
-def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[Relation]:
+def relations(space: Space, numbers: Mapping[sympy.Expr, int], *, pins: bool) -> list[Relation]:
     """What is equal at the model's sizes; with `pins`, every size and its number too."""
     found = []
     d, heads, width, kv, ff = (
@@ -93,7 +93,13 @@ def relations(space: Space, numbers: Mapping[Any, int], *, pins: bool) -> list[R
     )
 
     def add(
-        words: str, letter: Any, by: Any, *, free: bool = True, pin: bool = False, cost: float = 0.0
+        words: str,
+        letter: sympy.Expr,
+        by: sympy.Expr,
+        *,
+        free: bool = True,
+        pin: bool = False,
+        cost: float = 0.0,
     ) -> None:
         if letter in space.place and by.free_symbols <= space.place.keys():
             table = space.table(by)

@@ -10,12 +10,16 @@ from metacount.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from metacount.check.explain.change import Change
+    from metacount.check.explain.readings import Reading
+
 LEFT_OUT = " left out"
 OR = ", or "  # two mistakes that add the same: nobody can tell which was made
 MOST_ALTERNATIVES = 3
 MOST_STEPS = 4_000  # tables looked at
 CLOSE = 0.05  # stories as likely as each other
 AGAINST = 1.5  # for two mistakes that undo each other in part
+RIVAL = 0.3  # between two stories of one mistake each
 SAME = 0.12  # mistakes that add the same, where one is little less likely
 
 
@@ -41,6 +45,22 @@ class Story:
 
     told: tuple[Edit, ...]
     cost: float
+
+
+@frozen
+class Told:
+    """A story under one reading: mistakes in parts, then changes of everything."""
+
+    reading: Reading
+    everywhere: tuple[Change, ...]
+    story: Story
+    cost: float
+    rival: str = ""  # one other mistake under another reading, as likely
+
+    def single(self) -> str:
+        """The words of the only mistake; nothing where there are more."""
+        said = [edit.words for edit in self.story.told] + [one.words for one in self.everywhere]
+        return said[0] if len(said) == 1 else ""
 
 
 class Search:
@@ -141,4 +161,15 @@ def _either(a: Edit, b: Edit) -> Edit:
         uses=a.uses,
         change=a.change,
         late=a.late,
+    )
+
+
+def beside(new: Told, old: Told) -> Told:
+    """The new story, which is simpler by a little, and the old one where each is one mistake."""
+    words = old.single()
+    close = old.cost - new.cost < RIVAL and words and new.single() not in ("", words)
+    if not close or old.reading.relations or not new.reading.relations:
+        return new
+    return Told(
+        reading=new.reading, everywhere=new.everywhere, story=new.story, cost=new.cost, rival=words
     )

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.monomials import Monomial, Table, key_of, less
-from metacount.check.explain.changes import TOO_FEW, TOO_MANY, Change, Changes
+from metacount.check.explain.changes import TOO_FEW, TOO_MANY, Changes
 from metacount.check.explain.extras import TOO_FEW as EXPERT_TOO_FEW
 from metacount.check.explain.extras import TOO_MANY as EXPERT_TOO_MANY
-from metacount.check.explain.factors import factor_words
+from metacount.check.explain.factors import factors
 from metacount.check.explain.literals import LARGE
 from metacount.check.explain.mistakes import LAYERS, Library
 from metacount.check.explain.readings import Reading
-from metacount.check.explain.story import AGAINST, OR, Edit, Search, Story, against, fits
-from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
+from metacount.check.explain.story import (
+    AGAINST,
+    OR,
+    Edit,
+    Search,
+    Story,
+    Told,
+    against,
+    beside,
+    fits,
+)
+from metacount.check.given.vocabulary import LETTERS
 from metacount.check.parts.products import CAUSAL
-from metacount.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of a whole count: multiply-adds, a backward too, units of 2^10, 2^20 and 2^30 bytes.
-FACTORS = {Fraction(n) for n in (2, 3, 4, 6, "1/2", "3/2", "1/3", "1/4", "1/6")}
-FACTORS |= {Fraction(1, 2**power) for power in (10, 20, 30)}
-UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
+    from metacount.algebra.monomials import Key
+    from metacount.check.explain.change import Change
+
 MOST_MONOMIALS = 40  # of a difference: with more, no list of mistakes is an explanation
 MOST_SEARCHES = 40  # over readings and changes of everything, so that no formula takes long
 MOST_EVERYWHERE, WIDTH = 3, 5  # changes of the whole count at once; of them, followed further
 TWO = 1.7  # two mistakes in place of one change: with less between them, both are told
-RIVAL = 0.3  # between two stories of one mistake each
 READ = 0.03  # of a size that is read into a formula
 HERE = 1.3  # of a story that takes sizes as equal: another one makes the same formula at all sizes
 SMALL = 0.3  # more, where the number is small: it may be a factor
@@ -44,22 +51,6 @@ MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
 
-@frozen
-class Told:
-    """A story under one reading: mistakes in parts, then changes of everything."""
-
-    reading: Reading
-    everywhere: tuple[Change, ...]
-    story: Story
-    cost: float
-    rival: str = ""  # one other mistake under another reading, as likely
-
-    def single(self) -> str:
-        """The words of the only mistake; nothing where there are more."""
-        said = [edit.words for edit in self.story.told] + [one.words for one in self.everywhere]
-        return said[0] if len(said) == 1 else ""
-
-
 class Teller:
     """The cheapest story so far, over readings and over what may have been changed everywhere."""
 
@@ -67,7 +58,7 @@ class Teller:
         self.mistakes, self.changes, self.quantity = library, changes, quantity
         self.space = library.space
         self.best: Told | None = None
-        self.seen: set[Any] = set()
+        self.seen: set[tuple[Key, Key | None]] = set()
         self.searches = 0
         self.more = 0.0  # what all stories of the reading cost that is looked at
 
@@ -93,7 +84,7 @@ class Teller:
         if base + 1 >= self.dearest or self.searches > MOST_SEARCHES:
             return
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
-        tried: set[Any] = set()
+        tried: set[Key] = set()
         for depth in range(MOST_EVERYWHERE + 1):
             following: list[tuple[tuple[Change, ...], Table, float]] = []
             for everywhere, table, cost in level:
@@ -110,12 +101,12 @@ class Teller:
         everywhere: tuple[Change, ...],
         table: Table,
         cost: float,
-        tried: set[Any],
+        tried: set[Key],
     ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:
         difference = less(reading.theirs, table)
         for change in (
             *self.changes.between(table, difference, reading.summands),
-            *self._factors(reading.theirs, table),
+            *factors(self.space, reading.theirs, table, self.quantity),
         ):
             if change.factor and change.words.startswith("counted"):
                 continue  # a factor of everything has its own words
@@ -131,34 +122,6 @@ class Teller:
             if key not in tried:
                 tried.add(key)
                 yield (*everywhere, change), changed, after
-
-    def _factors(self, theirs: Table, ours: Table) -> Iterator[Change]:
-        """A number and units that theirs has more than ours."""
-        units = {
-            self.space.place[LETTERS[name]] for name in UNITS if LETTERS[name] in self.space.place
-        }
-        units |= {self.space.place[BYTES_LETTER]} if BYTES_LETTER in self.space.place else set()
-        seen = set()
-        for mine, value in ours.items():
-            for other, theirs_value in theirs.items():
-                powers = tuple(map(int.__sub__, other, mine))
-                found = (theirs_value / value, powers)
-                if found in seen or found == (Fraction(1), self.space.one):
-                    continue
-                seen.add(found)
-                number, _ = found
-                if all(not n or i in units for i, n in enumerate(powers)) and number > 0:
-                    plain = number == 1 or number in FACTORS
-                    letters = [(a, n) for a, n in zip(self.space.letters, powers, strict=True) if n]
-                    words = factor_words(number, letters, self.quantity)
-                    if plain and (number == 1 or not letters):
-                        yield Change(
-                            words=words,
-                            cost=0.15 + 0.2 * len(letters),
-                            place=None,
-                            by=None,
-                            factor=found,
-                        )
 
     def _tell(
         self, reading: Reading, everywhere: tuple[Change, ...], table: Table, cost: float
@@ -180,7 +143,7 @@ class Teller:
             and self._plain(difference, story, everywhere)
         ):
             told = Told(reading=reading, everywhere=everywhere, story=story, cost=cost + story.cost)
-            self.best = told if self.best is None else _beside(told, self.best)
+            self.best = told if self.best is None else beside(told, self.best)
 
     def sure(self, reading: Reading) -> None:
         """Where no story is whole: parts left out that nothing left over comes near."""
@@ -325,17 +288,6 @@ class Teller:
                         change=True,
                         cost=change.cost + scope.cost + SCOPED,
                     )
-
-
-def _beside(new: Told, old: Told) -> Told:
-    """The new story, which is simpler by a little, and the old one where each is one mistake."""
-    words = old.single()
-    close = old.cost - new.cost < RIVAL and words and new.single() not in ("", words)
-    if not close or old.reading.relations or not new.reading.relations:
-        return new
-    return Told(
-        reading=new.reading, everywhere=new.everywhere, story=new.story, cost=new.cost, rival=words
-    )
 
 
 def _distance(a: Monomial, b: Monomial) -> int:

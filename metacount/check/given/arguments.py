@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.exact import value_at
 from metacount.check.given.spellings import structure_of
@@ -13,7 +13,9 @@ from metacount.errors import InputError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from metacount.check.given.letters import Session
+    import sympy
+
+    from metacount.check.given.letters import Letter, Session
     from metacount.check.trials import Case
 
 OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
@@ -22,11 +24,11 @@ OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
 class Arguments:
     """The arguments of a function: letters, or the numbers of a case."""
 
-    def __init__(self, function: Callable[..., Any], words: Vocabulary, name: str) -> None:
+    def __init__(self, function: Callable[..., object], words: Vocabulary, name: str) -> None:
         self.words, self.notes = words, list[str]()
-        self.fixed: dict[str, Any] = {}
+        self.fixed: dict[str, object] = {}
         self.object: str | None = None
-        self.known: dict[str, Any] = {}  # what names asked of the object mean
+        self.known: dict[str, object] = {}  # what names asked of the object mean
         try:
             parameters = inspect.signature(function).parameters
         except (TypeError, ValueError):
@@ -64,7 +66,7 @@ class Arguments:
         except InputError as error:
             raise InputError(f"{name}: the argument {error}") from None
 
-    def _sizes(self, wanted: list[tuple[str, bool, Any]], name: str) -> dict[str, Any]:
+    def _sizes(self, wanted: list[tuple[str, bool, object]], name: str) -> dict[str, object]:
         found, names = {}, [argument for argument, _, _ in wanted]
         for argument, optional, default in wanted:
             try:
@@ -79,7 +81,7 @@ class Arguments:
                     self.note(f"{argument} keeps its default, {shown(default)}")
         return found
 
-    def structure(self, name: str) -> tuple[Any] | None:
+    def structure(self, name: str) -> tuple[object] | None:
         """What is no size: a key of the model's own config, or a field of its spec."""
         if name in self.words.config and not self.words.knows(name):
             return (self.words.config[name],)
@@ -97,38 +99,38 @@ class Arguments:
         if text not in self.notes:
             self.notes.append(text)
 
-    def in_letters(self, session: Session) -> dict[str, Any]:
+    def in_letters(self, session: Session) -> dict[str, object]:
         """Arguments that are letters; what is fixed by structure is a number."""
 
-        def letter(expr: Any) -> Any:
+        def letter(expr: sympy.Expr) -> int | Letter:
             return int(expr) if expr.is_Integer else session.letter(str(expr))
 
         return self._arguments(letter)
 
-    def at(self, case: Case) -> dict[str, Any]:
+    def at(self, case: Case) -> dict[str, object]:
         """Arguments that are the numbers of `case`."""
         numbers = numbers_of(*case)
         return self._arguments(lambda expr: int(value_at(expr, numbers)))
 
-    def _arguments(self, of: Callable[[Any], Any]) -> dict[str, Any]:
+    def _arguments(self, of: Callable[[sympy.Expr], object]) -> dict[str, object]:
         given = {argument: of(expr) for argument, expr in self.sizes.items()}
         given.update(self.fixed)
         if self.object is not None:
             given[self.object] = _object(self, of)
         return given
 
-    def used(self) -> set[Any]:
+    def used(self) -> set[sympy.Symbol]:
         """The letters of all sizes that the function was given or has asked for."""
         exprs = [*self.sizes.values(), *self.known.values()]
         return {a for expr in exprs for a in getattr(expr, "free_symbols", ())}
 
-    def asked(self, name: str) -> Any:
+    def asked(self, name: str) -> object:
         """What the object means by `name`: an expression, or a 1-tuple of what is no size."""
         if name not in self.known:
             self.known[name] = self._meaning(name)
         return self.known[name]
 
-    def _meaning(self, name: str) -> Any:
+    def _meaning(self, name: str) -> object:
         words = self.words
         if not words.knows(name):
             found = self.structure(name)
@@ -148,13 +150,13 @@ class Arguments:
         return meaning
 
 
-def _object(arguments: Arguments, of: Callable[[Any], Any]) -> Any:
+def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
     """A config: sizes as attributes and as items, under any spelling.
 
     What it holds lies in this call's frame, where the function cannot look.
     """
 
-    def size(name: Any) -> Any:
+    def size(name: object) -> object:
         if not isinstance(name, str):
             raise KeyError(name)
         found = arguments.asked(name)
@@ -165,7 +167,7 @@ def _object(arguments: Arguments, of: Callable[[Any], Any]) -> Any:
     class Config:
         __slots__ = ()
 
-        def __getattribute__(self, name: str) -> Any:
+        def __getattribute__(self, name: str) -> object:
             if name == "get":
                 return get
             if name == "__class__":
@@ -175,7 +177,7 @@ def _object(arguments: Arguments, of: Callable[[Any], Any]) -> Any:
             except KeyError as error:
                 raise AttributeError(error.args[0]) from None
 
-        def __getitem__(self, name: str) -> Any:
+        def __getitem__(self, name: str) -> object:
             return size(name)
 
         def __contains__(self, name: str) -> bool:
@@ -191,7 +193,7 @@ def _object(arguments: Arguments, of: Callable[[Any], Any]) -> Any:
             return False
         return True
 
-    def get(name: str, default: Any = None) -> Any:
+    def get(name: str, default: object = None) -> object:
         """The size, or `default` where the model has none."""
         try:
             return size(name)

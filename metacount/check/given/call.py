@@ -55,7 +55,7 @@ class Answer:
 
 
 def ask(
-    function: Callable[..., Any], case: Case, words: Vocabulary, name: str, *, seconds: float
+    function: Callable[..., object], case: Case, words: Vocabulary, name: str, *, seconds: float
 ) -> Answer:
     """Call `function` with letters, at the model's sizes and at others; `name` is for messages."""
     arguments = Arguments(function, words, name)
@@ -89,7 +89,7 @@ def ask(
     return answer
 
 
-def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
+def _called(function: Callable[..., object], arguments: dict[str, object], name: str) -> object:
     try:
         return function(**arguments)
     except MemoryError:
@@ -105,7 +105,7 @@ def _called(function: Callable[..., Any], arguments: dict[str, Any], name: str) 
         ) from None
 
 
-def _said(error: Any) -> str:
+def _said(error: object) -> str:
     try:
         return shown(error)
     except BaseException:  # its own __str__ may be anything
@@ -137,13 +137,17 @@ def _number(value: Any, name: str, notes: list[str]) -> Fraction:
 
 
 def _in_letters(
-    function: Callable[..., Any], arguments: Arguments, code: Code, answer: Answer, seconds: float
+    function: Callable[..., object],
+    arguments: Arguments,
+    code: Code,
+    answer: Answer,
+    seconds: float,
 ) -> Theirs | None:
     """What the function makes of letters; None, and why, where numbers must decide."""
     session = Session()
     try:
         with limited(seconds):
-            given: Any = _taking_letters(function, session, code)(**arguments.in_letters(session))
+            given = _taking_letters(function, session, code)(**arguments.in_letters(session))
             formula = read(session.text(given))
             names = arguments.words.meanings(formula.names)
     except TooLong:
@@ -165,12 +169,12 @@ def _in_letters(
 
 
 def _taking_letters(
-    function: Callable[..., Any], session: Session, code: Code
-) -> Callable[..., Any]:
+    function: Callable[..., object], session: Session, code: Code
+) -> Callable[..., object]:
     """The same function with a min and a max that take letters, and so all that it calls."""
     if not isinstance(function, types.FunctionType):
         return function
-    spaces: dict[int, dict[str, Any]] = {}
+    spaces: dict[int, dict[str, object]] = {}
     copies: dict[int, types.FunctionType] = {}
     for each in code.functions:
         space = spaces.setdefault(
@@ -191,12 +195,12 @@ def _taking_letters(
             if id(value) in copies:
                 space[name] = copies[id(value)]
             elif value is min or value is max:
-                space[name] = _either(value, session)
+                space[name] = _either(min if value is min else max, session)
     return copies[id(function)]
 
 
-def _either(plain: Callable[..., Any], session: Session) -> Callable[..., Any]:
-    def choose(*values: Any, **options: Any) -> Any:
+def _either(plain: Callable[..., object], session: Session) -> Callable[..., object]:
+    def choose(*values: object, **options: object) -> object:
         letters = not options and any(type(value) is Letter for value in values)
         if letters and len(values) > 1:
             return session.choose(plain.__name__, values)

@@ -8,13 +8,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.check.given.call import ask
 from metacount.check.given.file import NAME, loaded
 from metacount.check.given.vocabulary import Vocabulary
 from metacount.errors import InputError, shown
 from metacount.spec import ModelSpec, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from fractions import Fraction
+
+    from metacount.check.trials import Case
+    from metacount.files import Json
 
 MAX_MEMORY = 4 * 2**30  # bytes of data
 MAX_FILE = 2**26  # bytes of a file that it writes
@@ -71,7 +78,7 @@ def _limit(seconds: float) -> None:
     lower("RLIMIT_NPROC", running + MORE_PROCESSES)
 
 
-def _answer(job: dict[str, Any]) -> dict[str, Any]:
+def _answer(job: Json) -> Json:
     spec, workload = ModelSpec.from_dict(job["spec"]), Workload(**job["workload"])
     words = Vocabulary(spec, workload, job["quantity"], name=job["model"], config=job["config"])
     function = _load(job["file"], job["function"], job["name"])
@@ -97,13 +104,13 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _case(case: Any, value: Any) -> dict[str, Any]:
+def _case(case: Case, value: Fraction) -> Json:
     return {"spec": case[0].to_dict(), "workload": case[1].to_dict(), "value": str(value)}
 
 
-def _load(path: str, name: str, shown_as: str) -> Any:
+def _load(path: str, name: str, shown_as: str) -> Callable[..., object]:
     module = loaded(path, shown_as)
-    function = getattr(module, name, None)
+    function: object = getattr(module, name, None)
     if not callable(function):
         known = [n for n, value in vars(module).items() if inspect_function(value)]
         remedy = f"it has {', '.join(known)}" if known else "it has no function"

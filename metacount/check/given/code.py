@@ -14,9 +14,12 @@ import functools
 import math
 import types
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.huggingface.config.keys import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MOST_NUMBERS = 400
 MOST_FUNCTIONS = 100
@@ -36,7 +39,7 @@ PLAIN = (type(None), bool, int, float, str, Fraction)
 class Code:
     """What was found in the code of a function and of all that it calls."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: object) -> None:
         self.why: str | None = None  # why letters cannot decide
         self.functions: list[types.FunctionType] = []
         self.numbers: dict[Fraction, None] = {}
@@ -45,7 +48,7 @@ class Code:
     def _not(self, why: str) -> None:
         self.why = self.why or why
 
-    def _value(self, value: Any, depth: int = 0) -> None:
+    def _value(self, value: object, depth: int = 0) -> None:
         """A function, a number, a table, or something that may hide a branch."""
         if isinstance(value, types.FunctionType):
             self._function(value)
@@ -68,12 +71,12 @@ class Code:
             self._not(f"it uses {_name(value)}")
             self._inside(value)
 
-    def _items(self, values: Any, depth: int) -> None:
+    def _items(self, values: Iterable[object], depth: int) -> None:
         if depth < DEEPEST:
             for value in [*values][:MOST_NUMBERS]:
                 self._value(value, depth + 1)
 
-    def _inside(self, value: Any) -> None:
+    def _inside(self, value: object) -> None:
         """The functions in a method, a partial, a cache or an object that can be called."""
         if isinstance(value, functools.partial):
             self._items([value.func, *value.args, *value.keywords.values()], 0)
@@ -84,7 +87,7 @@ class Code:
         elif isinstance(called := vars(type(value)).get("__call__"), types.FunctionType):
             self._value(called)
 
-    def _number(self, value: Any) -> None:
+    def _number(self, value: object) -> None:
         if isinstance(value, int | float | Fraction) and len(self.numbers) < MOST_NUMBERS:
             if isinstance(value, float) and not math.isfinite(value):
                 return
@@ -107,8 +110,8 @@ class Code:
                 self._not(f"{name} has no value")
         self._code(code, function.__globals__)
 
-    def _code(self, code: types.CodeType, names: dict[str, Any]) -> None:
-        before: Any = None
+    def _code(self, code: types.CodeType, names: dict[str, object]) -> None:
+        before: dis.Instruction | None = None
         for step in dis.get_instructions(code):
             self._step(step, before, code, names)
             before = step
@@ -118,7 +121,13 @@ class Code:
             else:
                 self._value(value)
 
-    def _step(self, step: Any, before: Any, code: types.CodeType, names: dict[str, Any]) -> None:
+    def _step(
+        self,
+        step: dis.Instruction,
+        before: dis.Instruction | None,
+        code: types.CodeType,
+        names: dict[str, object],
+    ) -> None:
         name, op = step.argval, step.opname
         if op in KEEPS or (op == "STORE_DEREF" and name in code.co_freevars):
             self._not(f"it keeps {name} for later calls")
@@ -138,13 +147,14 @@ class Code:
             self._not(f"it asks for {name}")
 
 
-def _of_a_constant(step: Any) -> bool:
+def _of_a_constant(step: dis.Instruction | None) -> bool:
     """Whether `is` has None, True or False on its right."""
-    found = step is not None and "CONST" in step.opname
-    return found and any(step.argval is constant for constant in (None, True, False))
+    if step is None or "CONST" not in step.opname:
+        return False
+    return any(step.argval is constant for constant in (None, True, False))
 
 
-def _harmless(value: Any) -> bool:
+def _harmless(value: object) -> bool:
     name = getattr(value, "__name__", None)
     if isinstance(value, type) and issubclass(value, BaseException):
         return True
@@ -155,6 +165,6 @@ def _harmless(value: Any) -> bool:
     return isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math"
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     found = getattr(value, "__name__", None)
     return found if isinstance(found, str) else f"a {type(value).__name__}"

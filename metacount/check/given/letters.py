@@ -8,10 +8,13 @@ where the function catches what ends it, and numbers decide instead.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from metacount.algebra.text import MAX_LENGTH
 from metacount.errors import MAX_DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MEANT = 1_000  # largest denominator of a fraction that a float may stand for: 2.6666666666666665
 MAX_EXPONENT = 64
@@ -34,15 +37,15 @@ class Session:
         self.asked.append(what)
         raise Asked(what)
 
-    def letter(self, text: str) -> Any:
+    def letter(self, text: str) -> Letter:
         """A letter that stands for the expression `text`."""
         return _letter(self, text, ATOM if text.isidentifier() or text.isdigit() else SUM)
 
-    def text(self, value: Any) -> str:
+    def text(self, value: object) -> str:
         """What was made of the letters, as text; a question where it is no arithmetic."""
         return self._operand(value)[0]
 
-    def choose(self, name: str, values: tuple[Any, ...]) -> Any:
+    def choose(self, name: str, values: tuple[object, ...]) -> Letter:
         """min or max of letters and numbers."""
         texts = [self._operand(value)[0] for value in values]
         whole = texts[0]
@@ -50,20 +53,19 @@ class Session:
             whole = f"{name}({whole}, {text})"
         return _letter(self, whole, ATOM)
 
-    def _operand(self, value: Any) -> tuple[str, int]:
+    def _operand(self, value: object) -> tuple[str, int]:
         """Text of an operand, and how tightly it holds together."""
-        kind = type(value)
-        if kind is Letter:
+        if type(value) is Letter:
             text: str = object.__getattribute__(value, "text")
             return text, object.__getattribute__(value, "level")
-        if kind is bool or kind is int:
+        if type(value) is bool or type(value) is int:
             number = Fraction(int(value))
-        elif kind is Fraction:
+        elif type(value) is Fraction:
             number = value
-        elif kind is float:
+        elif type(value) is float:
             number = self._meant(value)
         else:
-            self.ask(f"for arithmetic with a {kind.__name__}")
+            self.ask(f"for arithmetic with a {type(value).__name__}")
         if max(abs(number.numerator), number.denominator) >= 10**MAX_DIGITS:
             self.ask("for arithmetic with a number of too many digits")
         if number < 0:
@@ -83,7 +85,7 @@ class Session:
         self.rounds = True
         return fraction
 
-    def joined(self, sign: str, level: int, left: Any, right: Any) -> Any:
+    def joined(self, sign: str, level: int, left: object, right: object) -> Letter:
         """`left` and `right` with a sign between them."""
         (a, tight), (b, other) = self._operand(left), self._operand(right)
         a = a if tight >= level else f"({a})"
@@ -91,19 +93,19 @@ class Session:
         loose = other >= level if sign == "+" else other > level
         return _letter(self, f"{a} {sign} {b if loose else f'({b})'}", level)
 
-    def divided(self, left: Any, right: Any) -> Any:
+    def divided(self, left: object, right: object) -> Letter:
         """A quotient, for which Python makes a float."""
         self.floats = True
         power_of_two = type(right) is int and right > 0 and right & (right - 1) == 0
         self.rounds = self.rounds or not power_of_two
         return self.joined("/", PRODUCT, left, right)
 
-    def whole(self, name: str, value: Any) -> Any:
+    def whole(self, name: str, value: object) -> Letter:
         """floor or ceil."""
         return _letter(self, f"{name}({self._operand(value)[0]})", ATOM)
 
 
-def _letter(session: Session, text: str, level: int) -> Any:
+def _letter(session: Session, text: str, level: int) -> Letter:
     if len(text) > MAX_LENGTH:
         session.ask("for more than can be written down")
     made = object.__new__(Letter)
@@ -112,13 +114,13 @@ def _letter(session: Session, text: str, level: int) -> Any:
     return made
 
 
-def _session(letter: Any) -> Session:
+def _session(letter: Letter) -> Session:
     found: Session = object.__getattribute__(letter, "session")
     return found
 
 
-def _question(what: str) -> Any:
-    def refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+def _question(what: str) -> Callable[..., NoReturn]:
+    def refuse(self: Letter, *_: object, **__: object) -> NoReturn:
         _session(self).ask(what)
 
     return refuse
@@ -132,61 +134,63 @@ class Letter:
     def __getattribute__(self, name: str) -> NoReturn:
         _session(self).ask(f"for its attribute {name}")
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Letter:
         return _session(self).joined("+", SUM, self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: object) -> Letter:
         return _session(self).joined("+", SUM, other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: object) -> Letter:
         return _session(self).joined("-", SUM, self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: object) -> Letter:
         return _session(self).joined("-", SUM, other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> Letter:
         return _session(self).joined("*", PRODUCT, self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: object) -> Letter:
         return _session(self).joined("*", PRODUCT, other, self)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: object) -> Letter:
         return _session(self).divided(self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: object) -> Letter:
         return _session(self).divided(other, self)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: object) -> Letter:
         return _session(self).joined("//", PRODUCT, self, other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: object) -> Letter:
         return _session(self).joined("//", PRODUCT, other, self)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: object) -> Letter:
         return _session(self).joined("%", PRODUCT, self, other)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: object) -> Letter:
         return _session(self).joined("%", PRODUCT, other, self)
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: object) -> tuple[Letter, Letter]:
         return self // other, self % other
 
-    def __rdivmod__(self, other: Any) -> Any:
-        return other // self, other % self
+    def __rdivmod__(self, other: object) -> tuple[Letter, Letter]:
+        session = _session(self)
+        quotient = session.joined("//", PRODUCT, other, self)
+        return quotient, session.joined("%", PRODUCT, other, self)
 
-    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+    def __pow__(self, other: object, modulus: object = None) -> Letter:
         session = _session(self)
         if type(other) is not int or not 0 <= other <= MAX_EXPONENT or modulus is not None:
             session.ask("for a power that is no small whole number")
         base, level = session._operand(self)
         return _letter(session, f"{base if level == ATOM else f'({base})'}**{other}", POWER)
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> Letter:
         session = _session(self)
         text, level = session._operand(self)
         return _letter(session, f"-{text if level >= POWER else f'({text})'}", SIGNED)
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> Letter:
         return self
 
     def __bool__(self) -> bool:
@@ -195,10 +199,10 @@ class Letter:
         text, _ = session._operand(self)
         return text.isidentifier() or session.ask("whether it is 0")
 
-    def __floor__(self) -> Any:
+    def __floor__(self) -> Letter:
         return _session(self).whole("floor", self)
 
-    def __ceil__(self) -> Any:
+    def __ceil__(self) -> Letter:
         return _session(self).whole("ceil", self)
 
 

@@ -16,16 +16,19 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from metacount.errors import InputError
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 MAX_ANSWER = 2**24  # bytes
 MARK = "METACOUNT_CHECK"  # in the environment of all that a check starts
 ROUNDS = 20  # of looking for what is left
 
 
-def answer_of(job: str, name: str, timeout: float) -> dict[str, Any]:
+def answer_of(job: str, name: str, timeout: float) -> Json:
     """What the child process answers to `job`; it and all it started end with this call."""
     package = str(Path(__file__).resolve().parents[3])
     paths = [path for path in (os.environ.get("PYTHONPATH"), package) if path]

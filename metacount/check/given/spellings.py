@@ -6,7 +6,7 @@ A function that asks a config for `attention_bias` must get the model's answer, 
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -15,8 +15,9 @@ from metacount.huggingface.config.families import family_of
 from metacount.spec.legend import SWITCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 
@@ -35,7 +36,7 @@ def _biased(spec: ModelSpec) -> bool:
 
 
 # What configs call what is structure here. What is a field of ours stands in the legend.
-STRUCTURE: dict[str, Callable[[ModelSpec], Any]] = {
+STRUCTURE: dict[str, Callable[[ModelSpec], object]] = {
     **{word: attrgetter(field) for field, words in SWITCHES.items() for word in words},
     **dict.fromkeys(
         ("attention_bias", "attn_bias", "use_attention_bias", "attn_qkv_bias"), _biased
@@ -69,7 +70,7 @@ STRUCTURE: dict[str, Callable[[ModelSpec], Any]] = {
 }
 
 
-def structure_of(spec: ModelSpec, name: str) -> tuple[Any] | None:
+def structure_of(spec: ModelSpec, name: str) -> tuple[object] | None:
     """The value of what is structure, under our name or another one; None for an unknown name."""
     if name in STRUCTURE:
         return (STRUCTURE[name](spec),)
@@ -83,27 +84,29 @@ def structure_of(spec: ModelSpec, name: str) -> tuple[Any] | None:
 class _Marked(int):
     """A number of a config that remembers how it came from keys, through + - * of numbers."""
 
-    expr: Any
+    expr: sympy.Expr
 
-    def __new__(cls, value: int, expr: Any) -> _Marked:
+    def __new__(cls, value: int, expr: sympy.Expr) -> _Marked:
         """The number `value`, which is `expr`."""
         made = super().__new__(cls, value)
         made.expr = expr
         return made
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: int) -> int:
         return _marked(int(self) + other, self, other, lambda a, b: a + b)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: int) -> int:
         return _marked(int(self) - other, self, other, lambda a, b: a - b)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: int) -> int:
         return _marked(int(self) * other, self, other, lambda a, b: a * b)
 
     __radd__, __rmul__ = __add__, __mul__
 
 
-def _marked(value: Any, left: _Marked, right: Any, combine: Any) -> Any:
+def _marked(
+    value: int, left: _Marked, right: int, combine: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]
+) -> int:
     if isinstance(right, bool) or not isinstance(right, int) or not isinstance(value, int):
         return value
     other = right.expr if isinstance(right, _Marked) else sympy.Integer(right)
@@ -124,10 +127,10 @@ class ConfigKeys:
     n_positions - 2
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self.whole: dict[str, Any] = dict(config)
+    def __init__(self, config: Json) -> None:
+        self.whole: Json = dict(config)
         self.fields: dict[str, tuple[str, ...]] = {}
-        self.made: dict[str, Any] = {}
+        self.made: dict[str, sympy.Expr] = {}
         model_type = config.get("model_type")
         family = family_of(model_type) if isinstance(model_type, str) else None
         if family is None:
@@ -158,7 +161,7 @@ class ConfigKeys:
                     self.made.setdefault(key.name, sympy.expand(found.subs(ours)))
 
 
-def _spec(config: dict[str, Any]) -> ModelSpec | None:
+def _spec(config: Json) -> ModelSpec | None:
     """The spec of a config whose numbers remember their keys."""
     from metacount.huggingface.config.to_spec import spec_from_config
 

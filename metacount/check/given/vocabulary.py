@@ -5,7 +5,7 @@ A formula may use our names, our letters, or anybody's spelling that the legend 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -15,7 +15,9 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.closed_form import BYTES, LAYERS, layers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+
+    from metacount.files import Json
 
 LETTERS = {t.name: legend.sympy_symbols([t.name])[t.name] for t in legend.TERMS}
 BYTES_LETTER = sympy.Symbol(BYTES.letter, integer=True, positive=True)
@@ -37,7 +39,7 @@ ALSO = {
 STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_dim": "head_dim"}
 
 
-def numbers_of(spec: ModelSpec, workload: Workload) -> dict[Any, int]:
+def numbers_of(spec: ModelSpec, workload: Workload) -> dict[sympy.Expr, int]:
     """The number behind each letter that `spec` and `workload` have."""
     sizes = {t.name: getattr(spec, t.name) for t in legend.MODEL_TERMS}
     run = {
@@ -61,7 +63,7 @@ class Vocabulary:
         quantity: str,
         *,
         name: str,
-        config: Mapping[str, Any] | None = None,
+        config: Json | None = None,
     ) -> None:
         self.spec, self.model = spec, name
         self.keys = ConfigKeys(config or {})
@@ -72,7 +74,7 @@ class Vocabulary:
             self.numbers.pop(LETTERS["moe_every"])
         self.quantity = quantity
 
-    def meanings(self, names: Iterable[str]) -> dict[str, Any]:
+    def meanings(self, names: Iterable[str]) -> dict[str, sympy.Expr]:
         """A letter, an expression of letters or a number for each name; an `InputError` for others.
 
         A key of the model's own config means what the config's mapping does with it. Another
@@ -93,7 +95,7 @@ class Vocabulary:
         known = name in NAMES or name in ALSO or bool(legend.ours(name))
         return known or name in self.fields
 
-    def _fixed(self, name: str) -> Any:
+    def _fixed(self, name: str) -> sympy.Expr | None:
         """What a key of the model's own config is that is no field of the spec as it stands."""
         value = self.config.get(name)
         if name in NAMES or self._is_ours(name) or name in self.fields:
@@ -113,7 +115,7 @@ class Vocabulary:
             self.notes.append(note)
         return sympy.Integer(value)
 
-    def size(self, ours: str, *, asked: str) -> Any:
+    def size(self, ours: str, *, asked: str) -> sympy.Expr:
         """The letter of one of our names; 0 or 1 where the model's structure fixes it."""
         if ours == BYTES.name:
             return BYTES_LETTER
@@ -149,7 +151,7 @@ class Vocabulary:
             return f"it has {related[ours]}"
         return f"its sizes are {', '.join(has)}"
 
-    def _layers(self, term: legend.Term, asked: str) -> Any:
+    def _layers(self, term: legend.Term, asked: str) -> sympy.Expr:
         """How many blocks of a kind there are, in N."""
         found = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
         if term.letter == "N_w" and self.spec.window is not None:

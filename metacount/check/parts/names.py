@@ -56,6 +56,8 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"self_attn.kv_a_proj_with_mqa.weight", "kv_a_proj", ATTENTION),
     (r"self_attn.(\w+_proj).weight", r"\1", ATTENTION),
     (r"self_attn.(\w+?)_proj(_with_mqa)?.bias", r"\1 bias", BIASES),
+    (r"shared_use.linear.weight", "linear layers behind shared blocks", ""),
+    (r"shared_use.adapters.(\w+).(\w+)_proj.weight", r"adapters on \1, \2", ""),
     (r"cross_attn.(\w+_proj).weight", r"cross-attention \1", CROSS),
     (r"cross_attn.(\w+)_proj.bias", r"cross-attention \1 bias", BIASES),
     (r"mlp.(\w+_proj).weight", r"FFN \1", FEED_FORWARD),

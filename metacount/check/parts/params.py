@@ -6,7 +6,7 @@ count a part.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -23,6 +23,7 @@ from metacount.check.parts.names import (
 )
 from metacount.formulas import ends, stack
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from metacount.formulas.terms import Weight
     from metacount.spec import ModelSpec, Workload
 
-    Variants = tuple[tuple[str, Any], ...]
+    Variants = tuple[tuple[str, sympy.Expr], ...]
 
 
 @frozen
@@ -41,13 +42,13 @@ class Part:
     """
 
     name: str
-    expr: Any
+    expr: sympy.Expr
     count: int = 1
     group: str = ""
-    variants: tuple[tuple[str, Any], ...] = ()
+    variants: tuple[tuple[str, sympy.Expr], ...] = ()
 
     @property
-    def total(self) -> Any:
+    def total(self) -> sympy.Expr:
         """All of it."""
         return self.count * self.expr
 
@@ -78,16 +79,24 @@ class Letters:
             self.stacks.append((word, n_layers, stack.moe_layers(self.of, n_layers), cross))
 
     @property
-    def windowed_and_full(self) -> tuple[Any, Any]:
+    def windowed_and_full(self) -> tuple[sympy.Expr, sympy.Expr]:
         """Layers that see a window only, layers that see everything."""
         windowed, full = stack.attention_layers(self.of)
         return sympy.sympify(windowed), sympy.sympify(full)
 
-    def weights(self) -> Iterator[tuple[Called, Weight, Any, Any]]:
-        """Every tensor with what people call it, how many blocks have it, and of how many."""
+    def weights(
+        self, *, multiplied: bool = False
+    ) -> Iterator[tuple[Called, Weight, sympy.Expr, sympy.Expr]]:
+        """Every tensor with what people call it, how many blocks have it, and of how many.
+
+        `multiplied`: how many blocks multiply with it, where stored blocks are shared.
+        """
         for word, n_layers, _, cross in self.stacks:
             for weight in ends.stack_end_weights(self.of):
                 yield called(weight, word), weight, 1, 1
+            for weight in stack.shared_weights(self.of, n_layers):
+                n = weight.uses if multiplied else weight.times
+                yield called(weight, word), altered(weight, times=1), n, n_layers
             for n, weights in stack.in_blocks(self.of, n_layers, cross=cross):
                 for weight in weights:
                     yield called(weight, word), weight, n, n_layers
@@ -97,7 +106,7 @@ class Letters:
 
 def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str]]:
     """Every matrix that tokens are multiplied with: the part, what multiplies it, its stack."""
-    for name, weight, n, n_layers in letters.weights():
+    for name, weight, n, n_layers in letters.weights(multiplied=True):
         if not weight.rows or name.group in AROUND:
             continue
         for part in _shares(letters, name, weight, n, n_layers, active=active):
@@ -139,7 +148,13 @@ def merged(parts: list[Part]) -> list[Part]:
 
 
 def _shares(
-    letters: Letters, name: Called, weight: Weight, n: Any, n_layers: Any, *, active: bool
+    letters: Letters,
+    name: Called,
+    weight: Weight,
+    n: sympy.Expr,
+    n_layers: sympy.Expr,
+    *,
+    active: bool,
 ) -> Iterator[Part]:
     """A tensor as parts: whole, or what its values are for."""
     each = weight.active if active else weight.params
@@ -166,7 +181,12 @@ def _shares(
 
 
 def _variants(
-    letters: Letters, name: Called, weight: Weight, n: Any, n_layers: Any, active: bool
+    letters: Letters,
+    name: Called,
+    weight: Weight,
+    n: sympy.Expr,
+    n_layers: sympy.Expr,
+    active: bool,
 ) -> Variants:
     """Other ways in which a part is often counted."""
     o, text = letters.of, name.text
@@ -181,7 +201,7 @@ def _variants(
         return ((DENSE_EVERYWHERE, n_layers * weight.size),)
     some_dense = sympy.expand(n_layers - n) != 0
 
-    def every(size: Any) -> Variants:
+    def every(size: sympy.Expr) -> Variants:
         return ((EVERY, n_layers * size),) if some_dense else ()
 
     if text == "router":

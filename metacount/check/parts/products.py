@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.check.parts.names import PAIRS as BETWEEN_POSITIONS
 from metacount.check.parts.params import Letters, Part, matrices, merged
@@ -17,6 +17,8 @@ from metacount.formulas.terms import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import sympy
 
     from metacount.formulas.terms import Product, Weight
 
@@ -68,7 +70,7 @@ _ENDS = {
 }
 
 
-def _run(letters: Letters, quantity: str) -> dict[str, Any]:
+def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
     """The numbers of a run in letters."""
     o = letters.of
     if quantity == "decode_matmul_flops":
@@ -83,7 +85,7 @@ def _run(letters: Letters, quantity: str) -> dict[str, Any]:
     )
 
 
-def _between(letters: Letters, quantity: str, product: Product, run: dict[str, Any]) -> Part:
+def _between(letters: Letters, quantity: str, product: Product, run: dict[str, sympy.Expr]) -> Part:
     """A product between positions, and the same over other pairs."""
     each = 2 * product.times * product.width  # 2 FLOPs per multiply-add
     other = {
@@ -100,8 +102,8 @@ def _between(letters: Letters, quantity: str, product: Product, run: dict[str, A
 
 
 def _other_pairs(
-    letters: Letters, quantity: str, per: str, run: dict[str, Any]
-) -> Iterator[tuple[str, Any]]:
+    letters: Letters, quantity: str, per: str, run: dict[str, sympy.Expr]
+) -> Iterator[tuple[str, sympy.Expr]]:
     """Other countings of the pairs of one sequence."""
     o, s = letters.of, letters.seq
     if per in (CROSS_PAIRS, SOURCE_PAIRS):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.claims import parts
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metacount.catalog import CatalogEntry
+    from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
-
-Number = Any  # int, Fraction or SymPy expression
 
 SMALL_SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 TRIED = 5000
@@ -150,7 +149,7 @@ def part_formula(claim: Claim) -> Finding:
     )
 
 
-def _as_where(claim: Claim, difference: Number, condition: Words) -> Words:
+def _as_where(claim: Claim, difference: Dim, condition: Words) -> Words:
     """The condition with the claim's equations, where they make the difference zero."""
     import sympy
 
@@ -181,7 +180,7 @@ def spec_name(claim: Claim) -> str:
     return parts.model_of(claim).name
 
 
-def compared(truth: Number, said: Number) -> tuple[Number, str]:
+def compared(truth: Dim, said: Dim) -> tuple[Dim, str]:
     """The difference of two closed forms, and the verdict that the signs of its terms give."""
     import sympy
 
@@ -194,7 +193,7 @@ def compared(truth: Number, said: Number) -> tuple[Number, str]:
     return readable(expanded), CONDITIONAL if len(signs) == 2 else WRONG
 
 
-def _apart(difference: Number) -> Said:
+def _apart(difference: Dim) -> Said:
     """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
     import sympy
 
@@ -212,7 +211,7 @@ def _apart(difference: Number) -> Said:
     return say("{apart}, whatever the sizes", apart=apart)
 
 
-def _mixed(difference: Number) -> list[Number]:
+def _mixed(difference: Dim) -> list[Dim]:
     """The factors of a difference that are not of one sign for all positive sizes."""
     import sympy
 
@@ -223,7 +222,7 @@ def _mixed(difference: Number) -> list[Number]:
     ]
 
 
-def zero(difference: Number) -> Words:
+def zero(difference: Dim) -> Words:
     """The equations of which one makes a difference zero."""
     import sympy
 
@@ -238,7 +237,7 @@ def zero(difference: Number) -> Words:
     return listed(told, " or ")
 
 
-def _zero_somewhere(difference: Number) -> bool:
+def _zero_somewhere(difference: Dim) -> bool:
     """Whether small whole sizes were found at which a difference is zero."""
     for factor in _mixed(difference):
         free = sorted(factor.free_symbols, key=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.claims import labels
 from metacount.claims.facts import computed, named
@@ -77,7 +77,7 @@ def count(claim: Claim) -> Finding:
     part = options["part"]
     found = value(spec, part)
     also = options.get("also", [])
-    values: dict[str, Any] = {"claimed": claim.claimed, "found": found}
+    values: dict[str, object] = {"claimed": claim.claimed, "found": found}
     holds = label.holds(found)
     shown = {name: computation(spec, name) for name in (part, *also)}
     lines: list[Words] = [
@@ -90,8 +90,9 @@ def count(claim: Claim) -> Finding:
         values["reason_holds"] = reason
         holds = holds and reason
     if "missing" in options:
-        values["missing"] = value(spec, options["missing"])
-        values["missing_explains"] = label.value + values["missing"] == found
+        missing = value(spec, options["missing"])
+        values["missing"] = missing
+        values["missing_explains"] = label.value + missing == found
     published = _published(claim) if part == "params" else []
     if options.get("checkpoint"):
         stored = model_of(claim).stored_checkpoint

@@ -5,7 +5,7 @@ The catalog has the sizes from their source; the formulas count.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import TO_CATALOG, WITNESS
@@ -15,6 +15,9 @@ from metacount.formulas.selection import attention_by_selection
 from metacount.formulas.sublayers import kv_cache_values
 from metacount.spec import ModelSpec
 from metacount.units import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def two_stacks(claim: Claim) -> Finding:
@@ -27,7 +30,8 @@ def two_stacks(claim: Claim) -> Finding:
     half = spec.replace(n_layers=n - n // 2, n_encoder_layers=n // 2) if spec.has_encoder else spec
     verdict = WRONG if different else CONDITIONAL if spec.has_encoder else RIGHT
     published = model_of(claim).published.params
-    values: dict[str, Any] = {"half": value(half, "params"), "published": published}
+    of_half = value(half, "params")
+    values: dict[str, object] = {"half": of_half, "published": published}
     return Finding(
         verdict=verdict,
         says=say("Not so: {fields}.", fields=_are({x: getattr(spec, x) for x in different}))
@@ -48,7 +52,7 @@ def two_stacks(claim: Claim) -> Finding:
                 for name, said in claim.claimed.items()
             ),
             say("{blocks} blocks: {n}", blocks=shown, n=exact(both)),
-            say("{blocks} blocks in all: {n}", blocks=n, n=exact(values["half"])),
+            say("{blocks} blocks in all: {n}", blocks=n, n=exact(of_half)),
             say(
                 "published: {n}", n=say("no exact count") if published is None else exact(published)
             ),
@@ -64,7 +68,7 @@ def two_stacks(claim: Claim) -> Finding:
     )
 
 
-def _are(found: dict[str, Any]) -> Listed:
+def _are(found: Mapping[str, object]) -> Listed:
     """Each field with what it is."""
     return listed(
         say("{field} is {value}", field=name, value=size if isinstance(size, Said) else str(size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.given import Source
 from metacount.huggingface.checkpoint.compare import Convert
@@ -12,8 +12,11 @@ from metacount.huggingface.checkpoint.witness import (
     read_checkpoint,
 )
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def checkpoint_of(source: Source, module: Any) -> tuple[CheckpointReport, Convert] | None:
+
+def checkpoint_of(source: Source, module: nn.Module) -> tuple[CheckpointReport, Convert] | None:
     """The checkpoint of a config's folder, repository or GGUF file; None without weights."""
     if source.gguf is not None:
         from metacount.huggingface.checkpoint.gguf import gguf_conversion, read_gguf

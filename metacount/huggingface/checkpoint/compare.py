@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.frozen import frozen
 from metacount.huggingface.checkpoint.formats import APART, INTEGERS, Unpacked, Weight, unpack
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.names import ModuleTensors, Names, fold
 from metacount.units import exact
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 # Why a checkpoint holds a tensor that is no parameter of the module.
 BUFFER = "buffer"
@@ -101,7 +104,7 @@ class Comparison:
         lines += [f"{name}: not comparable: {why}" for name, why in self.not_comparable.items()]
         return tuple(lines)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         by_kind: dict[str, dict[str, int]] = {}
         for extra in self.extra:

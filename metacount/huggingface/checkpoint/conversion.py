@@ -8,9 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.huggingface.checkpoint.formats import Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers.core_model_loading import WeightConverter, WeightRenaming
+    from transformers.modeling_utils import PreTrainedModel
+
 
 # What an operation raises on shapes that are not what it expects.
 FAULTS = (
@@ -55,9 +61,14 @@ def transformers_conversion(model: Any) -> Convert:
 class _Renames:
     """The module's name of a stored one, and the pattern of the fusion it takes part in."""
 
-    def __init__(self, model: Any, renamings: list[Any], converters: list[Any]) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        renamings: list[WeightRenaming],
+        converters: list[WeightConverter],
+    ) -> None:
         self.prefix: str = model.base_model_prefix
-        self.state: dict[str, Any] = model.state_dict()
+        self.state: dict[str, Tensor] = model.state_dict()
         self.renamings, self.converters = renamings, converters
 
     def of(self, name: str) -> tuple[str, str | None]:
@@ -73,7 +84,7 @@ class _Renames:
         return found, pattern
 
     def _rename(
-        self, name: str, renamings: list[Any], converters: list[Any]
+        self, name: str, renamings: list[WeightRenaming], converters: list[WeightConverter]
     ) -> tuple[str, str | None]:
         from transformers.core_model_loading import rename_source_key
 
@@ -93,7 +104,7 @@ def _as(weight: Weight, name: str) -> Weight:
 
 
 def _converted(
-    model: Any, converter: Any, name: str, pieces: list[tuple[str, Weight]]
+    model: PreTrainedModel, converter: Any, name: str, pieces: list[tuple[str, Weight]]
 ) -> list[Weight]:
     """The weights that a fusion or a split makes, by running it on tensors without values."""
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import shown
 from metacount.formats.gguf import ARCHITECTURE
@@ -13,6 +13,9 @@ from metacount.huggingface.checkpoint.compare import Convert
 from metacount.huggingface.checkpoint.formats import APART, Weight
 from metacount.huggingface.checkpoint.header import StoredTensor
 from metacount.huggingface.checkpoint.witness import CheckpointReport, join
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # A stack of experts' matrices -> the module's tensor, and its place where it holds two.
 EXPERTS = {
@@ -40,7 +43,7 @@ def read_gguf(path: str) -> tuple[CheckpointReport, Header]:
     return join(shown(path), None, [tensors]), header
 
 
-def gguf_conversion(module: Any, header: Header) -> Convert:
+def gguf_conversion(module: nn.Module, header: Header) -> Convert:
     """How a file's tensors become those of a module of transformers.
 
     Names are the library's to say; gate and up of all experts stand together in the module.

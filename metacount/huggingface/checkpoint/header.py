@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from metacount.errors import InputError, shown
 from metacount.huggingface.checkpoint.text import JsonCursor, RegularFile
@@ -192,7 +192,7 @@ def _is_size(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_BYTES
 
 
-def _entry(found: Any, here: str) -> tuple[str, Shape, int, int]:
+def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
     """Type, shape and place of one tensor, each checked against the others."""
     if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
         raise InputError(
@@ -275,7 +275,7 @@ def _check_file(file: str, where: str) -> None:
         )
 
 
-def _total_size(metadata: Any, where: str) -> int | None:
+def _total_size(metadata: object, where: str) -> int | None:
     if metadata is None:
         return None
     if not isinstance(metadata, dict):

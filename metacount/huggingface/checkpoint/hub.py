@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from metacount.errors import InputError, shown
 from metacount.huggingface.checkpoint.header import (
@@ -27,6 +27,9 @@ from metacount.huggingface.checkpoint.witness import (
     join,
     read_checkpoint,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FIRST_BYTES = 2**17  # nearly every header is shorter, so one request is enough
 TIMEOUT = 10.0  # seconds without a byte
@@ -268,7 +271,7 @@ def _at_most(n: int, chunks: Callable[[], Iterator[bytes]], until: float, where:
     return bytes(content[:n])
 
 
-def _size(headers: Any, status: int) -> int | None:
+def _size(headers: Mapping[str, str], status: int) -> int | None:
     """The file's length: `Content-Range: bytes 0-99/1234` of a part, or the whole's own."""
     text = headers.get("Content-Length", "")
     if status == 206:

@@ -6,11 +6,14 @@ Two ways of storing are bridged: a prefix that one side has, and experts stored 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.frozen import frozen
 from metacount.huggingface.checkpoint.formats import Weight
 from metacount.huggingface.checkpoint.header import Shape
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # One expert's matrices and their place in the fused tensors of transformers 5.
 FUSED = {
@@ -37,7 +40,7 @@ class ModuleTensors:
     ignored: tuple[str, ...] = ()  # patterns of names that the class itself passes over
 
 
-def module_tensors(module: Any) -> ModuleTensors:
+def module_tensors(module: nn.Module) -> ModuleTensors:
     """The tensors of any `nn.Module`; a transformers model says more of itself."""
     parameters: dict[str, Shape] = {}
     tied: dict[str, str] = {}

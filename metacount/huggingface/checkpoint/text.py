@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
 from metacount.errors import InputError, shown
 from metacount.files import STRICT_JSON, NotStrict
@@ -134,7 +134,7 @@ class JsonCursor:
                 return
             self.at = following.end()
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """The value that starts here, if it is short."""
         flat = _FLAT.match(self.text, self.at)
         end = flat.end() if flat is not None else self._end_of_nested()

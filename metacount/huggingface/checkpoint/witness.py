@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, shown
 from metacount.frozen import frozen
@@ -23,6 +23,7 @@ from metacount.huggingface.checkpoint.names import ModuleTensors, module_tensors
 from metacount.units import exact
 
 if TYPE_CHECKING:
+    from metacount.files import Json
     from metacount.witness import Witness
 
 __all__ = [
@@ -100,7 +101,7 @@ class CheckpointReport:
             return f"{said} = {exact(self.total_size_values)} values"
         return f"{said}, as the files hold"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """As plain data."""
         return {
             "source": self.source,

@@ -8,7 +8,9 @@ from metacount.spec.field import MAX_LAYERS
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TypeGuard
+
+    from metacount.files import Json
 
 MAX_SIZE = 2**31  # of any whole number; ModelSpec has narrower limits of its own
 
@@ -107,10 +109,8 @@ class UnmappedKey(Unmapped):
 class Keys:
     """The keys of one config. A key that is left out has its family's default."""
 
-    def __init__(
-        self, data: dict[str, Any], defaults: dict[str, Any], aliases: dict[str, str], end: str
-    ) -> None:
-        self.data: dict[str, Any] = {}
+    def __init__(self, data: Json, defaults: Json, aliases: dict[str, str], end: str) -> None:
+        self.data: Json = {}
         self.spelled: dict[str, str] = {}  # our name of a key -> the name it has in the file
         for key, value in data.items():
             name = aliases.get(key, key)
@@ -196,7 +196,7 @@ class Keys:
         if other != name:
             self.unmapped(other, self.data[name], f"call it {name}: other keys depend on it")
 
-    def activation(self, name: str, *, gated: bool) -> dict[str, Any]:
+    def activation(self, name: str, *, gated: bool) -> Json:
         """The spec's fields for an activation function, and whether it gates."""
         value = self.raw(name)
         if not isinstance(value, str):
@@ -245,7 +245,7 @@ class Keys:
         return tuple(passed)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """An int or float that is not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

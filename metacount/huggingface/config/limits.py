@@ -7,10 +7,15 @@ would load code, weights or kernels is taken out, and said.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacount.errors import SpecError
 from metacount.files import untagged
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from metacount.files import Json
 
 MAX_SIZE = 2**31  # of any whole number
 MAX_LAYERS = 4096  # of any count of layers or blocks
@@ -160,7 +165,7 @@ NOTED = {
 FETCHING = frozenset(["use_pretrained_backbone"])
 
 
-def checked_config(data: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def checked_config(data: Json) -> tuple[Json, tuple[str, ...]]:
     """A copy of `data` within bounds and without the keys that are not ours to obey, and notes.
 
     Raises `SpecError` for a size, a text or a structure that no model has.
@@ -239,7 +244,7 @@ def _kept(key: object, value: object, notes: dict[str, None]) -> bool:
     return key not in DROPPED
 
 
-def _check_length(name: str, value: Any) -> None:
+def _check_length(name: str, value: Sized) -> None:
     if len(value) > MAX_ITEMS:
         raise SpecError(
             name,

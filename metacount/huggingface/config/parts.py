@@ -8,7 +8,7 @@ from metacount.huggingface.config.rope import scaling_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3")
@@ -37,7 +37,7 @@ def nullable_size(keys: Keys, name: str) -> int | None:
     return keys.optional_size(name) if keys.defaults[name] is None else keys.size(name)
 
 
-def sizes(keys: Keys) -> dict[str, Any]:
+def sizes(keys: Keys) -> Json:
     """Sizes under LLaMA's names; `head_dim` and `num_key_value_heads` where the family has them.
 
     Without `head_dim`, heads share the width; a family that has the key lets a remainder fall.
@@ -63,7 +63,7 @@ def sizes(keys: Keys) -> dict[str, Any]:
     }
 
 
-def biases(qkv: bool, o: bool) -> dict[str, Any]:
+def biases(qkv: bool, o: bool) -> Json:
     """The same bias rule for queries, keys and values, and one for the output."""
     return {"q_bias": qkv, "k_bias": qkv, "v_bias": qkv, "o_bias": o}
 
@@ -76,14 +76,14 @@ def rope(
     theta: str = "rope_theta",
     partial: str = "partial_rotary_factor",
     rounds_up: bool = True,
-) -> dict[str, Any]:
+) -> Json:
     """RoPE of one kind for all layers: its parameters stand in an object or beside it.
 
     An odd rotated width is rounded up by most modules; others (`rounds_up` False) cannot run it.
     """
     found = rope_object(keys)
     base = _rope_number(keys, found, "rope_theta", theta)
-    fields: dict[str, Any] = {
+    fields: Json = {
         "position": "rope",
         "rope_style": style,
         "rope_theta": base,
@@ -101,7 +101,7 @@ def rope(
     return fields
 
 
-def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> dict[str, Any]:
+def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
     """`rotary_dim` for a share of the head; None when it is all of it."""
     if factor > 1:
         raise SpecError("partial_rotary_factor", "must be at most 1", factor, "choose 0 to 1")
@@ -122,7 +122,7 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> dict[st
 
 def rope_by_layer_type(
     keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
-) -> dict[str, Any]:
+) -> Json:
     """RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
 
     `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
@@ -153,7 +153,7 @@ def rope_by_layer_type(
     return fields
 
 
-def rope_object(keys: Keys) -> dict[str, Any]:
+def rope_object(keys: Keys) -> Json:
     """What the config says of RoPE; the older key goes before the newer."""
     scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
     name = "rope_scaling" if scaling else "rope_parameters"
@@ -161,7 +161,7 @@ def rope_object(keys: Keys) -> dict[str, Any]:
     return {} if value is None else _checked_object(keys, name, value, flat=True)
 
 
-def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> dict[str, Any]:
+def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json:
     if not isinstance(value, dict):
         raise SpecError(name, "must be an object", value, "remove it")
     known = ROPE_DETAILS if flat else frozenset(["full_attention", "sliding_attention"])
@@ -176,7 +176,7 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> dict
     return value
 
 
-def _rope_number(keys: Keys, found: dict[str, Any], name: str, outside: str) -> float:
+def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
     """From the object when it stands there, else from the key beside it, else the default."""
     beside = keys.number(outside)
     value = found.get(name, beside)
@@ -217,14 +217,14 @@ def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[st
     return "".join("GL"[allowed.index(item)] for item in types)
 
 
-def windows(letters: str, window: int | None, *, kind: str = "sliding") -> dict[str, Any]:
+def windows(letters: str, window: int | None, *, kind: str = "sliding") -> Json:
     """The spec's window fields; nothing when no layer is windowed."""
     if "L" not in letters:
         return {}
     return {"window": window, "window_kind": kind, "window_pattern": shortest_period(letters)}
 
 
-def nope_every(keys: Keys, name: str, rotates: list[bool]) -> dict[str, Any]:
+def nope_every(keys: Keys, name: str, rotates: list[bool]) -> Json:
     """Which layers go without RoPE, as an interval."""
     if all(rotates):
         return {}
@@ -240,7 +240,7 @@ def nope_every(keys: Keys, name: str, rotates: list[bool]) -> dict[str, Any]:
 
 def moe_layout(
     keys: Keys, name: str, stacks: list[list[bool]], *, first: int = 0, every: int = 1
-) -> dict[str, Any] | None:
+) -> Json | None:
     """`n_dense_layers`, `moe_every`, `moe_offset` of the layers with experts; None without any.
 
     `first` and `every` are tried before others, so that a regular config keeps its own numbers.

@@ -10,13 +10,13 @@ from metacount.spec.rope_scaling import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
 TRAINED = "original_max_position_embeddings"
 
 
-def scaling_of(keys: Keys, found: dict[str, Any], *, nested: bool = False) -> RopeScaling | None:
+def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:
     """The scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
 
     `nested`: the object is one of several, by kind of layer. A scaling that cannot be read changes
@@ -32,13 +32,13 @@ def scaling_of(keys: Keys, found: dict[str, Any], *, nested: bool = False) -> Ro
         return None
 
 
-def kind_of(found: dict[str, Any]) -> str:
+def kind_of(found: Json) -> str:
     """The type of scaling; "su" is longrope's old name."""
     kind = str(found.get("rope_type") or found.get("type") or "default")
     return {"su": "longrope"}.get(kind, kind)
 
 
-def _details(keys: Keys, kind: str, found: dict[str, Any], nested: bool) -> dict[str, Any]:
+def _details(keys: Keys, kind: str, found: Json, nested: bool) -> Json:
     if kind == "linear":
         return {"factor": found.get("factor")}
     if kind == "dynamic":
@@ -71,21 +71,21 @@ def _details(keys: Keys, kind: str, found: dict[str, Any], nested: bool) -> dict
     }
 
 
-def _limit(keys: Keys) -> Any:
+def _limit(keys: Keys) -> object:
     limit = keys.data.get("max_position_embeddings")
     if limit is None:
         raise SpecError("max_position_embeddings", "is needed", None, "give it")
     return limit
 
 
-def _trained(keys: Keys, found: dict[str, Any]) -> Any:
+def _trained(keys: Keys, found: Json) -> object:
     """A key beside the object goes before the one in it (Phi-3)."""
     beside = keys.data.get(TRAINED, keys.defaults.get(TRAINED))
     inside = found.get(TRAINED)
     return beside if beside is not None else _limit(keys) if inside is None else inside
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: object) -> float:
     if not is_number(value) or not 0 < value < 1e12:
         raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
     return float(value)
@@ -100,7 +100,7 @@ def yarn_scale(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def _yarn_attention(found: dict[str, Any], factor: Any) -> Any:
+def _yarn_attention(found: Json, factor: object) -> object:
     """On queries and keys: what is given, else by `mscale` and `mscale_all_dim`, else eq. 22."""
     given, all_dim = found.get("attention_factor"), found.get("mscale_all_dim")
     if given is not None:
@@ -112,20 +112,20 @@ def _yarn_attention(found: dict[str, Any], factor: Any) -> Any:
     return yarn_scale(scale)
 
 
-def _longrope_attention(found: dict[str, Any], factor: Any, trained: Any) -> Any:
+def _longrope_attention(found: Json, factor: object, trained: object) -> object:
     """What is given, else sqrt(1 + ln(factor)/ln(trained)), as in Phi-3's code."""
     given = found.get("attention_factor")
     if given is not None:
         return given
-    factor, trained = _number("factor", factor), _number(TRAINED, trained)
-    return math.sqrt(1 + math.log(factor) / math.log(trained)) if min(factor, trained) > 1 else 1.0
+    times, length = _number("factor", factor), _number(TRAINED, trained)
+    return math.sqrt(1 + math.log(times) / math.log(length)) if min(times, length) > 1 else 1.0
 
 
 def _tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def latent_scale(keys: Keys, found: dict[str, Any], width: int) -> float | None:
+def latent_scale(keys: Keys, found: Json, width: int) -> float | None:
     """DeepSeek's scale of scores: the usual one times yarn_scale(factor, mscale_all_dim)²."""
     if kind_of(found) == "default" or not found.get("mscale_all_dim"):
         return None

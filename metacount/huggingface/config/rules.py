@@ -14,13 +14,12 @@ from metacount.huggingface.config.keys import is_number
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.files import Json
     from metacount.spec import ModelSpec
 
 FILE = os.path.join(os.path.dirname(__file__), "config_rules.json")
 
-_record: dict[str, Any] = {}  # read once
+_record: Json = {}  # read once
 
 # In the words of a message. transformers tells 1 from 1.0, and true from 1.
 WORDS = {
@@ -36,7 +35,7 @@ WORDS = {
 }
 
 
-def refusals(config: dict[str, Any], spec: ModelSpec) -> tuple[str, ...]:
+def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
     """Why transformers' config class would not take `config`, as far as the record knows."""
     if not _record:
         with open(FILE, encoding="utf-8") as file:

@@ -21,8 +21,7 @@ from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.files import Json
     from metacount.huggingface.config.families.family import Family
 
 # Of a spec, what belongs to the output head; a base class has none of it.
@@ -66,7 +65,7 @@ def mapped_types() -> tuple[str, ...]:
     return tuple(FAMILIES)
 
 
-def spec_from_config(config: dict[str, Any]) -> Mapped:
+def spec_from_config(config: Json) -> Mapped:
     """The spec of the class that `config` means.
 
     Raises `UnmappedType`, `UnmappedClass` or `UnmappedKey` (all `Unmapped`) for what may be a
@@ -106,7 +105,7 @@ def spec_from_config(config: dict[str, Any]) -> Mapped:
 
 
 def _mapped(
-    config: dict[str, Any], name: str, family: Family, notes: list[str], *, is_remote: bool = False
+    config: Json, name: str, family: Family, notes: list[str], *, is_remote: bool = False
 ) -> Mapped:
     class_name, end, reason = _choose_class(config, family)
     keys = Keys(config, dict(family.defaults), dict(family.aliases), end)
@@ -151,14 +150,14 @@ def in_keys(error: SpecError, keys: Keys) -> SpecError:
     return SpecError(named(plain.field), named(plain.rule), plain.value, named(plain.remedy))
 
 
-def _without_head(fields: dict[str, Any], end: str) -> dict[str, Any]:
+def _without_head(fields: Json, end: str) -> Json:
     if end == "head":
         return fields
     kept = {name: value for name, value in fields.items() if name not in HEAD_FIELDS}
     return {**kept, "has_head": False, **({"pooler": True} if end == "pooled" else {})}
 
 
-def _choose_class(config: dict[str, Any], family: Family) -> tuple[str, str, str]:
+def _choose_class(config: Json, family: Family) -> tuple[str, str, str]:
     """Name, end (head, body, pooled, encoder) and the reason in words."""
     classes = dict(family.classes)
     default = next(iter(classes))

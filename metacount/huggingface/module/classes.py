@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import SpecError, nearest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from transformers.configuration_utils import PreTrainedConfig
+    from transformers.modeling_utils import PreTrainedModel
 
 # Without `architectures`: the first of these mappings that has the type.
 MAPPINGS = (
@@ -55,13 +61,13 @@ def _config_names() -> dict[str, str]:
     return dict(auto.CONFIG_MAPPING_NAMES)
 
 
-def folder(model_type: str) -> Any:
+def folder(model_type: str) -> ModuleType:
     """The package of one model type, `transformers.models.X` (lazy: no file of it is read yet)."""
     auto = import_module("transformers.models.auto.configuration_auto")
     return import_module(f"transformers.models.{auto.model_type_to_module_name(model_type)}")
 
 
-def _named(module: Any, name: str) -> Any:
+def _named(module: ModuleType, name: str) -> type | None:
     # the lazy package raises for a name whose file needs something not installed
     try:
         return getattr(module, name, None)
@@ -74,7 +80,7 @@ def _named(module: Any, name: str) -> Any:
         ) from None
 
 
-def config_class(model_type: object) -> Any:
+def config_class(model_type: object) -> type[PreTrainedConfig]:
     """transformers' config class of a model type. `SpecError` for a type it does not know."""
     names = _config_names()
     if not isinstance(model_type, str) or model_type not in names:
@@ -89,10 +95,13 @@ def config_class(model_type: object) -> Any:
     found = _named(folder(model_type), names[model_type])
     if found is None:
         found = _named(import_module("transformers"), names[model_type])
+    assert found is not None  # its own table has the name
     return found
 
 
-def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[Any, str]:
+def choose_class(
+    model_type: str, architectures: object, *, remote: bool
+) -> tuple[type[PreTrainedModel], str]:
     """The module class for a config and the reason, in words.
 
     `remote` says that the config has its own code (`auto_map`): a class that only this code knows
@@ -121,11 +130,11 @@ def choose_class(model_type: str, architectures: Any, *, remote: bool) -> tuple[
                     named[0],
                     f"remove it to count {chosen.__name__}",
                 )
-            return chosen, f"{reason}; {named[0][:80]} is remote code"
+            return chosen, f"{reason}; {str(named[0])[:80]} is remote code"
     return _by_type(model_type)
 
 
-def _by_type(model_type: str) -> tuple[Any, str]:
+def _by_type(model_type: str) -> tuple[type[PreTrainedModel], str]:
     for kind, _ in MAPPINGS:
         name = model_types(kind).get(model_type)
         if name is not None:
@@ -135,7 +144,7 @@ def _by_type(model_type: str) -> tuple[Any, str]:
     raise SpecError("model_type", "has no model class", model_type, "name one in architectures")
 
 
-def _class_called(name: str, model_type: str) -> Any:
+def _class_called(name: str, model_type: str) -> type[PreTrainedModel] | None:
     from transformers.modeling_utils import PreTrainedModel
 
     if not name.isidentifier() or name.startswith("_"):

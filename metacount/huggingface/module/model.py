@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
@@ -27,6 +27,16 @@ from metacount.measure.others.quiet import quiet
 from metacount.measure.others.transformers_private import use_eager_attention
 from metacount.measure.torch_private import put_tensor, tensors_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers.configuration_utils import PreTrainedConfig
+    from transformers.modeling_utils import PreTrainedModel
+
+    from metacount.files import Json
+
+T = TypeVar("T")
+
 # A module costs about 3 KB on meta: this many stay within a GiB.
 MAX_MODULES = 250_000
 
@@ -36,7 +46,7 @@ DECODER_PART = frozenset(["MusicgenForCausalLM", "MusicgenMelodyForCausalLM"])
 SMALL = os.path.join(os.path.dirname(__file__), "small_configs.json")
 
 
-def default_config(model_type: str) -> dict[str, Any]:
+def default_config(model_type: str) -> Json:
     """The config of a bare model type: transformers' defaults, or the small one kept here.
 
     Kept for types whose own defaults build no model.
@@ -46,22 +56,22 @@ def default_config(model_type: str) -> dict[str, Any]:
     return {"model_type": model_type, **changes}
 
 
-def running_config(model_type: str) -> dict[str, Any]:
+def running_config(model_type: str) -> Json:
     """`default_config`, with what a type's defaults lack to be run, not only built."""
     kept = small_configs().get(model_type, {})
     return {"model_type": model_type, **kept.get("config", {})}
 
 
 @cache
-def small_configs() -> dict[str, Any]:
+def small_configs() -> Json:
     """Configs for the types whose default does not build, or not run, and why; by model type."""
     with open(SMALL, encoding="utf-8") as file:
-        data: dict[str, Any] = json.load(file)
+        data: Json = json.load(file)
     return data
 
 
 def build_transformers(
-    source: str | dict[str, Any] | Any, *, dtype: torch.dtype = torch.bfloat16
+    source: str | Json | PreTrainedConfig, *, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[nn.Module, ClassChoice]:
     """transformers' module of a config (an object or its dict) or of a model type, on meta.
 
@@ -74,7 +84,9 @@ def build_transformers(
     return module, choice
 
 
-def chosen_class(source: str | dict[str, Any] | Any) -> tuple[Any, Any, ClassChoice]:
+def chosen_class(
+    source: str | Json | PreTrainedConfig,
+) -> tuple[type[PreTrainedModel], PreTrainedConfig, ClassChoice]:
     """The class that a config means, transformers' config object for it, and the choice in words.
 
     Raises `SpecError`, in one line, for whatever is wrong with the config.
@@ -101,7 +113,9 @@ def chosen_class(source: str | dict[str, Any] | Any) -> tuple[Any, Any, ClassCho
     return chosen, config, choice
 
 
-def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
+def _config_for(
+    chosen: type[PreTrainedModel], config: PreTrainedConfig, model_type: str
+) -> tuple[PreTrainedConfig, str]:
     """The config that the class takes: for a text class of a composite type, the text part."""
     if chosen.__name__ in DECODER_PART:
         return config.decoder, f"{chosen.__name__} is the decoder of {type(config).__name__}"
@@ -121,13 +135,17 @@ def _config_for(chosen: Any, config: Any, model_type: str) -> tuple[Any, str]:
     )
 
 
-def built_quietly(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
+def built_quietly(
+    chosen: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+) -> nn.Module:
     """The module of a class and a config object as `chosen_class` gave them, on meta."""
     with _quiet():
         return _on_meta(chosen, config, dtype)
 
 
-def _on_meta(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module:
+def _on_meta(
+    chosen: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+) -> nn.Module:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -150,7 +168,7 @@ def _to_meta(owner: nn.Module, name: str, tensor: torch.Tensor) -> None:
     put_tensor(owner, name, moved)
 
 
-def _unchanged(tensor: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+def _unchanged(tensor: object = None, *_args: object, **_kwargs: object) -> object:
     return tensor
 
 
@@ -172,7 +190,7 @@ def _no_initialisation() -> Iterator[None]:
 def _bounded() -> Iterator[None]:
     count = 0
 
-    def register(_owner: nn.Module, name: str, _child: Any) -> None:
+    def register(_owner: nn.Module, name: str, _child: object) -> None:
         nonlocal count
         count += 1
         if count > MAX_MODULES:
@@ -203,7 +221,7 @@ def _quiet() -> Iterator[None]:
             gc.enable()
 
 
-def _made(name: str, make: Any) -> Any:
+def _made(name: str, make: Callable[[], T]) -> T:
     """What `make` makes; whatever transformers raises over a config becomes one clear line."""
     try:
         return make()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metacount.huggingface.module.model import chosen_class
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 # Keys of transformers' configs for the rows of a position table, or the longest input meant.
 KEYS = (
@@ -17,7 +20,7 @@ KEYS = (
 PARTS = ("text_config", "encoder", "decoder")  # of a config made of configs
 
 
-def longest_of(source: str | dict[str, Any]) -> tuple[int, str] | None:
+def longest_of(source: str | Json) -> tuple[int, str] | None:
     """The smallest number of positions that a config gives, and its key; None where it gives none.
 
     transformers' defaults stand for keys that are missing. Raises `SpecError` for a config that

@@ -6,7 +6,7 @@ prices of operators.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,12 +23,17 @@ from metacount.tensors import DTYPES
 from metacount.units import exact
 from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
 
+if TYPE_CHECKING:
+    from transformers.configuration_utils import PreTrainedConfig
+
+    from metacount.files import Json
+
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 # Buffers that our spec knows; others are named in the detail.
 KNOWN_BUFFERS = ("selection_bias",)
 
 
-def transformers_witness(source: str | dict[str, Any] | Any, workload: Workload) -> Witness:
+def transformers_witness(source: str | Json | PreTrainedConfig, workload: Workload) -> Witness:
     """What transformers' module of a config (or model type) says of `workload`.
 
     Raises `SpecError` for a config that builds no model. A model that cannot be run has an opinion
@@ -102,7 +107,7 @@ def _param_details(found: MeasuredParams) -> list[str]:
 
 
 def _run_figures(
-    module: Any,
+    module: nn.Module,
     run: MeasuredRun,
     workload: Workload,
     dtype: str,
@@ -159,7 +164,7 @@ def _run_figures(
 
 def _is_latent(module: nn.Module) -> bool:
     """Whether attention goes through a compressed latent of keys and values."""
-    config: Any = text_config(module.config)
+    config = text_config(module.config)
     return getattr(config, "kv_lora_rank", None) is not None
 
 

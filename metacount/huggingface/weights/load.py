@@ -154,6 +154,9 @@ def _place(module: str, dialect: Dialect, spec: ModelSpec) -> tuple[str, str | P
     for before, (stack, block) in dialect.stacks.items():
         number, _, rest = module.removeprefix(before).partition(".")
         if module.startswith(before) and number.isdecimal():
+            elsewhere = dialect.outside(int(number), rest, spec)
+            if elsewhere is not None:
+                return elsewhere[0], block.get(elsewhere[1])
             if rest.startswith("self_attn.") and _is_linear(spec, int(number)):
                 rest = "linear_attn" + rest.removeprefix("self_attn")
             return f"{stack}.{number}.", block.get(rest)

@@ -106,3 +106,8 @@ class Dialect:
     positions: frozenset[str] = frozenset()  # buffers that hold 0, 1, 2, ...
     zeros: frozenset[str] = frozenset()  # buffers that hold zeros, which the reference lacks
     fixed: frozenset[str] = frozenset()  # last names of buffers that follow from the sizes
+    # what stands in front of the name of a block's tensor that is stored outside of its block,
+    # and the rest of its name; None where it is the block's own
+    outside: Callable[[int, str, ModelSpec], tuple[str, str] | None] = lambda index, rest, spec: (
+        None
+    )

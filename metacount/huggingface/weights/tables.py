@@ -29,10 +29,12 @@ from metacount.huggingface.weights.blocks import (
 )
 from metacount.huggingface.weights.linear_attention import DECAYS, LINEAR_ATTENTION
 from metacount.huggingface.weights.names import Dialect
+from metacount.huggingface.weights.shared_block import SHARED_BLOCK
 from metacount.huggingface.weights.state_space import STATE_SPACE
 
 DIALECTS = {
     **STATE_SPACE,
+    **SHARED_BLOCK,
     "t5": Dialect(
         mark="shared.weight",
         prefix="",

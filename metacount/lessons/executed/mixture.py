@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.running import normal
+from metacount.claims.judges.executed.small import normal
 from metacount.lessons.here import same, shown
 from metacount.modules import Experts, Router, load_balancing_loss
 from metacount.modules.moe import Routing

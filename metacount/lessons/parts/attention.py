@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.running import normal
+from metacount.claims.judges.executed.small import normal
 from metacount.formulas import attention, block, mla, model
 from metacount.lessons.answers import closed
 from metacount.lessons.here import matrix, rows, same, shown
@@ -21,7 +21,9 @@ from metacount.units import gib, share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+
+    import sympy
 
     from metacount.lessons.here import Here, Rows, Values
     from metacount.spec import ModelSpec
@@ -226,7 +228,7 @@ def _single(here: Here) -> Exercise:
     return Exercise(formula=closed(spec, "params"), settings=settings)
 
 
-def _mla(name: str) -> Any:
+def _mla(name: str) -> Callable[[Here], int]:
     return lambda here: variants(here.spec)["MLA"][name]
 
 
@@ -263,7 +265,7 @@ VALUES: Values = {
 }
 
 
-def _written(formula: Any, *letters: str) -> str:
+def _written(formula: Callable[..., sympy.Expr], *letters: str) -> str:
     import sympy
 
     from metacount.algebra.writing import in_letters

@@ -21,8 +21,6 @@ from metacount.units import exact, flops, share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
     from metacount.lessons.here import Here, Rows, Values
     from metacount.measure.flow.step import Step
     from metacount.spec import ModelSpec
@@ -137,7 +135,7 @@ def _shallow(spec: ModelSpec) -> dict[str, int]:
 
 def small(spec: ModelSpec) -> ModelSpec:
     """A model of the same structure that runs in no time."""
-    sizes: dict[str, Any] = {"d_model": 24, "n_heads": 4, "vocab_size": 31}
+    sizes: dict[str, int] = {"d_model": 24, "n_heads": 4, "vocab_size": 31}
     sizes |= {"n_layers": _shallow(spec)["n_layers"] + 1}
     sizes |= {name: n for name, n in SMALL.items() if getattr(spec, name)}
     if spec.n_kv_heads:

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from metacount.claims.judges.running import normal, small
+from metacount.claims.judges.executed.small import normal, small
 from metacount.claims.parts import models
 from metacount.formulas import block, model, norm
 from metacount.lessons.answers import closed
@@ -21,9 +21,9 @@ from metacount.modules.build import build
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from metacount.lessons.here import Here, Rows, Values
+    from metacount.modules.model import Stack
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("llama-7b", "bert-base", "gemma2-2b", "glm-130b", "olmo2-7b")
@@ -100,7 +100,7 @@ def _rms(values: list[float]) -> float:
 
 
 @cache
-def _tiny(placement: str, n_layers: int = 2) -> Any:
+def _tiny(placement: str, n_layers: int = 2) -> Stack:
     spec = small(
         "llama-7b", n_kv_heads=3, head_dim=8, d_ff=16, norm_placement=placement, n_layers=n_layers
     )

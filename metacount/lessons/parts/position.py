@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.running import normal
+from metacount.claims.judges.executed.small import normal
 from metacount.claims.parts import models
 from metacount.formulas import position
 from metacount.lessons.answers import closed

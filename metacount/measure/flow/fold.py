@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from metacount.measure.flow.step import Step
@@ -88,7 +88,7 @@ def _span(first: str, last: str) -> str:
     return first
 
 
-def _with_likes(steps: Sequence[Step], shown: dict[Any, str]) -> tuple[Step, ...]:
+def _with_likes(steps: Sequence[Step], shown: dict[object, str]) -> tuple[Step, ...]:
     out = []
     for step in steps:
         key = replace(step, times=1).alike() if step.module and step.inside else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import nn
 
@@ -51,7 +50,7 @@ def linear(seen: Seen) -> str | None:
 
 
 def _affine(seen: Seen, plain: str) -> str:
-    module: Any = seen.module
+    module = seen.module
     scaled = f"{plain} · w" if getattr(module, "weight", None) is not None else plain
     return f"{scaled} + b" if getattr(module, "bias", None) is not None else scaled
 

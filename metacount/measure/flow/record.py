@@ -9,13 +9,16 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
 from metacount.measure.counter import QUESTIONS, Charge, Cost, FlopCounter
 from metacount.measure.flow.source import NOWHERE, Statement, statements_in
 from metacount.measure.torch_private import operator_name
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
 
 Shape: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
@@ -65,11 +68,15 @@ class Recording(FlopCounter):
         self.root = Call(path="", module=None, statement=NOWHERE)
         self._calls = [self.root]
         self._spent = self._number = 0
-        self._function: Callable[..., Any] | None = None
+        self._function: Callable[..., object] | None = None
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run and price the operator, then write it down."""
         self._spent = 0
         out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -92,17 +99,17 @@ class Recording(FlopCounter):
         )
         return out
 
-    def charge(self, packet: Any, args: Any, flops: int) -> None:
+    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
         """Put FLOPs down, and remember them for the operator that ran."""
         super().charge(packet, args, flops)
         self._spent += flops
 
-    def called(self, module: nn.Module, function: Callable[..., T], *args: Any) -> T:
+    def called(self, module: nn.Module, function: Callable[..., T], *args: object) -> T:
         """Run another function than the forward, whose statements are then those that run."""
         self._function = function
         return super().called(module, function, *args)
 
-    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
         """A module's forward begins, or the function in its place."""
         super().entered(module, args)
         function, self._function = self._function or type(module).forward, None
@@ -117,7 +124,7 @@ class Recording(FlopCounter):
         outer.inside.append(call)
         self._calls.append(call)
 
-    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
         """A module's forward ends."""
         super().left(module, args, out)
         self._calls.pop().gives = tensors_in(out)
@@ -128,14 +135,14 @@ class Recording(FlopCounter):
         self._calls[-1].like = self._names[id(like)]
 
 
-def tensors_in(value: Any, depth: int = 4) -> list[Tensor]:
+def tensors_in(value: object, depth: int = 4) -> list[Tensor]:
     """The tensors in arguments or in what a forward gives, each once, in order."""
     found: dict[int, Tensor] = {}
     _collect(value, depth, found)
     return list(found.values())
 
 
-def _collect(value: Any, depth: int, found: dict[int, Tensor]) -> None:
+def _collect(value: object, depth: int, found: dict[int, Tensor]) -> None:
     if isinstance(value, Tensor):
         found.setdefault(id(value), value)
     elif depth and isinstance(value, dict):

@@ -7,7 +7,7 @@ import linecache
 import os
 from functools import cache
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -44,7 +44,7 @@ def statements_in(code: CodeType | None, frame: FrameType | None) -> tuple[State
     return (NOWHERE,)
 
 
-def statement_at(file: str, line: int | None, names: dict[str, Any]) -> Statement:
+def statement_at(file: str, line: int | None, names: dict[str, object]) -> Statement:
     """The statement at a line; `names` are the file's globals, by which its loader is found."""
     if line is None:
         return NOWHERE

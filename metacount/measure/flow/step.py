@@ -42,7 +42,7 @@ class Step:
     params_letters: str | None = None
     flops_letters: str | None = None
 
-    def alike(self) -> Any:
+    def alike(self) -> tuple[object, ...]:
         """What two steps must share to be shown as one; a number in a name does not count."""
         label = ".".join("#" if part.isdecimal() else part for part in self.name.split("."))
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from types import MethodType
-from typing import Any
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +17,28 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 COMPARED = (*PLAIN, *SYMBOLIC)
 
 
-def _shape(tensor: Tensor) -> tuple[Any, ...]:
+def _shape(tensor: Tensor) -> tuple[object, ...]:
     """A shape that can be compared and hashed; sizes may be symbols."""
     return tuple(_size(size) for size in tensor.shape)
 
 
-def _size(size: Any) -> Any:
+def _size(size: object) -> object:
     # an expression is compared as it is written: what is written differently is run
     return size.node.expr if isinstance(size, SYMBOLIC) else size
+
+
+class LayeredCache(Protocol):
+    """A cache of keys and values with a part for each layer."""
+
+    layers: list[object]
+
+
+class CachePair(Protocol):
+    """The two caches of an encoder-decoder; `is_updated` says of a layer that it has read."""
+
+    self_attention_cache: LayeredCache
+    cross_attention_cache: LayeredCache
+    is_updated: dict[int | None, bool]
 
 
 class Unlike(Exception):
@@ -44,11 +58,11 @@ def number_of(layer: nn.Module) -> int | None:
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 
 
-def signature(layer: nn.Module, number: int | None, n_layers: int) -> Any:
-    parts: list[Any] = []
-    configs: dict[int, Any] = {}
+def signature(layer: nn.Module, number: int | None, n_layers: int) -> tuple[object, ...]:
+    parts: list[object] = []
+    configs: dict[int, object] = {}
     for path, module in layer.named_modules():
-        plain = []
+        plain: list[tuple[str, object]] = []
         for name, value in vars(module).items():
             if name in _INTERNAL or name in LAYER_NUMBERS:
                 continue
@@ -64,7 +78,7 @@ def signature(layer: nn.Module, number: int | None, n_layers: int) -> Any:
     return tuple(parts), lists
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):
@@ -84,7 +98,7 @@ def _plain(value: Any) -> Any:
     return id(value)
 
 
-def _at_number(config: Any, number: int | None, n_layers: int) -> Any:
+def _at_number(config: object, number: int | None, n_layers: int) -> tuple[object, ...]:
     """What the lists of a config that go by layer say of this one."""
     if number is None:
         return ()
@@ -97,27 +111,29 @@ def _at_number(config: Any, number: int | None, n_layers: int) -> Any:
     return tuple(found)
 
 
-def _is_cache(value: Any) -> bool:
+def _is_cache(value: object) -> TypeGuard[LayeredCache]:
     return isinstance(getattr(value, "layers", None), list) and hasattr(value, "get_seq_length")
 
 
-def is_pair(value: Any) -> bool:
+def is_pair(value: object) -> TypeGuard[CachePair]:
     return hasattr(value, "self_attention_cache") and hasattr(value, "is_updated")
 
 
-def caches_in(value: Any) -> list[Any]:
+def caches_in(value: object) -> list[LayeredCache]:
     """The caches of layers in an argument: none, one, or an encoder-decoder's two."""
     if is_pair(value):
         return [value.self_attention_cache, value.cross_attention_cache]
     return [value] if _is_cache(value) else []
 
 
-def shape_of(value: Any, number: int | None, *, own: bool = True) -> Any:
+def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
     """A value as it can be compared: a tensor by its shape, a cache by its state."""
     if isinstance(value, Tensor):
         return "tensor", _shape(value), value.dtype
     if isinstance(value, SYMBOLIC):
         return type(value), _size(value)
+    if type(value) is int and value == number:  # handed over beside the layer: not compared there
+        return "its number"
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):
@@ -134,7 +150,7 @@ def shape_of(value: Any, number: int | None, *, own: bool = True) -> Any:
     raise Unlike
 
 
-def without_own(given: Any) -> Any:
+def without_own(given: object) -> object:
     if isinstance(given, tuple):
         if len(given) == 3 and given[0] == "cache":
             return given[:2]
@@ -144,13 +160,13 @@ def without_own(given: Any) -> Any:
     return given
 
 
-def _state_shape(layer: Any) -> Any:
+def _state_shape(layer: object) -> object:
     return type(layer), tuple(
         (name, _state_value(value)) for name, value in sorted(vars(layer).items())
     )
 
 
-def _state_value(value: Any) -> Any:
+def _state_value(value: object) -> object:
     if isinstance(value, dict):
         return tuple((key, _state_value(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -164,7 +180,7 @@ def _state_value(value: Any) -> Any:
     raise Unlike
 
 
-def _take_shape(cache: Any, number: int | None) -> Any:
+def _take_shape(cache: LayeredCache, number: int | None) -> object:
     if number is None:
         raise Unlike
     if len(cache.layers) <= number:
@@ -173,7 +189,7 @@ def _take_shape(cache: Any, number: int | None) -> Any:
     return _state_shape(cache.layers[number])
 
 
-def other_states(cache: Any, number: int | None) -> Any:
+def other_states(cache: LayeredCache, number: int | None) -> object:
     own = {k: v for k, v in vars(cache).items() if k != "layers"}
     plain = tuple((k, _size(v)) for k, v in sorted(own.items()) if isinstance(v, COMPARED))
     return plain, tuple(_state_shape(layer) for i, layer in enumerate(cache.layers) if i != number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -39,7 +38,7 @@ class MeasuredCache:
         )
 
 
-def measure_cache(cache: Any) -> MeasuredCache:
+def measure_cache(cache: object) -> MeasuredCache:
     """Bytes of every tensor that a cache object holds, once each; single numbers are not state."""
     kv = cross = state = heads = 0
     by_name: dict[str, int] = {}
@@ -66,7 +65,7 @@ def measure_cache(cache: Any) -> MeasuredCache:
 
 
 def _held(
-    value: Any, path: tuple[str, ...], seen: set[int]
+    value: object, path: tuple[str, ...], seen: set[int]
 ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     if id(value) in seen:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from metacount.measure.counter import Charge, FlopCounter
 from metacount.measure.others.roles import Roles, role_name
 from metacount.measure.questions import ListQuestions, Ordinary
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
 
 aten = torch.ops.aten
 
@@ -30,11 +33,11 @@ class CounterByClass(FlopCounter):
         self.roles = roles
         self.ordinary = Ordinary(last_position)
 
-    def answer(self, func: Any, args: Any) -> Any:
+    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
         """What an ordinary run answers to a question about data."""
         return self.answer_in(func, args, self._path)
 
-    def answer_in(self, func: Any, args: Any, path: list[nn.Module]) -> Any:
+    def answer_in(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
         """What it answers where the last module of `path` asks."""
         packet = func.overloadpacket
         if packet is aten._local_scalar_dense and args[0].is_meta:
@@ -43,17 +46,17 @@ class CounterByClass(FlopCounter):
             return self.ordinary.nonzero(args[0], self._n_experts(path))
         return NotImplemented
 
-    def note(self, func: Any, args: Any, out: Any) -> None:
+    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
         """Remember what a later question may be about."""
         self.ordinary.note(func, out)
 
-    def charge(self, packet: Any, args: Any, flops: int) -> None:
+    def charge(self, packet: OpOverloadPacket, args: tuple[Any, ...], flops: int) -> None:
         """Put FLOPs down to the running module; what idle experts cost is noted beside them."""
         super().charge(packet, args, flops)
         if packet is aten.bmm and self.role_and_detail(self._path)[0] == "moe":
             self._note_idle(args[1], flops)
 
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
         """The role of the innermost module that has one, and whether it makes rotary tables."""
         # a module that was made while the model ran (BigBird's, for a short input) is its holder's
         known = (id(m) for m in reversed(path) if id(m) in self.roles.role)

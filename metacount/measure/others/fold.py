@@ -10,9 +10,9 @@ layer whose run changes anything else that it was given is never folded.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,18 +28,36 @@ from metacount.measure.others.alike import (
     without_own,
 )
 
+if TYPE_CHECKING:
+    from metacount.measure.counter import Cost, FlopCounter
+    from metacount.measure.others.alike import LayeredCache
+
+State: TypeAlias = tuple[
+    type[object], dict[str, object]
+]  # of one layer's cache: its class, its attributes
+
+
+class _Ran(NamedTuple):
+    """What a layer gave and cost, and what it left in its caches."""
+
+    layer: nn.Module
+    out: object
+    cost: Cost
+    states: list[State | None]
+    updated: bool
+
 
 class Folding:
     """Replays of one model; lives as long as its forwards are replaced."""
 
     def __init__(self) -> None:
-        self.counter: Any = None
-        self._replays: dict[Any, Any] = {}
+        self.counter: FlopCounter | None = None
+        self._replays: dict[tuple[object, object], _Ran] = {}
         self._never: set[type] = set()
         self.ran = self.replayed = 0
 
     @contextmanager
-    def counting(self, counter: Any) -> Iterator[None]:
+    def counting(self, counter: FlopCounter) -> Iterator[None]:
         """Costs of replayed layers go to `counter`."""
         self.counter = counter
         try:
@@ -48,8 +66,14 @@ class Folding:
             self.counter = None
 
     def run(
-        self, layer: nn.Module, alike: Any, number: int | None, forward: Any, args: Any, kwargs: Any
-    ) -> Any:
+        self,
+        layer: nn.Module,
+        alike: object,
+        number: int | None,
+        forward: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         """The layer's forward, or the replay of one like it."""
         if self.counter is None or type(layer) in self._never:
             return forward(*args, **kwargs)
@@ -85,7 +109,7 @@ class Folding:
             return out
         states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
-        self._replays[key] = (layer, out, cost, states, updated)
+        self._replays[key] = _Ran(layer, out, cost, states, updated)
         return out
 
 
@@ -105,16 +129,18 @@ def folded(model: nn.Module, *, enabled: bool = True) -> Iterator[Folding]:
             del layer.forward
 
 
-def _replacement(folding: Folding, layer: nn.Module, alike: Any, number: int | None) -> Any:
+def _replacement(
+    folding: Folding, layer: nn.Module, alike: object, number: int | None
+) -> Callable[..., object]:
     forward = layer.forward
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         return folding.run(layer, alike, number, forward, args, kwargs)
 
     return run
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, Any]]:
+def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, object]]:
     """(layer, its number, what it must share with another to be alike) of every foldable layer."""
     inside: set[int] = set()
     for module in model.modules():
@@ -133,7 +159,7 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, Any]]:
             yield layer, number, alike
 
 
-def _copied(value: Any, made: dict[int, Tensor]) -> Any:
+def _copied(value: object, made: dict[int, Tensor]) -> object:
     """A copy; one tensor under two names stays one."""
     if isinstance(value, Tensor):
         return made.setdefault(id(value), torch.empty_like(value))
@@ -144,19 +170,24 @@ def _copied(value: Any, made: dict[int, Tensor]) -> Any:
     return value
 
 
-def _take_state(cache: Any, number: int | None) -> Any:
+def _copy_of(values: dict[str, object]) -> dict[str, object]:
+    made: dict[int, Tensor] = {}
+    return {name: _copied(value, made) for name, value in values.items()}
+
+
+def _take_state(cache: LayeredCache, number: int | None) -> State | None:
     if number is None or len(cache.layers) <= number:
         return None
     layer = cache.layers[number]
-    return type(layer), _copied(vars(layer), {})
+    return type(layer), _copy_of(vars(layer))
 
 
-def _put_state(cache: Any, number: int, state: Any) -> None:
+def _put_state(cache: LayeredCache, number: int, state: State | None) -> None:
     if state is None:
         return
     kind, values = state
     layer = kind.__new__(kind)
-    vars(layer).update(_copied(values, {}))
+    vars(layer).update(_copy_of(values))
     if len(cache.layers) == number:
         cache.layers.append(layer)
     else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from metacount.measure.others.cache import MeasuredCache, measure_cache
 from metacount.measure.others.flops import CounterByClass
@@ -203,12 +203,12 @@ class Runner:
         self._model, self._workload, self._roles, self._kind = model, workload, roles, kind
         self._folding = folding
         self._takes = inspect.signature(model.forward).parameters
-        self._memory: Any = None
+        self._memory: Tensor | None = None
         self.no_cache = ""
         self.counter: Callable[..., CounterByClass] = CounterByClass
         self.takes_cache = any(name in self._takes for name in CACHES)
 
-    def prefill(self) -> tuple[CounterByClass, Any]:
+    def prefill(self) -> tuple[CounterByClass, object]:
         """A forward over the whole workload; without a cache, and `no_cache` says why, where the
         model fails with its own."""
         try:
@@ -219,7 +219,7 @@ class Runner:
             self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
             return self.forward(self._workload.seq_len)
 
-    def forward(self, length: int, *, cache: Any = None) -> tuple[CounterByClass, Any]:
+    def forward(self, length: int, *, cache: object = None) -> tuple[CounterByClass, object]:
         """One forward over `length` tokens, from a cache if there is one; and the cache after."""
         seen = 0 if cache is None else self._workload.seq_len - length
         counter = self.counter(self._roles, last_position=seen + length - 1)
@@ -235,7 +235,7 @@ class Runner:
         own = given.get("past_key_values")
         return counter, own if own is not None and measure_cache(own).by_name else None
 
-    def inputs(self, length: int, seen: int = 0, cache: Any = None) -> dict[str, Any]:
+    def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
         """What a forward over `length` tokens is given, `seen` of them before being in a cache."""
         name, takes = type(self._model).__name__, self._takes
         rows = self._workload.batch_size

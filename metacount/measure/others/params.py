@@ -117,7 +117,7 @@ def _buffers(model: nn.Module) -> dict[str, int]:
     return found
 
 
-def _lone_token_table(model: Any) -> int:
+def _lone_token_table(model: nn.Module) -> int:
     """Values of the token tables that no output head shares."""
     heads = {
         id(p)
@@ -133,11 +133,11 @@ def _lone_token_table(model: Any) -> int:
     return sum(tables.values())
 
 
-def _asked(module: Any, question: str) -> Any:
+def _asked(module: nn.Module, question: str) -> nn.Module | None:
     return told(module, question) if hasattr(module, "config") else None
 
 
-def _text_params(model: Any) -> int:
+def _text_params(model: nn.Module) -> int:
     config = getattr(model, "config", None)
     text = text_config(config) if config is not None else config
     if config is None or text is config:
@@ -192,7 +192,7 @@ def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
     """The number of experts whose tensors a module holds as one, and these; None if none."""
     own = [p for p in parameters_of(module).values() if p.numel()]
     told = [getattr(module, name, None) for name in EXPERT_COUNTS]
-    counts: list[Any] = [n for n in told if isinstance(n, WHOLE) and n > 1]
+    counts: list[int] = [n for n in told if isinstance(n, WHOLE) and n > 1]
     stacked = [p for p in own if p.dim() >= 3]
     named = path.rpartition(".")[2] == "experts"
     if stacked and (named or (counts and any(p.shape[0] == counts[0] for p in stacked))):
@@ -205,9 +205,9 @@ def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
     return None
 
 
-def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: Any) -> Any:
+def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) -> Any:
     """Experts per token: of the module, its holder, a router beside it, or the config."""
-    asked: list[Any] = [module]
+    asked: list[nn.Module] = [module]
     holder = parents.get(id(module))
     for _ in range(2):
         if holder is None or hasattr(holder, "post_init"):
@@ -218,7 +218,7 @@ def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: Any) -> Any
         if type(one).__name__ in CHOSEN_BY_CLASS:
             return CHOSEN_BY_CLASS[type(one).__name__]
         for name in CHOSEN_COUNTS:
-            value: Any = getattr(one, name, None)
+            value = getattr(one, name, None)
             if isinstance(value, WHOLE) and not isinstance(value, bool) and value > 0:
                 return value
     for config in (getattr(module, "config", None), text_config(model.config)):

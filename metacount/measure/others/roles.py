@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from torch import nn
 
@@ -208,14 +207,15 @@ def _family(model: nn.Module) -> tuple[str, ...]:
     return tuple(sorted((name for name in found if len(name) > 1), key=len, reverse=True))
 
 
-def told(model: Any, question: str) -> Any:
+def told(model: nn.Module, question: str) -> nn.Module | None:
     """What a model of transformers answers about itself; None where it has no answer.
 
     Its base class raises `NotImplementedError` for embeddings it does not find; a class that looks
     for them itself fails in whatever way its missing part makes it.
     """
     try:
-        return getattr(model, question)()
+        answer: nn.Module | None = getattr(model, question)()
+        return answer
     except (AttributeError, NotImplementedError, TypeError, ValueError, KeyError):
         return None
 
@@ -238,7 +238,7 @@ def _special(model: nn.Module) -> dict[int, str]:
     return found
 
 
-def _sub_configs(config: Any) -> Iterator[Any]:
+def _sub_configs(config: object) -> Iterator[object]:
     for name in getattr(config, "sub_configs", {}):
         sub = getattr(config, name, None)
         if sub is not None:
@@ -246,7 +246,7 @@ def _sub_configs(config: Any) -> Iterator[Any]:
             yield from _sub_configs(sub)
 
 
-def text_config(config: Any) -> Any:
+def text_config(config: object) -> object:
     """The config of a composite's text model; the config itself for a plain one."""
     for name in ("thinker_config", "text_config"):
         part = getattr(config, name, None)

@@ -1,7 +1,7 @@
 """Keeps every private name of transformers and huggingface_hub that metacount uses, in one place.
 
 Nothing of them is imported here: they are attributes of objects that somebody else made.
-`tests/measure/test_transformers_private.py` says of each what is expected of it.
+`tests/measure/test_torch_private.py` says of each what is expected of it.
 """
 
 from __future__ import annotations
@@ -9,26 +9,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers.configuration_utils import PreTrainedConfig
 
 # A module, and its function that says whether a field of a strict config has the declared type.
 STRICT = ("huggingface_hub.dataclasses", "_validate_simple_type")
 STRETCH = "_adjust_bias"  # of a model class: gives a tied head's bias the vocabulary's length
 
 
-def use_eager_attention(config: Any) -> None:
+def use_eager_attention(config: PreTrainedConfig) -> None:
     """Have attention written out in torch operators, which can be counted."""
     config._attn_implementation = "eager"
 
 
-def attention_way(config: Any) -> str:
+def attention_way(config: PreTrainedConfig) -> str:
     """How attention runs, by transformers' name for the way."""
     way: str = config._attn_implementation
     return way
 
 
 @contextmanager
-def experts_as(config: Any, way: str | None) -> Iterator[None]:
+def experts_as(config: PreTrainedConfig, way: str | None) -> Iterator[None]:
     """Run experts in a way of transformers' (`batched_mm`) inside; None leaves it as it is.
 
     What the model's code changes it to meanwhile is undone too.
@@ -42,7 +45,7 @@ def experts_as(config: Any, way: str | None) -> Iterator[None]:
         config._experts_implementation = before
 
 
-def type_check() -> tuple[dict[str, Any], str, Callable[[str, Any, type], None]] | None:
+def type_check() -> tuple[dict[str, object], str, Callable[[str, object, type], None]] | None:
     """Where huggingface_hub checks the type of a config's field: a namespace, a name, what it is.
 
     None while nobody has loaded it.
@@ -55,7 +58,7 @@ def type_check() -> tuple[dict[str, Any], str, Callable[[str, Any, type], None]]
 @contextmanager
 def bias_unstretched(chosen: type) -> Iterator[None]:
     """Inside, a tied head's bias keeps its length: stretching it asks for numbers."""
-    base: Any = next((c for c in chosen.__mro__ if STRETCH in vars(c)), None)
+    base = next((c for c in chosen.__mro__ if STRETCH in vars(c)), None)
     if base is None:
         yield
         return

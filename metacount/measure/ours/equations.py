@@ -7,8 +7,6 @@ none beside them and the second. What no row fits is shown by its operators.
 
 from __future__ import annotations
 
-from typing import Any
-
 from metacount.measure.flow.known import linear
 from metacount.measure.flow.step import HIDDEN, Row, Seen
 from metacount.measure.ours.equations_of_mixers import MIXERS
@@ -45,7 +43,7 @@ SUBLAYERS = {
 
 
 def _weight(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     if module.weight is None:
         return ""
     return " · (1 + w)" if getattr(module, "unit_offset", False) else " · w"
@@ -56,26 +54,26 @@ def _rms(seen: Seen) -> str:
 
 
 def _layer_norm(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     bias = "" if module.bias is None else " + b"
     return f"y = (x − mean(x)) / √(var(x) + ε){_weight(seen)}{bias}"
 
 
 def _scores(seen: Seen) -> str:
     """The scale is written as a root only where it is one of the heads' width."""
-    module: Any = seen.module
+    module = seen.module
     width = seen.inputs[0][-1]
     if module.scale == width**-0.5:
         return "scores = q·kᵀ / √{last}"
     return "scores = q·kᵀ" if module.scale == 1 else f"scores = q·kᵀ · {module.scale:.4g}"
 
 
-def _capped(name: str, value: Any) -> str:
+def _capped(name: str, value: float) -> str:
     return f"{name} = {value:g}·tanh({name} / {value:g})"
 
 
 def _activated(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     word: str = module.activation
     if word == "silu" and module.swish_beta != 1.0:
         return f"x·sigmoid({module.swish_beta:g}·x)"
@@ -99,7 +97,7 @@ def _gated(seen: Seen) -> str:
 
 def _residual(seen: Seen) -> str:
     """What is added is the last sublayer, or its norm; y where the sum of two was told."""
-    module: Any = seen.module
+    module = seen.module
     last = next(
         (
             SUBLAYERS.get(name, "y")
@@ -117,7 +115,7 @@ def _residual(seen: Seen) -> str:
 
 
 def _both_branches(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     scale = f"{module.residual_scale:.4g}·(attn + ffn)"
     return "x = x + attn + ffn" if module.residual_scale == 1.0 else f"x = x + {scale}"
 
@@ -137,14 +135,14 @@ def _embedding_scale(seen: Seen) -> str:
 
 
 def _logit_scale(seen: Seen) -> str:
-    spec: Any = seen.module.spec
+    spec = seen.module.spec
     if spec.head.scale == spec.d_model**-0.5:
         return "logits = logits / √d"
     return f"logits = {spec.head.scale:.4g}·logits"
 
 
 def _routed(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     return HIDDEN if module.routed_scale == 1.0 else f"weights = {module.routed_scale:g}·weights"
 
 
@@ -251,8 +249,7 @@ ROWS: tuple[Row, ...] = (
     Row(MixtureOfExperts, "y_ND", "add", "y = routed + shared"),
     Row(MixtureOfExperts, "return", "", "sequences again"),
     # blocks, stacks and ends
-    Row(Block, "x_BSD", "add", _residual),
-    Row(Block, "x_BSD", "mul add", _residual),
+    *(Row(Block, "x_BSD", ran, _residual) for ran in ("add", "mul add")),
     Row(Block, "return", "add mul", _both_branches),
     Row(Stack, "x_BSD", "add", _with_positions),
     Row(Stack, "x_BSD", "pow div sin cos add", "x = x + sines and cosines of the position",
@@ -264,9 +261,8 @@ ROWS: tuple[Row, ...] = (
     Row(Model, "return", "mul", _logit_scale),
     Row(Model, "return", "div tanh mul",
         lambda s: _capped("logits", s.module.spec.head.softcap)),
-    Row(HeadTransform, "y", "gelu", lambda s: f"h = {_activated(s)}(y)"),
-    Row(HeadTransform, "y", "relu", lambda s: f"h = {_activated(s)}(y)"),
-    Row(HeadTransform, "y", "silu", lambda s: f"h = {_activated(s)}(y)"),
+    *(Row(HeadTransform, "y", ran, lambda s: f"h = {_activated(s)}(y)")
+      for ran in ("gelu", "relu", "silu")),
     Row(Pooler, "return", "", "the first token of each sequence"),
     Row(Pooler, "return", "tanh", "pooled = tanh(y)"),
     *MIXERS,

@@ -6,8 +6,6 @@ its products is a step. The state is the one that a chunk or a step begins with.
 
 from __future__ import annotations
 
-from typing import Any
-
 from metacount.measure.flow.step import HIDDEN, Row, Seen
 from metacount.modules.attention import Attention
 from metacount.modules.block import Block
@@ -25,7 +23,7 @@ CUT = "positions cut into chunks, the last one filled up with zeros"
 
 
 def _conv(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     width: int = module.kernel_size[0]
     return f"each channel's sum over {width} positions, itself and those before it"
 
@@ -35,7 +33,7 @@ def _conv_continued(seen: Seen) -> str:
 
 
 def _gated_norm(seen: Seen) -> str:
-    module: Any = seen.module
+    module = seen.module
     parts = "" if module.n_groups == 1 else f" of each of {module.n_groups} groups"
     if module.before_gate:
         return f"y = x / √(mean(x²) + ε){parts} · w · silu(z)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from metacount.modules.block import Block
 from metacount.modules.cache import LayerCache, StateCache
 from metacount.modules.indexer import IndexScores
 from metacount.modules.position import RelativeScores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Modules that run nothing but products between positions.
 PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores)
@@ -60,12 +63,12 @@ class ReferenceCounter(FlopCounter):
         super().__init__()
         self._visibility: list[Visibility] = []
 
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, Any]:
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
         """The role of the owner, and which pairs an attention product computes."""
         pairwise = path and isinstance(path[-1], PAIRWISE)
         return role_of(path), self.hashable(self._visibility[-1]) if pairwise else None
 
-    def hashable(self, value: Any) -> Any:
+    def hashable(self, value: object) -> object:
         """What stands for shapes and visibilities in a key: themselves, where sizes are ints."""
         return value
 
@@ -73,7 +76,7 @@ class ReferenceCounter(FlopCounter):
     def watching(self, model: nn.Module) -> Iterator[Self]:
         """Count what runs inside; on meta, blocks that are alike run once."""
         blocks = [m for m in model.modules() if isinstance(m, Block)]
-        record: dict[Any, _Replay] = {}
+        record: dict[object, _Replay] = {}
         for block in blocks:
             vars(block)["forward"] = _once(block, self, record)
         try:
@@ -83,12 +86,12 @@ class ReferenceCounter(FlopCounter):
             for block in blocks:
                 del vars(block)["forward"]
 
-    def entered(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
         """A module's forward begins, perhaps with a visibility."""
         super().entered(module, args)
         self._visibility += [a for a in args if isinstance(a, Visibility)][:1]
 
-    def left(self, module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
         """A module's forward ends."""
         super().left(module, args, out)
         if any(isinstance(a, Visibility) for a in args):
@@ -120,7 +123,9 @@ class _Replay:
     states: tuple[tuple[dict[str, Tensor], int], ...]  # the same of mixers with a state
 
 
-def _once(block: Block, counter: ReferenceCounter, record: dict[Any, _Replay]) -> Any:
+def _once(
+    block: Block, counter: ReferenceCounter, record: dict[object, _Replay]
+) -> Callable[..., Tensor]:
     """The block's forward, run once for each kind of block and shape of input, on meta only.
 
     Two blocks are of one kind when their class says so (`kind`), when their parameters have the

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 PERIOD = "period"  # in place of a module's class: some neighbours that repeat together
 
@@ -43,7 +46,7 @@ class Node:
     alike: int
     children: tuple[Node, ...]
 
-    def to_dict(self, total: int, copies: int = 1) -> dict[str, Any]:
+    def to_dict(self, total: int, copies: int = 1) -> Json:
         """As plain data; `all_params` counts every copy, `share` is its part of `total`."""
         copies *= self.count
         return {

@@ -26,6 +26,7 @@ from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection
 from metacount.modules.rg_lru import RecurrentBlock
+from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter, SharedUse
 from metacount.modules.short_conv import ShortConvolution
 
 ROLE_OF: dict[type[nn.Module], str] = {
@@ -43,6 +44,9 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Lightning: "recurrent",
     Mamba: "recurrent",
     Mamba2: "recurrent",
+    SharedUse: "other",  # its linear layer
+    AttentionAdapter: "attention",
+    FeedForwardAdapter: "ffn",
     Indexer: "attention",
     IndexScores: "attention",
     ShortConvolution: "recurrent",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -82,7 +81,7 @@ class _Planter:
     ) -> None:
         self._flops, self._active, self._role = flops, active, role
         self._places: dict[int, str] = {}  # where each tensor was seen first, by its id
-        self._kinds: dict[Any, int] = {}
+        self._kinds: dict[object, int] = {}
 
     def node(self, place: str, name: str, path: list[nn.Module]) -> Node:
         """The node of the last module of `path`, which stands at `place` in the model."""

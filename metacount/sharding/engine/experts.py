@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from metacount.measure.torch_private import exchanged_rows, in_place_of, is_fake, parameters_of
 from metacount.sharding.engine.styles import local, place
 from metacount.sharding.engine.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class _Scaled(torch.autograd.Function):
@@ -26,6 +29,10 @@ class _Scaled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0] * ctx.factor, None
+
+
+def _scaled() -> Callable[[Tensor, float], Tensor]:
+    return _Scaled.apply
 
 
 def spread_experts(module: Any, world: World) -> None:
@@ -42,7 +49,7 @@ def spread_experts(module: Any, world: World) -> None:
     for name in parameters_of(module):
         place(module, name, ep, Shard(0))
     module.n_experts //= ep.size()
-    forward, scaled = module.forward, cast(Any, _Scaled)
+    forward, scaled = module.forward, _scaled()
 
     def run(x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         n_rows = len(x)
@@ -55,7 +62,7 @@ def spread_experts(module: Any, world: World) -> None:
         there, back, local_R = _exchanged(expert_R, module.n_experts, ep)
         group = ep.get_group()
         rows = exchanged_rows(out_RD, there, back, group)
-        own = {name: scaled.apply(p, factor) for name, p in local(module).items()}
+        own = {name: scaled(p, factor) for name, p in local(module).items()}
         with in_place_of(module, own):
             ones = torch.ones_like(local_R, dtype=rows.dtype).unsqueeze(-1)
             y = forward(rows, local_R.unsqueeze(-1), ones)

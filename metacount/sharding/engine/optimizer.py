@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from metacount.tensors import tensor_bytes
 
 # Those that treat each value alike: what they keep of a share is a share of what they keep.
-OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], Any]] = {
+OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adagrad": torch.optim.Adagrad,
     "sgd": torch.optim.SGD,
@@ -29,7 +28,7 @@ def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int
     return tensor_bytes(states(made))
 
 
-def states(optimizer: Any) -> Iterable[Tensor]:
+def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
     """Every tensor that an optimizer keeps."""
     for each in optimizer.state.values():
         yield from (value for value in each.values() if isinstance(value, Tensor))

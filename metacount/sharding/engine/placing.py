@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -17,6 +17,11 @@ from metacount.sharding.engine.experts import spread_experts
 from metacount.sharding.engine.styles import STYLES
 from metacount.sharding.engine.world import World
 from metacount.sharding.mesh import spread_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.sharding.engine.styles import Style
 
 
 def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
@@ -33,7 +38,7 @@ def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
                 style_named(style)(modules[name], tp, parent)
 
 
-def style_named(style: str) -> Any:
+def style_named(style: str) -> Style:
     """What a word of a plan does."""
     if style not in STYLES:
         known = (*STYLES, "ep_dispatch_experts")
@@ -57,7 +62,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 def shard_fully(
     model: nn.Module,
     units: Sequence[nn.Module | list[nn.Module]],
-    experts: Sequence[Any],
+    experts: Sequence[nn.Module],
     world: World,
     compute: torch.dtype | None = None,
 ) -> None:
@@ -70,8 +75,12 @@ def shard_fully(
     mesh, reshard = world.mesh, world.zero == 3
     policy = MixedPrecisionPolicy(param_dtype=compute)
 
-    def spread_out(module: Any, over: DeviceMesh, axis: Any = None) -> Any:
-        return fully_shard(
+    def spread_out(
+        module: nn.Module | list[nn.Module],
+        over: DeviceMesh,
+        axis: Callable[[nn.Parameter], Shard] | None = None,
+    ) -> None:
+        fully_shard(
             module,
             mesh=over,
             reshard_after_forward=reshard,
@@ -83,14 +92,15 @@ def shard_fully(
         shape = parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape
         return Shard(spread_axis(shape, mesh.expert_shard if world.zero else 1))
 
-    spread: Any = "shard" if world.zero else ("replicate", "shard")
+    spread: str | tuple[str, str] = "shard" if world.zero else ("replicate", "shard")
     for module in experts if mesh.ep > 1 else ():
         spread_out(module, world.experts[spread], axis_of)
     for unit in units:
         spread_out(unit, world.dense[spread])
-    root = spread_out(model, world.dense[spread])
+    spread_out(model, world.dense[spread])
     if world.zero < 2:
-        root.set_reshard_after_backward(False)
+        assert isinstance(model, FSDPModule)
+        model.set_reshard_after_backward(False)
 
 
 def end_step(model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +20,14 @@ class RingAttention(TorchFunctionMode):
     """Inside, attention runs by flash attention's kernel of CUDA, which torch's ring takes."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         """Run the kernel, or let torch."""
-        run = by_flash if func is ATTENTION else func
+        run: Callable[..., object] = by_flash if func is ATTENTION else func
         return run(*args, **(kwargs or {}))
 
 

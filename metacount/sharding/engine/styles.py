@@ -73,7 +73,7 @@ def _of_torch(style: ParallelStyle) -> Style:
 def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
     """Its input is cut as the outputs before it are; torch takes all ranks' parts to be equal."""
 
-    def tell(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         x = args[0]
         shape = torch.Size((*x.shape[:-1], module.in_features))
         strides = torch.empty(shape, device="meta").stride()
@@ -94,7 +94,7 @@ def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> Non
     if "experts" in children or not any(isinstance(c, nn.Linear) for c in children.values()):
         return
 
-    def share(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def share(_: nn.Module, args: tuple[Tensor, *tuple[object, ...]]) -> tuple[object, ...]:
         return DTensor.from_local(args[0], mesh, [Replicate()], run_check=False), *args[1:]
 
     module.register_forward_pre_hook(share)
@@ -104,7 +104,7 @@ def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> N
     """Whole on every rank, which uses it for its own heads: the gradients are summed."""
     forward = module.forward
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         own = {name: sum_gradient(p, mesh) for name, p in parameters_of(module).items()}
         with in_place_of(module, own):
             return forward(*args, **kwargs)
@@ -118,7 +118,7 @@ def _local_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> No
         place(module, name, mesh, Shard(0))
     forward = module.forward
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         with in_place_of(module, local(module)):
             return forward(*args, **kwargs)
 
@@ -128,7 +128,7 @@ def _local_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> No
 def _latent(module: nn.Module, mesh: DeviceMesh, parent: Any) -> None:
     """MLA's latent and rotated key: the key goes to each rank's heads uncut, unlike the latent."""
 
-    def hook(_: nn.Module, args: Any, out: Tensor) -> Tensor:
+    def hook(_: nn.Module, args: object, out: Tensor) -> Tensor:
         latent, key = out.split((parent.rank, parent.rope), dim=-1)
         return torch.cat((latent, sum_gradient(key, mesh)), dim=-1)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from metacount.measure.torch_private import TorchDispatchMode, group_of, operator_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from metacount.measure.torch_private import OpOverload
 
 # torch's operator -> what it is, and which argument is the whole tensor: the one that is larger
 # where a group gathers or scatters
@@ -63,8 +68,12 @@ class Traffic(TorchDispatchMode):
         return False  # as `FlopCounter` does, and why is said there
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the operator, then write it down if it communicates."""
         if DTensor in types:
             return NotImplemented  # what it does with each rank's part comes here again
@@ -78,7 +87,7 @@ class Traffic(TorchDispatchMode):
         found, self.seen = self.seen, Counter()
         return found
 
-    def _note(self, name: str, args: Any, out: Any) -> None:
+    def _note(self, name: str, args: tuple[object, ...], out: object) -> None:
         if name in LOCAL:
             return
         if name not in KINDS:
@@ -94,13 +103,13 @@ class Traffic(TorchDispatchMode):
         self.seen[Seen(kind, said, whole)] += 1
 
 
-def _to_one(args: Any) -> bool:
+def _to_one(args: Iterable[object]) -> bool:
     """Whether what could go to all goes to one rank, which is how torch permutes."""
     splits = [each for each in args if isinstance(each, list | tuple)]
     return bool(splits) and all(sum(n != 0 for n in split) == 1 for split in splits)
 
 
-def _bytes(values: Any) -> list[int]:
+def _bytes(values: Iterable[object]) -> list[int]:
     """Bytes of each tensor in arguments and results, those of a list of tensors together."""
     found = [0]
     for value in values:

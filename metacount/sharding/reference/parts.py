@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +54,7 @@ class Whole:
 
         Tied ends are one part as long as they are in one stage.
         """
-        kinds: dict[Any, list[int]] = {}
+        kinds: dict[object, list[int]] = {}
         for i, block in enumerate(self._blocks):
             shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
             kinds.setdefault((block.kind, shapes), []).append(i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,10 @@ from metacount.training.checkpointing import checkpointed
 from metacount.training.ours import as_trained
 from metacount.training.setup import Setup
 from metacount.training.step import loss_of
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload
+    from metacount.modules.model import Output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +169,7 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     return found[0], found[1]
 
 
-def result(out: Any) -> Tensor:
+def result(out: Output) -> Tensor:
     """What a stage passes on, or the logits."""
     tensor: Tensor = out.hidden_BSD if out.logits_BSV is None else out.logits_BSV
     return tensor
@@ -178,13 +182,19 @@ class EvenChoice(Traffic):
         super().__init__({})
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Run the operator, or answer it."""
         if DTensor in types:
             return NotImplemented
-        if operator_name(func) == "aten::bincount" and is_fake(args[0]):
-            rows, experts = args[0].numel(), (kwargs or {}).get("minlength", args[-1])
+        asked = args[0] if operator_name(func) == "aten::bincount" else None
+        if isinstance(asked, torch.Tensor) and is_fake(asked):
+            rows, experts = asked.numel(), (kwargs or {}).get("minlength", args[-1])
+            assert isinstance(experts, int)
             even = [rows * (i + 1) // experts - rows * i // experts for i in range(experts)]
             with unwatched():  # a tensor that has values
                 return torch.tensor(even)

@@ -19,13 +19,15 @@ from metacount.formulas.trained import trained_tensors
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.spec.position import Rope
+from metacount.spec.stack import WITH_ATTENTION
 from metacount.textbook.count import fitted
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
+    from metacount.files import Json
     from metacount.formulas.terms import Weight
 
     Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
@@ -125,7 +127,7 @@ class TrainingCount:
     master_weight_bytes: int
     uncovered: dict[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The figures as plain data, under their public names."""
         data = {name: value for name, value in vars(self).items() if name != "workload"}
         data["lora_targets"] = list(self.lora_targets)
@@ -160,7 +162,7 @@ def training_count(
         checkpointing if checkpointing in CHECKPOINTINGS else NONE,
     )
     uncovered: dict[str, str] = {}
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Dim] | None] = {}
 
     def of_pass(name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]]) -> None:
         try:
@@ -248,22 +250,40 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
         of_encoder = spec.has_encoder and part is not spec.decoder
         n = run.source if of_encoder else run.seq_len
         for index in range(part.n_layers):
-            routed, rotated = spec.is_moe_layer(index), spec.has_rope_layer(index)
             words = ["encoder"] if of_encoder else ["decoder"] if spec.has_encoder else []
-            words.append("experts" if routed else "dense")
-            if isinstance(spec.positions, Rope) and not rotated:
-                words.append("without rotation")
+            words += _kind(spec, index)
             kind = ", ".join(words)
             if kind not in found:
-                found[kind] = _of_block(spec, run, n, routed, rotated, part is spec.decoder)
+                found[kind] = _of_block(spec, run, n, index, part is spec.decoder)
     return found
 
 
-def _of_block(
-    spec: ModelSpec, run: Pass, n: int, routed: bool, rotated: bool, decodes: bool
-) -> int:
+MIXERS = {"A": "attention", "R": "recurrent", "P": "attention and recurrent", "N": "no mixer"}
+FFNS = {"F": "dense", "E": "experts", "N": "no feed-forward"}
+
+
+def _kind(spec: ModelSpec, index: int) -> list[str]:
+    """What distinguishes a block from others of its stack, in words."""
+    last = spec.last_stack
+    mixer, ffn = last.mixer_of(index), last.ffn_of(index)
+    words = [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]
+    if isinstance(spec.positions, Rope) and not spec.has_rope_layer(index):
+        words += ["without rotation"] if mixer in WITH_ATTENTION else []
+    return words
+
+
+def _of_block(spec: ModelSpec, run: Pass, n: int, index: int, decodes: bool) -> int:
     if run.checkpointing == FULL:
         return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
-    cross = spec.has_encoder and decodes
-    terms = block_terms(spec, run, n, routed=routed, rotated=rotated, cross=cross)
+    ffn = spec.last_stack.ffn_of(index)
+    terms = block_terms(
+        spec,
+        run,
+        n,
+        routed=ffn == "E",
+        rotated=spec.has_rope_layer(index),
+        cross=spec.has_encoder and decodes,
+        mixer=spec.last_stack.mixer_of(index),
+        feeds=ffn != "N",
+    )
     return int(bytes_of(terms))

@@ -12,6 +12,7 @@ S  Adam's two moments of each in 32 bits
 
 from __future__ import annotations
 
+from metacount.formulas.covered import check_alike
 from metacount.formulas.dim import Dim, when
 from metacount.formulas.forward import Pass, mixer_of
 from metacount.formulas.kept_attention import several
@@ -31,6 +32,7 @@ OF_PAIRS = ("probabilities", "tanh of the scores")
 def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[str, Dim]:
     """What the blocks of a model keep, by the letters J, N, O and V."""
     run = Pass(batch_size=batch_size, seq_len=seq_len, bytes_per_value=SIXTEEN)
+    check_alike(spec)
     check_covered(spec, run)
     stack, n_layers, tokens = spec.last_stack, spec.last_stack.n_layers, batch_size * seq_len
     kept = [

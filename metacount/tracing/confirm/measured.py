@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import sympy
 from torch import nn
@@ -20,10 +19,10 @@ class Measured:
 
     def __init__(self, source: Source, workload: Workload, split: str) -> None:
         self.source, self.workload, self.split = source, workload, split
-        self._here: dict[str, dict[str, Any]] = {}
+        self._here: dict[str, dict[str, sympy.Expr]] = {}
 
     @cached_property
-    def numbers(self) -> dict[Any, int]:
+    def numbers(self) -> dict[sympy.Symbol, int]:
         """Every letter's number at the model's own sizes and the asked workload."""
         run = {
             "B": self.workload.batch_size,
@@ -38,15 +37,15 @@ class Measured:
         """How a quantity is split: parameters and caches have no operators."""
         return "role" if quantity in (*OF_PARAMS, *IN_BYTES) else self.split
 
-    def value(self, expr: Any) -> Any:
+    def value(self, expr: sympy.Expr) -> sympy.Expr:
         """An expression at the model's own sizes."""
         return expr.xreplace({s: sympy.Integer(self.numbers[s]) for s in expr.free_symbols}).doit()
 
-    def agrees(self, by_role: dict[str, Any], quantity: str) -> bool:
+    def agrees(self, by_role: dict[str, sympy.Expr], quantity: str) -> bool:
         """Whether a form gives what is measured at the model's own sizes."""
         return agrees(by_role, self.numbers, self.here(quantity), self.split)
 
-    def here(self, quantity: str) -> dict[str, Any]:
+    def here(self, quantity: str) -> dict[str, sympy.Expr]:
         """A quantity at the model's own sizes. Raises `NotTraced` where there is none."""
         if quantity not in self._here:
             found = self.run(quantity, self.workload)
@@ -57,7 +56,7 @@ class Measured:
 
     def run(
         self, quantity: str, workload: Workload, module: nn.Module | None = None
-    ) -> dict[str, Any] | None:
+    ) -> dict[str, sympy.Expr] | None:
         """A quantity of the model, or of another module, in a workload; None if there is none."""
         by_operator = self.split_of(quantity) == "operator"
         module = self._own if module is None else module
@@ -67,7 +66,7 @@ class Measured:
 
     def at(
         self, quantity: str, change: dict[str, int]
-    ) -> tuple[dict[str, int], dict[str, Any]] | None:
+    ) -> tuple[dict[str, int], dict[str, sympy.Expr]] | None:
         """The letters' numbers and a quantity at a change of them; None where nothing runs so."""
         run = self.workload
         workload = Workload(
@@ -91,7 +90,7 @@ class Measured:
         numbers = {name: value for name, value in built.numbers.items() if name in letters}
         return {**numbers, **lengths}, found
 
-    def scale(self, quantity: str) -> Any:
+    def scale(self, quantity: str) -> sympy.Expr:
         """Bytes of the asked type for one of the type that ran."""
         if self.workload.dtype in DTYPES or quantity not in IN_BYTES:
             return sympy.Integer(1)

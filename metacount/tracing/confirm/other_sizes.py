@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import sympy
 
 from metacount.frozen import frozen
 from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
-from metacount.tracing.domain import in_domain
+from metacount.tracing.condition import in_domain
 from metacount.tracing.run.sizes import symbol
 from metacount.tracing.solve.layers import FEW
 
@@ -26,7 +25,7 @@ LAYERS = (2, 9)  # of a kind, where the form says how they count
 
 # Measures at other numbers for letters: the numbers that the model then has, which may be others
 # than those asked for, and what is measured, by role. None where the model cannot be built so.
-Measure = Callable[[dict[str, int]], tuple[dict[str, int], dict[str, Any]] | None]
+Measure = Callable[[dict[str, int]], tuple[dict[str, int], dict[str, sympy.Expr]] | None]
 
 
 @frozen
@@ -34,7 +33,7 @@ class OtherSizes:
     """At how many other sizes a form was right; what must stay as it is; what was never changed."""
 
     confirmed: int
-    stuck: tuple[Any, ...]
+    stuck: tuple[sympy.Basic, ...]
     untried: tuple[str, ...]
 
 
@@ -68,7 +67,7 @@ class _Tried:
     ) -> None:
         self._form, self._layers, self._measure = form, layers, measure
         self._letters = sizes | layers | run
-        self.stuck: dict[str, Any] = {}
+        self.stuck: dict[str, sympy.Rel] = {}
         self.missed: list[str] = []
         self.confirmed = 0
 
@@ -131,7 +130,7 @@ class _Tried:
         return _right(self._form, change, self.stuck, self._measure)
 
 
-def _as_it_is(form: CodeForm, name: str) -> Any:
+def _as_it_is(form: CodeForm, name: str) -> sympy.Rel:
     letter = symbol(name)
     return sympy.Eq(letter, form.every_number[letter], evaluate=False)
 
@@ -184,22 +183,22 @@ def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:
     return [_completed(form, {name: n}) for n in others if n > 1 and n != value]
 
 
-def _at(expr: Any, form: CodeForm, change: dict[str, int]) -> Any:
+def _at(expr: sympy.Expr, form: CodeForm, change: dict[str, int]) -> sympy.Expr:
     numbers = _numbers(form, change)
     return expr.xreplace({s: sympy.Integer(numbers[s]) for s in expr.free_symbols}).doit()
 
 
-def _numbers(form: CodeForm, change: dict[str, int]) -> dict[Any, int]:
+def _numbers(form: CodeForm, change: dict[str, int]) -> dict[sympy.Symbol, int]:
     numbers = {**form.every_number, **{symbol(name): value for name, value in change.items()}}
     return {**numbers, symbol("T"): numbers[symbol("S")]}  # the same tokens, seen from the last
 
 
-def _inside(form: CodeForm, stuck: dict[str, Any], change: dict[str, int]) -> bool:
+def _inside(form: CodeForm, stuck: dict[str, sympy.Rel], change: dict[str, int]) -> bool:
     return in_domain((*form.domain, *stuck.values()), _numbers(form, change), form.every_number)
 
 
 def _right(
-    form: CodeForm, change: dict[str, int], stuck: dict[str, Any], measure: Measure
+    form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> tuple[bool | None, set[str]]:
     """Whether the form is right at a change, None where nobody can say; letters that changed."""
     found = measure(change)
@@ -213,7 +212,7 @@ def _right(
 
 
 def _to_blame(
-    form: CodeForm, change: dict[str, int], stuck: dict[str, Any], measure: Measure
+    form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> list[str]:
     """The fewest letters of a change that alone make the form wrong, by leaving out the others."""
     left = dict(change)

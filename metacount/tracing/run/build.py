@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,6 +13,13 @@ from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import built_quietly, chosen_class, default_config
 from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import Sizes
+
+if TYPE_CHECKING:
+    import sympy
+    from transformers.configuration_utils import PreTrainedConfig
+
+    from metacount.files import Json
+    from metacount.huggingface.module.model import ClassChoice
 
 # Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
 NO_SIZES = frozenset(
@@ -59,7 +66,7 @@ LAYER_PATTERNS = frozenset(
 _EVERY = {name: 1 for name in LAYER_PATTERNS if name != "first_k_dense_replace"}
 
 
-def size_fields(config: Any, skipped: frozenset[str] = frozenset()) -> dict[str, int]:
+def size_fields(config: PreTrainedConfig, skipped: frozenset[str] = frozenset()) -> dict[str, int]:
     """The fields of a config that may be symbols: whole numbers from 2, none of layers."""
     return {
         name: value
@@ -76,13 +83,13 @@ def size_fields(config: Any, skipped: frozenset[str] = frozenset()) -> dict[str,
 
 
 def traced_module(
-    source: Any,
+    source: str | Json,
     sizes: Sizes,
     *,
     hints: dict[str, int] | None = None,
     skipped: frozenset[str] = frozenset(),
     dtype: torch.dtype = torch.bfloat16,
-) -> tuple[nn.Module, Any, Any]:
+) -> tuple[nn.Module, PreTrainedConfig, ClassChoice]:
     """transformers' module with its config's sizes as symbols, the config object, the choice.
 
     `hints` puts other numbers behind the symbols; `skipped` names fields that stay numbers.
@@ -98,7 +105,7 @@ def traced_module(
     return module, config, choice
 
 
-def configs_of(config: Any) -> list[tuple[Any, str]]:
+def configs_of(config: PreTrainedConfig) -> list[tuple[PreTrainedConfig, str]]:
     """A config and those inside it, with what their fields' names begin with."""
     found = [(config, "")]
     for name in getattr(config, "sub_configs", {}) or {}:
@@ -108,21 +115,23 @@ def configs_of(config: Any) -> list[tuple[Any, str]]:
     return found
 
 
-def size_values(source: Any) -> dict[str, int]:
+def size_values(source: str | Json) -> dict[str, int]:
     """The sizes of a config that a trace makes symbols of, by their full names."""
     return _by_full_name(source, size_fields)
 
 
-def whole_fields(source: Any) -> dict[str, int]:
+def whole_fields(source: str | Json) -> dict[str, int]:
     """Every whole number of a config, as its class has read it, by full name."""
     return _by_full_name(source, _whole)
 
 
-def _whole(config: Any) -> dict[str, int]:
+def _whole(config: PreTrainedConfig) -> dict[str, int]:
     return {name: value for name, value in vars(config).items() if type(value) is int}
 
 
-def _by_full_name(source: Any, fields: Callable[[Any], dict[str, int]]) -> dict[str, int]:
+def _by_full_name(
+    source: str | Json, fields: Callable[[PreTrainedConfig], dict[str, int]]
+) -> dict[str, int]:
     """Fields of a config and of those inside it."""
     _, config, _ = chosen_class(source)
     return {
@@ -132,7 +141,7 @@ def _by_full_name(source: Any, fields: Callable[[Any], dict[str, int]]) -> dict[
     }
 
 
-def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
+def layer_fields(source: str | Json, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
     """Numbers of a config that may say how many layers there are of a kind: its counts of layers,
     which of them are of another kind, and what code made constant, perhaps for that."""
     _, config, _ = chosen_class(source)
@@ -147,7 +156,7 @@ def layer_fields(source: Any, constants: dict[Any, int]) -> dict[str, int]:
     return {**found, **{letter.name: number for letter, number in constants.items()}}
 
 
-def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
+def with_fields(source: str | Json, values: dict[str, int]) -> Json:
     """The config with other values of some fields, `part.field` for one of a config inside.
 
     A part that is written out for the first time keeps its numbers of layers: left to itself it
@@ -171,7 +180,7 @@ def with_fields(source: Any, values: dict[str, int]) -> dict[str, Any]:
     return {**config, **_layers_spelled_out(source, values)}
 
 
-def _layers_spelled_out(source: Any, values: dict[str, int]) -> dict[str, Any]:
+def _layers_spelled_out(source: str | Json, values: dict[str, int]) -> Json:
     """GPT-Neo's `attention_types`, [[kinds, repetitions], …], for another number of layers."""
     if "num_layers" not in values:
         return {}
@@ -184,7 +193,7 @@ def _layers_spelled_out(source: Any, values: dict[str, int]) -> dict[str, Any]:
     return {}
 
 
-def _inner(source: Any) -> str:
+def _inner(source: str | Json) -> str:
     """What the names of fields begin with in the whole config, where a class takes a part of it."""
     _, config, choice = chosen_class(source)
     whole = config_class(choice.model_type)

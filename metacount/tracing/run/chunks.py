@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import sympy
 
 
-def known_counts(domain: Iterable[Any]) -> dict[Any, Any]:
+def known_counts(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
     """Numbers for ⌈S/c⌉: 1 where a domain says S ≤ c, n where it says ⌈S/c⌉ = n."""
     found = {}
     for relation in domain:
@@ -23,7 +22,7 @@ def known_counts(domain: Iterable[Any]) -> dict[Any, Any]:
     return found
 
 
-def in_one_chunk(relation: Any) -> Any:
+def in_one_chunk(relation: sympy.Rel) -> sympy.Rel:
     """⌈S/c⌉ = 1 as S ≤ c."""
     if isinstance(relation, sympy.Eq) and isinstance(relation.lhs, sympy.ceiling):
         above, below = relation.lhs.args[0].as_numer_denom()
@@ -32,7 +31,7 @@ def in_one_chunk(relation: Any) -> Any:
     return relation
 
 
-def always(relation: Any) -> bool:
+def always(relation: sympy.Basic) -> bool:
     """Whether a relation only says that x, rounded up, is not below x: S ≤ c·⌈S/c⌉."""
     if not isinstance(relation, sympy.Le | sympy.Ge):
         return False

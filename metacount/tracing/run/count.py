@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch import Tensor, nn
 
@@ -24,13 +25,18 @@ from metacount.measure.torch_private import is_fake, unwatched
 from metacount.tracing.run.sizes import NotTraced, Sizes, symbol
 from metacount.tracing.solve.layers import Place, Stack, places, places_by_name, stacks
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from metacount.measure.torch_private import OpOverload
+
 aten = torch.ops.aten
 
 MAX_OPERATORS = 2500  # of one forward; one layer of each kind runs, of some hundred operators
 CHECKED = 200  # operators after which it is seen whether B and S are still letters
 
 # (role or part, layer or None) -> expression
-Amounts = dict[tuple[str, Place | None], Any]
+Amounts = dict[tuple[str, Place | None], sympy.Expr]
 
 
 class TooSlow(NotTraced):
@@ -71,8 +77,12 @@ class _Counter(CounterByClass):
     may_run = MAX_OPERATORS  # so many operators more
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         """Run the operator, unless it is too late."""
         if func.namespace == "prim":
             return func(*args, **(kwargs or {}))
@@ -94,7 +104,7 @@ class _Counter(CounterByClass):
         return out
 
 
-def _padded(x: Tensor, pads: Any, *_: Any) -> Tensor:
+def _padded(x: Tensor, pads: Sequence[int], *_: object) -> Tensor:
     """With what is added in front of and behind each dimension, the last one first."""
     shape = list(x.shape)
     for i in range(len(pads) // 2):
@@ -109,7 +119,7 @@ def _solved(a: Tensor, b: Tensor) -> Tensor:
 
 
 # Operators whose shapes torch works out with numbers alone.
-SHAPED: dict[Any, Any] = {
+SHAPED: dict[OpOverload, Callable[..., Tensor]] = {
     aten.polar.default: lambda x, _: torch.empty_like(x, dtype=x.dtype.to_complex()),
     aten.baddbmm.default: lambda c, a, b, **_: torch.bmm(a, b) + c,
     aten.constant_pad_nd.default: _padded,
@@ -189,7 +199,12 @@ def traced_forward(
 
 
 def _run(
-    model: nn.Module, workload: Any, roles: Roles, sizes: Sizes, and_decode: bool, deadline: float
+    model: nn.Module,
+    workload: Any,
+    roles: Roles,
+    sizes: Sizes,
+    and_decode: bool,
+    deadline: float,
 ) -> TracedRun:
     roles.routed = routing(model)[0]
     kind = kind_of(model)
@@ -251,7 +266,7 @@ def with_kv_len(amounts: Amounts) -> Amounts:
     return {key: expr.subs(symbol("S"), symbol("T")) for key, expr in amounts.items()}
 
 
-def _cached(cache: Any, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
+def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
     """Bytes of keys and values, those of an encoder apart, and of recurrent state."""
     kept: Amounts = defaultdict(lambda: 0)
     state: Amounts = defaultdict(lambda: 0)

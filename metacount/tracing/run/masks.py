@@ -27,7 +27,7 @@ DRAWS = 4000
 HELD_OUT = 6  # at the least; as many as there are points
 
 
-def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
+def kept_pairs(sees: Visibility, sizes: Sizes) -> sympy.Expr:
     """Pairs that the mask keeps, in the letters of its sizes. Raises `NotTraced`.
 
     On which side of the window the lengths are, that a window halves evenly, that chunks fit in:
@@ -68,11 +68,11 @@ def kept_pairs(sees: Visibility, sizes: Sizes) -> Any:
     raise WrongHint("the pairs that the mask keeps are no polynomial of its sizes")
 
 
-def _at(expr: Any, letters: list[Any], point: tuple[int, ...]) -> Any:
+def _at(expr: sympy.Expr, letters: list[sympy.Symbol], point: tuple[int, ...]) -> sympy.Expr:
     return expr.xreplace(dict(zip(letters, map(sympy.Integer, point), strict=True)))
 
 
-def _must_be_even(window: Any, sizes: Sizes) -> None:
+def _must_be_even(window: sympy.Expr, sizes: Sizes) -> None:
     if not window.free_symbols:
         return  # a number is rounded once and for all
     if sizes.value(window) % 2:
@@ -80,7 +80,7 @@ def _must_be_even(window: Any, sizes: Sizes) -> None:
     sizes.conditions[divides(sympy.Integer(2), window)] = None
 
 
-def _marks(kind: str, exprs: dict[str, Any]) -> list[Any]:
+def _marks(kind: str, exprs: dict[str, sympy.Expr]) -> list[sympy.Expr]:
     """Where the form of the count changes: lengths, how far a window reaches, the prefix."""
     marks = [exprs["n_queries"], exprs["n_keys"]]
     if "window" in exprs:
@@ -93,9 +93,9 @@ def _marks(kind: str, exprs: dict[str, Any]) -> list[Any]:
 
 
 def _points(
-    letters: list[Any],
-    exprs: dict[str, Any],
-    marks: list[Any],
+    letters: list[sympy.Symbol],
+    exprs: dict[str, sympy.Expr],
+    marks: list[sympy.Expr],
     order: tuple[int, ...],
     largest: int,
 ) -> Iterator[tuple[int, ...]]:
@@ -112,14 +112,17 @@ def _points(
             yield numbers
 
 
-def _order(values: list[Any]) -> tuple[int, ...]:
+def _order(values: list[sympy.Expr]) -> tuple[int, ...]:
     numbers = [int(value) for value in values]
     return tuple((a > b) - (a < b) for a, b in itertools.combinations(numbers, 2))
 
 
 def _solved(
-    sees: Visibility, exprs: dict[str, Any], letters: list[Any], points: list[tuple[int, ...]]
-) -> Any:
+    sees: Visibility,
+    exprs: dict[str, sympy.Expr],
+    letters: list[sympy.Symbol],
+    points: list[tuple[int, ...]],
+) -> sympy.Expr | None:
     """The polynomial through some of the points that the others confirm; None if there is none."""
 
     def counted(point: tuple[int, ...]) -> int:
@@ -134,7 +137,7 @@ def _solved(
         if sum(powers) <= 2
     ]
     used: list[tuple[int, ...]] = []
-    rows: list[list[Any]] = []
+    rows: list[list[sympy.Expr]] = []
     for point in points:
         row = [_at(term, letters, point) for term in terms]
         if sympy.Matrix([*rows, row]).rank() > len(rows):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,13 @@ from metacount.tracing.run.count import Amounts, with_kv_len
 from metacount.tracing.run.masks import kept_pairs
 from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
-from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, As, Built, apart
+from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, As, Built, Way, apart
 from metacount.tracing.solve.layers import Place, places, places_by_name, stacks
+
+if TYPE_CHECKING:
+    import sympy
+
+    from metacount.modules.cache import Cache
 
 # Fields that say which blocks are of which kind, not how large one is.
 LAYERS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every")
@@ -79,7 +84,7 @@ class ReferenceTrace:
 
     def _flops(self, counter: _Counter, by_operator: bool, *, causal: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
-        kept: dict[Any, Any] = {}
+        kept: dict[object, sympy.Expr] = {}
         for charge, flops in counter.charges():
             amount, sees = self.sizes.expr(flops), charge.detail
             if causal and sees is not None:
@@ -90,16 +95,16 @@ class ReferenceTrace:
             found[part, self._by_name.get(charge.module)] += amount
         return dict(found)
 
-    def _share_kept(self, sees: Visibility) -> Any:
+    def _share_kept(self, sees: Visibility) -> sympy.Expr:
         every = self.sizes.expr(sees.n_queries) * self.sizes.expr(sees.n_keys)
         return kept_pairs(sees, self.sizes) / every
 
-    def _cache(self, cache: Any) -> Amounts:
+    def _cache(self, cache: Cache) -> Amounts:
         found: Amounts = {}
         layers = self._model.last_stack.layers
         stack, _ = next((s, m) for s, m in stacks(self._model) if m is layers)
-        for name, layers in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
-            for index, layer in enumerate(layers):
+        for name, kept in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
+            for index, layer in enumerate(kept):
                 place = Place(stack=stack, index=index)
                 found[name, place] = self.sizes.expr(tensor_bytes(layer.tensors))
         return found
@@ -111,9 +116,9 @@ class _Counter(ReferenceCounter):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self._sizes = sizes
-        self.seen: dict[Any, Visibility] = {}
+        self.seen: dict[object, Visibility] = {}
 
-    def hashable(self, value: Any) -> Any:
+    def hashable(self, value: object) -> object:
         """The same with expressions for symbols; sizes alone can be compared so."""
         if isinstance(value, torch.SymInt):
             return self._sizes.expr(value)
@@ -135,7 +140,7 @@ class _Run:
         self._model, self._sizes = model, sizes
         self._batch = 1 if run_as.one_sequence else sizes.new("B", 5)
         length = sizes.new("S", seq_len)
-        self._source_len = sizes.new("S_e", 53) if model.spec.has_encoder else None
+        self._source_len = sizes.new("S_e", 53) if model.spec.has_encoder else 0
         self._length, self._prefix_len = length, prefix_len
         self.cache = model.new_cache() if model.spec.kind != "encoder" else None
         with sizes.tracing(), with_symbols(Model):
@@ -156,7 +161,9 @@ class _Run:
     def _counter(self) -> _Counter:
         return _Counter(self._sizes)
 
-    def _prefill(self, length: Any, cache: Any) -> tuple[_Counter, Any]:
+    def _prefill(
+        self, length: int | torch.SymInt, cache: Cache | None
+    ) -> tuple[_Counter, Tensor | None]:
         with self._counter().watching(self._model) as counter, torch.no_grad():
             memory = None
             if self._model.spec.has_encoder:
@@ -166,7 +173,7 @@ class _Run:
             )
         return counter, memory
 
-    def _input(self, length: Any) -> Tensor:
+    def _input(self, length: int | torch.SymInt) -> Tensor:
         if self._model.spec.vocab_size is None:
             dtype = next(self._model.parameters()).dtype
             width = self._model.spec.d_model
@@ -200,7 +207,7 @@ class ReferenceSource:
             if type(value) is int and value >= 2 and name not in LAYERS
         }
 
-    def layer_fields(self, constants: dict[Any, int]) -> dict[str, int]:
+    def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
         """Numbers that may say how many blocks there are of a kind."""
         found = {
             name: value
@@ -210,7 +217,7 @@ class ReferenceSource:
         }
         return {**found, **{letter.name: number for letter, number in constants.items()}}
 
-    def ways(self) -> Iterator[dict[str, Any]]:
+    def ways(self) -> Iterator[Way]:
         """Hints behind the symbols, and fields that stay numbers, best first."""
         hints = apart(self.sizes(), HEADS)
         if hints and not self._run_as.tied:
@@ -218,7 +225,7 @@ class ReferenceSource:
         yield {"hints": {}}
         yield {"only_run": True}
 
-    def traced(self, way: dict[str, Any]) -> ReferenceTrace:
+    def traced(self, way: Way) -> ReferenceTrace:
         """The module built with symbols, in one of the ways."""
         sizes = Sizes()
         hints = {} if way.get("only_run") else {**self.sizes(), **way["hints"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -26,7 +26,12 @@ from metacount.tracing.run.build import (
 from metacount.tracing.run.count import Amounts, TracedRun, traced_forward, traced_params
 from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
-from metacount.tracing.run.source import IDLE, OF_PARAMS, As, Built, apart
+from metacount.tracing.run.source import IDLE, OF_PARAMS, As, Built, Way, apart
+
+if TYPE_CHECKING:
+    import sympy
+
+    from metacount.files import Json
 
 HEADS = {"num_key_value_heads": "num_attention_heads", "num_kv_heads": "num_attention_heads"}
 EVERY_PAIR = (
@@ -95,13 +100,13 @@ class TransformersSource:
 
     def __init__(
         self,
-        config: str | dict[str, Any],
+        config: str | Json,
         dtype: torch.dtype,
         run_as: As = As(),  # noqa: B008
     ) -> None:
         self._config, self._dtype, self._run_as = config, dtype, run_as
         self._values = size_values(config)
-        self._last_run: tuple[Any, MeasuredRun] | None = None
+        self._last_run: tuple[tuple[int, Workload], MeasuredRun] | None = None
         module, self._choice = build_transformers(config, dtype=dtype)
         self._own = module
         self.has_encoder = kind_of(module) == "encoder-decoder"
@@ -114,11 +119,11 @@ class TransformersSource:
         """The sizes that may be symbols, by their full names."""
         return dict(self._values)
 
-    def layer_fields(self, constants: dict[Any, int]) -> dict[str, int]:
+    def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
         """Numbers that may say how many layers there are of a kind."""
         return layer_fields(self._config, constants)
 
-    def ways(self) -> Iterator[dict[str, Any]]:
+    def ways(self) -> Iterator[Way]:
         """Hints behind the symbols, and fields that stay numbers, best first."""
         hints = apart(self._values, HEADS)
         if hints and not self._run_as.tied:
@@ -134,10 +139,16 @@ class TransformersSource:
         # only B and S
         yield {"skipped": last}
 
-    def traced(self, way: dict[str, Any]) -> TransformersTrace:
+    def traced(self, way: Way) -> TransformersTrace:
         """The module built with symbols, in one of the ways."""
         sizes = Sizes()
-        module, _, _ = traced_module(self._config, sizes, dtype=self._dtype, **way)
+        module, _, _ = traced_module(
+            self._config,
+            sizes,
+            dtype=self._dtype,
+            hints=way.get("hints"),
+            skipped=way.get("skipped", frozenset()),
+        )
         return TransformersTrace(sizes, module, self._run_as)
 
     def built(self, change: dict[str, int]) -> Built | None:

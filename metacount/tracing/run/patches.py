@@ -16,13 +16,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy
 import torch
 
 from metacount.measure.others.transformers_private import bias_unstretched, type_check
 from metacount.measure.torch_private import any_fan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Number: TypeAlias = float | torch.SymInt | torch.SymFloat
+    Check: TypeAlias = Callable[[str, object, type], None]
+
+K = TypeVar("K")
 
 _LOCK = threading.RLock()
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
@@ -33,12 +41,13 @@ OURS = "metacount.modules."
 class _Whole(type):
     """`int` for code that is traced: a symbol is one, and stays one."""
 
-    def __instancecheck__(cls, value: Any) -> bool:
+    def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, int | torch.SymInt)
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: Any) -> int | torch.SymInt:
         if args and isinstance(args[0], SYMBOLIC):
-            return torch.sym_int(args[0])
+            whole: torch.SymInt = torch.sym_int(args[0])
+            return whole
         return int(*args, **kwargs)
 
 
@@ -46,7 +55,7 @@ class _TracedInt(metaclass=_Whole):
     pass
 
 
-def _number(value: Any) -> Any:
+def _number(value: Number) -> float:
     """The number behind a symbol, without a word about it to the domain."""
     return value.node.hint if isinstance(value, SYMBOLIC) else value
 
@@ -61,23 +70,23 @@ class _Math(ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(math, name)
 
-    def sqrt(self, x: Any) -> float:
+    def sqrt(self, x: Number) -> float:
         return math.sqrt(_number(x))
 
-    def log(self, x: Any, *base: Any) -> float:
+    def log(self, x: Number, *base: Number) -> float:
         return math.log(_number(x), *map(_number, base))
 
-    def log2(self, x: Any) -> float:
+    def log2(self, x: Number) -> float:
         return math.log2(_number(x))
 
 
 class _RopeMath(_Math):
     """In the making of rotary tables, whose widths are given, nothing that is rounded is a size."""
 
-    def floor(self, x: Any) -> Any:
+    def floor(self, x: Number) -> int:
         return math.floor(_number(x))
 
-    def ceil(self, x: Any) -> Any:
+    def ceil(self, x: Number) -> int:
         return math.ceil(_number(x))
 
 
@@ -87,7 +96,7 @@ class _Numpy(ModuleType):
     def __getattr__(self, name: str) -> Any:
         return getattr(numpy, name)
 
-    def sqrt(self, x: Any) -> Any:
+    def sqrt(self, x: Number) -> object:
         return numpy.sqrt(_number(x))
 
 
@@ -101,7 +110,7 @@ def symbols_as_numbers() -> Iterator[None]:
         undone.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         # some code copies its config: a copied symbol would belong to another environment
-        copied: dict[Any, Any] = vars(copy)["_deepcopy_dispatch"]
+        copied: dict[object, object] = vars(copy)["_deepcopy_dispatch"]
         undone.enter_context(_put(copied, torch.SymInt, lambda size, _memo: size))
         yield
 
@@ -135,7 +144,7 @@ def with_symbols(chosen: type) -> Iterator[None]:
 
 
 @contextmanager
-def _put(space: dict[Any, Any], name: Any, value: Any) -> Iterator[None]:
+def _put(space: dict[K, object], name: K, value: object) -> Iterator[None]:
     """Put another value under a name, for a while."""
     had, before = name in space, space.get(name)
     space[name] = value
@@ -148,8 +157,8 @@ def _put(space: dict[Any, Any], name: Any, value: Any) -> Iterator[None]:
             del space[name]
 
 
-def _or_symbol(validate: Any) -> Any:
-    def check(name: str, value: Any, expected: type) -> None:
+def _or_symbol(validate: Check) -> Check:
+    def check(name: str, value: object, expected: type) -> None:
         if not (expected is int and isinstance(value, torch.SymInt)):
             validate(name, value, expected)
 

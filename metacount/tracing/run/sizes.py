@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import sympy
 import torch
@@ -28,7 +27,7 @@ class WrongHint(NotTraced):
     """Another number behind S may do where this one did not."""
 
 
-def symbol(name: str) -> Any:
+def symbol(name: str) -> sympy.Symbol:
     """The SymPy symbol of one size: a positive whole number."""
     return sympy.Symbol(name, integer=True, positive=True)
 
@@ -38,10 +37,10 @@ class Sizes:
 
     def __init__(self) -> None:
         self.env, self.mode = symbolic_shapes()
-        self.hints: dict[Any, int] = {}
-        self._letters: dict[Any, Any] = {}
-        self._plain: dict[Any, Any] = {}
-        self.conditions: dict[Any, None] = {}
+        self.hints: dict[sympy.Symbol, int] = {}
+        self._letters: dict[sympy.Symbol, sympy.Symbol] = {}
+        self._plain: dict[sympy.Basic, sympy.Basic] = {}
+        self.conditions: dict[sympy.Basic, None] = {}
 
     def new(self, name: str, hint: int) -> torch.SymInt:
         """A size of that name that is `hint` wherever code must know."""
@@ -57,7 +56,7 @@ class Sizes:
         with symbols_as_numbers(), self.mode:
             yield
 
-    def expr(self, size: int | torch.SymInt) -> Any:
+    def expr(self, size: int | torch.SymInt) -> sympy.Expr:
         """A size as a SymPy expression in the names of sizes.
 
         Floors of quotients that are exact at the hints become quotients, under a condition.
@@ -67,7 +66,7 @@ class Sizes:
         return sympy.expand(self.plain(self.env.replace(size.node.expr)))
 
     @property
-    def constants(self) -> dict[Any, int]:
+    def constants(self) -> dict[sympy.Symbol, int]:
         """Sizes that the code turned into numbers."""
         found = {}
         for raw, letter in self._letters.items():
@@ -77,7 +76,7 @@ class Sizes:
         return found
 
     @property
-    def equalities(self) -> list[Any]:
+    def equalities(self) -> list[sympy.Rel]:
         """Sizes that the code made equal to others: each as a relation."""
         found = []
         for raw, letter in self._letters.items():
@@ -86,27 +85,27 @@ class Sizes:
                 found.append(sympy.Eq(letter, self.plain(now), evaluate=False))
         return found
 
-    def value(self, expr: Any) -> Any:
+    def value(self, expr: sympy.Basic) -> sympy.Basic:
         """An expression at the hints, exact."""
         return expr.xreplace({s: sympy.Integer(self.hints[s]) for s in expr.free_symbols})
 
-    def holds(self, relation: Any) -> bool:
+    def holds(self, relation: sympy.Rel) -> bool:
         """Whether a relation of plain expressions is true at the hints."""
         return bool(self.value(relation))
 
-    def plain(self, raw: Any) -> Any:
+    def plain(self, raw: sympy.Basic) -> sympy.Basic:
         """torch's expression in SymPy's own words, under `conditions` where it was cut short."""
         if raw not in self._plain:
             self._plain[raw] = self._made_plain(raw)
         return self._plain[raw]
 
-    def unread(self, raw: Any) -> Any:
+    def unread(self, raw: sympy.Basic) -> unread:
         """What was asked, in torch's words with our names, where SymPy has no words for it."""
         named = raw.xreplace(self._letters)
         letters = sorted(named.free_symbols & set(self.hints), key=str)
         return unread(sympy.Symbol(str(named)), *letters)
 
-    def _made_plain(self, raw: Any) -> Any:
+    def _made_plain(self, raw: sympy.Basic) -> sympy.Basic:
         if raw in self._letters:
             return self._letters[raw]
         if not raw.args:
@@ -134,7 +133,7 @@ class Sizes:
             return raw.func(*args)
         raise NotTraced(f"{kind} of sizes: {str(raw)[:80]}")
 
-    def _quotient(self, args: list[Any]) -> Any:
+    def _quotient(self, args: list[sympy.Expr]) -> sympy.Expr:
         above, below = args
         whole = sympy.cancel(above / below)
         if whole.is_integer:
@@ -152,7 +151,7 @@ class Sizes:
             return whole - 1  # (3·x - 1)//x
         return sympy.floor(above / below)
 
-    def _remainder(self, above: Any, below: Any) -> Any:
+    def _remainder(self, above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
         whole = sympy.cancel(above / below)
         if whole.is_integer:
             return sympy.Integer(0)
@@ -167,7 +166,7 @@ class Sizes:
         )
         return sympy.expand(above - below * whole)
 
-    def _extreme(self, kind: str, args: list[Any]) -> Any:
+    def _extreme(self, kind: str, args: list[sympy.Expr]) -> sympy.Expr:
         best = (max if kind == "Max" else min)(args, key=self.value)
         for other in args:
             if other is not best:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from torch import nn
 
@@ -11,6 +11,9 @@ from metacount.frozen import frozen
 from metacount.spec import Workload
 from metacount.tracing.run.count import Amounts
 from metacount.tracing.run.sizes import Sizes
+
+if TYPE_CHECKING:
+    import sympy
 
 QUANTITIES = (
     "params",
@@ -48,6 +51,14 @@ class As:
     strict: bool = False
 
 
+class Way(TypedDict, total=False):
+    """One way to build a model with symbols; `only_run`: B and S alone are letters."""
+
+    hints: dict[str, int]  # other numbers behind the symbols
+    skipped: frozenset[str]  # fields that stay numbers
+    only_run: bool
+
+
 class Trace(Protocol):
     """One build with symbols for sizes, and what it was asked so far."""
 
@@ -74,15 +85,15 @@ class Source(Protocol):
         """The sizes that may be symbols, by their full names."""
         ...
 
-    def layer_fields(self, constants: dict[Any, int]) -> dict[str, int]:
+    def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
         """Numbers that may say how many layers there are of a kind."""
         ...
 
-    def ways(self) -> Iterator[dict[str, Any]]:
+    def ways(self) -> Iterator[Way]:
         """Hints behind the symbols, and fields that stay numbers, best first."""
         ...
 
-    def traced(self, way: dict[str, Any]) -> Trace:
+    def traced(self, way: Way) -> Trace:
         """The model built with symbols, in one of the ways."""
         ...
 

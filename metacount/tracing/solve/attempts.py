@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import sympy
 
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.tracing.code_form import CodePart, FormDiffers, summed
+from metacount.tracing.condition import in_domain
 from metacount.tracing.confirm.measured import Measured
-from metacount.tracing.domain import Asked, asked_of, in_domain
+from metacount.tracing.domain import Asked, asked_of
 from metacount.tracing.parts import parts_of, totals
 from metacount.tracing.run.chunks import always, known_counts
 from metacount.tracing.run.count import TooSlow, check_free
 from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.sizes import Sizes, WrongHint
-from metacount.tracing.run.source import OF_PARAMS, Trace
+from metacount.tracing.run.source import OF_PARAMS, Source, Trace
 from metacount.tracing.solve.constants import Reading, solved_layer_counts
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
 
@@ -65,7 +65,7 @@ class Readings:
             if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW
         }
 
-    def _of(self, source: Any) -> Readings:
+    def _of(self, source: Source) -> Readings:
         measured = Measured(source, self._measured.workload, self._measured.split)
         return Readings(measured, strict=self._strict)
 
@@ -121,7 +121,7 @@ class Readings:
             self._asked[key] = asked_of(sizes)
         return self._asked[key]
 
-    def _with_here(self, asked: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_here(self, asked: tuple[sympy.Basic, ...]) -> tuple[sympy.Basic, ...]:
         """Conditions widened by the model's own sizes, where the form has been measured.
 
         That two sizes differ, or one is below the other, which are equal there, is not asked.

@@ -8,7 +8,6 @@ others must confirm it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import sympy
 
@@ -31,14 +30,14 @@ class Reading:
     """
 
     parts: tuple[CodePart, ...]
-    domain: tuple[Any, ...]
+    domain: tuple[sympy.Basic, ...]
     notes: tuple[str, ...] = ()
     in_sizes: bool = True
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    least: tuple[tuple[Any, int], ...] = ()
-    ratios: tuple[Any, ...] = ()
+    least: tuple[tuple[sympy.Symbol, int], ...] = ()
+    ratios: tuple[sympy.Basic, ...] = ()
 
-    def but(self, **changes: Any) -> Reading:
+    def but(self, **changes: object) -> Reading:
         """The same with other fields."""
         return Reading(**{**vars(self), **changes})
 
@@ -48,7 +47,7 @@ Read = Callable[[dict[str, int]], Reading | None]
 
 
 def solved_constants(
-    here: Reading, names: set[str], numbers: dict[Any, int], read: Read
+    here: Reading, names: set[str], numbers: dict[sympy.Symbol, int], read: Read
 ) -> Reading:
     """The same form with the sizes of `names` that its domain has numbers for as letters.
 
@@ -83,7 +82,7 @@ def solved_layer_counts(here: Reading, name: str, number: int, read: Read) -> Re
 
 
 def _from_readings(
-    letter: Any,
+    letter: sympy.Symbol,
     number: int,
     own: Reading,
     changes: Iterator[dict[str, int]],
@@ -106,12 +105,12 @@ def _from_readings(
     return None
 
 
-def _is_fixed(condition: Any) -> bool:
+def _is_fixed(condition: sympy.Basic) -> bool:
     return isinstance(condition, sympy.Eq) and condition.lhs.is_Symbol and condition.rhs.is_Integer
 
 
 def _changes(
-    letter: Any, numbers: dict[Any, int], domain: tuple[Any, ...]
+    letter: sympy.Symbol, numbers: dict[sympy.Symbol, int], domain: tuple[sympy.Basic, ...]
 ) -> Iterator[dict[str, int]]:
     """Other numbers for a size, and what it must divide along with it."""
     own = numbers[letter]
@@ -134,12 +133,12 @@ def _changes(
             yield {letter.name: number, **{x.name: numbers[x] // own * number for x in along}}
 
 
-def _shape(reading: Reading) -> Any:
+def _shape(reading: Reading) -> list[tuple[str, sympy.Expr | None]]:
     """What readings must have in common: roles, layers, and how many there are of them."""
     return [(p.role, p.layers and p.layers.expr) for p in reading.parts]
 
 
-def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | None:
+def _common(letter: sympy.Symbol, readings: list[tuple[int, Reading]]) -> list[sympy.Basic] | None:
     """The conditions of all readings, with the letter for its number where they differ in that.
 
     What is asked of the letter alone may differ: each reading is of its own number.
@@ -158,7 +157,9 @@ def _common(letter: Any, readings: list[tuple[int, Reading]]) -> list[Any] | Non
     return [next(way for way in pair if way in shared) for pair in ways[0]]
 
 
-def _solved(letter: Any, readings: list[tuple[int, Reading]], degree: int) -> Reading | None:
+def _solved(
+    letter: sympy.Symbol, readings: list[tuple[int, Reading]], degree: int
+) -> Reading | None:
     own = readings[0][1]
     exprs = []
     for parts in zip(*(reading.parts for _, reading in readings), strict=True):
@@ -178,7 +179,9 @@ def _solved(letter: Any, readings: list[tuple[int, Reading]], degree: int) -> Re
     )
 
 
-def _polynomial(letter: Any, readings: list[tuple[int, Any]], degree: int) -> Any:
+def _polynomial(
+    letter: sympy.Symbol, readings: list[tuple[int, sympy.Expr]], degree: int
+) -> sympy.Expr | None:
     """The expression whose coefficients are polynomials of that degree; None if none is."""
     terms = [(n, sympy.expand(expr.subs(letter, n)).as_coefficients_dict()) for n, expr in readings]
     found = sympy.Integer(0)

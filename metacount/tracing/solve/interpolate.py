@@ -6,7 +6,6 @@ Every coefficient is solved for exactly; runs that were not used must confirm it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import sympy
 
@@ -23,8 +22,10 @@ FARTHEST = 14
 
 
 def interpolated(
-    measured: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[Any, int], step: int = 1
-) -> dict[str, Any]:
+    measured: Callable[[tuple[int, ...]], dict[str, int]],
+    asked: dict[sympy.Symbol, int],
+    step: int = 1,
+) -> dict[str, sympy.Expr]:
     """Each part as a polynomial of degree 1 in the first letter and 2 in the others together.
 
     `asked` has B and one length or two, with their numbers; `measured` gives the parts of a run at
@@ -48,7 +49,7 @@ def interpolated(
     runs = [measured(point) for point in points]
     matrix = sympy.Matrix([[_value(term, letters, p) for term in terms] for p in points])
     inverse = matrix.inv()
-    forms: dict[str, Any] = {}
+    forms: dict[str, sympy.Expr] = {}
     for part in sorted({name for run in runs for name in run}):
         coefficients = inverse * sympy.Matrix([run.get(part, 0) for run in runs])
         forms[part] = sympy.expand(sum(c * t for c, t in zip(coefficients, terms, strict=True)))
@@ -72,10 +73,10 @@ def _powers(lengths: int) -> list[tuple[int, ...]]:
     )
 
 
-def _value(expr: Any, letters: list[Any], point: tuple[int, ...]) -> Any:
+def _value(expr: sympy.Expr, letters: list[sympy.Symbol], point: tuple[int, ...]) -> sympy.Expr:
     return sympy.sympify(expr).xreplace(dict(zip(letters, map(sympy.Integer, point), strict=True)))
 
 
-def _list(letters: list[Any]) -> str:
+def _list(letters: list[sympy.Symbol]) -> str:
     names = [str(letter) for letter in letters]
     return ", ".join(names[:-1]) + " and " + names[-1]

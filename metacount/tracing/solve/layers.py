@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
 
 import sympy
 from torch import nn
@@ -65,7 +64,7 @@ def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
             yield Stack(path=path, length=len(module)), module
 
 
-def described(layer: nn.Module) -> Any:
+def described(layer: nn.Module) -> tuple[object, ...]:
     """What can be told of a layer from outside: classes, shapes and plain attributes."""
     return tuple(
         (
@@ -94,14 +93,14 @@ class Law:
     `moved` are the fields that had other values there.
     """
 
-    expr: Any
+    expr: sympy.Expr
     count: int
     confirmed: int
     moved: frozenset[str] = frozenset()
 
 
 # path of a list of layers -> what can be told of each of them
-Layout = dict[str, tuple[Any, ...]]
+Layout = dict[str, tuple[object, ...]]
 
 
 def layout(model: nn.Module) -> Layout:
@@ -154,7 +153,7 @@ def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
                     yield {name: 12, other: fields[other] - 1}
 
 
-def _count(found: Layout | None, path: str, kind: set[Any], rest: set[Any]) -> int | None:
+def _count(found: Layout | None, path: str, kind: set[object], rest: set[object]) -> int | None:
     layers = (found or {}).get(path)
     # a layer of neither kind was not there before: nothing can be said
     if layers is None or any(one not in kind and one not in rest for one in layers):
@@ -162,7 +161,7 @@ def _count(found: Layout | None, path: str, kind: set[Any], rest: set[Any]) -> i
     return sum(one in kind for one in layers)
 
 
-def _candidates(fields: list[str]) -> Iterator[Any]:
+def _candidates(fields: list[str]) -> Iterator[sympy.Expr]:
     names = [symbol(name) for name in fields]
     yield from names
     pairs = [(a, b) for a in names for b in names if a != b]
@@ -187,5 +186,5 @@ def _candidates(fields: list[str]) -> Iterator[Any]:
                 yield from (a - sympy.floor((a + begin) / c) - more for a in names)
 
 
-def _value(expr: Any, at: dict[str, int]) -> int:
+def _value(expr: sympy.Expr, at: dict[str, int]) -> int:
     return int(expr.xreplace({symbol(name): sympy.Integer(n) for name, n in at.items()}).doit())

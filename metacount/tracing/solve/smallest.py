@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 import sympy
 
@@ -27,7 +26,9 @@ FIRST = (
 COUNT = "count"  # of chunks: 1 or more wherever there are tokens
 
 
-def smallest(relations: Iterable[Any], quotients: dict[Any, Any]) -> dict[Any, int]:
+def smallest(
+    relations: Iterable[sympy.Rel], quotients: dict[sympy.Expr, sympy.Expr]
+) -> dict[sympy.Symbol, int]:
     """The least number of each letter for which `relations`, true from `SMALLEST` on, stay true.
 
     `quotients` has x -> y·q where y divides x; q is a letter, too. A letter without a relation is
@@ -53,20 +54,20 @@ def smallest(relations: Iterable[Any], quotients: dict[Any, Any]) -> dict[Any, i
 
 
 @lru_cache(maxsize=4096)
-def _asked(relation: Any, pairs: tuple[tuple[Any, Any], ...]) -> _Asked:
+def _asked(relation: sympy.Rel, pairs: tuple[tuple[sympy.Expr, sympy.Expr], ...]) -> _Asked:
     return _Asked.of(relation, dict(pairs))
 
 
 class _Asked:
     """One relation: expressions of which one must be positive where it is to hold."""
 
-    def __init__(self, positive: list[Any]) -> None:
+    def __init__(self, positive: list[sympy.Expr]) -> None:
         self._positive = positive
         self._known: dict[tuple[int, ...], bool] = {}
         self.letters = sorted(set().union(*(e.free_symbols for e in positive)), key=str)
 
     @classmethod
-    def of(cls, relation: Any, quotients: dict[Any, Any]) -> _Asked:
+    def of(cls, relation: sympy.Rel, quotients: dict[sympy.Expr, sympy.Expr]) -> _Asked:
         """The relation between whole numbers, all of them at least 1."""
         if isinstance(relation, sympy.Eq):
             return cls([])  # of expressions that are the same
@@ -85,7 +86,7 @@ class _Asked:
             return cls([more, -more])
         return cls([more if isinstance(relation, sympy.Gt) else -more])
 
-    def holds(self, least: dict[Any, int]) -> bool:
+    def holds(self, least: dict[sympy.Symbol, int]) -> bool:
         """Whether it can be shown wherever no letter is below its least number: by the signs of
         coefficients in what a letter has above that."""
         key = tuple(least[s] for s in self.letters)
@@ -93,7 +94,7 @@ class _Asked:
             self._known[key] = self._shown({s: s + least[s] for s in self.letters})
         return self._known[key]
 
-    def _shown(self, above: dict[Any, Any]) -> bool:
+    def _shown(self, above: dict[sympy.Expr, sympy.Expr]) -> bool:
         for expr in self._positive:
             try:
                 poly = sympy.Poly(expr.xreplace(above), *self.letters)

@@ -8,9 +8,9 @@ from metacount.views.layout import WIDEST_TEXT, bold, columns, paragraph, table,
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from metacount.bench.estimate import CasePlan, Rates
+    from metacount.files import Json
 
 HEADS = ("variant", "FLOPs", "moved", "one call", "measuring", "")
 NOTE = (
@@ -71,7 +71,7 @@ def _time(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
-def plan_data(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> list[dict[str, Any]]:
+def plan_data(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> list[Json]:
     """The same as plain data."""
     return [
         {

@@ -9,10 +9,10 @@ from metacount.views.layout import WIDEST_TEXT, columns, paragraph, table, wrapp
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from metacount.bench.layers.case import Case
     from metacount.bench.results.rows import Ceiling, Row
+    from metacount.files import Json
 
 LEGEND = {
     "median": "of all samples; beside it the times below which 20 and 80 % of them lie; every "
@@ -37,16 +37,14 @@ LEGEND = {
 }
 
 
-def where_text(environment: dict[str, Any]) -> str:
+def where_text(environment: Json) -> str:
     """The device, the versions, and what stands against it."""
     warned = environment.get("other_load")
     warning = paragraph("warning", warned, columns()) if warned else []
     return _joined([_where(environment), warning])
 
 
-def case_text(
-    rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: dict[str, Any]
-) -> str:
+def case_text(rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: Json) -> str:
     """The roofs that were measured for this case, and its tables."""
     return _joined([_roofs(new_roofs, environment), case_lines(rows) if rows else []])
 
@@ -75,7 +73,7 @@ def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
     return text.removesuffix("\n") if last else text
 
 
-def _where(environment: dict[str, Any]) -> list[str]:
+def _where(environment: Json) -> list[str]:
     said = [environment["device"]]
     if environment["threads"] is not None:
         said.append(
@@ -92,7 +90,7 @@ def _where(environment: dict[str, Any]) -> list[str]:
     return wrapped(", ".join(said), min(columns(), WIDEST_TEXT))
 
 
-def _roofs(ceilings: dict[str, Ceiling], environment: dict[str, Any]) -> list[str]:
+def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
     lines = []
     peaks = environment["stated_peaks"] or {}
     for dtype, roof in ceilings.items():
@@ -125,7 +123,7 @@ def cases_text(cases: Sequence[Case]) -> str:
     return "\n".join([*lines, "", *paragraph("variants", ", ".join(variants), columns())]) + "\n"
 
 
-def cases_data(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def cases_data(cases: Sequence[Case]) -> list[Json]:
     """The same as plain data."""
     return [
         {

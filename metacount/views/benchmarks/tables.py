@@ -9,7 +9,6 @@ from metacount.views.layout import WIDEST_TEXT, bold, columns, paragraph, table,
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from metacount.bench.results.rows import Row
 
@@ -74,7 +73,7 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def _order(row: Row) -> tuple[int, bool, bool]:
     return DIRECTIONS.index(row.direction), row.state != "hot", row.launch != "graph"
 
 

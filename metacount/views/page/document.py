@@ -8,7 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import __version__
 from metacount.errors import InputError
@@ -20,6 +20,7 @@ from metacount.views.page.tree import tree_html
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.files import Json
     from metacount.resolve import Given
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.textbook.worksheet import Worksheet
@@ -34,7 +35,6 @@ TREE = (
     "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the "
     "reference module as instantiated on the meta device."
 )
-
 
 FLOW = (
     "Read off a run of the reference module on the meta device. Figures of what repeats (×N) are "
@@ -101,7 +101,7 @@ def page_html(sheets: Sequence[Worksheet]) -> str:
     )
 
 
-def _tree(spec: ModelSpec) -> dict[str, Any]:
+def _tree(spec: ModelSpec) -> Json:
     from metacount.measure.ours.tree import module_tree
     from metacount.modules.build import build
 
@@ -109,7 +109,7 @@ def _tree(spec: ModelSpec) -> dict[str, Any]:
     return root.to_dict(root.params)
 
 
-def _section(i: int, sheet: Worksheet, tree: dict[str, Any]) -> str:
+def _section(i: int, sheet: Worksheet, tree: Json) -> str:
     model = sheet.model
     title = model.name + (f" ({model.id})" if model.id != model.name else "")
     changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import units
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from metacount.files import Json
 
 OPEN_DEPTH = 2  # modules whose steps stand open at first
 
 
-def flow_html(flow: Mapping[str, Any]) -> str:
+def flow_html(flow: Json) -> str:
     """The steps of a flow, as its `to_dict` gives them, and their sum."""
     steps = "".join(_step(step, 0) for step in flow["steps"])
     total = f"{units.exact(flow['params'])} parameters, {units.exact(flow['matmul_flops'])} FLOPs"
@@ -21,7 +23,7 @@ def flow_html(flow: Mapping[str, Any]) -> str:
     return f'<div class="tree flow">{steps}</div><p>In all {total}.</p>{notes}'
 
 
-def _step(step: Mapping[str, Any], depth: int) -> str:
+def _step(step: Json, depth: int) -> str:
     times = f" ×{step['times']}" if step["times"] > 1 else ""
     name = f"<b>{escape(step['name'] + times)}</b> " if step["name"] else ""
     line = name + _said(step) + _figures(step)
@@ -32,7 +34,7 @@ def _step(step: Mapping[str, Any], depth: int) -> str:
     return f"<details{opened}><summary>{line}</summary>{inner}</details>"
 
 
-def _said(step: Mapping[str, Any]) -> str:
+def _said(step: Json) -> str:
     """The equation; else the step that it repeats, or the module and what ran in it."""
     if step["like"]:
         return escape(f"as {step['like']}")
@@ -43,7 +45,7 @@ def _said(step: Mapping[str, Any]) -> str:
     return escape(step["module"] or " ".join(step["operators"]) or "reshaped")
 
 
-def _figures(step: Mapping[str, Any]) -> str:
+def _figures(step: Json) -> str:
     """Parameters and FLOPs, of one repetition; FLOPs in letters where they are known."""
     found = [f"{units.short(step['params'])} parameters"] if step["params"] else []
     found += [units.flops(step["matmul_flops"])] if step["matmul_flops"] else []
@@ -53,7 +55,7 @@ def _figures(step: Mapping[str, Any]) -> str:
     return f' <span class="n faint">{text}</span>' if found else ""
 
 
-def _shapes(step: Mapping[str, Any]) -> str:
+def _shapes(step: Json) -> str:
     """Inputs and outputs, in letters and in numbers; once where all are of one shape."""
     sides = [step["inputs"], step["outputs"]]
     if not step["inputs"] or all(one == step["outputs"][0] for side in sides for one in side):
@@ -64,7 +66,7 @@ def _shapes(step: Mapping[str, Any]) -> str:
     return f'<div class="faint shape">{escape(text)}</div>' if text else ""
 
 
-def _all(shapes: Sequence[Mapping[str, Any]], kind: str) -> str:
+def _all(shapes: Sequence[Json], kind: str) -> str:
     return "; ".join(
         "["
         + ", ".join(

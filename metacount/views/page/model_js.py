@@ -6,7 +6,7 @@ All text goes through `literal`: a config's name is a stranger's, and stays a te
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.algebra.javascript import condition, in_javascript, names_in
 from metacount.algebra.writing import in_letters
@@ -20,11 +20,11 @@ from metacount.views.formula import MEANINGS, in_python
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.files import Json
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_cases import Candidate, ProofCases
+    from metacount.textbook.proof_record import Candidate, ProofCases
     from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
-
 
 UNKNOWN = "nothing is recorded of a model of this structure"
 REFUSED = "transformers refuses this config, so that nothing of its code speaks of it"
@@ -34,7 +34,7 @@ class Code(str):
     """JavaScript that stands as it is."""
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
     """Plain data as JavaScript that no HTML parser can leave: whole numbers become BigInts.
 
     >>> literal({"a": [1, "</script>", None], "f": Code("(v) => v.d")})
@@ -57,7 +57,7 @@ def models_js(sheets: Sequence[Worksheet]) -> str:
     return ",\n".join(literal(_model(sheet)) for sheet in sheets)
 
 
-def _model(sheet: Worksheet) -> dict[str, Any]:
+def _model(sheet: Worksheet) -> Json:
     spec = sheet.model.spec
     return {
         "name": sheet.model.name,
@@ -113,7 +113,7 @@ def _model(sheet: Worksheet) -> dict[str, Any]:
     }
 
 
-def _parts(form: ClosedForm) -> list[dict[str, Any]]:
+def _parts(form: ClosedForm) -> list[Json]:
     return [
         {"role": part, "letters": in_letters(expr), "value": _formula(in_python(expr, form))}
         for part, expr in form.parts.items()
@@ -133,7 +133,7 @@ def _test(text: str) -> Code:
     return Code(f"(v) => {condition(text, _names(text))}")
 
 
-def _rules(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+def _rules(rules: Sequence[Rule]) -> list[Json]:
     return [
         {
             "test": _test(rule.test),
@@ -145,7 +145,7 @@ def _rules(rules: Sequence[Rule]) -> list[dict[str, Any]]:
     ]
 
 
-def _proofs(proofs: ProofCases) -> dict[str, Any]:
+def _proofs(proofs: ProofCases) -> Json:
     return {
         "transformers": proofs.transformers,
         "conditions": [
@@ -161,12 +161,12 @@ def _proofs(proofs: ProofCases) -> dict[str, Any]:
     }
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
+def _candidate(one: Candidate) -> Json:
     cases = {name: [_case(case) for case in those] for name, those in one.cases.items()}
     return {"name": one.name, "stale": one.stale, "cases": cases}
 
 
-def _case(case: dict[str, Any]) -> dict[str, Any]:
+def _case(case: Json) -> Json:
     """A case as it is recorded; where something is left, the question whether it is 0."""
     found = {key: value for key, value in case.items() if key != "zero"}
     if "zero" in case:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import units
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from metacount.files import Json
 
 OPEN_DEPTH = 2  # modules that stand open at first
 
 
-def tree_html(tree: Mapping[str, Any], total: int) -> str:
+def tree_html(tree: Json, total: int) -> str:
     """The lines of `measure`'s tree, as its `to_dict` gives it."""
     return f'<div class="tree">{_module(tree, total, 0)}</div>'
 
 
-def _module(node: Mapping[str, Any], total: int, depth: int) -> str:
+def _module(node: Json, total: int, depth: int) -> str:
     name = node["name"] if node["count"] == 1 else f"{node['name']} ×{node['count']}"
     kind = "" if node["module"] in ("ModuleList", node["name"]) else f" ({node['module']})"
     kind += f" {node['computes']}" if node.get("computes") else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from metacount.bench.results.rows import FORWARD, OK, Ceiling, Row
 from metacount.errors import InputError
@@ -12,7 +12,22 @@ from metacount.views.pictures.ffn_ways import split
 from metacount.views.pictures.picture import COLOURS, new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from metacount.files import Json
+
+
+class Look(TypedDict, total=False):
+    """How a point is drawn, in matplotlib's words."""
+
+    color: str
+    markerfacecolor: str
+    markeredgecolor: str
+    markeredgewidth: float
+
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8")
 # filled points, hollow ones, filled ones with an edge: so many families can be told apart
@@ -35,7 +50,7 @@ class Chosen:
 
 
 def chosen(
-    lines: Sequence[dict[str, Any]], *, state: str, dtype: str | None, launch: str | None = None
+    lines: Sequence[Json], *, state: str, dtype: str | None, launch: str | None = None
 ) -> Chosen:
     """Timed forward rows of the device of the last line, in its dtype unless another is asked for.
 
@@ -85,11 +100,11 @@ def chosen(
     )
 
 
-def _case_key(line: dict[str, Any]) -> str:
+def _case_key(line: Json) -> str:
     return repr([line[k] for k in ("topic", "model", "sizes", "workload", "variant")])
 
 
-def _roof_of(line: dict[str, Any]) -> Ceiling:
+def _roof_of(line: Json) -> Ceiling:
     roof = line["ceiling"]
     return Ceiling(
         dtype=line["dtype"],
@@ -100,7 +115,7 @@ def _roof_of(line: dict[str, Any]) -> Ceiling:
     )
 
 
-def _title(last: dict[str, Any]) -> str:
+def _title(last: Json) -> str:
     n = last.get("threads")
     threads = {None: "", 1: ", 1 thread"}.get(n, f", {n} threads")
     cpu = last.get("kind", "cpu") == "cpu"
@@ -111,9 +126,7 @@ def _title(last: dict[str, Any]) -> str:
     )
 
 
-def _left_out(
-    timed: Sequence[dict[str, Any]], same: Sequence[dict[str, Any]], last: dict[str, Any]
-) -> list[str]:
+def _left_out(timed: Sequence[Json], same: Sequence[Json], last: Json) -> list[str]:
     """What the results hold beside the rows of the picture."""
     notes = []
     for name in ("device", "dtype", "torch"):
@@ -169,7 +182,7 @@ def roofline_figure(data: Chosen) -> Figure:
     axes.set_title(data.title, loc="left")
     axes.grid(which="major")
     keys = [_key("o", name, _look(i)) for i, name in enumerate(families)]
-    grey = {"color": "#333333", "markeredgewidth": 0}
+    grey: Look = {"color": "#333333", "markeredgewidth": 0}
     keys += [_key(MARKERS[i], name, grey) for i, name in enumerate(models)]
     picture.legend(handles=keys, loc="outside right upper")
     write_notes(picture, data.notes)
@@ -207,7 +220,7 @@ def _refuse_many(what: str, found: Sequence[str], most: int) -> None:
         )
 
 
-def _look(index: int) -> dict[str, Any]:
+def _look(index: int) -> Look:
     colour = COLOURS[index % len(COLOURS)]
     if index < len(COLOURS):
         return {"color": colour, "markeredgewidth": 0}
@@ -216,7 +229,7 @@ def _look(index: int) -> dict[str, Any]:
     return {"color": colour, "markeredgecolor": "black", "markeredgewidth": 0.8}
 
 
-def write_notes(picture: Any, notes: Sequence[str]) -> None:
+def write_notes(picture: Figure, notes: Sequence[str]) -> None:
     """Sentences below the picture."""
     import textwrap
 
@@ -226,7 +239,7 @@ def write_notes(picture: Any, notes: Sequence[str]) -> None:
         picture.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=7.5, color="#555555")
 
 
-def plain_ticks(axis: Any, steps: tuple[float, ...] = (1, 2, 5)) -> None:
+def plain_ticks(axis: Axis, steps: tuple[float, ...] = (1, 2, 5)) -> None:
     """A logarithmic axis with plain numbers on it, at these multiples of the powers of 10."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -235,7 +248,7 @@ def plain_ticks(axis: Any, steps: tuple[float, ...] = (1, 2, 5)) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _roof(axes: Any, ceiling: Ceiling, points: Sequence[Row]) -> None:
+def _roof(axes: Axes, ceiling: Ceiling, points: Sequence[Row]) -> None:
     """The slope of the copy and the level of the best product, with their figures on them."""
     intensities = [row.intensity for row in points if row.intensity]
     low, high = min(*intensities, ceiling.ridge) / 2, max(*intensities, ceiling.ridge) * 2
@@ -271,7 +284,7 @@ def _roof(axes: Any, ceiling: Ceiling, points: Sequence[Row]) -> None:
     )
 
 
-def _key(marker: str, label: str, look: dict[str, Any]) -> Any:
+def _key(marker: str, label: str, look: Look) -> Line2D:
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="", marker=marker, label=label, **look)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from metacount.bench.results.rows import Ceiling, Row
 from metacount.errors import InputError
@@ -12,7 +13,21 @@ from metacount.views.pictures.ffn_ways import WAYS, split
 from metacount.views.pictures.picture import COLOURS, new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.typing import LineStyleType
+
+
+class Style(TypedDict):
+    """How a line is drawn, in matplotlib's words."""
+
+    color: str
+    linestyle: LineStyleType
+    marker: str
+    markersize: float
+    linewidth: float
+
 
 MOST_MODELS = 8  # panels side by side
 WAY_NAMES = {
@@ -52,7 +67,7 @@ def curves_figure(data: Chosen) -> Figure:
         mine = [row for row in rows if row.model == model]
         for name in dict.fromkeys(row.variant for row in mine):
             width, way = split(name)
-            style = {
+            style: Style = {
                 "color": COLOURS[widths.index(width) % len(COLOURS)],
                 "linestyle": WAYS[way],
                 "marker": "o",
@@ -66,7 +81,7 @@ def curves_figure(data: Chosen) -> Figure:
         grid[1][column].set_xlabel("tokens")
         grid[1][column].axhline(1, color="#888888", linewidth=0.8)
         _ticks(grid[0][column], grid[1][column], mine)
-    _axes_of_curves(grid)
+    _axes_of_curves(grid.tolist())
     picture.suptitle(data.title, x=0.01, ha="left", fontsize=9)
     ways = list(dict.fromkeys(split(row.variant)[1] for row in rows))
     picture.legend(handles=_curve_keys(widths, ways), loc="outside lower center", ncols=3)
@@ -74,14 +89,15 @@ def curves_figure(data: Chosen) -> Figure:
     return picture
 
 
-def _lines(rates: Any, ratios: Any, rows: Sequence[Row], style: dict[str, Any]) -> None:
+def _lines(rates: Axes, ratios: Axes, rows: Sequence[Row], style: Style) -> None:
     tokens = [_tokens(row) for row in rows]
-    rates.plot(tokens, [row.tflops_per_s for row in rows], **style)
-    compared = [(n, row) for n, row in zip(tokens, rows, strict=True) if row.ratio]
-    ratios.plot(
-        [n for n, _ in compared], [row.ratio for _, row in compared], **{**style, "marker": ""}
-    )
-    for n, row in compared:
+    speeds = [math.nan if row.tflops_per_s is None else row.tflops_per_s for row in rows]
+    rates.plot(tokens, speeds, **style)
+    both = zip(tokens, rows, strict=True)
+    compared = [(n, row, ratio) for n, row in both if (ratio := row.ratio)]
+    bare: Style = {**style, "marker": ""}
+    ratios.plot([n for n, _, _ in compared], [ratio for *_, ratio in compared], **bare)
+    for n, row, ratio in compared:
         noise = row.within_noise and row.variant != row.baseline
         if row.ratio_low and row.ratio_high:
             ratios.plot(
@@ -89,7 +105,7 @@ def _lines(rates: Any, ratios: Any, rows: Sequence[Row], style: dict[str, Any]) 
             )
         ratios.plot(
             [n],
-            [row.ratio],
+            [ratio],
             "o",
             markersize=4,
             color=style["color"],
@@ -97,7 +113,7 @@ def _lines(rates: Any, ratios: Any, rows: Sequence[Row], style: dict[str, Any]) 
         )
 
 
-def _roof(axes: Any, rows: Sequence[Row], ceiling: Ceiling) -> None:
+def _roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
     """The best product, and what the copy allows to GELU at each number of tokens."""
     top = ceiling.flops_per_s / 1e12
     axes.axhline(top, color="black", linewidth=1.2)
@@ -121,7 +137,7 @@ def _roof(axes: Any, rows: Sequence[Row], ceiling: Ceiling) -> None:
         )
 
 
-def _ticks(rates: Any, ratios: Any, rows: Sequence[Row]) -> None:
+def _ticks(rates: Axes, ratios: Axes, rows: Sequence[Row]) -> None:
     """A label at most at every fourfold, short ones: 1, 16, 256, 4K."""
     found = sorted({_tokens(row) for row in rows})
     kept: list[int] = []
@@ -143,8 +159,8 @@ def short(n: int) -> str:
     return f"{n // 1024}K" if n % 1024 == 0 else str(n)
 
 
-def _axes_of_curves(grid: Any) -> None:
-    for axes in grid.flat:
+def _axes_of_curves(grid: list[list[Axes]]) -> None:
+    for axes in (*grid[0], *grid[1]):
         axes.grid(which="major")
         axes.set_yscale("log")
     for axes in grid[0]:
@@ -155,7 +171,7 @@ def _axes_of_curves(grid: Any) -> None:
     grid[1][0].set_ylabel("time / time of GELU at 4·d\n(bar: where it lies with 95 % confidence)")
 
 
-def _curve_keys(widths: Sequence[str], ways: Sequence[str]) -> list[Any]:
+def _curve_keys(widths: Sequence[str], ways: Sequence[str]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     keys = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from matplotlib.typing import LineStyleType
 
 # the longer names first: a variant ends with the first that it ends with
-WAYS: dict[str, Any] = {
+WAYS: dict[str, LineStyleType] = {
     "-joined-compiled": ":",
     "-joined-autotuned": (0, (1, 3)),
     "-compiled": ":",

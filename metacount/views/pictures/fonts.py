@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.errors import InputError
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontEntry
 
 PLAIN = "DejaVu Sans"  # comes with matplotlib
 NO_LETTER = "\N{WHITE SQUARE}"
@@ -42,7 +43,7 @@ def give_letters(figure: Figure) -> None:
     """Set fonts that have, together, the letters of all texts of a figure."""
     from matplotlib.text import Text
 
-    texts: list[Any] = figure.findobj(Text)
+    texts = [one for one in figure.findobj(Text) if isinstance(one, Text)]
     families, _ = _families("".join(text.get_text() for text in texts))
     if len(families) > 1:
         for text in texts:
@@ -93,7 +94,7 @@ def _installed() -> Iterator[tuple[str, set[str]]]:
                 fontManager.addfont(file)
             except (OSError, RuntimeError):  # a broken file is no font of ours
                 continue
-    entries: dict[str, Any] = {}
+    entries: dict[str, FontEntry] = {}
     for entry in fontManager.ttflist:
         regular = entry.style == "normal" and entry.weight in (400, "normal")
         if not entry.name.startswith(NO_SHAPES) and (regular or entry.name not in entries):
@@ -110,7 +111,6 @@ def _installed() -> Iterator[tuple[str, set[str]]]:
 def _letters(file: str, index: int) -> set[str]:
     from matplotlib import ft2font
 
-    make: Any = ft2font.FT2Font
     # older versions of matplotlib know the first face of a collection only
-    font = make(file, face_index=index) if index else make(file)
+    font = ft2font.FT2Font(file, face_index=index) if index else ft2font.FT2Font(file)
     return {chr(code) for code in font.get_charmap()}

@@ -26,7 +26,7 @@ COLOURS = (
     "#999999",
 )
 
-LOOK: dict[str, Any] = {
+LOOK: dict[str, object] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -55,7 +55,7 @@ def new_figure(width: float, height: float) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings: Any = matplotlib.rcParams
+    settings: Any = matplotlib.rcParams  # its keys are typed one by one
     settings.update(LOOK)
     return Figure(figsize=(width, height), layout="constrained")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount import units
 from metacount.errors import InputError
@@ -13,6 +13,7 @@ from metacount.views.pictures.picture import COLOURS, new_figure, plain
 from metacount.views.pictures.words import say
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from metacount.resolve import Given
@@ -153,7 +154,6 @@ def _figure(
     _labels(axes, quantity, max(totals), lang)
     if said:
         axes[0].set_title(plain(said), loc="left", fontsize=9)
-    handles: Any
     handles, labels = axes[0].get_legend_handles_labels()
     if len(parts) > 1:
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
@@ -164,7 +164,7 @@ def _figure(
 
 
 def _bars(
-    axes: Any,
+    axes: Sequence[Axes],
     rows: Sequence[tuple[str, dict[str, int]]],
     totals: Sequence[int],
     shown: Sequence[str],
@@ -189,7 +189,7 @@ def _bars(
 
 
 def _shares(
-    axes: Any, values: Sequence[int], lefts: Sequence[int], totals: Sequence[int], colour: str
+    axes: Axes, values: Sequence[int], lefts: Sequence[int], totals: Sequence[int], colour: str
 ) -> None:
     for place, (value, left, total) in enumerate(zip(values, lefts, totals, strict=True)):
         if not total:
@@ -209,7 +209,7 @@ def _shares(
             )
 
 
-def _labels(axes: Any, quantity: str, largest: int, lang: str) -> None:
+def _labels(axes: Sequence[Axes], quantity: str, largest: int, lang: str) -> None:
     letter, unit = _unit_of(quantity, largest)
     name = "parameters" if quantity == "params" else quantity
     thousands = say("powers of 1000", lang)

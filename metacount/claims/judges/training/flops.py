@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.claims import labels
 from metacount.claims.finding import CONDITIONAL, RIGHT, Claim, Finding
@@ -19,34 +19,35 @@ from metacount.spec import legend
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
 
 LENGTH = 2048
 WITNESS = say("formula, over the catalog")
 
 
-def _flops(spec: ModelSpec, run: Pass) -> tuple[Any, Any]:
+def _flops(spec: ModelSpec, run: Pass) -> tuple[Dim, Dim]:
     """FLOPs of a forward and of its backward, in numbers or letters."""
     sizes = {"batch_size": run.batch_size, "seq_len": run.seq_len}
     return model.matmul_flops(spec, **sizes), backward_matmul_flops(spec, run)
 
 
-def _step(spec: ModelSpec, n: Any) -> tuple[Any, Any]:
+def _step(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
     return sum(_flops(spec, Pass(batch_size=1, seq_len=n))), n * model.params(spec)
 
 
-def _backward(spec: ModelSpec, n: Any) -> tuple[Any, Any]:
+def _backward(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
     forward, backward = _flops(spec, Pass(batch_size=1, seq_len=n))
     return backward, forward
 
 
-def _recomputation(spec: ModelSpec, n: Any) -> tuple[Any, Any]:
+def _recomputation(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
     run = Pass(batch_size=1, seq_len=n, checkpointing=FULL)
     return recompute_matmul_flops(spec, run), sum(_flops(spec, run))
 
 
 # What is compared with what: in words, and both as computed of a model and a length.
-RATIOS: dict[str, tuple[str, Callable[[ModelSpec, Any], tuple[Any, Any]]]] = {
+RATIOS: dict[str, tuple[str, Callable[[ModelSpec, Dim], tuple[Dim, Dim]]]] = {
     "step": ("FLOPs of forward and backward, for each stored parameter and token", _step),
     "backward": ("FLOPs of the backward, of the forward's", _backward),
     "recomputation": ("FLOPs that full checkpointing adds, of a step's", _recomputation),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from metacount.claims import labels
 from metacount.claims.facts import evaluated
@@ -13,6 +13,7 @@ from metacount.claims.judges.training.flops import LENGTH
 from metacount.claims.parts import percent, spec_of
 from metacount.claims.text import Words, listed, say
 from metacount.errors import SpecError
+from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import FULL, NONE, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_model import blocks_terms, check_covered
@@ -22,12 +23,16 @@ from metacount.textbook.training.memory import activation_amounts, inputs_of_blo
 from metacount.units import exact
 
 if TYPE_CHECKING:
+    from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
 
 
-def step(spec: ModelSpec, **ways: Any) -> TrainingCount:
+def step(
+    spec: ModelSpec, lora_rank: int | None = None, lora_targets: tuple[str, ...] = ()
+) -> TrainingCount:
     """One sequence of 2,048 tokens, or of all positions that a model has, trained."""
-    return training_count(spec, Workload(seq_len=min(LENGTH, spec.longest or LENGTH)), **ways)
+    run = Workload(seq_len=min(LENGTH, spec.longest or LENGTH))
+    return training_count(spec, run, lora_rank=lora_rank, lora_targets=lora_targets)
 
 
 # What may be stored for each parameter: bytes of weights and gradients, float32 copies of both.
@@ -135,9 +140,10 @@ def kept_formula(claim: Claim) -> Finding:
     )
 
 
-def _readings(spec: ModelSpec, batch_size: Any, n: Any, checkpointing: str) -> dict[str, Any]:
+def _readings(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
     """What blocks keep, as our modules run first, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
+    check_alike(spec)
     check_covered(spec, run)
     if checkpointing == FULL:
         return {"every block keeps its input alone": inputs_of_blocks(spec, run)}

@@ -14,8 +14,8 @@ FILES = {
     "gemma": "gemma gemma2 gemma3_text vaultgemma",
     "gpt": "gpt2 gpt_bigcode gpt_neo gpt_neox gptj codegen phi persimmon",
     "bloom": "opt bloom falcon mpt xglm biogpt",
-    "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe "
-    "llama4_text",
+    "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe",
+    "llama4": "llama4_text",
     "dense": "arcee ernie4_5 iquestcoder jais2 nemotron nanochat cwm ministral olmo3",
     "mixtures": "dots1 solar_open flex_olmo ernie4_5_moe glm4_moe_lite youtu mellum",
     "granite": "hyperclovax granite_swa granitemoeshared granitemoe_swa",
@@ -28,7 +28,9 @@ FILES = {
     "linear_attention": "qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid minimax",
     "kimi": "kimi_linear",
     "state_space": "mamba falcon_mamba mamba2 jamba",
-    "mamba_hybrids": "bamba granitemoehybrid falcon_h1 nemotron_h",
+    "mamba_hybrids": "bamba granitemoehybrid falcon_h1",
+    "nemotron_h": "nemotron_h",
+    "zamba": "zamba2",
     "seq2seq": "t5 switch_transformers mt5 bart mbart plbart",
     "bert": "bert roberta camembert xlm-roberta electra modernbert",
 }

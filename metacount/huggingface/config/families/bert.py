@@ -15,10 +15,10 @@ from metacount.huggingface.config.parts import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def bert(keys: Keys) -> dict[str, Any]:
+def bert(keys: Keys) -> Json:
     """BERT (arXiv:1810.04805): three tables, a norm, the original block, no final norm."""
     d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     keys.fixed("position_embedding_type", "absolute")
@@ -55,20 +55,20 @@ def bert(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _gelu_head(keys: Keys, fields: dict[str, Any]) -> None:
+def _gelu_head(keys: Keys, fields: Json) -> None:
     """A head whose own activation is always GELU goes with blocks of the same."""
     if keys.end == "head" and (fields["activation"], fields.get("swish_beta")) != ("gelu", None):
         keys.unmapped("hidden_act", keys.raw("hidden_act"), "the head has gelu: choose gelu")
 
 
-def roberta(keys: Keys) -> dict[str, Any]:
+def roberta(keys: Keys) -> Json:
     """RoBERTa (arXiv:1907.11692): BERT whose positions start after the padding token's number."""
     fields = bert(keys)
     _gelu_head(keys, fields)
     return {**fields, "position_offset": keys.size("pad_token_id", lowest=0) + 1}
 
 
-def electra(keys: Keys) -> dict[str, Any]:
+def electra(keys: Keys) -> Json:
     """ELECTRA (arXiv:2003.10555): tables narrower than the model; no pooler."""
     tied = keys.flag("tie_word_embeddings")
     keys.data["tie_word_embeddings"] = True  # its head has one bias, tied or not
@@ -82,7 +82,7 @@ def electra(keys: Keys) -> dict[str, Any]:
     }
 
 
-def modernbert(keys: Keys) -> dict[str, Any]:
+def modernbert(keys: Keys) -> Json:
     """ModernBERT (arXiv:2412.13663): RoPE, gated FFN, two windowed layers of three."""
     d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     n_layers, attention_bias = keys.layers("num_hidden_layers"), keys.flag("attention_bias")
@@ -132,7 +132,7 @@ def modernbert(keys: Keys) -> dict[str, Any]:
     }
 
 
-BERT: dict[str, Any] = {
+BERT: Json = {
     "vocab_size": 30522,
     "hidden_size": 768,
     "num_hidden_layers": 12,

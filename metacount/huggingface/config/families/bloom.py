@@ -10,13 +10,13 @@ from metacount.huggingface.config.parts import biases, rope, sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 TORCH_EPS = 1e-5  # where a family's LayerNorm takes torch's default
 OFFSET = 2  # rows of a position table before the first position (fairseq's padding)
 
 
-def opt(keys: Keys) -> dict[str, Any]:
+def opt(keys: Keys) -> Json:
     """OPT (arXiv:2205.01068)."""
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     bias, affine = keys.flag("enable_bias"), keys.flag("layer_norm_elementwise_affine")
@@ -41,7 +41,7 @@ def opt(keys: Keys) -> dict[str, Any]:
     }
 
 
-def bloom(keys: Keys) -> dict[str, Any]:
+def bloom(keys: Keys) -> Json:
     """BLOOM (arXiv:2211.05100): ALiBi, a norm after the embedding, FFN of four times the width."""
     fields = named(keys, "hidden_size", "n_layer", "n_head")
     keys.only("apply_residual_connection_post_layernorm", False)
@@ -60,7 +60,7 @@ def bloom(keys: Keys) -> dict[str, Any]:
     }
 
 
-def falcon(keys: Keys) -> dict[str, Any]:
+def falcon(keys: Keys) -> Json:
     """Falcon (arXiv:2311.16867): the layouts of 7B (one key/value head) and of 40B and 180B."""
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     new, multi_query = keys.flag("new_decoder_architecture"), keys.flag("multi_query")
@@ -97,7 +97,7 @@ def _falcon_placement(keys: Keys, new: bool) -> str:
     return "parallel"
 
 
-def _falcon_position(keys: Keys, head_dim: int) -> dict[str, Any]:
+def _falcon_position(keys: Keys, head_dim: int) -> Json:
     turned = rope(keys, head_dim)
     if not keys.flag("alibi"):
         return turned
@@ -105,7 +105,7 @@ def _falcon_position(keys: Keys, head_dim: int) -> dict[str, Any]:
     return {"position": "alibi", "alibi_scale": head_dim**-0.5}
 
 
-def mpt(keys: Keys) -> dict[str, Any]:
+def mpt(keys: Keys) -> Json:
     """MPT as transformers has it: ALiBi always, no bias anywhere, FFN of four times the width."""
     fields = named(keys, "d_model", "n_layers", "n_heads")
     keys.only("expansion_ratio", 4)
@@ -143,7 +143,7 @@ def _mpt_attention(keys: Keys) -> float | None:
     return scale
 
 
-def fairseq(keys: Keys, d_ff: str, activation: str, d_model: int) -> dict[str, Any]:
+def fairseq(keys: Keys, d_ff: str, activation: str, d_model: int) -> Json:
     """The pre-norm block of fairseq: biases everywhere, and sqrt(d) on the embedding."""
     return {
         "embedding_scale": d_model**0.5 if keys.flag("scale_embedding") else 1.0,
@@ -155,7 +155,7 @@ def fairseq(keys: Keys, d_ff: str, activation: str, d_model: int) -> dict[str, A
     }
 
 
-def xglm(keys: Keys) -> dict[str, Any]:
+def xglm(keys: Keys) -> Json:
     """XGLM (arXiv:2112.10668): sinusoids, which it lays out in halves and starts at 2."""
     fields = named(keys, "d_model", "num_layers", "attention_heads")
     return {
@@ -167,7 +167,7 @@ def xglm(keys: Keys) -> dict[str, Any]:
     }
 
 
-def biogpt(keys: Keys) -> dict[str, Any]:
+def biogpt(keys: Keys) -> Json:
     """BioGPT (arXiv:2210.10341)."""
     fields = sizes(keys)
     return {

@@ -22,7 +22,7 @@ from metacount.huggingface.config.parts import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 CWM_ROPE = {
     "rope_type": "llama3",
@@ -35,12 +35,12 @@ CWM_ROPE = {
 OLMO3_THETA = 500000.0
 
 
-def arcee(keys: Keys) -> dict[str, Any]:
+def arcee(keys: Keys) -> Json:
     """Arcee AFM: LLaMA with two matrices and a squared ReLU."""
     return {**llama(keys), **keys.activation("hidden_act", gated=False)}
 
 
-def ernie4_5(keys: Keys) -> dict[str, Any]:
+def ernie4_5(keys: Keys) -> Json:
     """ERNIE 4.5: LLaMA with interleaved RoPE and one switch for all biases."""
     fields = block(keys)
     bias = keys.flag("use_bias")
@@ -52,14 +52,14 @@ def ernie4_5(keys: Keys) -> dict[str, Any]:
     }
 
 
-def iquestcoder(keys: Keys) -> dict[str, Any]:
+def iquestcoder(keys: Keys) -> Json:
     """IQuest-Coder in LLaMA's class; two keys that its config refuses must be off."""
     keys.fixed("clip_qkv", None)
     keys.fixed("use_sliding_window", False)
     return llama(keys)
 
 
-def jais2(keys: Keys) -> dict[str, Any]:
+def jais2(keys: Keys) -> Json:
     """Jais 2: LayerNorm with biases, two matrices and a squared ReLU."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
@@ -76,7 +76,7 @@ def jais2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def nemotron(keys: Keys) -> dict[str, Any]:
+def nemotron(keys: Keys) -> Json:
     """Nemotron-4 (arXiv:2402.16819): LayerNorm whose weights are stored less 1, squared ReLU."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
@@ -94,7 +94,7 @@ def nemotron(keys: Keys) -> dict[str, Any]:
     }
 
 
-def nanochat(keys: Keys) -> dict[str, Any]:
+def nanochat(keys: Keys) -> Json:
     """nanochat: norms without weights, one of them after the embedding; QK-norm after RoPE."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -111,13 +111,13 @@ def nanochat(keys: Keys) -> dict[str, Any]:
     }
 
 
-def with_windows(keys: Keys, fields: dict[str, Any], default: list[str]) -> dict[str, Any]:
+def with_windows(keys: Keys, fields: Json, default: list[str]) -> Json:
     """`fields` with a window in the layers that `layer_types`, or else `default`, says."""
     letters = layer_types(keys, fields["n_layers"], default, FULL_OR_SLIDING)
     return {**fields, **checked_windows(keys, letters, keys.optional_size("sliding_window"))}
 
 
-def cwm(keys: Keys) -> dict[str, Any]:
+def cwm(keys: Keys) -> Json:
     """Code World Model: LLaMA, a window in three layers of four, the first sees everything."""
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
         keys.data["rope_parameters"] = dict(CWM_ROPE)
@@ -128,7 +128,7 @@ def cwm(keys: Keys) -> dict[str, Any]:
     )
 
 
-def ministral(keys: Keys) -> dict[str, Any]:
+def ministral(keys: Keys) -> Json:
     """Ministral 8B: Mistral whose `layer_types` says which layers have the window."""
     fields = block(keys)
     window = keys.optional_size("sliding_window")
@@ -136,7 +136,7 @@ def ministral(keys: Keys) -> dict[str, Any]:
     return with_windows(keys, {**fields, **rope(keys, fields["head_dim"])}, default)
 
 
-def olmo3(keys: Keys) -> dict[str, Any]:
+def olmo3(keys: Keys) -> Json:
     """OLMo 3: OLMo 2 with a window in three layers of four, whose RoPE is never scaled."""
     fields = block(keys)
     bias = keys.flag("attention_bias")

@@ -20,10 +20,10 @@ from metacount.huggingface.config.parts import layer_types, nope_every, rope, si
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def exaone4_layers(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
+def exaone4_layers(keys: Keys, fields: Json) -> Json:
     """Windows in all layers but every n-th, and RoPE in windowed layers only, where there are."""
     n_layers, every = fields["n_layers"], keys.raw("sliding_window_pattern")
     if keys.given("layer_types") is None:
@@ -37,7 +37,7 @@ def exaone4_layers(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
     return {**checked_windows(keys, letters, window), **nope_every(keys, "layer_types", rotates)}
 
 
-def exaone4(keys: Keys) -> dict[str, Any]:
+def exaone4(keys: Keys) -> Json:
     """EXAONE 4 (arXiv:2507.11407): norms at the end of each branch, QK-norm, hybrid attention."""
     fields = block(keys)
     return {
@@ -49,7 +49,7 @@ def exaone4(keys: Keys) -> dict[str, Any]:
     }
 
 
-def exaone_moe(keys: Keys) -> dict[str, Any]:
+def exaone_moe(keys: Keys) -> Json:
     """K-EXAONE: EXAONE 4's hybrid attention with norms before, DeepSeek-V3's experts."""
     fields = block(keys)
     fields |= {
@@ -61,7 +61,7 @@ def exaone_moe(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, noaux(keys, "num_experts", "num_shared_experts"))
 
 
-def kolibri1(keys: Keys) -> dict[str, Any]:
+def kolibri1(keys: Keys) -> Json:
     """Kolibri 1: EXAONE 4's hybrid attention, norms around each branch, experts everywhere."""
     fields = {
         **sizes(keys),

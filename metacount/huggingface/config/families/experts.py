@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.llama import (
     FULL_OR_SLIDING,
@@ -11,7 +10,6 @@ from metacount.huggingface.config.families.llama import (
     block,
     checked_windows,
     granite_scales,
-    rope_layers,
 )
 from metacount.huggingface.config.families.routing import (
     all_experts,
@@ -19,35 +17,30 @@ from metacount.huggingface.config.families.routing import (
     qwen_experts,
     routed,
     sigmoid_or_softmax,
-    with_experts,
 )
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
     biases,
     layer_types,
-    moe_layout,
-    nope_every,
     rope,
     rope_object,
-    sizes,
     windows,
 )
 from metacount.huggingface.config.rope import kind_of
-from metacount.spec.rope_scaling import QueryGrowth
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def mixtral(keys: Keys) -> dict[str, Any]:
+def mixtral(keys: Keys) -> Json:
     """Mixtral (arXiv:2401.04088): softmax, top-k, divided by its sum."""
     fields = {**block(keys), **all_windows(keys)}
     experts = routed(keys, "num_local_experts", "softmax_renorm")
     return all_experts({**fields, **rope(keys, fields["head_dim"])}, experts)
 
 
-def qwen2_moe(keys: Keys) -> dict[str, Any]:
+def qwen2_moe(keys: Keys) -> Json:
     """Qwen1.5-MoE and Qwen2-57B-A14B: one shared expert behind a gate."""
     fields = block(keys)
     n_layers, first = fields["n_layers"], keys.size("max_window_layers", lowest=0)
@@ -69,7 +62,7 @@ def qwen2_moe(keys: Keys) -> dict[str, Any]:
     return {**fields, "n_shared_experts": 1, "d_ff_shared": shared, "shared_expert_gate": True}
 
 
-def qwen3_moe(keys: Keys) -> dict[str, Any]:
+def qwen3_moe(keys: Keys) -> Json:
     """Qwen3-MoE (arXiv:2505.09388): no shared expert, QK-norm."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -85,7 +78,7 @@ def qwen3_moe(keys: Keys) -> dict[str, Any]:
     return qwen_experts(keys, fields, "num_local_experts")
 
 
-def olmoe(keys: Keys) -> dict[str, Any]:
+def olmoe(keys: Keys) -> Json:
     """OLMoE (arXiv:2409.02060): QK-norm over all heads."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -94,7 +87,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, routed(keys, "num_experts", sigmoid_or_softmax(keys, "softmax")))
 
 
-def phimoe(keys: Keys) -> dict[str, Any]:
+def phimoe(keys: Keys) -> Json:
     """Phi-3.5-MoE (arXiv:2404.14219): LayerNorm; its router samples one expert after the other."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -113,7 +106,7 @@ def phimoe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, {**experts, "mixer_jitter": keys.number("router_jitter_noise")})
 
 
-def granitemoe(keys: Keys) -> dict[str, Any]:
+def granitemoe(keys: Keys) -> Json:
     """Granite 3 MoE: softmax over the chosen logits, Granite's multipliers."""
     fields = {**block(keys), **granite_scales(keys)}
     bias = keys.flag("attention_bias")
@@ -121,7 +114,7 @@ def granitemoe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, routed(keys, "num_local_experts", "topk_softmax"))
 
 
-def gpt_oss(keys: Keys) -> dict[str, Any]:
+def gpt_oss(keys: Keys) -> Json:
     """gpt-oss (arXiv:2508.10925): sinks, biases everywhere, a clamped gate, windows."""
     fields = block(keys)
     keys.only("hidden_act", "silu")
@@ -144,7 +137,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, {**experts, "router_bias": True, "expert_bias": True})
 
 
-def minimax_m2(keys: Keys) -> dict[str, Any]:
+def minimax_m2(keys: Keys) -> Json:
     """MiniMax-M2: sigmoid scores, QK-norm over all heads, RoPE on a part of each."""
     fields = block(keys)
     rotary_dim = keys.given("rotary_dim")
@@ -163,7 +156,7 @@ def minimax_m2(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, {**experts, "selection_bias": True})
 
 
-def glm4_moe(keys: Keys) -> dict[str, Any]:
+def glm4_moe(keys: Keys) -> Json:
     """GLM-4.5 (arXiv:2508.06471): DeepSeek-V3's routing with ordinary attention."""
     fields = block(keys)
     fields |= {
@@ -174,51 +167,13 @@ def glm4_moe(keys: Keys) -> dict[str, Any]:
     return deepseek_experts(keys, fields, "sigmoid")
 
 
-def llama4_text(keys: Keys) -> dict[str, Any]:
-    """Llama 4's text model: chunked attention, one shared expert, sigmoid routing."""
-    fields = {**sizes(keys), "norm": "rmsnorm", "norm_eps": keys.number("rms_norm_eps")}
-    n_layers, bias = fields["n_layers"], keys.flag("attention_bias")
-    rotates = rope_layers(keys, n_layers, empty_is_default=True)
-    allowed = ("full_attention", "chunked_attention")
-    letters = layer_types(keys, n_layers, [allowed[on] for on in rotates], allowed)
-    chunk = (
-        keys.size("attention_chunk_size") if "L" in letters else keys.raw("attention_chunk_size")
-    )
-    if keys.raw("attn_temperature_tuning") and keys.raw("attn_scale"):
-        growth = {"weight": keys.number("attn_scale"), "step": keys.number("floor_scale")}
-        fields["query_growth"] = QueryGrowth(**growth, shift=1, nope_only=True)
-    fields |= {
-        **biases(bias, bias),
-        "d_ff": keys.size("intermediate_size_mlp"),
-        **keys.activation("hidden_act", gated=True),
-        "qk_norm": "l2" if keys.flag("use_qk_norm") else "none",
-        **windows(letters, chunk, kind="chunked"),
-        **rope(keys, fields["head_dim"], style="interleaved"),
-        **nope_every(keys, "no_rope_layers", rotates),
-    }
-    step = keys.layers("interleave_moe_layer_step")
-    named = keys.given("moe_layers")
-    named = list(range(step - 1, n_layers, step)) if named is None else named
-    if not isinstance(named, list) or any(type(i) is not int for i in named):
-        raise SpecError("moe_layers", "must be a list of whole numbers", named, "remove it")
-    chosen = frozenset(named)
-    layout = moe_layout(keys, "moe_layers", [[i in chosen for i in range(n_layers)]], every=step)
-    experts = {
-        **routed(keys, "num_local_experts", "sigmoid"),
-        "d_ff_expert": keys.size("intermediate_size"),
-        "n_shared_experts": 1,
-        "router_scales_input": True,
-    }
-    return with_experts(fields, layout, experts)
-
-
 GPT_OSS_ROPE = {
     "rope_type": "yarn",
     "factor": 32.0,
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-MIXTRAL: dict[str, Any] = {
+MIXTRAL: Json = {
     **LLAMA,
     "intermediate_size": 14336,
     "num_key_value_heads": 8,
@@ -228,7 +183,7 @@ MIXTRAL: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "num_local_experts": 8,
 }
-QWEN_MOE: dict[str, Any] = {
+QWEN_MOE: Json = {
     **LLAMA,
     "vocab_size": 151936,
     "hidden_size": 2048,
@@ -290,14 +245,4 @@ FAMILIES = {
         "first_k_dense_replace": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 1,
     }, aliases={"num_local_experts": "n_routed_experts",
                 "num_mtp_layers": "num_nextn_predict_layers"}),
-    "llama4_text": decoder("Llama4", llama4_text, {
-        **LLAMA, "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
-        "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
-        "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0, "attention_bias": False, "use_qk_norm": True,
-        "num_experts_per_tok": 1, "num_local_experts": 16, "interleave_moe_layer_step": 1,
-        "no_rope_layer_interval": 4, "attention_chunk_size": 8192,
-        "attn_temperature_tuning": True, "attn_scale": 0.1, "floor_scale": 8192,
-    }, body="Llama4TextModel",
-        ignored="attn_scale floor_scale cache_implementation for_llm_compressor"),
 }  # fmt: skip

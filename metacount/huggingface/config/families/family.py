@@ -7,8 +7,8 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
+    from metacount.files import Json
     from metacount.huggingface.config.keys import Keys
 
 
@@ -23,9 +23,9 @@ class Family:
     `ignored`: keys of this family that change neither a count nor the structure.
     """
 
-    fields: Callable[[Keys], dict[str, Any]]
+    fields: Callable[[Keys], Json]
     classes: dict[str, str | None]
-    defaults: dict[str, Any]
+    defaults: Json
     aliases: dict[str, str]
     ignored: tuple[str, ...] = ()
     kind: str = "causal-LM"
@@ -33,8 +33,8 @@ class Family:
 
 def decoder(
     name: str,
-    fields: Callable[[Keys], dict[str, Any]],
-    defaults: dict[str, Any],
+    fields: Callable[[Keys], Json],
+    defaults: Json,
     *,
     ignored: str = "",
     aliases: dict[str, str] | None = None,

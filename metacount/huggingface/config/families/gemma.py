@@ -16,10 +16,10 @@ from metacount.huggingface.config.parts import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def base(keys: Keys, activation: str) -> dict[str, Any]:
+def base(keys: Keys, activation: str) -> Json:
     """What all three share."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
@@ -37,7 +37,7 @@ def base(keys: Keys, activation: str) -> dict[str, Any]:
     }
 
 
-def gemma(keys: Keys) -> dict[str, Any]:
+def gemma(keys: Keys) -> Json:
     """Gemma (arXiv:2403.08295). Its first configs say gelu where the tanh form is meant."""
     fields = base(keys, "hidden_act")
     keys.fixed("hidden_activation", "gelu_pytorch_tanh")
@@ -46,7 +46,7 @@ def gemma(keys: Keys) -> dict[str, Any]:
     return {**fields, **rope(keys, fields["head_dim"])}
 
 
-def capped(keys: Keys, default: list[str]) -> dict[str, Any]:
+def capped(keys: Keys, default: list[str]) -> Json:
     """Gemma 2 and 3: four norms, a scale of its own for scores, caps, windows in some layers."""
     fields = base(keys, "hidden_activation")
     letters = layer_types(keys, fields["n_layers"], default, FULL_OR_SLIDING)
@@ -69,18 +69,18 @@ def _every(keys: Keys, every: int) -> list[str]:
     return [FULL_OR_SLIDING[(i + 1) % every != 0] for i in range(n_layers)]
 
 
-def gemma2(keys: Keys) -> dict[str, Any]:
+def gemma2(keys: Keys) -> Json:
     """Gemma 2 (arXiv:2408.00118): every second layer sees all."""
     fields = capped(keys, _every(keys, 2))
     return {**fields, **rope(keys, fields["head_dim"])}
 
 
-def vaultgemma(keys: Keys) -> dict[str, Any]:
+def vaultgemma(keys: Keys) -> Json:
     """VaultGemma: Gemma 2 without the norms after each branch."""
     return {**gemma2(keys), "norm_placement": "pre"}
 
 
-def gemma3(keys: Keys) -> dict[str, Any]:
+def gemma3(keys: Keys) -> Json:
     """Gemma 3's text model (arXiv:2503.19786): QK-norm, and a RoPE of its own in windows."""
     fields = capped(keys, _every(keys, keys.layers("sliding_window_pattern")))
     turned = rope_by_layer_type(
@@ -95,7 +95,7 @@ def gemma3(keys: Keys) -> dict[str, Any]:
     return {**fields, "attention_softcap": None, "qk_norm": "head", **turned}
 
 
-GEMMA: dict[str, Any] = {
+GEMMA: Json = {
     "vocab_size": 256000,
     "hidden_size": 3072,
     "intermediate_size": 24576,
@@ -110,7 +110,7 @@ GEMMA: dict[str, Any] = {
     "use_bidirectional_attention": None,
     "rope_theta": 10000.0,
 }
-GEMMA2: dict[str, Any] = {
+GEMMA2: Json = {
     "vocab_size": 256000,
     "hidden_size": 2304,
     "intermediate_size": 9216,

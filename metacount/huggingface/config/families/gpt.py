@@ -10,12 +10,12 @@ from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
 
 
-def named(keys: Keys, width: str, layers: str, heads: str) -> dict[str, Any]:
+def named(keys: Keys, width: str, layers: str, heads: str) -> Json:
     """Sizes under other names; as many key/value heads as query heads."""
     d_model, n_heads = keys.size(width), keys.size(heads)
     return {
@@ -30,12 +30,12 @@ def named(keys: Keys, width: str, layers: str, heads: str) -> dict[str, Any]:
     }
 
 
-def layer_norm(keys: Keys, eps: str) -> dict[str, Any]:
+def layer_norm(keys: Keys, eps: str) -> Json:
     """LayerNorm with weight and bias."""
     return {"norm": "layernorm", "norm_bias": True, "norm_eps": keys.number(eps)}
 
 
-def plain_ffn(keys: Keys, width: str, activation: str, d_model: int) -> dict[str, Any]:
+def plain_ffn(keys: Keys, width: str, activation: str, d_model: int) -> Json:
     """Two matrices with biases; where the width is null it is four times the model's."""
     d_ff = keys.optional_size(width)
     return {
@@ -45,7 +45,7 @@ def plain_ffn(keys: Keys, width: str, activation: str, d_model: int) -> dict[str
     }
 
 
-def gpt2(keys: Keys) -> dict[str, Any]:
+def gpt2(keys: Keys) -> Json:
     """GPT-2 (Radford et al. 2019)."""
     fields = named(keys, "n_embd", "n_layer", "n_head")
     keys.only("scale_attn_by_inverse_layer_idx", False)
@@ -60,7 +60,7 @@ def gpt2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def gpt_bigcode(keys: Keys) -> dict[str, Any]:
+def gpt_bigcode(keys: Keys) -> Json:
     """SantaCoder and StarCoder (arXiv:2305.06161): GPT-2 with one key/value head."""
     fields = named(keys, "n_embd", "n_layer", "n_head")
     single = keys.flag("multi_query")
@@ -106,7 +106,7 @@ def _expanded(keys: Keys, n_layers: int) -> str:
     return letters
 
 
-def gpt_neo(keys: Keys) -> dict[str, Any]:
+def gpt_neo(keys: Keys) -> Json:
     """GPT-Neo: unscaled scores, every second layer with a window."""
     fields = named(keys, "hidden_size", "num_layers", "num_heads")
     return {
@@ -121,7 +121,7 @@ def gpt_neo(keys: Keys) -> dict[str, Any]:
     }
 
 
-def gpt_neox(keys: Keys) -> dict[str, Any]:
+def gpt_neox(keys: Keys) -> Json:
     """GPT-NeoX (arXiv:2204.06745): both branches at once, each behind a norm of its own."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
@@ -136,7 +136,7 @@ def gpt_neox(keys: Keys) -> dict[str, Any]:
     }
 
 
-def gptj(keys: Keys) -> dict[str, Any]:
+def gptj(keys: Keys) -> Json:
     """GPT-J: both branches behind one norm; biases in the FFN and the head only."""
     fields = named(keys, "n_embd", "n_layer", "n_head")
     rotary_dim = keys.size("rotary_dim")
@@ -152,7 +152,7 @@ def gptj(keys: Keys) -> dict[str, Any]:
     }
 
 
-def codegen(keys: Keys) -> dict[str, Any]:
+def codegen(keys: Keys) -> Json:
     """CodeGen (arXiv:2203.13474): GPT-J's block."""
     fields = gptj(keys)
     if fields["n_heads"] % CODEGEN_PARTS:
@@ -165,7 +165,7 @@ def codegen(keys: Keys) -> dict[str, Any]:
     return fields
 
 
-def phi(keys: Keys) -> dict[str, Any]:
+def phi(keys: Keys) -> Json:
     """Phi-1 to Phi-2: both branches behind one norm, biases everywhere."""
     fields = sizes(keys)
     return {
@@ -180,12 +180,12 @@ def phi(keys: Keys) -> dict[str, Any]:
     }
 
 
-def persimmon(keys: Keys) -> dict[str, Any]:
+def persimmon(keys: Keys) -> Json:
     """Persimmon: squared ReLU and LayerNorm over each query and key head."""
     return {**phi(keys), "head_bias": False, "norm_placement": "pre"}
 
 
-GPTJ: dict[str, Any] = {
+GPTJ: Json = {
     "vocab_size": 50400,
     "n_embd": 4096,
     "n_layer": 28,

@@ -18,10 +18,10 @@ from metacount.huggingface.config.parts import nope_every
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def hyperclovax(keys: Keys) -> dict[str, Any]:
+def hyperclovax(keys: Keys) -> Json:
     """HyperCLOVA X SEED: Granite with norms after the branches; logits are multiplied."""
     fields = llama(keys)
     scale = keys.optional_number("attention_multiplier")
@@ -35,7 +35,7 @@ def hyperclovax(keys: Keys) -> dict[str, Any]:
     }
 
 
-def granite_windows(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
+def granite_windows(keys: Keys, fields: Json) -> Json:
     """Sinks, windows in three layers of four, and a base of RoPE for each layer (0: none)."""
     n_layers = fields["n_layers"]
     default = [FULL_OR_SLIDING[i % 4 > 0] for i in range(n_layers)]
@@ -59,19 +59,19 @@ def granite_windows(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def granite_swa(keys: Keys) -> dict[str, Any]:
+def granite_swa(keys: Keys) -> Json:
     """Granite with attention sinks and windows."""
     return granite_windows(keys, granite(keys))
 
 
-def granitemoeshared(keys: Keys) -> dict[str, Any]:
+def granitemoeshared(keys: Keys) -> Json:
     """Granite MoE with one shared expert of a width of its own."""
     fields = granitemoe(keys)
     shared = keys.size("shared_intermediate_size", lowest=0)
     return {**fields, "n_shared_experts": 1, "d_ff_shared": shared} if shared else fields
 
 
-def granitemoe_swa(keys: Keys) -> dict[str, Any]:
+def granitemoe_swa(keys: Keys) -> Json:
     """The same with attention sinks and windows."""
     return granite_windows(keys, granitemoeshared(keys))
 

@@ -17,7 +17,7 @@ from metacount.huggingface.config.parts import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
 def in_bfloat16(value: float) -> float:
@@ -30,7 +30,7 @@ def in_bfloat16(value: float) -> float:
     return math.ldexp(round(fraction * 256), exponent - 8)
 
 
-def recurrent_gemma(keys: Keys) -> dict[str, Any]:
+def recurrent_gemma(keys: Keys) -> Json:
     """RecurrentGemma (arXiv:2404.07839): half of `intermediate_size` is a branch's width."""
     d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     n_layers, width = keys.layers("num_hidden_layers"), nullable_size(keys, "lru_width")

@@ -19,10 +19,10 @@ from metacount.huggingface.config.parts import biases, rope
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def hunyuan_rope(keys: Keys, head_dim: int) -> dict[str, Any]:
+def hunyuan_rope(keys: Keys, head_dim: int) -> Json:
     """RoPE whose base `alpha` raises once and for all, whatever its type says."""
     for name in ("rope_scaling", "rope_parameters"):
         found = keys.data.get(name)
@@ -35,7 +35,7 @@ def hunyuan_rope(keys: Keys, head_dim: int) -> dict[str, Any]:
     return rope(keys, head_dim)
 
 
-def hunyuan(keys: Keys) -> dict[str, Any]:
+def hunyuan(keys: Keys) -> Json:
     """Hunyuan's dense models: QK-norm after RoPE."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -48,7 +48,7 @@ def hunyuan(keys: Keys) -> dict[str, Any]:
     }
 
 
-def hunyuan_v1_moe(keys: Keys) -> dict[str, Any]:
+def hunyuan_v1_moe(keys: Keys) -> Json:
     """Hunyuan-A13B: a shared expert as wide as the others; QK-norm after RoPE."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -73,7 +73,7 @@ def hunyuan_v1_moe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, experts)
 
 
-def hy_v3(keys: Keys) -> dict[str, Any]:
+def hy_v3(keys: Keys) -> Json:
     """Hunyuan 3: QK-norm, one dense layer, sigmoid routing with a bias for the choice."""
     fields = block(keys)
     bias = keys.flag("attention_bias")

@@ -17,10 +17,10 @@ from metacount.huggingface.config.parts import moe_layout
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def kimi_linear(keys: Keys) -> dict[str, Any]:
+def kimi_linear(keys: Keys) -> Json:
     """Kimi Linear (arXiv:2510.26692): Kimi delta attention, MLA without positions, experts."""
     inside = linear_attn_config(keys)
     fields = latent_without_positions(keys)
@@ -65,7 +65,7 @@ MLA = (
 )
 
 
-def latent_without_positions(keys: Keys) -> dict[str, Any]:
+def latent_without_positions(keys: Keys) -> Json:
     """Sizes, MLA whose shared key is not rotated, gated FFN and RMSNorm."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
@@ -93,7 +93,7 @@ def latent_without_positions(keys: Keys) -> dict[str, Any]:
     }
 
 
-def linear_attn_config(keys: Keys) -> dict[str, Any]:
+def linear_attn_config(keys: Keys) -> Json:
     """Kimi's sub-object: its sizes go before the keys beside it; its layers count from 1."""
     inside = keys.given("linear_attn_config")
     if inside is None:
@@ -124,7 +124,7 @@ def linear_attn_config(keys: Keys) -> dict[str, Any]:
     return {"linear": [i + 1 in linear for i in range(n_layers)]}
 
 
-def sparse_layers(keys: Keys, n_layers: int) -> dict[str, Any] | None:
+def sparse_layers(keys: Keys, n_layers: int) -> Json | None:
     """The layers with experts: by `mlp_layer_types`, or all after the first dense ones."""
     first = keys.size("first_k_dense_replace", lowest=0)
     types = keys.given("mlp_layer_types")

@@ -15,12 +15,12 @@ from metacount.huggingface.config.rope import latent_scale
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
 
 
-def latent(keys: Keys, style: str) -> dict[str, Any]:
+def latent(keys: Keys, style: str) -> Json:
     """Sizes, MLA, gated FFN and RMSNorm."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
@@ -51,7 +51,7 @@ def latent(keys: Keys, style: str) -> dict[str, Any]:
     }
 
 
-def deepseek_v2(keys: Keys) -> dict[str, Any]:
+def deepseek_v2(keys: Keys) -> Json:
     """DeepSeek-V2 (arXiv:2405.04434): softmax scores; a group scores its best expert."""
     fields = latent(keys, "interleaved")
     layout = dense_first(keys, fields["n_layers"])
@@ -59,7 +59,7 @@ def deepseek_v2(keys: Keys) -> dict[str, Any]:
     keys.fixed("scoring_func", "softmax")
     keys.only("norm_topk_prob", False, why="transformers does not divide by the sum here")
     method = keys.only("topk_method", "greedy", "group_limited_greedy")
-    groups: dict[str, Any] = {}
+    groups: Json = {}
     keys.raw("n_group"), keys.raw("topk_group")
     if method == "group_limited_greedy":
         n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
@@ -75,7 +75,7 @@ def deepseek_v2(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, experts)
 
 
-def deepseek_v3(keys: Keys) -> dict[str, Any]:
+def deepseek_v3(keys: Keys) -> Json:
     """DeepSeek-V3 (arXiv:2412.19437)."""
     fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
     keys.fixed("scoring_func", "sigmoid")
@@ -84,7 +84,7 @@ def deepseek_v3(keys: Keys) -> dict[str, Any]:
     return deepseek_experts(keys, fields, "sigmoid")
 
 
-def minicpm3(keys: Keys) -> dict[str, Any]:
+def minicpm3(keys: Keys) -> Json:
     """MiniCPM3: dense, with the multipliers of μP (arXiv:2404.06395)."""
     fields = latent(keys, "half")
     value_dim, base = keys.optional_size("v_head_dim"), keys.optional_size("dim_model_base")
@@ -99,7 +99,7 @@ def minicpm3(keys: Keys) -> dict[str, Any]:
     }
 
 
-DEEPSEEK: dict[str, Any] = {
+DEEPSEEK: Json = {
     "num_key_value_heads": None,
     "kv_lora_rank": 512,
     "q_lora_rank": 1536,

@@ -15,12 +15,12 @@ from metacount.huggingface.config.parts import biases, layer_types, nope_every, 
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 OLMO_EPS = 1e-5  # fixed in OLMo's LayerNorm
 
 
-def gated(keys: Keys) -> dict[str, Any]:
+def gated(keys: Keys) -> Json:
     """Sizes and a gated FFN; the norm is the family's own."""
     return {
         **sizes(keys),
@@ -29,7 +29,7 @@ def gated(keys: Keys) -> dict[str, Any]:
     }
 
 
-def olmo(keys: Keys) -> dict[str, Any]:
+def olmo(keys: Keys) -> Json:
     """OLMo (arXiv:2402.00838): LayerNorm without weight and bias."""
     fields = gated(keys)
     bias = keys.flag("attention_bias")
@@ -44,7 +44,7 @@ def olmo(keys: Keys) -> dict[str, Any]:
     }
 
 
-def olmo2(keys: Keys) -> dict[str, Any]:
+def olmo2(keys: Keys) -> Json:
     """OLMo 2 (arXiv:2501.00656): norms at the end of each branch, QK-norm over all heads."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -57,7 +57,7 @@ def olmo2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def cohere(keys: Keys) -> dict[str, Any]:
+def cohere(keys: Keys) -> Json:
     """Command R: attention and FFN side by side behind one LayerNorm without bias."""
     fields = gated(keys)
     bias = keys.flag("attention_bias")
@@ -74,7 +74,7 @@ def cohere(keys: Keys) -> dict[str, Any]:
     }
 
 
-def cohere2(keys: Keys) -> dict[str, Any]:
+def cohere2(keys: Keys) -> Json:
     """Command R7B: three layers with a window and RoPE, then one that sees all without RoPE."""
     fields = cohere(keys)
     keys.fixed("head_dim", fields["head_dim"])
@@ -96,7 +96,7 @@ def cohere2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def glm(keys: Keys) -> dict[str, Any]:
+def glm(keys: Keys) -> Json:
     """GLM-4: interleaved RoPE on half of each head; biases on queries, keys and values."""
     fields = block(keys)
     return {
@@ -106,12 +106,12 @@ def glm(keys: Keys) -> dict[str, Any]:
     }
 
 
-def glm4(keys: Keys) -> dict[str, Any]:
+def glm4(keys: Keys) -> Json:
     """GLM-4-0414: the same with a norm before and after each branch."""
     return {**glm(keys), "norm_placement": "sandwich"}
 
 
-def starcoder2(keys: Keys) -> dict[str, Any]:
+def starcoder2(keys: Keys) -> Json:
     """StarCoder2 (arXiv:2402.19173): LayerNorm, two matrices, one switch for all biases."""
     fields = sizes(keys)
     bias = keys.flag("use_bias")
@@ -129,7 +129,7 @@ def starcoder2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def stablelm(keys: Keys) -> dict[str, Any]:
+def stablelm(keys: Keys) -> Json:
     """StableLM: LayerNorm, gated FFN, RoPE on a quarter of each head."""
     fields = gated(keys)
     keys.only("qk_layernorm", False, why="theirs has a norm of its own for every head")
@@ -145,7 +145,7 @@ def stablelm(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _but(defaults: dict[str, Any], *names: str) -> dict[str, Any]:
+def _but(defaults: Json, *names: str) -> Json:
     return {name: value for name, value in defaults.items() if name not in names}
 
 

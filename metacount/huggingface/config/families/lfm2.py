@@ -15,12 +15,12 @@ from metacount.huggingface.config.parts import moe_layout, rope, shortest_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 LETTERS = {"full_attention": "A", "conv": "R"}
 
 
-def base(keys: Keys) -> dict[str, Any]:
+def base(keys: Keys) -> Json:
     """Sizes, QK-norm, RMSNorm and a gated SiLU whose name no key says."""
     fields = sizes(keys)
     d_model, n_heads = fields["d_model"], fields["n_heads"]
@@ -45,7 +45,7 @@ def base(keys: Keys) -> dict[str, Any]:
     }
 
 
-def mixers(keys: Keys, n_layers: int, types: object) -> dict[str, Any]:
+def mixers(keys: Keys, n_layers: int, types: object) -> Json:
     """The pattern of attention and convolutions, and the convolution where there is one."""
     if not isinstance(types, list) or len(types) != n_layers:
         raise SpecError(
@@ -71,7 +71,7 @@ def mixers(keys: Keys, n_layers: int, types: object) -> dict[str, Any]:
     }
 
 
-def lfm2(keys: Keys) -> dict[str, Any]:
+def lfm2(keys: Keys) -> Json:
     """LFM2 (arXiv:2511.23404): its feed-forward's width is two thirds of what the key says."""
     fields = base(keys)
     n_layers, types = fields["n_layers"], keys.given("layer_types")
@@ -94,7 +94,7 @@ def adjusted(keys: Keys) -> int:
     return width if factor is None else multiple * -(-int(factor * width) // multiple)
 
 
-def lfm2_moe(keys: Keys) -> dict[str, Any]:
+def lfm2_moe(keys: Keys) -> Json:
     """LFM2-8B-A1B: the first layers dense, then experts chosen with a bias."""
     fields = {**base(keys), "d_ff": keys.size("intermediate_size")}
     n_layers, first = fields["n_layers"], keys.layers("num_dense_layers", lowest=0)
@@ -117,7 +117,7 @@ OLD = (
     "block_mlp_init_scale block_out_init_scale block_norm_eps block_use_xavier_init "
     "conv_use_xavier_init"
 )
-LFM2: dict[str, Any] = {
+LFM2: Json = {
     **{k: v for k, v in LLAMA.items() if k not in ("head_dim", "hidden_act", "rms_norm_eps")},
     "vocab_size": 65536,
     "num_key_value_heads": 8,

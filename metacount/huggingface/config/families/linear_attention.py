@@ -20,23 +20,21 @@ from metacount.huggingface.config.parts import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 FULL_OR_LINEAR = ("full_attention", "linear_attention")
 CHUNK = 64  # of the delta rule; transformers' functions have it as a default, no config says it
 LIGHTNING_EPS = 1e-6  # of the norm inside lightning attention, whatever rms_norm_eps says
 
 
-def mixed(keys: Keys, fields: dict[str, Any], linear: list[bool]) -> str:
+def mixed(keys: Keys, fields: Json, linear: list[bool]) -> str:
     """One letter a layer, A attention and R recurrent, by `layer_types` or else by `linear`."""
     default = [FULL_OR_LINEAR[on] for on in linear]
     letters = layer_types(keys, fields["n_layers"], default, FULL_OR_LINEAR)
     return letters.translate({ord("G"): "A", ord("L"): "R"})
 
 
-def hybrid(
-    fields: dict[str, Any], letters: str, attention: dict[str, Any], recurrent: dict[str, Any]
-) -> dict[str, Any]:
+def hybrid(fields: Json, letters: str, attention: Json, recurrent: Json) -> Json:
     """`fields` with what the layers of each kind need; a kind without a layer has no fields."""
     own = {"n_heads", "n_kv_heads", "head_dim"}
     if "A" not in letters:
@@ -60,7 +58,7 @@ def plain_silu(keys: Keys) -> None:
         keys.differs("linear attention has hidden_act before its heads, here silu")
 
 
-def gated_delta(keys: Keys) -> dict[str, Any]:
+def gated_delta(keys: Keys) -> Json:
     """Sizes of gated DeltaNet under Qwen's names."""
     plain_silu(keys)
     return {
@@ -74,7 +72,7 @@ def gated_delta(keys: Keys) -> dict[str, Any]:
     }
 
 
-def qwen(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
+def qwen(keys: Keys, fields: Json) -> Json:
     """Qwen's hybrid: gated attention with norms of queries and keys, zero-centred norms."""
     bias = keys.flag("attention_bias")
     found = keys.data.get("rope_parameters")
@@ -93,25 +91,25 @@ def qwen(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
     return hybrid(fields, letters, attention, gated_delta(keys))
 
 
-def shared_expert(keys: Keys) -> dict[str, Any]:
+def shared_expert(keys: Keys) -> Json:
     """Qwen's one shared expert behind a gate."""
     shared = keys.size("shared_expert_intermediate_size")
     return {"n_shared_experts": 1, "d_ff_shared": shared, "shared_expert_gate": True}
 
 
-def qwen3_next(keys: Keys) -> dict[str, Any]:
+def qwen3_next(keys: Keys) -> Json:
     """Qwen3-Next: three layers of gated DeltaNet, then one of gated attention; experts."""
     fields = qwen_experts(keys, qwen(keys, block(keys)), "num_experts")
     shared = shared_expert(keys)
     return {**fields, **shared} if "n_experts" in fields else fields
 
 
-def qwen3_5(keys: Keys) -> dict[str, Any]:
+def qwen3_5(keys: Keys) -> Json:
     """Qwen3.5's text model: the same layers, dense."""
     return qwen(keys, block(keys))
 
 
-def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
+def qwen3_5_moe(keys: Keys) -> Json:
     """Qwen3.5's text model with experts in every layer."""
     fields = {
         **sizes(keys),
@@ -125,7 +123,7 @@ def qwen3_5_moe(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, experts)
 
 
-def olmo_hybrid(keys: Keys) -> dict[str, Any]:
+def olmo_hybrid(keys: Keys) -> Json:
     """OLMo Hybrid: gated DeltaNet in three layers of four, OLMo 2's attention."""
     fields, bias = block(keys), keys.flag("attention_bias")
     n_heads, n_layers = fields["n_heads"], fields["n_layers"]
@@ -153,7 +151,7 @@ def olmo_hybrid(keys: Keys) -> dict[str, Any]:
     return hybrid({**fields, "norm_placement": "hybrid"}, letters, attention, recurrent)
 
 
-def rope_or_none(keys: Keys, head_dim: int) -> dict[str, Any]:
+def rope_or_none(keys: Keys, head_dim: int) -> Json:
     """RoPE, or no positions where its base is null."""
     found = keys.given("rope_parameters")
     if isinstance(found, dict) and "rope_theta" in found and found["rope_theta"] is None:
@@ -162,7 +160,7 @@ def rope_or_none(keys: Keys, head_dim: int) -> dict[str, Any]:
     return rope(keys, head_dim)
 
 
-def minimax(keys: Keys) -> dict[str, Any]:
+def minimax(keys: Keys) -> Json:
     """MiniMax-Text-01 (arXiv:2501.08313): lightning attention, and attention between."""
     fields = block(keys)
     letters = mixed(keys, fields, [i % 2 == 1 for i in range(fields["n_layers"])])
@@ -180,7 +178,7 @@ def minimax(keys: Keys) -> dict[str, Any]:
     return all_experts(hybrid(fields, letters, attention, recurrent), experts)
 
 
-def factors(keys: Keys, letters: str) -> dict[str, Any]:
+def factors(keys: Keys, letters: str) -> Json:
     """The weights of the residual and of what is added to it: one of each for all layers."""
     kinds = {"A": "full_attn", "R": "linear_attn"}
     names = ["mlp", *(kinds[kind] for kind in sorted(set(letters)))]
@@ -193,7 +191,7 @@ def factors(keys: Keys, letters: str) -> dict[str, Any]:
     return found
 
 
-QWEN: dict[str, Any] = {
+QWEN: Json = {
     **LLAMA,
     "num_hidden_layers": 48,
     "head_dim": 256,
@@ -206,7 +204,7 @@ QWEN: dict[str, Any] = {
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 32,
 }
-QWEN_EXPERTS: dict[str, Any] = {
+QWEN_EXPERTS: Json = {
     "hidden_size": 2048,
     "num_attention_heads": 16,
     "num_key_value_heads": 2,

@@ -18,11 +18,11 @@ from metacount.spec.rope_scaling import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 FULL_OR_SLIDING = ("full_attention", "sliding_attention")
 
-LLAMA: dict[str, Any] = {
+LLAMA: Json = {
     "vocab_size": 32000,
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -45,11 +45,11 @@ MINISTRAL_ROPE = {
     "llama_4_scaling_beta": 0.1,
 }
 BIASES = {"attention_bias": False, "mlp_bias": False}
-WINDOW: dict[str, Any] = {"sliding_window": None}
+WINDOW: Json = {"sliding_window": None}
 SOME_WINDOWS = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28}
 
 
-def block(keys: Keys) -> dict[str, Any]:
+def block(keys: Keys) -> Json:
     """Sizes, gated FFN and RMSNorm under LLaMA's names."""
     return {
         **sizes(keys),
@@ -60,13 +60,13 @@ def block(keys: Keys) -> dict[str, Any]:
     }
 
 
-def all_windows(keys: Keys) -> dict[str, Any]:
+def all_windows(keys: Keys) -> Json:
     """`sliding_window`, where it is not null, for every layer."""
     window = keys.optional_size("sliding_window")
     return {} if window is None else windows("L", window)
 
 
-def upper_windows(keys: Keys, n_layers: int) -> dict[str, Any]:
+def upper_windows(keys: Keys, n_layers: int) -> Json:
     """Qwen's rule: a window from layer `max_window_layers` on, or where `layer_types` has one."""
     first = keys.size("max_window_layers", lowest=0)
     window = keys.optional_size("sliding_window", lowest=0)
@@ -76,14 +76,14 @@ def upper_windows(keys: Keys, n_layers: int) -> dict[str, Any]:
     return checked_windows(keys, letters, window)
 
 
-def checked_windows(keys: Keys, letters: str, window: int | None) -> dict[str, Any]:
+def checked_windows(keys: Keys, letters: str, window: int | None) -> Json:
     """The window's fields; `layer_types` that ask for a window need one."""
     if "L" in letters and window is None:
         keys.unmapped("layer_types", "sliding_attention", "set sliding_window and use it")
     return windows(letters, window)
 
 
-def llama(keys: Keys) -> dict[str, Any]:
+def llama(keys: Keys) -> Json:
     """LLaMA (arXiv:2302.13971); in transformers the bias of attention is on all four."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -95,20 +95,20 @@ def llama(keys: Keys) -> dict[str, Any]:
     }
 
 
-def internlm3(keys: Keys) -> dict[str, Any]:
+def internlm3(keys: Keys) -> Json:
     """InternLM3 in LLaMA's class, which goes with one switch for all biases only."""
     fields = llama(keys)
     keys.only("mlp_bias", fields["q_bias"], why="qkv_bias and bias must be equal")
     return fields
 
 
-def mistral(keys: Keys) -> dict[str, Any]:
+def mistral(keys: Keys) -> Json:
     """Mistral (arXiv:2310.06825): no biases, a window in every layer."""
     fields = block(keys)
     return {**fields, **all_windows(keys), **rope(keys, fields["head_dim"])}
 
 
-def ministral3(keys: Keys) -> dict[str, Any]:
+def ministral3(keys: Keys) -> Json:
     """Ministral 3: Mistral whose queries grow with the logarithm of far positions."""
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
         keys.data["rope_parameters"] = dict(MINISTRAL_ROPE)
@@ -126,7 +126,7 @@ def ministral3(keys: Keys) -> dict[str, Any]:
     return fields
 
 
-def qwen2(keys: Keys) -> dict[str, Any]:
+def qwen2(keys: Keys) -> Json:
     """Qwen2 (arXiv:2407.10671): biases on queries, keys and values."""
     fields = block(keys)
     return {
@@ -137,7 +137,7 @@ def qwen2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def qwen3(keys: Keys) -> dict[str, Any]:
+def qwen3(keys: Keys) -> Json:
     """Qwen3 (arXiv:2505.09388): an RMSNorm over each head instead of biases."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -150,7 +150,7 @@ def qwen3(keys: Keys) -> dict[str, Any]:
     }
 
 
-def granite_scales(keys: Keys) -> dict[str, Any]:
+def granite_scales(keys: Keys) -> Json:
     """Granite's four multipliers; its logits are divided, ours multiplied."""
     return {
         "attention_scale": keys.number("attention_multiplier"),
@@ -160,7 +160,7 @@ def granite_scales(keys: Keys) -> dict[str, Any]:
     }
 
 
-def granite(keys: Keys) -> dict[str, Any]:
+def granite(keys: Keys) -> Json:
     """Granite 3: LLaMA with multipliers."""
     return {**llama(keys), **granite_scales(keys)}
 
@@ -181,7 +181,7 @@ def rope_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> list[bo
     return [bool(item) for item in given]
 
 
-def smollm3(keys: Keys) -> dict[str, Any]:
+def smollm3(keys: Keys) -> Json:
     """SmolLM3: every fourth layer without RoPE; those layers may have a window."""
     fields = llama(keys)
     n_layers = fields["n_layers"]
@@ -198,7 +198,7 @@ def smollm3(keys: Keys) -> dict[str, Any]:
     }
 
 
-def seed_oss(keys: Keys) -> dict[str, Any]:
+def seed_oss(keys: Keys) -> Json:
     """Seed-OSS: one bias for queries, keys, values, another for the output."""
     fields = block(keys)
     return {
@@ -209,7 +209,7 @@ def seed_oss(keys: Keys) -> dict[str, Any]:
     }
 
 
-def helium(keys: Keys) -> dict[str, Any]:
+def helium(keys: Keys) -> Json:
     """Helium 1: interleaved RoPE; its output projection is square and never has a bias."""
     fields = block(keys)
     if fields["n_heads"] * fields["head_dim"] != fields["d_model"]:

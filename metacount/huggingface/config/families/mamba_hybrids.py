@@ -1,4 +1,4 @@
-"""Mamba-2 beside attention: Bamba, Granite 4, Falcon-H1, Nemotron-H."""
+"""Mamba-2 beside attention: Bamba, Granite 4, Falcon-H1."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.llama import LLAMA, block, granite_scales
 from metacount.huggingface.config.families.routing import (
-    grouped,
     routed,
-    sigmoid_or_softmax,
     with_experts,
 )
 from metacount.huggingface.config.families.state_space import (
@@ -19,11 +17,11 @@ from metacount.huggingface.config.families.state_space import (
     without_idle,
 )
 from metacount.huggingface.config.keys import Keys, is_number
-from metacount.huggingface.config.parts import biases, rope, shortest_period, sizes
+from metacount.huggingface.config.parts import biases, rope, shortest_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 # What a layer is called, today and in older configs -> the letter of its mixer.
 MIXERS = {"linear_attention": "R", "mamba": "R", "full_attention": "A", "attention": "A"}
@@ -37,18 +35,9 @@ IBM_NAMES = (
     "mamba_chunk_size",
     "mamba_conv_bias",
 )
-NEMOTRON_NAMES = (
-    "mamba_num_heads",
-    "mamba_head_dim",
-    "n_groups",
-    "ssm_state_size",
-    "conv_kernel",
-    "chunk_size",
-    "use_conv_bias",
-)
 
 
-def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
+def ibm_heads(keys: Keys, d_inner: int) -> Json:
     """Mamba-2 under the names that Bamba, Granite and Falcon-H1 share."""
     return {
         **heads(keys, d_inner, IBM_NAMES),
@@ -57,7 +46,7 @@ def ibm_heads(keys: Keys, d_inner: int) -> dict[str, Any]:
     }
 
 
-def bamba(keys: Keys) -> dict[str, Any]:
+def bamba(keys: Keys) -> Json:
     """Bamba: Mamba-2 with a few layers of attention, RoPE on half a head."""
     keys.only("hidden_act", "silu")
     keys.fixed("partial_rotary_factor", 0.5)  # transformers sets it, whatever is written
@@ -80,7 +69,7 @@ def bamba(keys: Keys) -> dict[str, Any]:
     return without_idle(fields)
 
 
-def granite_hybrid(keys: Keys) -> dict[str, Any]:
+def granite_hybrid(keys: Keys) -> Json:
     """Granite 4: Mamba-2 beside attention without RoPE, experts beside a shared feed-forward."""
     keys.only("hidden_act", "silu")
     fields, bias = block(keys), keys.flag("attention_bias")
@@ -107,7 +96,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     return without_idle(with_experts(fields, {"n_dense_layers": 0, "moe_every": 1}, experts))
 
 
-def positions(keys: Keys, head_dim: int) -> dict[str, Any]:
+def positions(keys: Keys, head_dim: int) -> Json:
     """RoPE where `position_embedding_type` asks for it, else none."""
     rotated = rope(keys, head_dim)
     if keys.raw("position_embedding_type") == "rope":
@@ -130,7 +119,7 @@ def mixer_letters(keys: Keys, n_layers: int) -> str:
     return "".join(MIXERS[name] for name in names)
 
 
-def falcon_h1(keys: Keys) -> dict[str, Any]:
+def falcon_h1(keys: Keys) -> Json:
     """Falcon-H1 (arXiv:2507.22448): attention and Mamba-2 side by side in every layer."""
     keys.only("hidden_act", "silu")
     fields, bias = block(keys), keys.flag("attention_bias")
@@ -153,7 +142,7 @@ def falcon_h1(keys: Keys) -> dict[str, Any]:
     }
 
 
-def multipliers(keys: Keys, head_dim: int, bias: bool) -> dict[str, Any]:
+def multipliers(keys: Keys, head_dim: int, bias: bool) -> Json:
     """Falcon-H1's thirteen multipliers.
 
     What scales the input of attention scales its scores twice and its values once; what scales the
@@ -203,75 +192,7 @@ def numbers(keys: Keys, name: str, count: int) -> list[float]:
     return [float(value) for value in given]
 
 
-def nemotron_h(keys: Keys) -> dict[str, Any]:
-    """Nemotron-H (arXiv:2504.03624): each layer is one of mixer, attention, feed-forward."""
-    letters = nemotron_letters(keys)
-    keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
-    keys.only("mamba_hidden_act", "silu")
-    n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
-    bias = keys.flag("use_bias")
-    if keys.flag("tie_word_embeddings"):
-        keys.notes.append("tie_word_embeddings: transformers' class stores both tables")
-    fields = {
-        **sizes(keys),
-        "tie_embeddings": False,
-        "d_ff": keys.size("intermediate_size"),
-        **keys.activation("mlp_hidden_act", gated=False),
-        "ffn_bias": keys.flag("mlp_bias"),
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("layer_norm_epsilon"),
-        **heads(keys, n_heads * width, NEMOTRON_NAMES),
-        "ssm_in_bias": bias,
-        "ssm_out_bias": bias,
-        "ssm_dt_min": keys.number("time_step_min"),
-        "mixer_pattern": shortest_period("".join("RANN"["M*-E".index(x)] for x in letters)),
-        "ffn_pattern": shortest_period("".join("NNFE"["M*-E".index(x)] for x in letters)),
-        "position": "none",
-    }
-    if "-" not in letters:
-        del fields["d_ff"]
-    if "E" not in letters:
-        return without_idle(fields)
-    keys.only("moe_latent_size", None)
-    experts = {
-        **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, "sigmoid")),
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "n_shared_experts": 1,
-        "d_ff_shared": keys.size("moe_shared_expert_intermediate_size"),
-        "selection_bias": True,
-        "routed_scale": keys.number("routed_scaling_factor"),
-        **grouped(keys, "top2_sum"),
-    }
-    return without_idle({**fields, **experts})
-
-
-NEMOTRON = {
-    "linear_attention": "M",
-    "mamba": "M",
-    "full_attention": "*",
-    "attention": "*",
-    "mlp": "-",
-    "moe": "E",
-}
-
-
-def nemotron_letters(keys: Keys) -> str:
-    """M, *, - or E for each layer, from the list or from the older text."""
-    names, text = keys.given("layers_block_type"), keys.given("hybrid_override_pattern")
-    if names is None and isinstance(text, str) and text and set(text) <= set("M*-E"):
-        return text
-    if names is None and text is not None:
-        keys.unmapped("hybrid_override_pattern", text, "give letters of M, *, - and E")
-    names = ["linear_attention", "moe", "full_attention", "mlp"] if names is None else names
-    if not isinstance(names, list) or not names:
-        raise SpecError("layers_block_type", "must be a list of names", names, "remove it")
-    for name in names:
-        if name not in NEMOTRON:
-            keys.unmapped("layers_block_type", name, f"choose one of {', '.join(NEMOTRON)}")
-    return "".join(NEMOTRON[name] for name in names)
-
-
-IBM: dict[str, Any] = {
+IBM: Json = {
     **LLAMA,
     "attention_bias": False,
     "mamba_n_heads": 128,
@@ -305,22 +226,4 @@ FAMILIES = {
         "key_multiplier": 1.0, "attention_out_multiplier": 1.0, "attention_in_multiplier": 1.0,
         "ssm_multipliers": None, "ssm_in_multiplier": 1.0, "ssm_out_multiplier": 1.0,
     }, ignored=f"{STEPS} num_logits_to_keep"),
-    "nemotron_h": decoder("NemotronH", nemotron_h, {
-        "vocab_size": 131072, "hidden_size": 4096,
-        "tie_word_embeddings": False, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128, "intermediate_size": 21504,
-        "mlp_hidden_act": "relu2", "mlp_bias": False, "ssm_state_size": 128,
-        "mamba_num_heads": 128, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "n_groups": 8,
-        "conv_kernel": 4, "time_step_min": 0.001, "use_conv_bias": True, "chunk_size": 128,
-        "n_routed_experts": 8, "moe_intermediate_size": 7688,
-        "moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None,
-        "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
-        "norm_topk_prob": True, "use_bias": False, "layer_norm_epsilon": 1e-5,
-    }, aliases={"layer_types": "layers_block_type", "num_local_experts": "n_routed_experts",
-                "mamba_n_groups": "n_groups",
-                "mamba_d_conv": "conv_kernel", "mamba_dt_min": "time_step_min",
-                "mamba_conv_bias": "use_conv_bias", "mamba_chunk_size": "chunk_size"},
-        ignored=f"{STEPS} num_logits_to_keep expand mamba_proj_bias mamba_ssm_cache_dtype "
-        "n_shared_experts moe_shared_expert_overlap num_nextn_predict_layers "
-        "mtp_layers_block_type time_step_limit attention_bias sliding_window"),
 }  # fmt: skip

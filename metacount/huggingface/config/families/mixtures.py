@@ -22,12 +22,12 @@ from metacount.huggingface.config.parts import biases, moe_layout, rope, rope_by
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 DENSE_OR_SPARSE = ("dense", "sparse")
 
 
-def sparse_layers(keys: Keys, n_layers: int, first: int) -> dict[str, Any] | None:
+def sparse_layers(keys: Keys, n_layers: int, first: int) -> Json | None:
     """`mlp_layer_types`, a word a layer; by default the first few are dense."""
     given = keys.given("mlp_layer_types")
     if given is None:
@@ -43,7 +43,7 @@ def sparse_layers(keys: Keys, n_layers: int, first: int) -> dict[str, Any] | Non
     return moe_layout(keys, "mlp_layer_types", [stack], first=first)
 
 
-def noaux(keys: Keys, count: str, shared: str) -> dict[str, Any]:
+def noaux(keys: Keys, count: str, shared: str) -> Json:
     """DeepSeek-V3's choice (arXiv:2412.19437) under other names."""
     return {
         **routed(keys, count, sigmoid_or_softmax(keys, "sigmoid")),
@@ -55,7 +55,7 @@ def noaux(keys: Keys, count: str, shared: str) -> dict[str, Any]:
     }
 
 
-def dots1(keys: Keys) -> dict[str, Any]:
+def dots1(keys: Keys) -> Json:
     """dots.llm1 (arXiv:2506.05767): Qwen3's attention, DeepSeek-V3's experts."""
     fields = block(keys)
     bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
@@ -67,7 +67,7 @@ def dots1(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, noaux(keys, "n_routed_experts", "n_shared_experts"))
 
 
-def solar_open(keys: Keys) -> dict[str, Any]:
+def solar_open(keys: Keys) -> Json:
     """Solar Open: DeepSeek-V3's experts in every layer, ordinary attention."""
     fields = {
         **sizes(keys),
@@ -82,7 +82,7 @@ def solar_open(keys: Keys) -> dict[str, Any]:
     return {**fields, **rope(keys, fields["head_dim"]), **experts}
 
 
-def flex_olmo(keys: Keys) -> dict[str, Any]:
+def flex_olmo(keys: Keys) -> Json:
     """FlexOlmo (arXiv:2507.07024): OLMo 2's block with experts in every layer."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -95,7 +95,7 @@ def flex_olmo(keys: Keys) -> dict[str, Any]:
     return all_experts(fields, routed(keys, "num_experts", sigmoid_or_softmax(keys, "softmax")))
 
 
-def ernie4_5_moe(keys: Keys) -> dict[str, Any]:
+def ernie4_5_moe(keys: Keys) -> Json:
     """ERNIE 4.5 with experts: softmax, a bias for the choice, dense layers first and last."""
     fields = block(keys)
     bias, n_layers = keys.flag("use_bias"), fields["n_layers"]
@@ -124,7 +124,7 @@ def ernie4_5_moe(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, experts)
 
 
-def glm4_moe_lite(keys: Keys) -> dict[str, Any]:
+def glm4_moe_lite(keys: Keys) -> Json:
     """GLM-4.7-Flash: DeepSeek-V3 whose dense layers are said one by one."""
     fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
     fields["v_head_dim"] = keys.size("v_head_dim")
@@ -132,13 +132,13 @@ def glm4_moe_lite(keys: Keys) -> dict[str, Any]:
     return with_experts(fields, layout, noaux(keys, "n_routed_experts", "n_shared_experts"))
 
 
-def youtu(keys: Keys) -> dict[str, Any]:
+def youtu(keys: Keys) -> Json:
     """Youtu-LLM: MLA with dense layers throughout."""
     fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
     return {**fields, "v_head_dim": keys.size("v_head_dim")}
 
 
-def mellum(keys: Keys) -> dict[str, Any]:
+def mellum(keys: Keys) -> Json:
     """Mellum: Qwen3's attention and experts, another RoPE in its windowed layers."""
     fields = block(keys)
     bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
@@ -162,7 +162,7 @@ def mellum(keys: Keys) -> dict[str, Any]:
 
 
 EXPERTS = {"num_local_experts": "n_routed_experts"}
-NOAUX: dict[str, Any] = {
+NOAUX: Json = {
     "moe_intermediate_size": 1408,
     "n_shared_experts": 1,
     "n_routed_experts": 128,

@@ -8,12 +8,10 @@ from metacount.huggingface.config.parts import moe_layout
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def with_experts(
-    fields: dict[str, Any], layout: dict[str, Any] | None, experts: dict[str, Any]
-) -> dict[str, Any]:
+def with_experts(fields: Json, layout: Json | None, experts: Json) -> Json:
     """`fields` with the experts of `layout`; a dense width stays where a layer uses it."""
     if layout is None:
         return fields
@@ -23,13 +21,13 @@ def with_experts(
     return {**kept, **layout, **experts}
 
 
-def all_experts(fields: dict[str, Any], experts: dict[str, Any]) -> dict[str, Any]:
+def all_experts(fields: Json, experts: Json) -> Json:
     """Experts in every layer; `d_ff` is the width of one."""
     kept = {name: value for name, value in fields.items() if name != "d_ff"}
     return {**kept, "d_ff_expert": fields["d_ff"], **experts}
 
 
-def routed(keys: Keys, count: str, router: str) -> dict[str, Any]:
+def routed(keys: Keys, count: str, router: str) -> Json:
     """How many experts, how many of them a token uses, and how it chooses."""
     return {
         "n_experts": keys.size(count),
@@ -38,7 +36,7 @@ def routed(keys: Keys, count: str, router: str) -> dict[str, Any]:
     }
 
 
-def grouped(keys: Keys, score: str) -> dict[str, Any]:
+def grouped(keys: Keys, score: str) -> Json:
     """Group-limited choice; one group is no limit."""
     n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
     if n_groups == 1:
@@ -46,7 +44,7 @@ def grouped(keys: Keys, score: str) -> dict[str, Any]:
     return {"n_groups": n_groups, "top_groups": top_groups, "group_score": score}
 
 
-def dense_first(keys: Keys, n_layers: int) -> dict[str, Any] | None:
+def dense_first(keys: Keys, n_layers: int) -> Json | None:
     """DeepSeek's rule: dense layers first, then experts in all."""
     first = keys.size("first_k_dense_replace", lowest=0)
     keys.fixed("moe_layer_freq", 1)
@@ -59,7 +57,7 @@ def sigmoid_or_softmax(keys: Keys, scoring: str) -> str:
     return f"{scoring}_renorm" if keys.flag("norm_topk_prob") else scoring
 
 
-def qwen_experts(keys: Keys, fields: dict[str, Any], count: str) -> dict[str, Any]:
+def qwen_experts(keys: Keys, fields: Json, count: str) -> Json:
     """Qwen's rule: every `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
     step, n_layers = keys.layers("decoder_sparse_step"), fields["n_layers"]
     dense = keys.raw("mlp_only_layers")
@@ -78,7 +76,7 @@ def qwen_experts(keys: Keys, fields: dict[str, Any], count: str) -> dict[str, An
     return with_experts(fields, layout, {**routed(keys, count, router), "d_ff_expert": width})
 
 
-def deepseek_experts(keys: Keys, fields: dict[str, Any], scoring: str) -> dict[str, Any]:
+def deepseek_experts(keys: Keys, fields: Json, scoring: str) -> Json:
     """DeepSeek-V3's experts (arXiv:2412.19437): dense first, groups, a bias for the choice."""
     layout = dense_first(keys, fields["n_layers"])
     extra = keys.raw("num_nextn_predict_layers")

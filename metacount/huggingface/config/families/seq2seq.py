@@ -10,10 +10,10 @@ from metacount.huggingface.config.parts import biases, divided, moe_layout
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def t5_base(keys: Keys) -> dict[str, Any]:
+def t5_base(keys: Keys) -> Json:
     """T5's sizes, norms and relative positions; its scores are not scaled."""
     n_heads, n_encoder = keys.size("num_heads"), keys.layers("num_layers")
     n_decoder = keys.raw("num_decoder_layers")
@@ -21,7 +21,7 @@ def t5_base(keys: Keys) -> dict[str, Any]:
     # transformers makes the number of decoder layers and the sparse steps from num_layers before
     # it takes in other names
     keys.own_name("num_layers")
-    stacks: dict[str, Any] = {
+    stacks: Json = {
         "kind": "encoder-decoder",
         "n_layers": n_decoder,
         "n_encoder_layers": n_encoder,
@@ -46,7 +46,7 @@ def t5_base(keys: Keys) -> dict[str, Any]:
     }
 
 
-def t5(keys: Keys) -> dict[str, Any]:
+def t5(keys: Keys) -> Json:
     """T5 (arXiv:1910.10683). transformers ties the head even where the config says otherwise."""
     fields = t5_base(keys)
     tied = keys.flag("tie_word_embeddings")
@@ -66,12 +66,12 @@ def t5(keys: Keys) -> dict[str, Any]:
     }
 
 
-def mt5(keys: Keys) -> dict[str, Any]:
+def mt5(keys: Keys) -> Json:
     """mT5 (arXiv:2010.11934): T5 v1.1; transformers ties its head and never scales its logits."""
     return {**t5(keys), "logit_scale": 1.0}
 
 
-def _t5_activation(keys: Keys) -> dict[str, Any]:
+def _t5_activation(keys: Keys) -> Json:
     """`feed_forward_proj`: an activation, or `gated-` and an activation."""
     value = keys.raw("feed_forward_proj")
     if not isinstance(value, str):
@@ -86,14 +86,14 @@ def _t5_activation(keys: Keys) -> dict[str, Any]:
     return inner.activation("feed_forward_proj", gated=gated)
 
 
-def switch(keys: Keys) -> dict[str, Any]:
+def switch(keys: Keys) -> Json:
     """Switch Transformer (arXiv:2101.03961)."""
     fields = t5_base(keys)
     keys.fixed("is_gated_act", False)
     keys.fixed("router_type", "tokens_masked")
     keys.fixed("num_selected_experts", 1)
     only_tied(keys)
-    n_encoder = fields.get("n_encoder_layers", fields["n_layers"])
+    n_encoder = fields["n_encoder_layers" if "n_encoder_layers" in fields else "n_layers"]
     stacks = [_sparse(keys, "encoder", n_encoder)]
     if fields["kind"] == "encoder":
         keys.given("decoder_sparse_step")
@@ -136,7 +136,7 @@ def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:
     return [step == 1 or i % step == 1 for i in range(n_layers)]
 
 
-def bart(keys: Keys, before: bool = False) -> dict[str, Any]:
+def bart(keys: Keys, before: bool = False) -> Json:
     """BART (arXiv:1910.13461): the original block, norms after the embeddings, biases."""
     d_model, n_heads = keys.size("d_model"), keys.size("encoder_attention_heads")
     keys.only("decoder_attention_heads", n_heads, why="both stacks need the same number of heads")
@@ -178,7 +178,7 @@ def bart(keys: Keys, before: bool = False) -> dict[str, Any]:
     }
 
 
-def mbart(keys: Keys) -> dict[str, Any]:
+def mbart(keys: Keys) -> Json:
     """mBART (arXiv:2001.08210): BART with its norms before each branch and one after each stack."""
     return {**bart(keys, before=True), "norm_placement": "pre", "final_norm": True}
 
@@ -188,7 +188,7 @@ T5_NAMES = {
     "num_attention_heads": "num_heads",
     "num_hidden_layers": "num_layers",
 }
-T5: dict[str, Any] = {
+T5: Json = {
     "vocab_size": 32128,
     "d_model": 512,
     "d_kv": 64,
@@ -202,7 +202,7 @@ T5: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 
-BART: dict[str, Any] = {
+BART: Json = {
     "vocab_size": 50265,
     "max_position_embeddings": 1024,
     "encoder_layers": 12,

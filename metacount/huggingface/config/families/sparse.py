@@ -10,10 +10,10 @@ from metacount.huggingface.config.keys import Keys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def deepseek_v32(keys: Keys) -> dict[str, Any]:
+def deepseek_v32(keys: Keys) -> Json:
     """DeepSeek-V3.2 (arXiv:2512.02556): every layer has an indexer."""
     fields = latent(keys, "interleaved")
     fields["v_head_dim"] = keys.size("v_head_dim")

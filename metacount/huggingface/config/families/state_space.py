@@ -11,10 +11,10 @@ from metacount.huggingface.config.parts import shortest_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from metacount.files import Json
 
 
-def pure(keys: Keys) -> dict[str, Any]:
+def pure(keys: Keys) -> Json:
     """A decoder of recurrent layers alone: no attention, no feed-forward, no positions."""
     keys.only("hidden_act", "silu")
     d_model, n_layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
@@ -61,11 +61,11 @@ OF_MIXER = ("recurrent", "conv_kernel", "d_ssm", "dt_rank")
 OF_FFN = ("d_ff", "activation", "gated", "ffn_bias", "swish_beta")
 
 
-def without_idle(fields: dict[str, Any]) -> dict[str, Any]:
+def without_idle(fields: Json) -> Json:
     """`fields` without attention, mixer or feed-forward where no layer has one."""
     mixers, ffns = set(fields["mixer_pattern"]), set(fields.get("ffn_pattern", "F"))
     idle: set[str] = set()
-    bare: dict[str, Any] = {}
+    bare: Json = {}
     if not mixers & set("AP"):
         idle |= set(OF_ATTENTION)
         bare = {"attention": "none", "position": "none"}
@@ -86,7 +86,7 @@ def step_rank(keys: Keys, name: str, d_model: int) -> int:
     return -(-d_model // 16) if keys.raw(name) == "auto" else keys.size(name)
 
 
-def mamba(keys: Keys) -> dict[str, Any]:
+def mamba(keys: Keys) -> Json:
     """Mamba (arXiv:2312.00752)."""
     fields, bias = pure(keys), keys.flag("use_bias")
     d_inner = expanded(keys, "expand", fields["d_model"])
@@ -105,7 +105,7 @@ def mamba(keys: Keys) -> dict[str, Any]:
     }
 
 
-def falcon_mamba(keys: Keys) -> dict[str, Any]:
+def falcon_mamba(keys: Keys) -> Json:
     """Falcon-Mamba (arXiv:2410.05355): RMSNorm without weights of the step, of B and of C."""
     inner = {"ssm_inner_norms": "plain", "ssm_norm_eps": keys.number("mixer_rms_eps")}
     return {**mamba(keys), **inner}
@@ -123,7 +123,7 @@ OWN = (
 )
 
 
-def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> dict[str, Any]:
+def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> Json:
     """A Mamba-2 mixer whose heads fill `d_inner`, its keys under these names."""
     n_heads, head_dim, groups, state, kernel, chunk, conv_bias = names
     count, width = keys.size(n_heads), keys.raw(head_dim)
@@ -147,7 +147,7 @@ def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def step_limits(keys: Keys) -> dict[str, Any]:
+def step_limits(keys: Keys) -> Json:
     """`time_step_limit`, a pair; 0 and infinity are none."""
     pair = keys.raw("time_step_limit")
     if pair is None:
@@ -166,7 +166,7 @@ def step_limits(keys: Keys) -> dict[str, Any]:
     }
 
 
-def mamba2(keys: Keys) -> dict[str, Any]:
+def mamba2(keys: Keys) -> Json:
     """Mamba-2 (arXiv:2405.21060)."""
     fields, bias = pure(keys), keys.flag("use_bias")
     d_inner = expanded(keys, "expand", fields["d_model"])
@@ -180,7 +180,7 @@ def mamba2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def jamba(keys: Keys) -> dict[str, Any]:
+def jamba(keys: Keys) -> Json:
     """Jamba (arXiv:2403.19887): one attention layer in eight, experts in every other, no RoPE."""
     keys.only("hidden_act", "silu")  # one key for the feed-forward and for the mixer
     fields, bias = block(keys), keys.flag("mamba_proj_bias")
@@ -205,7 +205,7 @@ def jamba(keys: Keys) -> dict[str, Any]:
     return without_idle(with_letters(fields, feeds, experts))
 
 
-def with_letters(fields: dict[str, Any], letters: str, experts: dict[str, Any]) -> dict[str, Any]:
+def with_letters(fields: Json, letters: str, experts: Json) -> Json:
     """`fields` with experts in the layers of letter E; a dense width stays where a layer has F."""
     if "E" not in letters:
         return {**fields, "ffn_pattern": shortest_period(letters)}
@@ -230,7 +230,7 @@ STEPS = (
     "time_step_min time_step_max time_step_floor rescale_prenorm_residual residual_in_fp32 "
     "use_mamba_kernels use_mambapy use_associative_scan"
 )
-MAMBA: dict[str, Any] = {
+MAMBA: Json = {
     "vocab_size": 50280,
     "hidden_size": 768,
     "state_size": 16,

@@ -10,12 +10,11 @@ from metacount.huggingface.config.remote.like_llama import SIZES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
-
+    from metacount.files import Json
     from metacount.huggingface.config.keys import Keys
 
 
-def qwen(keys: Keys) -> dict[str, Any]:
+def qwen(keys: Keys) -> Json:
     """Qwen (arXiv:2309.16609): `intermediate_size` is that of gate and up together."""
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     both, bias = keys.size("intermediate_size"), not keys.flag("no_bias")
@@ -43,7 +42,7 @@ def qwen(keys: Keys) -> dict[str, Any]:
     }
 
 
-def chatglm(keys: Keys) -> dict[str, Any]:
+def chatglm(keys: Keys) -> Json:
     """ChatGLM2, ChatGLM3 and GLM-4 (arXiv:2406.12793): RoPE in pairs on half of each head."""
     fields = named(keys, "hidden_size", "num_layers", "num_attention_heads")
     bias = keys.flag("add_bias_linear")
@@ -53,7 +52,7 @@ def chatglm(keys: Keys) -> dict[str, Any]:
     keys.only("apply_residual_connection_post_layernorm", False)
     ratio = keys.number("rope_ratio")
     if keys.flag("rmsnorm"):
-        norm: dict[str, Any] = {"norm": "rmsnorm", "norm_eps": keys.number("layernorm_epsilon")}
+        norm: Json = {"norm": "rmsnorm", "norm_eps": keys.number("layernorm_epsilon")}
     else:
         norm = layer_norm(keys, "layernorm_epsilon")
     keys.fixed("original_rope", True)
@@ -75,7 +74,7 @@ def chatglm(keys: Keys) -> dict[str, Any]:
     }
 
 
-def phi_msft(keys: Keys) -> dict[str, Any]:
+def phi_msft(keys: Keys) -> Json:
     """Phi-1 to Phi-2 as first published: both branches behind one norm, biases everywhere."""
     fields = named(keys, "n_embd", "n_layer", "n_head")
     groups, rotary_dim = keys.optional_size("n_head_kv"), keys.size("rotary_dim")

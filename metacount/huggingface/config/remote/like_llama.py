@@ -15,15 +15,16 @@ from metacount.huggingface.config.parts import biases, rope
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
 
+    from metacount.files import Json
     from metacount.huggingface.config.keys import Keys
 
 TRAINED_WITH = "max_position_embeddings"  # a key of Baichuan's 7B alone, beside both's own name
 LENGTH = "model_max_length"
 
 
-def baichuan(keys: Keys) -> dict[str, Any]:
+def baichuan(keys: Keys) -> Json:
     """Baichuan and Baichuan 2 (arXiv:2309.10305): RoPE in the 7B's code, ALiBi in the 13B's."""
     fields = block(keys)
     keys.fixed("num_key_value_heads", fields["n_heads"])
@@ -42,20 +43,20 @@ def baichuan(keys: Keys) -> dict[str, Any]:
     return {**fields, "position": "alibi"}
 
 
-def internlm2(keys: Keys) -> dict[str, Any]:
+def internlm2(keys: Keys) -> Json:
     """InternLM2 (arXiv:2403.17297): queries, keys and values in one matrix."""
     fields = block(keys)
     bias = keys.flag("bias")
     return {**fields, **biases(bias, bias), **rope(keys, fields["head_dim"])}
 
 
-def xverse(keys: Keys) -> dict[str, Any]:
+def xverse(keys: Keys) -> Json:
     """XVERSE: LLaMA's block."""
     fields = block(keys)
     return {**fields, **rope(keys, fields["head_dim"])}
 
 
-def minicpm(keys: Keys) -> dict[str, Any]:
+def minicpm(keys: Keys) -> Json:
     """MiniCPM (arXiv:2404.06395): LLaMA's block with the multipliers of μP."""
     fields = block(keys)
     bias, depth = keys.flag("attention_bias"), keys.number("scale_depth")
@@ -69,7 +70,7 @@ def minicpm(keys: Keys) -> dict[str, Any]:
     }
 
 
-def deepseek(keys: Keys) -> dict[str, Any]:
+def deepseek(keys: Keys) -> Json:
     """DeepSeekMoE (arXiv:2401.06066): fine experts and shared ones behind ordinary attention."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
@@ -89,7 +90,7 @@ def deepseek(keys: Keys) -> dict[str, Any]:
 
 
 def _remote(
-    name: str, fields: Any, defaults: dict[str, Any], *, ignored: str = "", also: str = ""
+    name: str, fields: Callable[[Keys], Json], defaults: Json, *, ignored: str = "", also: str = ""
 ) -> Family:
     """A family whose class is called `<name>ForCausalLM`, in one or two spellings."""
     heads = {f"{one}ForCausalLM": "head" for one in (name, *also.split())}
@@ -110,7 +111,7 @@ SIZES = (
     "num_hidden_layers",
     "num_attention_heads",
 )
-HEADS: dict[str, Any] = {
+HEADS: Json = {
     **{k: v for k, v in LLAMA.items() if k not in ("head_dim", "num_key_value_heads")},
     **dict.fromkeys(SIZES),
 }

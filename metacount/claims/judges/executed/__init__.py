@@ -1,0 +1,1 @@
+"""Judges that run the reference modules, with small sizes in float64."""

@@ -1,0 +1,50 @@
+"""How the parts of a model are described in a few words."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount.formulas import attention, ends
+from metacount.notation import heads, latent_heads
+from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
+from metacount.spec.mla import LatentAttention
+from metacount.spec.moe import Mixture
+
+
+def attention_described(spec: ModelSpec) -> str:
+    """How an attention is made, with the window that some of its layers see."""
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+    elif isinstance(mixer, Attention):
+        said = heads(mixer.n_heads, mixer.n_kv_heads)
+    else:
+        return "none"
+    if mixer.window is None:
+        return said
+    near = attention.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
+    return f"{said}, window {mixer.window.size} in {near} layers"
+
+
+def mixture_described(mixture: Mixture, activation: str) -> str:
+    """How many experts of which width a token gets."""
+    said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
+    shared = mixture.shared.n_experts if mixture.shared is not None else 0
+    return said + (f", {shared} shared" if shared else "")
+
+
+def table_described(spec: ModelSpec) -> str:
+    """The shape of the token table."""
+    return f"[{spec.vocab_size}, {ends.table_width(spec)}]"
+
+
+def times_d(width: int, spec: ModelSpec) -> str:
+    """A width as a multiple of d, exact or to four digits.
+
+    >>> from metacount.catalog import entry
+    >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())
+    ('2.688·d', '4·d')
+    """
+    ratio = Fraction(width, spec.d_model)
+    return f"{ratio.numerator}·d" if ratio.denominator == 1 else f"{float(ratio):.4g}·d"

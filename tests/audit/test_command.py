@@ -1,0 +1,253 @@
+"""`metacount audit` as it is typed: table, one formula, MFU, JSON, Markdown, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from helpers import ROOT
+
+from metacount.audit.judge import NOT_ASKED, Found, judged
+from metacount.audit.mfu import mfu
+from metacount.audit.record import NO_COUNT, Formula, chosen, compared, formulas
+from metacount.audit.report import Audited, audit, models
+from metacount.catalog import entries, entry
+from metacount.cli import main
+from metacount.errors import InputError
+from metacount.views.audit_data import markdown
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["audit", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited, ...]) -> None:
+    table = markdown(audits)
+    assert table in README
+    assert len(table.splitlines()) <= 27
+
+
+def test_the_readme_counts_what_there_is() -> None:
+    every = formulas()
+    said = re.search(
+        r"(\d+) formulas from (\d+) sources, (\d+) of them judged, (\d+) compared with the real",
+        " ".join(README.split()),
+    )
+    assert said is not None
+    judged = sum(f.judged for f in every)
+    sources = len({f.source.id for f in every})
+    assert [int(n) for n in said.groups()] == [len(every), sources, judged, len(compared())]
+    unread = {f.source.id for f in every if not f.source.read}
+    assert f"{len(unread)} of the sources are papers or posts that were not looked up" in README
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = printed(capsys, "accelerate", "eleuther-cookbook", "megatron-lm", "vllm")
+    assert max(map(len, text.splitlines())) <= width
+    for said in (
+        "FLOPs of training",
+        "bytes of the KV cache",
+        "-50.00 %",
+        "half is missing",
+        "bytes of activations",
+        "bytes of weights, gradients and optimizer",
+    ):
+        assert said in text
+
+
+def test_what_is_outside_a_scope_is_said_of_what_was_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (one,) = audit("litgpt")
+    worst = one.worst(in_scope=False)
+    assert worst is not None and worst.model == "deepseek-v3"
+    text = " ".join(printed(capsys, "litgpt").split())
+    n = len(one.of("wrong", in_scope=False))
+    assert f"outside its scope: off at {n} of {one.asked(in_scope=False)} models, at most" in text
+
+
+def test_nothing_of_torch_is_loaded() -> None:
+    program = (
+        "import sys\nfrom metacount.cli import main\n"
+        "main(['audit', 'slime', '--model', 'qwen3-4b'])\nprint('torch' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "False"
+
+
+def test_one_formula_term_by_term(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = printed(capsys, "accelerate-training", "--model", "llama3-8b")
+    # the numbers are those of test_audit_verdicts, by hand
+    for said in (
+        "12*1*2048*32*(4096//32)*(32 + 8)",
+        "4,026,531,840",
+        "off by -17.85 %",
+        "projections lack the factor d_model: -16,488,647,884,800",
+        "proven equal to",
+        "3·(B + A) = 92,358,976,733,184",
+        "with the real function",
+    ):
+        assert said in text
+    small = re.search(r"theirs ([\d,]+), ours ([\d,]+)", " ".join(text.split()))
+    assert small is not None and small[1] != small[2]
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = json.loads(printed(capsys, "accelerate-training", "--model", "llama3-8b", "--json"))
+    assert sum(term["value"] for term in one["theirs"]) == one["found"]["theirs"]
+    gap = one["found"]["theirs"] - one["found"]["ours"]
+    (palm,) = json.loads(printed(capsys, "palm", "--model", "llama-7b", "--json"))
+    in_all = sum(part["value"] for part in palm["parts"])
+    assert in_all == palm["ours"][0]["value"] == 2048 * 6_738_415_616
+    (four,) = json.loads(printed(capsys, "slime", "--model", "mixtral-8x7b", "--json"))
+    amounts = {amount["of"]: amount["value"] for amount in four["ours"]}
+    parts = {part["of"]: part["value"] for part in four["parts"]}
+    assert sum(parts.values()) == amounts["W"]
+    # Mixtral's head, 2,048 tokens
+    assert parts["W, head"] == 2 * 2048 * 4096 * 32000
+    assert sum(term["value"] for term in one["difference"]) == gap and one["unaccounted"] == 0
+    rows = json.loads(printed(capsys, "vllm", "--json"))
+    assert [row["verdict"] for row in rows] == ["equal", "equal"]
+    assert rows[0]["in_scope"]["equal"] == sum(m["in_scope"] for m in rows[0]["models"])
+
+
+def test_how_many_models_is_said_where_they_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    every = [one for one in entries() if one.sizes is not None]
+    specs = [one.spec() for one in every]
+    alike = [s for s in specs if not s.has_encoder and s.recurrent == "none"]
+    plain = [s for s in alike if set(s.mixer_pattern) == {"A"} and set(s.ffn_pattern) == {"F"}]
+    n = sum(s.index_top_k is None for s in plain)
+    assert len(models()) == n < len(plain) < len(specs)
+    said = f"of the catalog's {n} of one stack with attention in every layer and no indexer"
+    assert said in " ".join(printed(capsys, "vllm").split())
+    assert f"the catalog's {n} models of one stack with attention in every layer" in " ".join(
+        README.split()
+    )
+    for id in ("t5-small", "lfm2-350m", "falcon-h1-0.5b", "deepseek-v3.2"):
+        with pytest.raises(InputError, match=f"{id}: .*; choose a model of one stack"):
+            audit("vllm", model=id)
+
+
+def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    # LLaMA-3-8B at 8,192 tokens, 3·(W + C) = 51,471,187,968 FLOPs a token (tests/test_conventions)
+    # at 8,000 tokens a second on 989 TFLOP/s
+    rows = mfu("llama3-8b", [8192], tokens_per_second=Fraction(8000), peak_tflops=Fraction(989))
+    exact = Fraction(51_471_187_968 * 8000, 989 * 10**12)
+    assert rows[0].formula is None and rows[0].mfu == (exact,)
+    by_id = {row.formula.id: row for row in rows[1:] if row.formula is not None}
+    assert by_id["nanotron-training"].per_token == (57_912_852_480,)
+    assert by_id["palm-training"].per_token == (61_066_469_376,)
+    assert by_id["maxtext-deepseek-training"].mfu == (None,)
+    text = printed(
+        capsys,
+        "--mfu",
+        "llama3-8b",
+        "--seq",
+        "8192",
+        "--tokens-per-second",
+        "8_000",
+        "--peak",
+        "989",
+    )
+    assert "41.63 %" in text and "palm-training" in text
+    run = ["--mfu", "llama3-8b", "gpt2", "--tokens-per-second", "1e4", "--peak", "312", "--json"]
+    both = json.loads(printed(capsys, *run))
+    assert [one["model"] for one in both] == ["llama3-8b", "gpt2"]
+    assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
+
+
+def test_memory_is_judged_by_what_is_stored_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(printed(capsys, "megatron-lm-optimizer", "--model", "gpt2").split())
+    # 2 + 2·4 + 8 bytes for each of GPT-2's 124,439,808 parameters
+    assert "I + 2·F + S = 2,239,916,544" in text
+    text = " ".join(printed(capsys, "korthikanti-activations", "--model", "gpt3-175b").split())
+    # 96 layers of 2,048 tokens: 34·12288 + 5·96·2048 bytes a token
+    assert f"J + N + O + V = {96 * 2048 * (34 * 12288 + 5 * 96 * 2048):,}" in text
+
+
+def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    formula = chosen(("megatron-lm-optimizer",))[0]
+    values = {name: getattr(formula, name) for name in Formula.__annotations__}
+    found = judged(Formula(**{**values, "convention": None}), entry("gpt2").spec(), "gpt2")
+    assert found.verdict == NOT_ASKED and found.condition == NO_COUNT
+    text = printed(capsys, "maxtext-deepseek-training", "--model", "gpt2")
+    assert "cannot be asked: the model has no qk_nope_head_dim" in text and "in all" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["megatron"], "formula 'megatron' is not known"),
+        (["--mfu", "gpt2"], "--mfu needs --tokens-per-second and --peak"),
+        (["--peak", "989"], "belong to --mfu"),
+        (["--model", "gpt2"], "--model needs a NAME"),
+        (["slime", "--model", "t5-small"], "choose a model of one stack"),
+        (["slime", "--model", "jamba-1.5-mini"], "attention and a feed-forward in every layer"),
+        (["slime", "--model", "deepseek-v3.2"], "an audited formula knows no indexer"),
+        (
+            ["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"],
+            "t5-small: an encoder-decoder has tokens of two kinds",
+        ),
+        (
+            ["--mfu", "mamba2-130m", "--tokens-per-second", "1", "--peak", "1"],
+            "mamba2-130m: an audited formula is of attention",
+        ),
+        (
+            ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
+            "gpt2 has 1024 positions",
+        ),
+        (["--set", "n_layers=2"], "--set changes a model"),
+        (["--markdown", "--json"], "--markdown is of the table"),
+        (["--seq", "0"], "must be a whole number from 1"),
+        (["--jobs", "0"], "must be 1 to 64"),
+        (["--mfu", "gpt2", "--peak", "fast"], "must be a number more than 0: got 'fast'"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and not captured.out and "Traceback" not in captured.err
+
+
+def test_an_interrupt_keeps_what_was_judged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from metacount.audit import report
+
+    real = report.at_every_model
+
+    def stopped(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
+        if job[0].id == "nanochat-prefill":
+            raise KeyboardInterrupt
+        return real(job)
+
+    monkeypatch.setattr(report, "at_every_model", stopped)
+    assert main(["audit", "nanochat", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert [row["id"] for row in json.loads(captured.out)] == ["nanochat-training"]
+    assert "interrupted after 1 of 3 formulas" in captured.err
+
+
+def test_a_run_that_is_none() -> None:
+    with pytest.raises(InputError, match="must be more than 0"):
+        mfu("gpt2", [8], tokens_per_second=Fraction(0), peak_tflops=Fraction(1))

@@ -1,0 +1,243 @@
+"""The whole CUDA path, from a case to its rows, on a model of a device: see `virtual_gpu`.
+
+The tensors are on the CPU, everything else is what runs on a real device: checks, memory, finding
+out what waits, captures, rounds, clocks and power, errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.bench_layers import SPARSE, spec, tiny_cases
+from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
+from torch import Tensor, nn
+
+from metacount.bench import run
+from metacount.bench.ceiling import Roofs, measure_ceiling
+from metacount.bench.clocks.graphs import CaptureRoom
+from metacount.bench.device import environment
+from metacount.bench.layers import moe
+from metacount.bench.layers.case import Built, Case
+from metacount.bench.prepare import Plan
+from metacount.bench.results.rows import Ceiling, Row
+from metacount.bench.run import run_case
+
+CPU = torch.device("cpu")
+ROOF = Ceiling(dtype="fp32", flops_per_s=1e14, shape=(2, 3, 5), bytes_per_s=1e12)
+PLAN = Plan(device=DEVICE, rounds=6, seconds=60.0, compile=False, warm_up_seconds=0.0)
+CACHE = 4096
+
+
+class OnGpu(nn.Module):
+    """A module whose forward is one kernel of the model; `at` may change what a call does."""
+
+    def __init__(self, gpu: VirtualGpu, name: str, inner: nn.Module, **how: Any) -> None:
+        super().__init__()
+        self.gpu, self.name, self.how = gpu, name, how
+        self.inner, self.calls = inner, 0
+
+    def forward(self, *inputs: Tensor) -> Any:
+        self.calls += 1
+        if (fails := self.how.get("fails")) is not None and self.calls > fails[0]:
+            raise fails[1]
+        launch = self.gpu.kernel(
+            self.name,
+            50 * MICRO,
+            gives=lambda: self.inner(*inputs),
+            working=self.how.get("working", 0),
+            waits=self.how.get("waits", False),
+        )
+        return launch()
+
+
+def on_gpu(case: Case, gpu: VirtualGpu, **how: dict[str, Any]) -> Case:
+    """The case with its tensors on the CPU and its variants on the model."""
+
+    def build(_device: torch.device, n_sets: int) -> Built:
+        built = case.build(CPU, n_sets)
+        variants = [
+            replace(v, module=OnGpu(gpu, v.name, v.module, **how.get(v.name.replace("-", "_"), {})))
+            for v in built.variants
+        ]
+        return replace(built, variants=variants)
+
+    return replace(case, build=build)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualGpu]:
+    found = VirtualGpu(monkeypatch)
+    monkeypatch.setattr(run, "monitor_of", lambda device: None)
+    yield found
+
+
+def by_key(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
+    return {(row.variant, row.launch, row.state): row for row in rows}
+
+
+def test_every_variant_has_both_launches(gpu: VirtualGpu) -> None:
+    rows = run_case(on_gpu(tiny_cases("fp32")[0], gpu), PLAN, ROOF, CACHE)
+    ok = [row for row in rows if row.status == "ok"]
+    assert {row.reason for row in rows if row.status != "ok"} == {"--no-compile"}
+    found = by_key(ok)
+    for name in ("gelu", "swiglu", "swiglu-joined", "swiglu-4d", "swiglu-own-joined"):
+        graph, eager = found[name, "graph", "hot"], found[name, "eager", "hot"]
+        assert graph.median_s == pytest.approx(50 * MICRO, rel=0.01)
+        assert eager.median_s == pytest.approx(50 * MICRO, rel=0.05)
+        assert graph.rounds == 6 and graph.calls_per_sample and graph.calls_per_sample >= 20
+        # the ratio is to the baseline of the same launch
+        assert graph.ratio == pytest.approx(1.0, rel=0.01) and graph.baseline == "gelu"
+        assert graph.working_bytes == 64
+    assert gpu.held == 0 and gpu.debug_mode == 0
+
+
+def test_what_waits_for_the_host_is_launched_eagerly(gpu: VirtualGpu) -> None:
+    case = moe.case("tiny", spec(SPARSE), 11, "balanced", "fp32")
+    # loop is declared to wait and does; batched is not declared to, and does
+    how = {"loop": {"waits": True}, "batched": {"waits": True}}
+    rows = run_case(on_gpu(case, gpu, **how), PLAN, ROOF, CACHE)
+    launches = {name: {row.launch for row in rows if row.variant == name} for name in case.variants}
+    assert launches["dense"] == {"graph", "eager"}
+    assert launches["loop"] == launches["batched"] == {"eager"}
+    notes = {row.variant: row.note for row in rows}
+    assert notes["loop"] is None and notes["batched"] is not None
+    assert notes["batched"].startswith("no graph: called a synchronizing")
+    # its baseline is launched in the same way
+    assert all(row.ratio is not None for row in rows if row.variant == "loop")
+
+
+def test_a_case_of_large_variants_needs_the_memory_of_one(gpu: VirtualGpu) -> None:
+    names = ("gelu", "swiglu", "swiglu_joined", "swiglu_4d", "swiglu_own")
+    how = {name: {"working": 60 * GIB} for name in names}
+    rows = run_case(on_gpu(tiny_cases("fp32")[0], gpu, **how), PLAN, ROOF, CACHE)
+    assert {row.status for row in rows if row.reason != "--no-compile"} == {"ok"}
+    assert gpu.most_held == 120 * GIB  # the graph of one call and that of many
+
+
+def test_an_error_at_a_capture_is_a_row_and_harms_nobody(gpu: VirtualGpu) -> None:
+    how = {"swiglu": {"fails": (60, torch.OutOfMemoryError("CUDA out of memory. Tried"))}}
+    rows = run_case(on_gpu(tiny_cases("fp32")[0], gpu, **how), PLAN, ROOF, CACHE)
+    bad = [row for row in rows if row.variant == "swiglu"]
+    assert {row.status for row in bad} == {"does not fit"}
+    assert {row.reason for row in bad} == {"while it was timed: out of memory"}
+    assert by_key(rows)["gelu", "graph", "hot"].status == "ok"
+    # the next case draws random numbers
+    again = run_case(on_gpu(tiny_cases("fp32")[-1], gpu), PLAN, ROOF, CACHE)
+    assert {row.status for row in again if row.reason != "--no-compile"} == {"ok"}
+
+
+def test_one_capture_that_fails_spoils_nothing(
+    gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = CaptureRoom.heal
+
+    def heal(room: CaptureRoom) -> None:
+        gpu.refuse_capture = None
+        real(room)
+
+    monkeypatch.setattr(CaptureRoom, "heal", heal)
+    gpu.refuse_capture = "operation failed due to a previous error during capture"
+    report = run.Report(environment={}, ceilings={})
+    cases = [on_gpu(tiny_cases("fp32")[i], gpu) for i in (0, -1)]
+    roofs = Roofs(DEVICE, CACHE, known={"fp32": ROOF})
+    for _ in run.run_cases(cases, PLAN, report=report, roofs=roofs):
+        pass
+    bad = [row for row in report.rows if row.status != "ok" and row.reason != "--no-compile"]
+    # one launch of one variant, and it says when
+    assert len(bad) == 1 and (bad[0].reason or "").startswith("while it was timed: operation")
+    assert {row.topic for row in report.rows if row.status == "ok"} == {"ffn", "norm"}
+
+
+def test_a_lost_device_ends_the_run(gpu: VirtualGpu) -> None:
+    report = run.Report(environment={}, ceilings={})
+    tiny = tiny_cases("fp32")[0]
+    cases = [on_gpu(replace(tiny, model=f"tiny{i}"), gpu) for i in range(3)]
+    lost = "CUDA error: an illegal memory access was encountered"
+    for i, _ in enumerate(run.run_cases(cases, PLAN, report=report, roofs=None)):
+        if i == 0:
+            gpu.sticky = lost
+    said = {row.reason for row in report.rows if row.status == "not available"}
+    assert f"the device was lost: {lost}" in said and report.unmeasured
+
+
+def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
+    class Fades(nn.Module):
+        """Right when it is called, wrong when it is replayed."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner, self.calls = inner, 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            y: Tensor = self.inner(x)
+            return y if gpu.graph is not None or gpu.said[-1:] != ["replaying"] else y * 2
+
+    case = tiny_cases("fp32")[0]
+    real = torch.cuda.CUDAGraph.replay
+
+    def replay(graph: Any) -> None:
+        gpu.said.append("replaying")
+        real(graph)
+
+    torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
+
+    def build(device: torch.device, n_sets: int) -> Built:
+        built = case.build(CPU, n_sets)
+        variants = [
+            replace(v, module=Fades(v.module)) if v.name == "swiglu" else v for v in built.variants
+        ]
+        return replace(built, variants=variants)
+
+    plan = replace(PLAN, launches=("graph",), only=("gelu", "swiglu"))
+    rows = run_case(on_gpu(replace(case, build=build), gpu), plan, ROOF, CACHE)
+    found = {row.variant: row for row in rows}
+    assert found["gelu"].status == "ok"
+    assert found["swiglu"].status == "wrong result"
+    assert "while it was timed: relative error 1" in (found["swiglu"].reason or "")
+    assert run.Report(environment={}, ceilings={}, rows=rows).failed
+
+
+def test_the_ceiling_on_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, shapes = ["cublas"], []
+
+    def prefer(name: str | None = None) -> str:
+        if name is not None:
+            chosen.append(name)
+        return chosen[-1]
+
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", prefer)
+
+    def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        shapes.append((a.shape[0], a.shape[1], b.shape[1], chosen[-1]))
+        faster = 2 if chosen[-1] == "cublaslt" else 1
+        return gpu.kernel("mm", 1e-3 / faster, gives=lambda: out)()
+
+    monkeypatch.setattr(torch, "mm", mm)
+    monkeypatch.setattr(Tensor, "copy_", lambda self, other: gpu.kernel("copy", 4e-3)())
+    monkeypatch.setattr(torch, "amax", lambda x, dim: gpu.kernel("read", 1e-3)())
+    real_empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty", lambda *s, device=None, dtype=None: torch.ones(s))
+    monkeypatch.setattr(torch, "empty_like", lambda t: real_empty_like(t))
+    roof = measure_ceiling(DEVICE, "fp32", 1, shapes=((8, 8, 8), (16, 8, 8)), copy_bytes=4096)
+    # both libraries at both shapes; the faster one at the larger, in half a millisecond
+    assert {s[3] for s in shapes} == {"cublas", "cublaslt"} and chosen[-1] == "cublas"
+    assert (roof.shape, roof.blas_library) == ((16, 8, 8), "cublaslt")
+    assert roof.flops_per_s == pytest.approx(2 * 16 * 8 * 8 / 5e-4, rel=0.01)
+    assert roof.bytes_per_s == pytest.approx(2 * 4096 / 4e-3, rel=0.01)
+    assert roof.read_bytes_per_s == pytest.approx(4096 / 1e-3, rel=0.01)
+
+
+def test_the_environment_of_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer = SimpleNamespace(__str__=lambda self: "cublas")
+    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda: prefer)
+    said = environment(DEVICE, command="metacount bench ffn")
+    assert (said["device"], said["sms"], said["kind"]) == ("NVIDIA H200", 132, "cuda")
+    assert said["flush_bytes"] == 2 * said["cache_bytes"] and said["flush"] == "reads"
+    assert said["command"] == "metacount bench ffn" and said["other_load"] is None

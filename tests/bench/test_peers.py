@@ -1,0 +1,262 @@
+"""Optional variants: what they need is said, and what of them can run here does.
+
+No package of these is here. The Triton kernel runs on a small stand-in for Triton's language; the
+others' calls are met by functions that have their signature, which torch computes.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, spec
+from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
+from torch import Tensor
+
+from metacount.bench.layers import attention, ffn, mla
+from metacount.bench.layers.case import Case
+from metacount.bench.observe import error_of
+from metacount.bench.peers import activations as peers
+from metacount.bench.peers import cores as peer_cores
+from metacount.bench.peers import triton_silu
+from metacount.bench.prepare import Plan
+from metacount.bench.results.rows import Ceiling, Row
+from metacount.bench.run import run_case
+from metacount.bench.work import Positions
+
+CPU = torch.device("cpu")
+ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(2, 3, 5), bytes_per_s=1e10)
+PLAN = Plan(device=CPU, rounds=3, seconds=0.0, compile=False, warm_up_seconds=0.0, states=("hot",))
+ONE = Positions(batch_size=1, seq_len=5, kv_len=5)
+
+
+def by_name(case: Case, *names: str) -> dict[str, Row]:
+    plan = Plan(**{**vars(PLAN), "only": names})
+    return {row.variant: row for row in run_case(case, plan, ROOF, 4096)}
+
+
+@pytest.mark.parametrize("way", list(peers.PACKAGES))
+def test_what_is_not_here_says_what_to_install(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    assert (peers.missing(way) or "").startswith("pip install ")
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    assert peers.missing(way) is None
+
+
+def test_a_missing_peer_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    case = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
+    rows = by_name(case, "swiglu-liger", "gelu")
+    assert rows["swiglu-liger"].status == "not available"
+    assert rows["swiglu-liger"].reason == "pip install liger-kernel"
+    assert rows["gelu"].status == "ok"
+
+
+class Pointer:
+    """A tensor's memory from some place on, as Triton adds to it."""
+
+    def __init__(self, tensor: Tensor, at: Any = 0) -> None:
+        self.flat, self.at = tensor.view(-1), at
+
+    def __add__(self, more: Any) -> Pointer:
+        return Pointer(self.flat, self.at + more)
+
+
+def language(ids: list[int]) -> SimpleNamespace:
+    def load(pointer: Pointer, mask: Tensor) -> Tensor:
+        return torch.where(mask, pointer.flat[pointer.at.clamp(max=len(pointer.flat) - 1)], 0.0)
+
+    def store(pointer: Pointer, values: Tensor, mask: Tensor) -> None:
+        pointer.flat[pointer.at[mask]] = values[mask].to(pointer.flat.dtype)
+
+    return SimpleNamespace(
+        program_id=lambda axis: torch.tensor(ids[axis]),
+        arange=torch.arange,
+        load=load,
+        store=store,
+        int64=torch.int64,
+        float32=torch.float32,
+        sigmoid=torch.sigmoid,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_triton_kernel_computes_silu_up(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [0, 0]
+    monkeypatch.setattr(triton_silu, "tl", language(ids))
+    monkeypatch.setattr(triton_silu, "BLOCK", 16)
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, int]) -> Any:
+            def launch(x: Tensor, out: Tensor, width: int, *, BLOCK: int) -> None:
+                for ids[0] in range(grid[0]):
+                    for ids[1] in range(grid[1]):
+                        triton_silu._silu_mul(Pointer(x), Pointer(out), width, BLOCK)
+
+            return launch
+
+    monkeypatch.setattr(triton_silu, "_kernel", Kernel(), raising=False)
+    x = torch.randn(7, 2 * 37).to(dtype)  # 37 is no multiple of a block
+    gate, up = x.float().chunk(2, dim=-1)
+    got = triton_silu.silu_mul(x)
+    assert got.dtype == dtype
+    wanted = (gate * torch.sigmoid(gate) * up).to(dtype)
+    # the last digit depends on how many values a processor takes at once
+    torch.testing.assert_close(got, wanted, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=0)
+
+
+def test_ligers_activation_takes_two_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LigerSiLUMulFunction:
+        @staticmethod
+        def apply(gate: Tensor, up: Tensor) -> Tensor:
+            assert gate.is_contiguous() and up.is_contiguous()
+            return F.silu(gate) * up
+
+    module = ModuleType("liger_kernel.ops.swiglu")
+    module.LigerSiLUMulFunction = LigerSiLUMulFunction  # type: ignore[attr-defined]
+    for name in ("liger_kernel", "liger_kernel.ops"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "liger_kernel.ops.swiglu", module)
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    case = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
+    row = by_name(case, "swiglu-liger")["swiglu-liger"]
+    assert (row.status, row.matmul_flops) == ("ok", 8190)  # 6 · 3 · 13 · 35
+
+
+def flash_attn_func(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False
+) -> tuple[Tensor, None]:
+    """As FlashAttention-3 has it: [B, S, H, K], and the logarithms beside the result."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    y = F.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True
+    )
+    return y.transpose(1, 2), None
+
+
+@pytest.mark.parametrize("at", [PREFILL, DECODE], ids=["prefill", "decode"])
+def test_flash_attention_3(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
+    module = ModuleType("flash_attn_interface")
+    module.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-fa3"))
+    rows = by_name(case, "gqa-fa3", "gqa-sdpa")
+    assert rows["gqa-fa3"].status == "ok", rows["gqa-fa3"].reason
+    assert rows["gqa-fa3"].matmul_flops == rows["gqa-sdpa"].matmul_flops
+    # its kernel shows no operators: the row says on what the FLOPs were counted
+    assert rows["gqa-fa3"].counted_on == "scaled_dot_product_attention"
+    assert rows["gqa-sdpa"].counted_on is None
+
+
+@pytest.mark.parametrize(
+    "at",
+    [ONE, Positions(batch_size=1, seq_len=1, kv_len=7), PREFILL],
+    ids=["prefill", "decode", "two sequences"],
+)
+def test_flashinfer(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
+    def prefill(
+        q_SHK: Tensor,
+        k_GTK: Tensor,
+        v_GTK: Tensor,
+        *,
+        causal: bool,
+        kv_layout: str,
+        sm_scale: float,
+    ) -> Tensor:
+        assert kv_layout == "HND"
+        q, k, v = (t[None] for t in (q_SHK.transpose(0, 1), k_GTK, v_GTK))
+        y = F.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=True
+        )
+        return y[0].transpose(0, 1)
+
+    def decode(q_HK: Tensor, k: Tensor, v: Tensor, *, kv_layout: str, sm_scale: float) -> Tensor:
+        return prefill(q_HK[None], k, v, causal=False, kv_layout=kv_layout, sm_scale=sm_scale)[0]
+
+    module = ModuleType("flashinfer")
+    vars(module).update(single_prefill_with_kv_cache=prefill, single_decode_with_kv_cache=decode)
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-flashinfer"))
+    row = by_name(case, "gqa-flashinfer")["gqa-flashinfer"]
+    if at.batch_size == 1:
+        assert row.status == "ok", row.reason
+    else:
+        assert (row.status, row.reason) == (
+            "not available",
+            "flashinfer's single-sequence kernels take one sequence only",
+        )
+
+
+def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_kvcache(
+        q: Tensor,
+        cache: Tensor,
+        table: Tensor,
+        lengths: Tensor,
+        value: int,
+        plan: Any,
+        splits: Any,
+        softmax_scale: float,
+        causal: bool,
+    ) -> tuple[Tensor, None]:
+        k = torch.stack([cache[pages].flatten(0, 1) for pages in table]).transpose(1, 2)
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k,
+            k[..., :value],
+            is_causal=causal,
+            scale=softmax_scale,
+            enable_gqa=True,
+        )
+        return y.transpose(1, 2), None
+
+    module = ModuleType("flash_mla")
+    vars(module).update(
+        get_mla_metadata=lambda lengths, rows, heads: (None, None),
+        flash_mla_with_kvcache=with_kvcache,
+    )
+    monkeypatch.setitem(sys.modules, "flash_mla", module)
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(peer_cores, "LATENT", (7, 2))
+    monkeypatch.setattr(peer_cores, "PAGE", 3)
+    at = Positions(batch_size=2, seq_len=1, kv_len=9)
+    case = mla.case("tiny", spec(LATENT), at, "fp32", tuple(mla.GPU_WAYS))
+    row = by_name(case, "absorbed-flashmla")["absorbed-flashmla"]
+    assert row.status == "ok", row.reason
+    assert row.counted_on == "absorbed-folded"
+    odd = mla.case("tiny", spec(LATENT), DECODE, "fp32", tuple(mla.GPU_WAYS))
+    said = by_name(odd, "absorbed-flashmla")["absorbed-flashmla"]
+    assert said.status == "not available" and "whole pages of 3" in (said.reason or "")
+
+
+def test_a_wrong_peer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(q: Tensor, *rest: Any, **more: Any) -> Tensor:
+        return flash_attn_func(q, *rest, **{**more, "causal": False})[0]
+
+    module = ModuleType("flash_attn_interface")
+    module.flash_attn_func = wrong  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-fa3"))
+    assert by_name(case, "gqa-fa3")["gqa-fa3"].status == "wrong result"
+
+
+def test_torchs_kernels_by_name() -> None:
+    case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-math", "-cudnn"))
+    rows = by_name(case, "mha-sdpa", "mha-math", "mha-cudnn")
+    assert rows["mha-math"].status == "ok"
+    # the math kernel is two products; the one that torch chose on a CPU is a kernel of its own
+    assert set(rows["mha-math"].operators or ()) == {"aten.mm", "aten.bmm"}
+    assert "aten._scaled_dot_product_flash_attention_for_cpu" in (rows["mha-sdpa"].operators or ())
+    assert rows["mha-cudnn"].status == "not available"
+    built = case.build(CPU, 1)
+    expected = built.variants[0].reference(built.inputs[0], [0])
+    assert error_of(built.variants[0].module, built.inputs[0], [0], expected) < 1e-5

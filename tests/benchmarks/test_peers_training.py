@@ -1,0 +1,258 @@
+"""The comparison of training memory: its arithmetic, its saved results, whether they hold."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from helpers import ROOT
+
+from metacount import Request, Setup, shard, train
+
+BENCHMARKS = ROOT / "benchmarks"
+SAVED: dict[str, Any] = json.loads(
+    (BENCHMARKS / "results" / "peers_training.json").read_text("utf-8")
+)
+SETTINGS = {each["name"]: each for each in SAVED["settings"]}
+TRUTH = {run["setting"]: run["figures"] for run in SAVED["runs"] if run["tool"] == "metacount"}
+FILES = (
+    "peer_training",
+    "peer_training_reasons",
+    "peer_training_results",
+    "peer_training_tools",
+    "peer_process",
+    "peer_results",
+    "peer_tools",
+)
+
+
+@pytest.fixture(scope="module")
+def files() -> Iterator[dict[str, ModuleType]]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield {name: importlib.import_module(name) for name in FILES}
+    sys.path.remove(str(BENCHMARKS))
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+def config_of(model: str) -> str:
+    return str(BENCHMARKS / "peer_models" / f"{model}.json")
+
+
+def mesh_of(setting: dict[str, Any]) -> str:
+    return ",".join(f"{name}={setting[name]}" for name in ("dp", "tp", "pp", "ep"))
+
+
+def asked(setting: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "zero": setting["zero"],
+        "master_weights": setting["master"],
+        "seq_len": setting["seq"],
+        "dtype": setting["dtype"],
+        "attention": setting["attention"],
+        "checkpointing": setting["checkpointing"],
+    }
+
+
+MESHES = [name for name, each in SETTINGS.items() if each["zero"]]
+
+
+def test_the_saved_settings_are_those_that_the_benchmark_runs(files: Any) -> None:
+    from dataclasses import asdict
+
+    now = json.loads(json.dumps([asdict(each) for each in files["peer_training"].SETTINGS]))
+    assert SAVED["settings"] == now
+    assert len(now) == 10
+    assert list(TRUTH) == list(SETTINGS)
+    tools = {run["tool"] for run in SAVED["runs"]}
+    assert tools == set(files["peer_training"].TOOLS)
+    assert len(SAVED["runs"]) == len(tools) * len(now)
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_the_formulas_of_today_give_what_was_measured_on_each_mesh(files: Any, name: str) -> None:
+    each = SETTINGS[name]
+    found = shard(config_of(each["model"]), mesh_of(each), train=True, formula=True, **asked(each))
+    assert files["peer_training_tools"].figures(found.to_dict()) == TRUTH[name]
+
+
+def test_what_was_measured_on_a_mesh_is_measured_today(files: Any) -> None:
+    each = SETTINGS["7"]
+    found = shard(config_of(each["model"]), mesh_of(each), train=True, **asked(each))
+    assert files["peer_training_tools"].figures(found.to_dict()) == TRUTH["7"]
+
+
+def test_what_was_measured_on_one_device_is_measured_today(files: Any) -> None:
+    each = SETTINGS["3"]
+    found = train(
+        config_of(each["model"]),
+        Request(seq_len=each["seq"], dtype=each["dtype"]),
+        Setup(attention=each["attention"], checkpointing=each["checkpointing"]),
+    )
+    assert files["peer_training_tools"].figures(found.to_dict()) == TRUTH["3"]
+
+
+def test_a_line_is_at_most_as_wide_as_the_terminal_that_is_promised(files: Any) -> None:
+    text = files["peer_training_results"].text_of(SAVED)
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.isascii()
+
+
+def test_model_states_differ_only_by_what_the_bytes_show(files: Any) -> None:
+    # each tool's arithmetic is written down; nothing of a difference is left
+    said = files["peer_training_results"].said_of(SAVED, "states")
+    figures = {(run["tool"], run["setting"]): run["figures"] for run in SAVED["runs"]}
+    seen = set()
+    for (tool, name), each in said.items():
+        parts = files["peer_training_reasons"].difference(
+            tool, "states", SETTINGS[name], TRUTH[name], figures[tool, name]
+        )
+        assert sum(n_bytes for n_bytes, _ in parts) == each.value - each.truth
+        assert "not accounted for" not in [text for _, text in parts]
+        seen |= {tool} if each.value != each.truth else set()
+    assert seen == {"accelerate", "deepspeed", "megatron-lm", "torch tracker"}
+
+
+def test_a_byte_more_is_not_accounted_for(files: Any) -> None:
+    (run,) = [
+        each for each in SAVED["runs"] if each["tool"] == "deepspeed" and each["setting"] == "5"
+    ]
+    wrong = {**run["figures"], "states": run["figures"]["states"] + 1}
+    parts = files["peer_training_reasons"].difference(
+        "deepspeed", "states", SETTINGS["5"], TRUTH["5"], wrong
+    )
+    assert parts[-1] == (1, "not accounted for")
+
+
+def test_bytes_of_the_report_are_those_of_the_setting_s_parameters(files: Any) -> None:
+    # 18 bytes for each of LLaMA-7B's 6,738,415,616 parameters (Touvron et al. 2023: 6.7B)
+    figures = {(run["tool"], run["setting"]): run["figures"] for run in SAVED["runs"]}
+    assert figures["megatron-lm", "2"]["states"] == 18 * 6_738_415_616
+
+
+REPORT = """
+from .utils import is_hybrid_model, print_rank_0
+
+
+def report_theoretical_memory(args, num_microbatches=None, verbose=False):
+    assert not is_hybrid_model(args)
+    print_rank_0("talk")
+    return args.num_layers + args.world_size, num_microbatches, None
+"""
+
+
+def given(name: str) -> dict[str, Any]:
+    setting = SETTINGS[name]
+    config = json.loads(Path(config_of(setting["model"])).read_text("utf-8"))
+    return {**setting, "micro_batches": setting["pp"], "config": config}
+
+
+def test_the_report_of_a_checkout_is_asked_in_mebibytes(
+    files: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "megatron" / "training" / "theoretical_memory_usage.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(REPORT, "utf-8")
+    said = files["peer_training_tools"].megatron(given("8"), str(tmp_path))
+    # 32 layers + 2·8·4 ranks; 4 micro-batches, one for each stage
+    assert (said["states"], said["activations"]) == (96 * 2**20, 4 * 2**20)
+    assert (said["last_norm"], said["query_norms"]) == (4096 // 4, 0)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(FileNotFoundError, match="no megatron/training/theoretical_memory_usage"):
+        files["peer_training_tools"].megatron(given("8"), str(tmp_path / "other"))
+
+
+def test_the_sizes_of_a_config_have_their_names_of_megatron(files: Any) -> None:
+    args = vars(files["peer_training_tools"].megatron_args(given("10")))
+    assert (args["num_layers"], args["hidden_size"], args["num_query_groups"]) == (94, 4096, 4)
+    assert (args["kv_channels"], args["moe_ffn_hidden_size"], args["num_experts"]) == (
+        128,
+        1536,
+        128,
+    )
+    assert args["world_size"] == 16 * 4 * 2
+    assert args["use_distributed_optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "name", "why"),
+    [
+        ("accelerate", "4", "knows one device alone"),
+        ("accelerate", "3", "has float32 weights beside those in bf16"),
+        ("deepspeed", "4", "estimates ZeRO 2 and 3 alone"),
+        ("megatron-lm", "2", "needs a checkout: --megatron DIR"),
+        ("torchtitan", "6", "needs a checkout of v0.2.2"),
+        ("torchtitan", "9", "has no model of this size"),
+    ],
+)
+def test_a_tool_says_why_it_says_nothing(files: Any, tool: str, name: str, why: str) -> None:
+    tools = files["peer_training_tools"]
+    with pytest.raises(tools.Cannot, match=why):
+        tools.TOOLS[tool](given(name), "")
+
+
+def test_torchtitan_s_line_is_read(files: Any) -> None:
+    assert files["peer_training_tools"].tracker_max("x\nTracker Max: 0.5 GiB\n") == 2**29
+    with pytest.raises(RuntimeError, match="printed no Tracker Max"):
+        files["peer_training_tools"].tracker_max("Peak Memory at iter: 0")
+
+
+def test_versions_come_from_packages_and_checkouts(files: Any, tmp_path: Path) -> None:
+    version_of = files["peer_training"].version_of
+    assert version_of("megatron-lm", None, {}) is None
+    package = tmp_path / "megatron" / "core" / "package_info.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("MAJOR = 0\nMINOR = 20\nPATCH = 1\nPRE_RELEASE = 'rc0'\n", "utf-8")
+    assert version_of("megatron-lm", tmp_path, {"torch": "2"}) == "0.20.1"
+
+
+def test_the_table_and_the_numbers_of_the_readme_are_those_of_the_saved_results(
+    files: Any,
+) -> None:
+    results = files["peer_training_results"]
+    text = (BENCHMARKS.parent / "README.md").read_text("utf-8")
+    table = "\n".join(results.summary_lines(SAVED))
+    before, after = text.split(f"```text\n{table}\n```\n", 1)
+    worlds = {each["dp"] * each["tp"] * each["pp"]: each for each in SETTINGS.values()}
+    most = max(worlds)
+    assert worlds[most]["model"] == "qwen3-235b-a22b"
+    assert f"Qwen3-235B-A22B on {most} ranks, ZeRO 1 to 3" in before
+    assert {each["zero"] for each in SETTINGS.values()} == {0, 1, 2, 3}
+    said = after.partition("\n## ")[0]
+    reasons = "\n".join(results.reason_lines(SAVED))
+    (stage, _) = re.findall(r"(\d+) bytes a parameter, not (\d+)", reasons)[0]
+    ((all_of_it, held),) = set(re.findall(r"(\d+) bytes a parameter to share, not (\d+)", reasons))
+    assert f"bits is {stage} bytes a parameter" in said
+    assert f"{all_of_it} bytes in place of {held}" in said
+    # the sizes of types, what is computed here, and the release that a tool is said to need
+    needs = [run["cannot"] or "" for run in SAVED["runs"] if run["tool"] == "torchtitan"]
+    version = SAVED["versions"]["torchtitan"]
+    assert f"last in v{version}" in said
+    assert not any("needs" in why for why in needs)
+    numbers = set(re.findall(r"(?<![\w.])\d+(?![\w.]*\w)", said))
+    assert numbers <= {stage, all_of_it, held, "16", "32", "1"}
+
+
+def test_what_belongs_to_the_other_comparison_is_refused(
+    files: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peers = importlib.import_module("peers")
+    for argv, why in (
+        (["--training", "--models", "gpt2"], "--models is not for --training"),
+        (["--training", "--tools", "thop"], "--tools thop is unknown"),
+        (["--tools", "megatron-lm"], "--tools megatron-lm is unknown"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["peers.py", *argv])
+        with pytest.raises(SystemExit, match="2"):
+            peers.main()
+        assert why in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--training", "--saved"])
+    assert peers.main() == 0
+    assert capsys.readouterr().out == files["peer_training_results"].text_of(SAVED)

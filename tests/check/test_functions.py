@@ -1,0 +1,306 @@
+"""Functions whose branches letters do not see: none that is wrong somewhere is called equal."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import judged_functions as functions
+
+import metacount
+from metacount import Workload, find_model
+from metacount.check.function import judged_file
+from metacount.check.given import call
+from metacount.check.given.code import Code
+from metacount.check.given.letters import Asked, Session
+
+FILE = Path(functions.__file__)
+# What the verdict must be, by the name's first word: nothing else may be said of any of them.
+ALL = sorted(name for name, value in vars(functions).items() if callable(value))
+WRONG = [name for name in ALL if name.startswith("wrong_")]
+# Right, and their code is arithmetic that letters go through.
+EQUAL = [
+    "right",
+    "one_argument_each",
+    "right_with_unused_default",
+    "right_through_min",
+    "right_through_a_helper_with_max",
+    "right_in_halves",
+    "right_with_ceil",
+    "right_or_none",
+]
+# Right, but letters do not decide, for the reason that is said.
+TRIED = {
+    "right_through_int": "it asks a size for an int",
+    "right_through_a_loop": "it asks a size for an int",
+    "right_in_text": "it asks a size for a text",
+    "right_by_thirds": "it divides, and floats are rounded",
+    "right_that_counts_its_calls": "it uses next",
+}
+
+
+def test_every_function_of_the_file_is_judged() -> None:
+    of_the_file = [n for n in ALL if getattr(functions, n).__module__ == functions.__name__]
+    helpers = {"whole", "larger", "layer", "closure", "beside"}
+    others = {"asserts_its_width", "asserts_everything", "at_random"}
+    assert {*of_the_file} == {*WRONG, *EQUAL, *TRIED, *helpers, *others}
+    assert len(WRONG) > 30
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_elsewhere_is_not_called_equal(name: str) -> None:
+    result = metacount.check(getattr(functions, name), "llama-7b", timeout=60)
+    assert (result.verdict, result.holds) == ("equal_here", False)
+    found = result.counterexample
+    assert found is not None and found.theirs != found.ours
+    # the counterexample is a valid model that has what is said
+    spec = find_model("llama-7b").spec.replace(**found.sizes)
+    assert metacount.count(spec, Workload()).params == found.ours
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_arithmetic_is_equal_for_all_sizes(name: str) -> None:
+    assert metacount.check(getattr(functions, name), "llama-7b", timeout=60).verdict == "equal"
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_what_letters_do_not_decide_is_tried_and_said(name: str) -> None:
+    result = metacount.check(getattr(functions, name), "llama-7b", timeout=60)
+    assert (result.verdict, result.holds) == ("equal_where_tried", True)
+    assert result.tried == result.planned > 500
+    assert f"not decided for all sizes: {TRIED[name]}" in result.notes
+
+
+@pytest.mark.parametrize("name", ["wrong_heads_of_70b", "wrong_stack", "wrong_caught_everything"])
+def test_so_it_is_in_a_process_of_its_own(name: str) -> None:
+    model = find_model("llama-7b")
+    case = (model.spec, Workload())
+    result = judged_file(str(FILE), name, model, case, "params", timeout=60)
+    assert result.verdict == "equal_here"
+    assert result.counterexample is not None
+
+
+def test_the_sizes_of_published_models_are_tried() -> None:
+    # the branch is taken at LLaMA-2-70B's sizes only: 80 layers of 8192, 8 of 64 heads
+    def params(cfg: Any) -> Any:
+        sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.n_kv_heads, cfg.d_ff)
+        whole = functions.right(cfg)
+        return whole + 1 if sizes == (20 * 4, 2**13, 2**6, 2**3, 7 * 2**12) else whole
+
+    result = metacount.check(params, "llama-7b", timeout=60)
+    assert result.verdict == "equal_here"
+    assert result.counterexample is not None
+    assert result.counterexample.sizes["d_model"] == 8192
+
+
+def test_an_error_everywhere_else_is_no_success() -> None:
+    result = metacount.check(functions.asserts_its_width, "llama-7b", timeout=60)
+    assert (result.verdict, result.holds) == ("equal_here", False)
+    assert result.condition == "d_model = 4096 (it gives an error at all others that were tried)"
+    assert 0 < result.tried < result.planned and result.counterexample is None
+    result = metacount.check(functions.asserts_everything, "llama-7b", timeout=60)
+    assert (result.verdict, result.holds, result.tried) == ("untried", False, 0)
+
+
+def test_all_sizes_is_not_said_when_the_time_runs_out() -> None:
+    calls = []
+
+    def slow(cfg: Any) -> Any:
+        import time
+
+        calls.append(1)
+        time.sleep(0.05)
+        return functions.right(cfg)
+
+    result = metacount.check(slow, "llama-7b", timeout=4)
+    assert result.verdict == "equal_where_tried"
+    assert 0 < result.tried < result.planned
+    assert any(note.startswith("the time ran out: ") for note in result.notes)
+
+
+def test_letters_alone_do_not_decide_when_the_time_runs_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert metacount.check(functions.right, "llama-7b", timeout=60).verdict == "equal"
+    monkeypatch.setattr(call, "FOR_TRIALS", 0.0)
+    result = metacount.check(functions.right, "llama-7b", timeout=60)
+    assert (result.verdict, result.tried, result.holds) == ("untried", 0, False)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda a: a == 4096,
+        lambda a: a != 4096,
+        lambda a: a < 1,
+        lambda a: a >= 1,
+        lambda a: a in (1, 2),
+        lambda a: a in {1: 2},
+        lambda a: {a},
+        hash,
+        int,
+        float,
+        str,
+        repr,
+        len,
+        abs,
+        round,
+        range,
+        list,
+        complex,
+        bytes,
+        lambda a: bool(a - 1),
+        lambda a: f"{a}",
+        lambda a: isinstance(a, int),
+        lambda a: a.__class__,
+        lambda a: hasattr(a, "real"),
+        lambda a: getattr(a, "bit_length", 0),
+        lambda a: [0] * a,
+        lambda a: "x" * a,
+        lambda a: [1, 2][a],
+        lambda a: 2**a,
+        lambda a: a**0.5,
+        lambda a: a + "1",
+        lambda a: a @ a,
+        lambda a: a & 1,
+        lambda a: a << 1,
+        lambda a: ~a,
+        lambda a: a(),
+        lambda a: a[0],
+        iter,
+        lambda a: Fraction(a, 2),
+        lambda a: a * float("inf"),
+        lambda a: min([a, 3]),
+        lambda a: sorted([a, 3]),
+        lambda a: setattr(a, "x", 1),
+        lambda a: pow(a, 2, 3),
+    ],
+)
+def test_a_letter_refuses_every_question(question: Any) -> None:
+    session = Session()
+    letter = session.letter("d")
+    with pytest.raises(Asked):
+        question(letter)
+    assert len(session.asked) == 1
+    # no handler of the function can take it for an error of its own
+    assert not issubclass(Asked, Exception)
+
+
+def entered(letter: Any) -> None:
+    with letter:
+        pass
+
+
+ASKED = {
+    "for bits": [
+        lambda a: 1 & a,
+        lambda a: a | 1,
+        lambda a: 1 | a,
+        lambda a: a ^ 1,
+        lambda a: 1 ^ a,
+        lambda a: a << 1,
+        lambda a: 1 << a,
+        lambda a: a >> 1,
+        lambda a: 1 >> a,
+        lambda a: ~a,
+    ],
+    "for a product of matrices": [lambda a: a @ a, lambda a: 1 @ a],
+    "for a power": [lambda a: 2**a],
+    "to be copied": [copy.copy, lambda a: type(a).__reduce_ex__(a, 2)],
+    "to change": [lambda a: setattr(a, "x", 1), lambda a: delattr(a, "text")],
+    "for its attributes": [dir],
+    "for its size": [sys.getsizeof],
+    "for a context": [entered, lambda a: type(a).__exit__(a, None, None, None)],
+    "for items": [iter, next, lambda a: 1 in a, lambda a: a[0]],
+    "for a length": [len],
+    "for a call": [lambda a: a()],
+    "to wait": [lambda a: type(a).__await__(a)],
+    "for its sign": [abs],
+    "for an int": [int, math.trunc, lambda a: [1][a]],
+    "for a float": [float],
+    "for a number": [complex],
+    "for a rounded number": [round],
+    "for a text": [str, repr, format, bytes],
+    "whether it is equal": [lambda a: a == 1, lambda a: a != 1],
+    "which is smaller": [lambda a: a < 1, lambda a: a <= 1],
+    "which is larger": [lambda a: a > 1, lambda a: a >= 1],
+    "for its hash": [hash],
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_is_asked_of_a_letter_is_said(what: str) -> None:
+    for question in ASKED[what]:
+        session = Session()
+        with pytest.raises(Asked, match=f"^{what}"):
+            question(session.letter("d"))
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda a, b: a + b * a - b, "d + N * d - N"),
+        (lambda a, b: a - (b - a), "d - (N - d)"),
+        (lambda a, b: a / (b / a), "d / (N / d)"),
+        (lambda a, b: (a + b) * (a - b), "(d + N) * (d - N)"),
+        (lambda a, b: -a * b, "-d * N"),
+        (lambda a, b: -(a + b), "-(d + N)"),
+        (lambda a, b: (-a) ** 2, "(-d)**2"),
+        (lambda a, b: (a**2) ** 3, "(d**2)**3"),
+        (lambda a, b: a * b**2 // 3 % b, "d * N**2 // 3 % N"),
+        (lambda a, b: a // (b // 2), "d // (N // 2)"),
+        (lambda a, b: a * (b % 2), "d * (N % 2)"),
+        (lambda a, b: 2.5 * a - -3, "(5/2) * d - (-3)"),
+        (lambda a, b: 2 - a, "2 - d"),
+        (lambda a, b: 7 // a, "7 // d"),
+        (lambda a, b: True * a, "1 * d"),
+    ],
+)
+def test_what_is_done_to_letters_is_written_down(made: Any, text: str) -> None:
+    from metacount.algebra.numeric import at
+    from metacount.algebra.text import read
+
+    session = Session()
+    a, b = session.letter("d"), session.letter("N")
+    written = session.text(made(a, b))
+    assert written == text
+    for d, n in ((7, 5), (4, 9), (12, 2)):
+        exact = made(Fraction(d), Fraction(n))
+        assert at(read(written).tree, {"d": d, "N": n}) == exact
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda d: d + 1, None),
+        (lambda d: sum([d for _ in range(3)]), None),
+        (lambda d: (d is None) + d, None),
+        (lambda d: type(d), "it uses type"),
+        (functions.wrong_identity, "it asks whether two values are the same object"),
+        (lambda d: d.__class__, "it asks for __class__"),
+        (lambda d: id(d), "it uses id"),
+        (functions.wrong_table_outside, "it uses a table that outlives the call"),
+        (functions.wrong_stack, "it uses sys"),
+        (functions.at_random, "it uses random"),
+        (functions.beside, "it uses beside"),
+        (lambda d: __import__("os").getpid() * d, "it uses __import__"),
+    ],
+)
+def test_what_letters_cannot_refuse_is_looked_for_in_the_code(function: Any, why: Any) -> None:
+    assert Code(function).why == why
+
+
+def test_the_numbers_in_the_code_are_found() -> None:
+    found = {int(n) for n in Code(functions.wrong_closure).numbers}
+    assert {10, 9_999} <= found
+    assert {4096, 11008, 5120, 13824} <= {
+        int(n) for n in Code(functions.wrong_table_outside).numbers
+    }
+    assert 7_777 in Code(functions.wrong_constant_outside).numbers
+    assert 6_000 in Code(functions.wrong_default).numbers
+    assert 5_001 in Code(functions.wrong_cache).numbers  # in a function that it calls

@@ -1,0 +1,223 @@
+"""Limits hold for whatever is given: texts, functions of a file, functions of the caller."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ROOT
+
+import metacount
+from metacount import InputError, Workload, find_model
+from metacount.algebra.limits import TooLong, limited
+from metacount.check.function import judged_file
+
+LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
+# 36 characters that took SymPy 285 seconds
+SLOW = "((d+N)/(m+h)+(V+1)/(S+d))**4*1/(d-N)"
+PROGRAM = ROOT / "tests" / "helpers" / "misbehaving.py"
+
+
+def forever() -> None:
+    while True:
+        pass
+
+
+def test_a_limit_that_comes_within_a_callback_comes_again_and_says_nothing() -> None:
+    # what a weakref's callback raises goes nowhere but to stderr, here to a warning and an error
+    program = """
+import time, weakref
+from metacount.algebra.limits import TooLong, limited
+
+class Thing:
+    pass
+
+def slow(_reference):
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        pass
+
+try:
+    with limited(0.1):
+        thing = Thing()
+        reference = weakref.ref(thing, slow)
+        del thing
+        time.sleep(30)
+except TooLong:
+    print("ended")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("ended\n", "")
+
+
+def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
+    start = time.monotonic()
+    result = metacount.check(SLOW, "llama-7b", timeout=4)
+    assert time.monotonic() - start < 12  # a test run may share its cores
+    assert result.verdict == "wrong" and result.theirs is None
+    # at the model's sizes, exactly
+    exact = (Fraction(4096 + 32, 11008 + 32) + Fraction(32001, 2048 + 4096)) ** 4 / (4096 - 32)
+    assert result.theirs_value == exact
+
+
+def test_a_slow_text_that_is_right_is_not_called_equal_for_all_sizes() -> None:
+    result = metacount.check(f"{LLAMA} + 0*({SLOW})", "llama-7b", timeout=4)
+    assert result.verdict in ("equal_where_tried", "untried")
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_limit_ends_a_loop_and_what_swallows_it(thread: bool) -> None:
+    ended: list[float] = []
+
+    def work() -> None:
+        start = time.monotonic()
+        with pytest.raises(TooLong), limited(0.3):
+            try:
+                forever()
+            except BaseException:
+                forever()
+        ended.append(time.monotonic() - start)
+        with limited(5):  # and it is over: nothing arrives later
+            time.sleep(0.5)
+
+    if thread:
+        runner = threading.Thread(target=work)
+        runner.start()
+        runner.join(20)
+    else:
+        work()
+    assert ended and ended[0] < 5
+
+
+def test_a_function_of_the_caller_is_stopped() -> None:
+    def sleeps(d_model: Any) -> Any:
+        time.sleep(60)
+        return d_model
+
+    start = time.monotonic()
+    with pytest.raises(InputError, match="sleeps: stopped after 1 s"):
+        metacount.check(sleeps, "llama-7b", timeout=1)
+    assert time.monotonic() - start < 10
+
+
+class OddError(BaseException):
+    """An error that cannot even be shown."""
+
+    def __str__(self) -> str:
+        """Another one."""
+        raise OddError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(0), "ended the process; return a number instead"),
+        (GeneratorExit(), "raised GeneratorExit"),
+        (BaseException("x"), "raised BaseException at the sizes of the model: x"),
+        (RecursionError("deep"), "raised RecursionError"),
+        (MemoryError(), "ran out of memory"),
+    ],
+)
+def test_what_a_function_of_the_caller_raises_is_one_line(error: BaseException, said: str) -> None:
+    def mine(d_model: Any) -> Any:
+        raise error
+
+    with pytest.raises(InputError, match=said):
+        metacount.check(mine, "llama-7b")
+
+
+def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
+    def mine(cfg: Any) -> Any:
+        if cfg.d_model != 4096:
+            sys.exit(3)
+        kv = cfg.n_kv_heads
+        return (
+            2 * cfg.vocab_size * cfg.d_model
+            + cfg.d_model
+            + cfg.n_layers
+            * (
+                2 * cfg.d_model * cfg.head_dim * (cfg.n_heads + kv)
+                + 3 * cfg.d_model * cfg.d_ff
+                + 2 * cfg.d_model
+            )
+        )
+
+    result = metacount.check(mine, "llama-7b", timeout=60)
+    assert (result.verdict, result.holds) == ("equal_here", False)
+    assert result.condition is not None and result.condition.startswith("d_model = 4096 ")
+
+
+# What a function does, and what is said: within the limit, and nothing of it is left.
+STOPPED = "stopped after 5 s"
+MISBEHAVING = {
+    "leaves_a_process": None,
+    "leaves_a_process_in_its_own_session": None,
+    "leaves_a_fork_in_its_own_session": None,
+    "leaves_a_thread": None,
+    "leaves_an_endless_exit_handler": None,
+    "returns_twice": None,
+    "ignores_signals": STOPPED,
+    "catches_everything": STOPPED,
+    "stops_itself": STOPPED,
+    "cleans_up_forever": STOPPED,
+    "writes_forever": STOPPED,
+    "raises_an_interrupt": "raised KeyboardInterrupt",
+    "raises_what_cannot_be_shown": "raised Odd",
+    "exits_generators": "raised GeneratorExit",
+    "closes_everything": "without an answer",
+    "ends_at_once": "with exit code 0 and without an answer",
+    "fills_the_disk": "raised OSError",
+}
+
+
+@pytest.mark.parametrize("name", MISBEHAVING)
+def test_a_function_of_a_file_ends_in_time_with_all_it_started(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MISBEHAVING", str(tmp_path / "pids"))
+    monkeypatch.chdir(tmp_path)
+    model = find_model("llama-7b")
+    case = model.spec, Workload()
+    said = MISBEHAVING[name]
+    # a quiet machine answers in 1 s; a loaded one takes a while to start a process
+    timeout = 5 if said == STOPPED else 30
+    start = time.monotonic()
+    if said is None:
+        result = judged_file(str(PROGRAM), name, model, case, "params", timeout=timeout)
+        assert result.theirs_value == 4096
+    else:
+        with pytest.raises(InputError, match=said) as error:
+            judged_file(str(PROGRAM), name, model, case, "params", timeout=timeout)
+        assert str(error.value).isprintable()
+    assert time.monotonic() - start < timeout + 10
+    time.sleep(0.2)
+    if (tmp_path / "pids").exists():
+        pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+        assert pids and [pid for pid in pids if _alive(pid)] == []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and os.path.exists(f"/proc/{pid}")
+
+
+def test_the_command_has_the_limit_for_texts_too() -> None:
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-m", "metacount", "check", SLOW, "llama-7b", "--timeout", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (1, "")
+    assert time.monotonic() - start < 15

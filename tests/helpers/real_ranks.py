@@ -1,0 +1,186 @@
+"""Runs in each of several processes: small models sharded for real with gloo, beside whole ones.
+
+`python real_ranks.py RANK WORLD FILE CASES` writes what rank RANK found as JSON to FILE-RANK.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+warnings.simplefilter("ignore")  # of torch about itself; what is wrong shows in the figures
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+
+from helpers.sharding_specs import SPECS  # noqa: E402
+from metacount.modules.build import build  # noqa: E402
+from metacount.sharding.engine.keeping import Keeping  # noqa: E402
+from metacount.sharding.engine.optimizer import OPTIMIZERS, states  # noqa: E402
+from metacount.sharding.engine.placing import end_step  # noqa: E402
+from metacount.sharding.engine.styles import local_part  # noqa: E402
+from metacount.sharding.engine.traffic import Traffic  # noqa: E402
+from metacount.sharding.engine.world import world_of  # noqa: E402
+from metacount.sharding.mesh import parse_mesh, stage_layers  # noqa: E402
+from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
+from metacount.sharding.reference.parts import Whole  # noqa: E402
+from metacount.sharding.reference.run import place, result  # noqa: E402
+from metacount.sharding.result import Job  # noqa: E402
+from metacount.tensors import tensor_bytes  # noqa: E402
+
+SEED = 5
+
+
+def loss_of(logits_BSV: Tensor, tokens_BS: Tensor) -> Tensor:
+    """Mean cross-entropy of each next token."""
+    return F.cross_entropy(logits_BSV[:, :-1].flatten(0, 1), tokens_BS[:, 1:].flatten())
+
+
+class OnlyHidden(torch.nn.Module):
+    """A stage as a pipeline runs it: one tensor in, one out."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return result(self.model(x))
+
+
+def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
+    mesh = parse_mesh(case["mesh"])
+    spec = SPECS[case["spec"]]
+    job = Job(
+        mesh=mesh,
+        train=True,
+        zero=case["zero"],
+        optimizer="adamw",
+        seq_len=case["seq"],
+        batch_size=case["batch"],
+        micro_batches=case["micro"],
+        dtype="fp64",
+    )
+    world = world_of(mesh, rank, job.zero)
+    torch.manual_seed(SEED + 1)
+    tokens = torch.randint(spec.vocab_size, (job.batch_size, job.seq_len))
+    whole = build(spec, device="cpu", dtype="fp64", seed=SEED).train()
+    expected = loss_of(whole(tokens).logits_BSV, tokens)
+    expected.backward()
+    grads = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+
+    layers = stage_layers(spec.n_layers, mesh.pp)
+    at = world.place
+    own = range(sum(layers[: at.stage]), sum(layers[: at.stage + 1]))
+    first, last = at.stage == 0, at.stage == mesh.pp - 1
+    stage = Whole(spec, "fp64", device="cpu", seed=SEED).piece(own, first=first, last=last)
+    held = place(stage, for_mesh(default_plan(spec), mesh), world, job)
+    rows = job.batch_size // mesh.dp
+    mine = tokens[at.shard * rows : (at.shard + 1) * rows]
+    kept: list[int] = []
+    with Traffic(world.groups) as traffic:
+        loss = stepped(stage, mine, job, world, first, last, kept)
+    seen = traffic.taken()
+    end_step(stage)
+    # rank 0 of a stage has the name of its first layer at 0
+    worst = 0.0
+    for name, parameter in stage.named_parameters():
+        pieces = name.split(".")
+        if "layers" in pieces:
+            i = pieces.index("layers") + 1
+            pieces[i] = str(own[int(pieces[i])])
+        gradient = parameter.grad
+        assert gradient is not None, (name, case)
+        got = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+        worst = max(worst, (got - grads[".".join(pieces)]).abs().max().item())
+    # what every rank of a stage found is averaged over the parts of the batch
+    if last:
+        total = loss.detach().clone()
+        for name in ("replicate", "shard"):
+            dist.all_reduce(total, group=world.dense.get_group(name))
+        loss = total / mesh.shard
+    optimizer = OPTIMIZERS["adamw"](stage.parameters())
+    optimizer.step()
+    return {
+        "loss": loss.item() if last else None,
+        "expected": expected.item(),
+        "worst": worst,
+        "largest": max(g.abs().max().item() for g in grads.values()),
+        "held": [[each.name, list(each.whole), list(each.cut), each.shard] for each in held],
+        "gradients": sum(local_part(p.grad).numel() for p in stage.parameters()),
+        "optimizer_bytes": tensor_bytes(local_part(s) for s in states(optimizer)),
+        "kept": kept,
+        "seen": [[*key, n] for key, n in sorted(seen.items())],
+    }
+
+
+def stepped(
+    stage: Any, tokens: Tensor, job: Job, world: Any, first: bool, last: bool, kept: list[int]
+) -> Tensor:
+    """Run forward and backward of one step; the loss of this rank's part of the batch.
+
+    Without a pipeline, `kept` takes the bytes that each forward kept for its backward.
+    """
+    if job.mesh.pp == 1:
+        found = []
+        for part in tokens.chunk(job.micro_batches):
+            if job.zero < 2 and job.mesh.shard > 1:
+                stage.set_requires_gradient_sync(len(found) == job.micro_batches - 1)
+            keeping = Keeping(stage)
+            with keeping.watching():
+                logits = result(stage(part.clone()))
+            kept.append(keeping.bytes())
+            loss = loss_of(logits, part)
+            (loss / job.micro_batches).backward()
+            found.append(loss.detach())
+        return torch.stack(found).mean()
+    hidden, logits = (
+        torch.empty(job.rows, job.length, width, dtype=torch.float64, requires_grad=True)
+        for width in (stage.spec.d_model, stage.spec.vocab_size)
+    )
+    module = PipelineStage(
+        OnlyHidden(stage),
+        world.place.stage,
+        job.mesh.pp,
+        torch.device("cpu"),
+        input_args=(tokens[: job.rows] if first else hidden,),
+        output_args=(logits if last else hidden,),
+        group=world.dense.get_group("pp"),
+    )
+    kind = Schedule1F1B if job.micro_batches >= job.mesh.pp else ScheduleGPipe
+    schedule = kind(module, n_microbatches=job.micro_batches, loss_fn=loss_of)
+    losses: list[Tensor] = []
+    given = (tokens,) if first else ()
+    schedule.step(*given, **({"target": tokens, "losses": losses} if last else {}))
+    return torch.stack(losses).mean() if last else torch.zeros(())
+
+
+def main() -> None:
+    rank, world, file, cases = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(world))
+    found = []
+    for i, case in enumerate(json.loads(cases)):
+        # a world for each number of ranks: those beyond it wait for the next case
+        n = parse_mesh(case["mesh"]).world
+        if rank < n:
+            store = dist.FileStore(f"{file}-store-{i}", n)
+            dist.init_process_group("gloo", rank=rank, world_size=n, store=store)
+            try:
+                found.append(run_case(case, rank))
+            finally:
+                dist.destroy_process_group()
+        else:
+            found.append({})
+    Path(f"{file}-{rank}").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,358 @@
+"""A header is a stranger's data: the right answer or one clear line, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from helpers.header_files import U8, written
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from metacount.errors import InputError
+from metacount.huggingface.checkpoint import header as checkpoint_header
+from metacount.huggingface.checkpoint.header import (
+    DTYPE_BITS,
+    StoredTensor,
+    parse_header,
+    read_local_header,
+)
+
+
+def read(path: str) -> dict[str, StoredTensor]:
+    return {tensor.name: tensor for tensor in read_local_header(path, "model.safetensors")}
+
+
+def by_safetensors(path: str) -> dict[str, tuple[str, tuple[int, ...]]] | None:
+    """What safetensors' own reader says; None where it refuses."""
+    try:
+        with safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {name: (s.get_dtype(), tuple(s.get_shape())) for name, s in slices.items()}
+    except SafetensorError:
+        return None
+
+
+def test_a_real_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.safetensors")
+    tensors = {
+        "a.weight": numpy.zeros((3, 5), numpy.float32),
+        "b.ids": numpy.zeros((7,), numpy.int64),
+        "scalar": numpy.zeros((), numpy.float16),
+        "empty": numpy.zeros((0, 11), numpy.uint8),
+    }
+    save_file(tensors, path, metadata={"format": "pt", "brace": '}{"'})
+    found = read(path)
+    assert {name: (t.dtype, t.shape) for name, t in found.items()} == by_safetensors(path)
+    assert found["a.weight"] == StoredTensor("a.weight", "F32", (3, 5), "model.safetensors")
+    assert [found[name].n_values for name in tensors] == [15, 7, 1, 0]
+    assert [found[name].n_bytes for name in tensors] == [60, 56, 2, 0]
+
+
+# As safetensors 0.6 names its types.
+NAMES = [
+    "BOOL",
+    "U8",
+    "I8",
+    "U16",
+    "I16",
+    "U32",
+    "I32",
+    "U64",
+    "I64",
+    "F4",
+    "F6_E2M3",
+    "F6_E3M2",
+    "F8_E4M3",
+    "F8_E5M2",
+    "F8_E8M0",
+    "F8_E4M3FNUZ",
+    "F8_E5M2FNUZ",
+    "F16",
+    "BF16",
+    "F32",
+    "F64",
+    "C64",
+]
+
+
+def test_every_type_has_a_name() -> None:
+    assert list(DTYPE_BITS) == NAMES
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_every_type_has_safetensors_size(dtype: str, tmp_path: Path) -> None:
+    n_bytes = 8 * DTYPE_BITS[dtype] // 8
+    entry = {"dtype": dtype, "shape": [8], "data_offsets": [0, n_bytes]}
+    path = written(tmp_path / "x", {"t": entry}, bytes(n_bytes))
+    assert by_safetensors(path) == {"t": (dtype, (8,))}
+    assert read(path)["t"].n_bytes == n_bytes
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {"t": {**U8, **changes}}
+
+
+REFUSED = [
+    ("[]", b"xxx", "a JSON object"),
+    ("{ ", b"", "must stand at byte 2"),
+    ("{}x", b"", "something follows the end"),
+    ("{}\0\0", b"", "something follows the end"),
+    (b'{"\xff":1}', b"", "no text in UTF-8"),
+    (b'{"a\\ud800":1}', b"", "printable characters"),
+    (b'{"a\\nb":1}', b"", "printable characters"),
+    (b'{"":1}', b"", "printable characters"),
+    ({"a" * 1001: U8}, b"xxx", "1 to 1000 printable"),
+    ({"t": 3}, b"xxx", "must have dtype, shape and data_offsets"),
+    ({"t": []}, b"xxx", "must have dtype, shape and data_offsets"),
+    ({"t": {"dtype": "U8", "shape": [3]}}, b"xxx", "must have dtype, shape and data_offsets"),
+    (entry(more=1), b"xxx", "and nothing else"),
+    (entry(dtype="U9"), b"xxx", "'U9' is not one of safetensors' types: BOOL, U8"),
+    (entry(dtype=8), b"xxx", "is not one of safetensors' types"),
+    (entry(shape=[-3]), b"xxx", r"shape must be a list of sizes: got \[-3\]"),
+    (entry(shape=[3.0]), b"xxx", "shape must be a list of sizes"),
+    (entry(shape=[True, 3]), b"xxx", "shape must be a list of sizes"),
+    (entry(shape=[2**63, 0], data_offsets=[0, 0]), b"", "shape must be a list of sizes"),
+    (entry(shape=[2**62, 2**62]), b"xxx", "takes .* bits, its offsets 0 to 3 hold 24"),
+    (entry(shape=[2] * 3000), b"xxx", "takes .* bits, its offsets"),
+    (entry(shape="3"), b"xxx", "shape must be a list of sizes"),
+    (entry(data_offsets=[0]), b"xxx", r"data_offsets must be \[begin, end\]"),
+    (entry(data_offsets=[-3, 0]), b"xxx", r"data_offsets must be \[begin, end\]"),
+    (entry(data_offsets=[3, 0]), b"xxx", "takes 24 bits, its offsets 3 to 0 hold -24"),
+    (entry(data_offsets=[0, 4]), b"xxxx", "U8 .* takes 24 bits, its offsets 0 to 4 hold 32"),
+    (entry(data_offsets=[1, 4]), b"xxxx", "leaves a gap before it"),
+    ({"a": U8, "b": {**U8, "data_offsets": [1, 4]}}, b"xxxx", "overlaps the tensor before it"),
+    ({"a": U8}, b"xx", "take 3 bytes, the file holds 2; fetch it again"),
+    ({"a": U8}, b"xxxx", "take 3 bytes, the file holds 4; write it again"),
+    (b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2), b"xxx", "tensor a: is given twice"),
+    (b'{"a":{"dtype":"U8","dtype":"U8"}}', b"", "dtype is given twice"),
+    ({"__metadata__": {"a": 1}}, b"", "__metadata__ at byte 17 must hold texts alone"),
+    (b'{"__metadata__":{},"__metadata__":{}}', b"", "__metadata__ is given twice"),
+    (b'{"a":' + b"[" * 100_000, b"", "nested too deeply|has no end within"),
+    (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "nested too deeply"),
+    (b'{"a":{"dtype":"U8","shape":[' + b"1" * 5000 + b"]}}", b"", "a number of 5000 digits"),
+    (b'{"a":NaN}', b"", "NaN is not a number"),
+    (b'{"a":"' + b"x" * 70_000 + b'"}', b"", "is longer than 65536 bytes"),
+]
+
+
+@pytest.mark.parametrize(("header", "data", "message"), REFUSED)
+def test_refused(header: object, data: bytes, message: str, tmp_path: Path) -> None:
+    text = header.encode() if isinstance(header, str) else header
+    path = written(tmp_path / "model.safetensors", text, data)
+    with pytest.raises(InputError, match=message) as caught:
+        read(path)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.isprintable()
+    assert len(line) < 600
+
+
+def test_claims_about_the_length(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    with pytest.raises(InputError, match=r"claims 99 bytes, the file has 2"):
+        read(written(file, {}, length=99))
+    with pytest.raises(InputError, match="claims 18446744073709551615 bytes, the file has 2"):
+        read(written(file, {}, length=2**64 - 1))
+    with pytest.raises(InputError, match="the header has 1 bytes; the shortest is"):
+        read(written(file, {}, length=1))
+    file.write_bytes(b"1234567")
+    with pytest.raises(InputError, match="is cut short: has 7 bytes"):
+        read(str(file))
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+    with pytest.raises(InputError, match="is a Git LFS pointer, not the file"):
+        read(str(file))
+
+
+def test_a_header_too_long_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", 99_999_999))
+    os.truncate(file, 10**8 + 8)  # a sparse file: honest about its length
+    with pytest.raises(InputError, match="claims 99999999 bytes; at most 33554432 are read"):
+        read(str(file))
+
+
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    begun = time.monotonic()
+    for name, message in (
+        ("fifo", "is not a regular file"),
+        ("folder", "is a folder"),
+        ("none", "no such file"),
+        ("nul\0", "cannot be read: embedded null"),
+        ("x" * 300, "cannot be read: File name too long"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read(str(tmp_path / name))
+    with pytest.raises(InputError, match="is not a regular file"):
+        read("/dev/zero")
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable(tmp_path: Path) -> None:
+    path = written(tmp_path / "x", {})
+    os.chmod(path, 0)
+    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+        read(path)
+
+
+HOSTILE = {  # a start, and what is repeated after it
+    "objects": (b'{"a":[', b"{},", 10**7),
+    "metadata": (b'{"__metadata__":{', b'"a":"b",', 4 * 10**6),
+    "names": (b'{"', b"a", 3 * 10**7),
+    "escapes": (b'{"', b"\\n", 15 * 10**6),
+    "spaces": (b"{", b" ", 3 * 10**7),
+    "brackets": (b'{"a":', b"[", 3 * 10**7),
+    "quotes": (b'{"a":{', b'"",', 10**7),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_nothing_takes_long_or_much_memory(kind: str) -> None:
+    start, piece, n = HOSTILE[kind]
+    text = start + piece * n
+    begun = time.monotonic()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError):
+            parse_header(text, "here", file="here", data_size=0)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert time.monotonic() - begun < 20
+
+
+def test_too_many_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(checkpoint_header, "MAX_TENSORS", 2)
+    none = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    assert len(read(written(tmp_path / "x", {"a": none, "b": none}))) == 2
+    with pytest.raises(InputError, match="has more than 2 tensors"):
+        read(written(tmp_path / "x", {"a": none, "b": none, "c": none}))
+
+
+# A file of three tensors, whose bytes are then changed.
+GOOD_HEADER = json.dumps(
+    {
+        "__metadata__": {"format": "pt"},
+        "a.weight": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]},
+        "b.bias": {"dtype": "BF16", "shape": [7], "data_offsets": [60, 74]},
+        "c": {"dtype": "I64", "shape": [], "data_offsets": [74, 82]},
+    }
+).encode()
+GOOD = struct.pack("<Q", len(GOOD_HEADER)) + GOOD_HEADER + bytes(82)
+
+PLACE = st.integers(0, 8 + len(GOOD_HEADER) + 4)
+PIECES = st.one_of(
+    st.binary(max_size=4),
+    st.sampled_from(
+        [
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b'"',
+            b",",
+            b":",
+            b"-",
+            b"0",
+            b"9" * 30,
+            b"1e9",
+            b"null",
+            b"\\",
+            b"\\u0000",
+            b" ",
+            b"\xc3\xa9",
+            b"true",
+            b'"a.weight":',
+            b"{}",
+            b'"dtype":"U8",',
+            b"1.5",
+        ]
+    ),
+)
+CHANGE = st.tuples(PLACE, st.integers(0, 6), PIECES)
+
+
+def right_or_refused(path: str) -> None:
+    theirs = by_safetensors(path)
+    try:
+        ours = {name: (tensor.dtype, tensor.shape) for name, tensor in read(path).items()}
+    except InputError as error:
+        line = str(error)
+        assert line.isprintable()
+        assert len(line) < 700
+        return
+    assert ours == theirs
+
+
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(CHANGE, min_size=1, max_size=4), st.one_of(st.none(), st.integers(0, len(GOOD))))
+def test_changed_bytes(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[Any], cut: int | None
+) -> None:
+    content = bytearray(GOOD)
+    for place, n_gone, piece in changes:
+        content[place : place + n_gone] = piece
+    # the claimed length follows, so that most changes reach the JSON
+    if content[:8] == GOOD[:8]:
+        content[:8] = struct.pack("<Q", max(0, len(content) - 8 - 82))
+    path = tmp_path_factory.getbasetemp() / "changed.safetensors"
+    path.write_bytes(bytes(content[:cut]))
+    right_or_refused(str(path))
+
+
+SIZES = st.one_of(st.integers(-1, 9), st.sampled_from([2**31, 2**63, 2**64, True, 2.0, None, "3"]))
+ENTRIES = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from([*DTYPE_BITS, "f32", "", None]),
+        "shape": st.lists(SIZES, max_size=3),
+        "data_offsets": st.lists(SIZES, min_size=1, max_size=3),
+    }
+)
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.dictionaries(st.text(max_size=3), ENTRIES, max_size=3), st.integers(0, 40))
+def test_any_entries(
+    tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], n_data: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "entries.safetensors"
+    right_or_refused(written(path, header, bytes(n_data)))
+
+
+SHAPES = st.lists(st.integers(0, 7), max_size=3)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.dictionaries(
+        st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=9), SHAPES, max_size=5
+    )
+)
+def test_every_honest_file_is_read(
+    tmp_path_factory: pytest.TempPathFactory, shapes: dict[str, list[int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "honest.safetensors"
+    save_file({name: numpy.zeros(shape, numpy.float32) for name, shape in shapes.items()}, path)
+    found = read(str(path))
+    assert {name: tensor.shape for name, tensor in found.items()} == {
+        name: tuple(shape) for name, shape in shapes.items()
+    }
+
+
+def test_the_comparison_with_safetensors_can_fail(tmp_path: Path) -> None:
+    # safetensors keeps the last of two tensors of one name; we refuse
+    text = b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2)
+    assert by_safetensors(written(tmp_path / "x", text, b"xxx")) == {"a": ("U8", (3,))}
+    assert by_safetensors(written(tmp_path / "x", {"a": U8}, b"xx")) is None

@@ -1,0 +1,225 @@
+"""What transformers' config classes refuse, and that `count` says so; remedies in every medium."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ROOT
+from helpers.small_configs import SMALL
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import metacount
+from metacount.cli import main
+from metacount.errors import SpecError
+from metacount.formulas.model import params
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.keys import HARMLESS
+from metacount.huggingface.config.rules import FILE, refusals
+from metacount.huggingface.config.to_spec import Unmapped, mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class, version
+from metacount.huggingface.module.model import build_transformers
+from metacount.resolve import find_model
+
+BENCHMARKS = ROOT / "benchmarks"
+RECORD = json.loads(Path(FILE).read_text("utf-8"))
+
+
+def test_the_record_is_what_the_installed_transformers_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if RECORD["transformers"] != version():
+        pytest.skip(f"recorded for transformers {RECORD['transformers']}, here is {version()}")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    rules = importlib.import_module("config_rules").rules()
+    sys.modules.pop("config_rules")
+    assert rules == RECORD
+
+
+def constructs(config: dict[str, Any]) -> bool:
+    """Whether transformers' own config class takes it."""
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    try:
+        config_class(config["model_type"])(**keys)
+    except Exception:  # whatever a validator raises
+        return False
+    return True
+
+
+VALUES = st.sampled_from(
+    [None, True, False, 0, 1, 7, -3, 0.5, 2.0, "x", "relu", [], [1], ["x"], {}]
+)
+
+
+@pytest.mark.parametrize("model_type", mapped_types())
+def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
+    """Keys that change no count, one at a time: said to be refused exactly where it is."""
+    family = family_of(model_type)
+    assert family is not None
+    small = {"model_type": model_type, **SMALL[model_type]}
+    small.pop("architectures", None)
+    mapped = spec_from_config({**small, **SMALL[model_type]})
+    rules = RECORD["types"][model_type]
+    unread = set(rules["keys"]) & (HARMLESS | set(family.ignored)) - set(family.defaults)
+    free = sorted(unread - set(rules["shares"]) - {"cache_implementation"})
+
+    @settings(max_examples=30)
+    @given(st.sampled_from(free), VALUES)
+    def check(key: str, value: Any) -> None:
+        config = {**small, key: value}
+        said = refusals(config, mapped.spec)
+        assert bool(said) == (not constructs(config)), (key, value)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"attention_dropout": "none"}, "attention_dropout must be a number or null: got 'none'"),
+        ({"bos_token_id": 1.5}, "bos_token_id must be a whole number or null: got 1.5"),
+        (
+            {"initializer_range": 1},
+            "initializer_range must be a number with a decimal point: got 1",
+        ),
+        ({"initializer_range": -0.5}, "initializer_range must be 0 to 1: got -0.5"),
+        (
+            {"hidden_size": 256, "num_attention_heads": 7},
+            "the width must be a multiple of the heads: 256 % 7 = 4",
+        ),
+    ],
+)
+def test_what_transformers_refuses_is_counted_but_not_called_proven(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    file = tmp_path / "config.json"
+    plain = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 8}
+    for config, refused in ((plain, False), ({**plain, **keys}, True)):
+        assert constructs(config) is not refused
+        file.write_text(json.dumps(config))
+        assert main(["count", str(file), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        sentence = f"transformers {RECORD['transformers']} refuses this config: {said}"
+        assert (sentence in found["notes"]) is refused
+        assert (found["proof"] is None) is refused
+        assert main(["count", str(file)]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert ("refuses this config" in text) is refused
+        assert ("proven" in text) is not refused
+
+
+def test_a_class_under_its_older_name_is_built_under_the_one_of_today() -> None:
+    """T5's configs on the hub name T5WithLMHeadModel, which transformers loads all the same."""
+    config = {"model_type": "t5", **SMALL["t5"], "architectures": ["T5WithLMHeadModel"]}
+    module, choice = build_transformers(config)
+    reason = "named by architectures, as T5WithLMHeadModel"
+    assert (choice.class_name, choice.reason) == ("T5ForConditionalGeneration", reason)
+    mapped = spec_from_config(config)
+    assert mapped.refused == ()
+    assert params(mapped.spec) == sum(p.numel() for p in module.parameters())
+
+
+# ---- remedies ----
+
+
+def proposed(error: SpecError) -> list[str]:
+    """The words that a remedy proposes."""
+    _, asked, rest = error.remedy.partition("did you mean ")
+    return rest.rstrip("?").split(", ") if asked else []
+
+
+@pytest.mark.parametrize("model_type", mapped_types())
+def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
+    """Each key of the type's class, for each of its model classes, and each misspelt."""
+    family = family_of(model_type)
+    assert family is not None
+    known = {
+        *family.defaults,
+        *family.aliases,
+        *family.ignored,
+        *RECORD["types"][model_type]["keys"],
+    }
+    for name, end in family.classes.items():
+        for key in [*known, *(f"{key}x" for key in known)] if end is not None else []:
+            value = SMALL[model_type].get(key, True)
+            config = {
+                "model_type": model_type,
+                **SMALL[model_type],
+                "architectures": [name],
+                key: value,
+            }
+            try:
+                spec_from_config(config)
+            except Unmapped as error:
+                assert key not in proposed(error)
+                if key in known:
+                    assert "is not a key" not in str(error)
+            except SpecError:
+                pass
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "python", "typed"),
+    [
+        ("mixtral-8x7b", {"n_experts": None}, "pass top_k=None", "add `--set top_k=none`"),
+        ("mixtral-8x7b", {"d_ff": 7}, "pass d_ff=None", "leave out `--set d_ff`"),
+        (
+            "llama-7b",
+            {"n_experts": 4},
+            "pass top_k as well",
+            "add `--set top_k=NUMBER` `--set d_ff_expert=NUMBER`",
+        ),
+        (
+            "llama-7b",
+            {"activation": "clamped_swiglu", "gated": False},
+            "pass gated as well",
+            "add `--set gated=true`",
+        ),
+        ("gpt2", {"norm": "rmsnorm"}, "pass norm_bias=False", "add `--set norm_bias=false`"),
+    ],
+)
+def test_remedies_in_the_words_of_the_medium(
+    capsys: pytest.CaptureFixture[str], model: str, changes: dict[str, Any], python: str, typed: str
+) -> None:
+    with pytest.raises(SpecError, match="; ") as caught:
+        find_model(model).spec.replace(**changes)
+    assert caught.value.remedy == python
+    settings = [f"--set={name}={str(value).lower()}" for name, value in changes.items()]
+    assert main(["count", model, *settings]) == 2
+    assert capsys.readouterr().err.endswith(f"; {typed}\n")
+    with pytest.raises(SpecError, match=r"leave \w+ out|set \w+"):
+        metacount.ModelSpec.from_dict({**find_model(model).spec.to_dict(), **changes})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "llama", "num_key_value_heads": 5},
+            "num_key_value_heads must divide num_attention_heads: 32 % 5 = 2: got 5",
+        ),
+        (
+            {"model_type": "mixtral", "num_experts": 4, "num_experts_per_tok": 6},
+            "num_experts_per_tok must be at most num_experts = 4: got 6",
+        ),
+        (
+            {"model_type": "mixtral", "num_experts": 4, "num_local_experts": 6},
+            "num_local_experts is the same as num_experts, which has another value: got 6; "
+            "remove one of them",
+        ),
+        (
+            {"model_type": "gpt2", "n_embd": 12, "hidden_size": 24},
+            "hidden_size is the same as n_embd, which has another value: got 24; remove one",
+        ),
+        ({"model_type": "qwen3", "layer_types": 7}, "layer_types must be a list: got 7; remove it"),
+    ],
+)
+def test_errors_speak_of_the_keys_of_the_config(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match="; ") as caught:
+        spec_from_config(config)
+    assert str(caught.value).startswith(message)

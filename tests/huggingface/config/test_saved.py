@@ -1,0 +1,135 @@
+"""What `save_pretrained` writes is read again, for every type: NaN and Infinity among it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.small_configs import NEEDED, SMALL
+from transformers import AutoConfig
+
+from metacount.cli import main
+from metacount.errors import SpecError
+from metacount.files import read_json
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.limits import DROPPED
+from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class, model_types
+from metacount.huggingface.module.model import chosen_class, default_config
+from metacount.resolve import Model, TransformersOnly, find_any
+
+TYPES = mapped_types()
+CAUSAL = sorted(set(model_types("causal-LM")) - set(TYPES))
+
+
+def saved(folder: Path, config: dict[str, Any]) -> Path:
+    """The folder to which transformers' config object of `config` was saved."""
+    keys = {key: value for key, value in config.items() if key != "model_type"}
+    config_class(config["model_type"])(**keys).save_pretrained(folder)
+    return folder
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """All that a config object holds; NaN and Infinity as text, so that they can be compared."""
+    data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return {k: v for k, v in data.items() if k != "architectures" and k not in DROPPED}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_what_a_mapped_type_saves_is_the_same_model(model_type: str, tmp_path: Path) -> None:
+    config = {"model_type": model_type, **NEEDED.get(model_type, {})}
+    model = find_any(str(saved(tmp_path, config)))
+    assert isinstance(model, Model)
+    assert model.spec == spec_from_config(config).spec
+
+
+def classes_of(model_type: str) -> list[str]:
+    family = family_of(model_type)
+    assert family is not None
+    return [name for name, end in family.classes.items() if end is not None]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name"), [(t, name) for t in TYPES for name in classes_of(t)]
+)
+def test_every_class_of_a_mapped_type_reads_what_is_saved(
+    model_type: str, name: str, tmp_path: Path
+) -> None:
+    config = {"model_type": model_type, **SMALL[model_type], "architectures": [name]}
+    model = find_any(str(saved(tmp_path, config)))
+    assert isinstance(model, Model), model.problem
+    assert model.spec == spec_from_config(config).spec
+    assert model.notes[0].startswith(name)
+
+
+# Where transformers fills a null in while it saves.
+FILLED_IN = {"moshi": {"audio_vocab_size"}}
+
+
+@pytest.mark.parametrize("model_type", CAUSAL)
+def test_what_another_type_saves_is_read_as_transformers_reads_it(
+    model_type: str, tmp_path: Path
+) -> None:
+    try:
+        _, wanted, choice = chosen_class(model_type)
+    except SpecError as error:
+        pytest.skip(f"transformers makes no default config of it: {error}")
+    model = find_any(str(saved(tmp_path, default_config(model_type))))
+    assert model.source is not None
+    _, found, again = chosen_class(model.source.config)
+    assert again.class_name == choice.class_name
+    whole = AutoConfig.from_pretrained(tmp_path)
+    parts = (whole, getattr(whole, "text_config", None), getattr(whole, "decoder", None))
+    assert plain(found) == plain(next(part for part in parts if type(part) is type(found)))
+    filled = FILLED_IN.get(model_type, set())
+    assert {k: v for k, v in plain(found).items() if k not in filled} == {
+        k: v for k, v in plain(wanted).items() if k not in filled
+    }
+    if model_type == "gpt-sw3":  # it saves itself as gpt2
+        assert isinstance(model, Model)
+    else:
+        assert isinstance(model, TransformersOnly)
+        assert f"the model type {model_type} has no textbook spec" in model.problem
+
+
+def test_numbers_that_are_not_finite_in_either_spelling(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(
+        '{"a": [0.0, Infinity], "b": {"__float__": "-Infinity"}, "c": NaN, '
+        '"d": {"e": {"__float__": "NaN"}}, "f": {"__float__": "7"}, '
+        '"g": {"__float__": "NaN", "h": 1}}'
+    )
+    data = read_json(str(file))
+    assert (data["a"], data["b"]) == ([0.0, math.inf], -math.inf)
+    assert math.isnan(data["c"]) and math.isnan(data["d"]["e"])
+    # transformers keeps what is no tag of its own
+    assert data["f"] == {"__float__": "7"}
+    assert data["g"] == {"__float__": "NaN", "h": 1}
+
+
+def test_a_size_that_is_not_finite_is_one_line() -> None:
+    for value in (math.inf, -math.inf, math.nan, {"__float__": "Infinity"}):
+        for key in ("num_hidden_layers", "hidden_size", "vocab_size", "n_routed_experts"):
+            with pytest.raises(SpecError, match=f"{key} must be a whole number: got -?(inf|nan)"):
+                chosen_class({"model_type": "mamba2", key: value})
+
+
+@pytest.mark.parametrize("limit", ["Infinity", '{"__float__": "Infinity"}'])
+def test_mamba2_is_counted_with_its_limit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, limit: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(
+        f'{{"model_type": "mamba2", "time_step_limit": [0.0, {limit}], '
+        '"num_hidden_layers": 2, "vocab_size": 101}'
+    )
+    assert main(["count", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # a layer: in_proj 4096·(2·8192 + 2·8·128 + 128), out_proj 8192·4096, a convolution of 4 over
+    # 8192 + 2·8·128 channels with bias, A, D and dt_bias of 128 heads, norms of 4096 and 8192
+    layer = 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096 + 5 * (8192 + 2 * 8 * 128)
+    layer += 3 * 128 + 4096 + 8192
+    assert found["params"] == 2 * 101 * 4096 + 2 * layer + 4096

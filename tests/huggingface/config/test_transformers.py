@@ -1,0 +1,276 @@
+"""Mapped configs against transformers' own config and module, for every mapped type."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from helpers.small_configs import NEEDED, SMALL, small_configs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metacount.formulas import model as formulas
+from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
+from metacount.huggingface.module.classes import config_class
+from metacount.huggingface.module.model import build_transformers
+from metacount.measure.others.forward import measure_any_forward
+from metacount.measure.others.params import measure_any_params
+from metacount.measure.ours.params import measure_params
+from metacount.modules.build import build
+from metacount.spec import Workload
+
+torch.set_num_threads(1)
+
+TYPES = mapped_types()
+
+# Keys that are not fields of transformers' config class: it takes them from old files only.
+OLD_KEYS = {
+    "rope_theta",
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_emb_base",
+    "rope_local_base_freq",
+    "global_rope_theta",
+    "local_rope_theta",
+    "sliding_window_pattern",
+    "global_attn_every_n_layers",
+    "head_dim",
+    "num_nextn_predict_layers",
+    "tie_word_embeddings",
+    "full_attention_interval",
+    "first_k_dense_replace",
+}
+
+
+@cache
+def full_default(model_type: str) -> dict[str, Any]:
+    """The type's default config as transformers would write it, every key."""
+    keys = {k: v for k, v in NEEDED.get(model_type, {}).items() if k != "architectures"}
+    config = config_class(model_type)(**keys)
+    return {**NEEDED.get(model_type, {}), **json.loads(config.to_json_string(use_diff=False))} | {
+        k: v for k, v in NEEDED.get(model_type, {}).items() if k == "architectures"
+    }
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_defaults_are_those_of_transformers(model_type: str) -> None:
+    bare = spec_from_config({"model_type": model_type, **NEEDED.get(model_type, {})})
+    whole = spec_from_config(full_default(model_type))
+    assert bare.spec == whole.spec
+    assert bare.class_name == whole.class_name
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_every_default_is_declared_by_transformers(model_type: str) -> None:
+    family, config_type = family_of(model_type), config_class(model_type)
+    assert family is not None
+    declared: dict[str, Any] = {}
+    for field in dataclasses.fields(config_type):
+        name = config_type.attribute_map.get(field.name, field.name)
+        declared[name] = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            declared[name] = field.default_factory()
+    unknown = set(family.defaults) - set(declared)
+    assert unknown <= OLD_KEYS
+    written = full_default(model_type)
+    for name, value in family.defaults.items():
+        if name in unknown or name in NEEDED.get(model_type, {}):
+            continue
+        # null there may stand for a value that is computed
+        expected = declared[name] if declared[name] is not None else (None, written[name])
+        assert value == expected or (isinstance(expected, tuple) and value in expected), name
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_other_names_are_those_of_transformers(model_type: str) -> None:
+    family = family_of(model_type)
+    assert family is not None
+    theirs = {
+        k: v for k, v in config_class(model_type).attribute_map.items() if v in family.defaults
+    }
+    assert theirs.items() <= dict(family.aliases).items()
+
+
+def numels(config: dict[str, Any]) -> tuple[int, int, int]:
+    """Parameters that the formula, our module and transformers' module have."""
+    mapped = spec_from_config(config)
+    theirs, choice = build_transformers(config)
+    assert choice.class_name == mapped.class_name
+    ours = build(mapped.spec)
+    roles = formulas.params_by_role(mapped.spec)
+    assert sum(roles.values()) == formulas.params(mapped.spec)
+    return (
+        formulas.params(mapped.spec),
+        sum(p.numel() for p in ours.parameters()),
+        sum(p.numel() for p in theirs.parameters()),
+    )
+
+
+# The defaults with few layers: names of the key that says how many.
+LAYERS = {
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "codegen", "bloom"), "n_layer"),
+    "mpt": "n_layers",
+    "xglm": "num_layers",
+}
+FEW: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "hybrid"]},
+    **{key: {} for key in ("t5", "mt5", "switch_transformers", "bart", "mbart", "plbart")},
+}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> None:
+    few = FEW.get(model_type, {LAYERS.get(model_type, "num_hidden_layers"): 4})
+    formula, reference, theirs = numels(
+        {"model_type": model_type, **NEEDED.get(model_type, {}), **few}
+    )
+    assert formula == reference == theirs
+
+
+# ---- small configs ----
+
+# Where transformers does other work than the textbook, and so has another count of FLOPs.
+ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero for most
+EXPANDED = {
+    "deepseek_v2",
+    "deepseek_v3",
+    "deepseek_v32",
+    "minicpm3",
+    "glm4_moe_lite",
+    "youtu",
+    "kimi_linear",
+}
+STATES_IN_MODULES = {"recurrent_gemma"}  # it keeps its states in its modules, not in the cache
+KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask
+
+
+# Buffers of others: of logits, and decays that follow from sizes.
+NO_BIAS = ("logits_bias", "logits_per_text", "slope_rate", "_decay")
+
+
+def check_counts(config: dict[str, Any]) -> Mapped:
+    """Parameters, active parameters and roles: formula == our module == transformers'."""
+    mapped = spec_from_config(config)
+    spec = mapped.spec
+    theirs, _ = build_transformers(config)
+    found, ours = measure_any_params(theirs), measure_params(build(spec))
+    expected = {role: n for role, n in formulas.params_by_role(spec).items() if n}
+    assert {role: n for role, n in found.by_role.items() if n} == expected
+    assert {role: n for role, n in ours.by_role.items() if n} == expected
+    assert found.params == ours.params == formulas.params(spec)
+    assert found.active_params == ours.active_params == formulas.active_params(spec)
+    assert found.no_embed == ours.no_embed == formulas.active_params_no_embed(spec)
+    bias = formulas.buffers(spec).get("selection_bias", 0)
+    assert sum(n for name, n in found.buffers.items() if not name.endswith(NO_BIAS)) == bias
+    return mapped
+
+
+def check_runs(config: dict[str, Any], workload: Workload) -> None:
+    """FLOPs by role, decoded FLOPs and the cache: formula == transformers."""
+    model_type, spec = config["model_type"], spec_from_config(config).spec
+    theirs, _ = build_transformers(config)
+    run = measure_any_forward(theirs, workload)
+    source = workload.encoder_len if spec.has_encoder else None
+    sizes = {"batch_size": workload.batch_size, "source_len": source}
+    loose = {"moe"} if model_type in ALL_EXPERTS else set()
+
+    def kept(by_role: dict[str, int]) -> dict[str, int]:
+        return {role: n for role, n in by_role.items() if n and role not in loose}
+
+    forward = formulas.matmul_flops_by_role(spec, **sizes, seq_len=workload.seq_len)
+    assert kept(run.prefill.by_role) == kept(forward)
+    if spec.kind == "encoder":
+        assert run.decode is None
+        return
+    assert run.decode is not None and run.cache is not None
+    if model_type not in EXPANDED | KEEPS_ALL:
+        decode = formulas.decode_matmul_flops_by_role(spec, **sizes, kv_len=workload.seq_len)
+        assert kept(run.decode.by_role) == kept(decode)
+    if model_type not in STATES_IN_MODULES:
+        states = {"batch_size": workload.batch_size, "bytes_per_value": 2}
+        assert run.cache.state_bytes == formulas.state_bytes(spec, **states)
+    if config.get("new_decoder_architecture"):
+        return  # Falcon repeats keys and values for every query head before it keeps them
+    per_token = formulas.kv_cache_bytes_per_token(spec, bytes_per_value=2)
+    assert run.kv_bytes_per_token == per_token
+    if model_type not in KEEPS_ALL:
+        total = formulas.kv_cache_bytes(spec, **sizes, seq_len=workload.seq_len, bytes_per_value=2)
+        assert run.cache.kv_bytes == total
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_small_config_counts_like_transformers(model_type: str) -> None:
+    check_counts({"model_type": model_type, **SMALL[model_type]})
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_small_config_runs_like_transformers(model_type: str) -> None:
+    config = {"model_type": model_type, **SMALL[model_type]}
+    check_runs(config, Workload(batch_size=2, seq_len=24))
+
+
+# Without a head, or with another end: sizes are those of SMALL.
+OTHER_CLASSES = [
+    ("llama", "LlamaModel"),
+    ("gpt2", "GPT2Model"),
+    ("falcon", "FalconModel"),
+    ("gemma3_text", "Gemma3TextModel"),
+    ("mixtral", "MixtralModel"),
+    ("opt", "OPTModel"),
+    ("cohere", "CohereModel"),
+    ("internlm3", "LlamaForCausalLM"),
+    ("t5", "T5Model"),
+    ("t5", "T5EncoderModel"),
+    ("switch_transformers", "SwitchTransformersModel"),
+    ("bart", "BartModel"),
+    ("bert", "BertModel"),
+    ("bert", "BertForMaskedLM"),
+    ("roberta", "RobertaModel"),
+    ("roberta", "RobertaForMaskedLM"),
+    ("electra", "ElectraModel"),
+    ("electra", "ElectraForMaskedLM"),
+    ("modernbert", "ModernBertModel"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "name"), OTHER_CLASSES)
+def test_other_classes_have_their_parameters(model_type: str, name: str) -> None:
+    config = {"model_type": model_type, **SMALL[model_type], "architectures": [name]}
+    assert spec_from_config(config).class_name == name
+    formula, reference, theirs = numels(config)
+    assert formula == reference == theirs
+
+
+def test_bert_as_a_decoder_is_causal() -> None:
+    config = {"model_type": "bert", **SMALL["bert"], "is_decoder": True}
+    assert check_counts(config).spec.kind == "decoder"
+    check_runs(config, Workload(batch_size=2, seq_len=24))
+
+
+# ---- random small valid configs ----
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_random_small_configs_count_like_transformers(model_type: str) -> None:
+    @settings(max_examples=8)
+    @given(small_configs(model_type))
+    def check(config: dict[str, Any]) -> None:
+        check_counts(config)
+
+    check()
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_random_small_configs_run_like_transformers(model_type: str) -> None:
+    @settings(max_examples=3)
+    @given(small_configs(model_type), st.integers(1, 3), st.integers(12, 30))
+    def check(config: dict[str, Any], batch_size: int, seq_len: int) -> None:
+        check_runs(config, Workload(batch_size=batch_size, seq_len=seq_len))
+
+    check()

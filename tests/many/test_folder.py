@@ -1,0 +1,364 @@
+"""`metacount count --folder`: every file has its line, in order, and one bad file harms none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.miniatures import TINY, TINY_PARAMS
+
+from metacount import catalog
+from metacount.cli import main
+from metacount.errors import InputError
+from metacount.many import folder
+from metacount.many.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
+from metacount.resolve import find_in_file
+from metacount.spec import Workload
+
+# keys and values of 3 layers, 2 heads of 4, 2 bytes each
+TINY_KV = 3 * 2 * 2 * 4 * 2
+
+
+def write(file: Path, data: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(data), encoding="utf-8")
+
+
+def counted(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["count", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def lines(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A spec of ours, a Hugging Face repository's folder with what else lies in one, and a MoE."""
+    write(tmp_path / "tiny.json", {"name": "Tiny", **TINY})
+    write(tmp_path / "org" / "llama" / "config.json", {"model_type": "llama", "vocab_size": 7})
+    for companion in ("tokenizer.json", "generation_config.json", "model.safetensors.index.json"):
+        write(tmp_path / "org" / "llama" / companion, {"version": "1.0"})
+    write(tmp_path / "moe.json", dict(catalog.entry("mixtral-8x7b").sizes or ()))
+    write(tmp_path / ".hidden" / "config.json", {"model_type": "llama"})
+    (tmp_path / "README.md").write_text("no model")
+    return tmp_path
+
+
+def test_each_line_is_what_count_prints_of_that_file(
+    capsys: pytest.CaptureFixture[str], mixed: Path
+) -> None:
+    code, out, err = counted(capsys, "--folder", str(mixed), "--json", "--seq", "37")
+    assert (code, err) == (0, "")
+    found = lines(out)
+    assert [line["model"] for line in found] == ["moe.json", "org/llama/config.json", "tiny.json"]
+    for line in found:
+        code, out, err = counted(capsys, str(mixed / line.pop("model")), "--json", "--seq", "37")
+        alone = json.loads(out)
+        del alone["model"]
+        assert (code, line) == (0, alone)
+    assert (found[2]["name"], found[2]["params"]) == ("Tiny", TINY_PARAMS)
+    assert found[2]["kv_cache_bytes_per_token"] == TINY_KV
+
+
+def test_settings_reach_every_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(tmp_path / "a.json", TINY)
+    write(tmp_path / "b.json", {**TINY, "n_layers": 5})
+    code, out, _ = counted(capsys, "--folder", str(tmp_path), "--json", "--set", "n_layers=1")
+    # one block of the three, the rest as above
+    assert code == 0
+    assert [line["params"] for line in lines(out)] == [TINY_PARAMS - 2 * 1521] * 2
+
+
+def test_one_process_and_two_give_the_same_lines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    n_files = 2 * FILES_AT_ONCE + 3  # three parts
+    for i in range(n_files):
+        write(tmp_path / f"{i % 7}" / f"{i}.json", {**TINY, "n_layers": i + 1})
+    write(tmp_path / "3" / "bad.json", [])
+    one, two = (
+        counted(capsys, "--folder", str(tmp_path), "--json", "--jobs", jobs) for jobs in "12"
+    )
+    assert one == two
+    assert one[0] == 2
+    found = lines(one[1])
+    assert [line["model"] for line in found] == sorted(line["model"] for line in found)
+    assert len(found) == n_files + 1
+    for line in found:
+        if line["model"] != "3/bad.json":
+            n_layers = int(Path(line["model"]).stem) + 1
+            assert line["params"] == 2 * 1313 + n_layers * 1521 + 13
+
+
+def test_parts_are_not_counted_long_before_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "FILES_AT_ONCE", 1)
+    for name in "abc":
+        write(tmp_path / f"{name}.json", TINY)
+    parts = count_folder(list_folder(str(tmp_path)), Workload(), jobs=1)
+    assert [outcome.path for outcome in next(parts)] == ["a.json"]
+    (tmp_path / "b.json").write_text("{")
+    (outcome,) = next(parts)
+    assert outcome.error is not None
+    assert outcome.error.startswith("is not JSON")
+
+
+def hostile(tmp_path: Path) -> dict[str, str]:
+    """Files that must be refused, each with the start of its reason."""
+    (tmp_path / "array.json").write_text("[1, 2]")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "cut.json").write_text('{"kind": ')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "empty.json").write_text("")
+    os.mkfifo(tmp_path / "fifo.json")
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(2**34)  # sparse
+    write(tmp_path / "layers.json", {"model_type": "llama", "num_hidden_layers": 10**9})
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "nan.json").write_text('{"model_type": "llama", "hidden_size": NaN}')
+    (tmp_path / "nowhere.json").symlink_to("not-there.json")
+    (tmp_path / "null.json").symlink_to("/dev/zero")
+    write(tmp_path / "number.json", {**TINY, "d_model": 10**39})
+    write(tmp_path / "other.json", {"what": "ever"})
+    # a million keys, the last one twice: found without comparing all with all
+    keys = ", ".join(f'"k{i}": 0' for i in range(400_000))
+    (tmp_path / "twice.json").write_text("{" + keys + ', "k399999": 1}')
+    write(tmp_path / "vision.json", {"model_type": "vit"})
+    write(tmp_path / "windows.json", {"model_type": 3})
+    return {
+        "array.json": "must be a JSON object",
+        "binary.json": "is not text in UTF-8",
+        "cut.json": "is not JSON: line 1",
+        "deep.json": "is nested too deeply",
+        "empty.json": "is empty",
+        "fifo.json": "is not a regular file",
+        "huge.json": "has 17179869184 bytes",
+        "layers.json": "num_hidden_layers must be at most",
+        "loop.json": "leads to no file",
+        "nan.json": "hidden_size must be a whole number: got nan",
+        "nowhere.json": "leads to no file",
+        "null.json": "is not a regular file",
+        "number.json": "d_model must be at most 16777216",
+        "other.json": "what is not a field of a model",
+        "twice.json": "k399999 is given twice",
+        "vision.json": "has no formula: the model type vit",
+        "windows.json": "model_type must be text",
+    }
+
+
+def test_a_hostile_file_is_one_line_and_the_others_are_counted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    reasons = hostile(tmp_path)
+    write(tmp_path / "fine.json", TINY)
+    (tmp_path / "up").symlink_to("..")
+    deep = tmp_path
+    for _ in range(300):
+        deep = deep / "d"
+    write(deep / "config.json", TINY)
+    code, out, err = counted(capsys, "--folder", str(tmp_path), "--json")
+    found = {line["model"]: line for line in lines(out)}
+    assert code == 2
+    assert err.splitlines()[-1] == "metacount: error: 17 of 19 files refused"
+    assert set(found) == {*reasons, "fine.json", "d/" * 300 + "config.json"}
+    for name, reason in reasons.items():
+        assert set(found[name]) == {"model", "error"}
+        assert found[name]["error"].startswith(reason)
+        assert "\n" not in found[name]["error"]
+    assert found["fine.json"]["params"] == TINY_PARAMS
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_in_its_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "fine.json", TINY)
+    # a path that grows beyond what the system takes, made from within
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("x" * 200, dir_fd=here)
+        inner = os.open("x" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    code, out, _ = counted(capsys, "--folder", str(tmp_path), "--json")
+    fine, long = lines(out)
+    assert (code, fine["params"]) == (2, TINY_PARAMS)
+    assert long["error"] == "cannot be listed: File name too long"
+
+
+def test_an_error_that_no_rule_foresaw_takes_no_other_count_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.json", TINY)
+    write(tmp_path / "b.json", TINY)
+    real = find_in_file
+
+    def stumbling(path: str, settings: Any) -> Any:
+        if path.endswith("a.json"):
+            raise ZeroDivisionError("on purpose")
+        return real(path, settings)
+
+    monkeypatch.setattr(folder, "find_in_file", stumbling)
+    ((a, b),) = count_folder(list_folder(str(tmp_path)), Workload(), jobs=1)
+    assert a == Outcome(path="a.json", data={}, error="not foreseen: ZeroDivisionError: on purpose")
+    assert b.data["params"] == TINY_PARAMS
+
+
+def test_names_survive_json_whatever_they_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = ["a\nb.json", "\x1b[31m.json", "é😀.JSON", '"\\.json']
+    for name in names:
+        write(tmp_path / name, TINY)
+    with open(os.fsencode(tmp_path) + b"/\xff.json", "w") as file:
+        json.dump(TINY, file)
+    _, out, _ = counted(capsys, "--folder", str(tmp_path), "--json")
+    assert out.isascii()
+    assert {line["model"] for line in lines(out)} == {*names, "\udcff.json"}
+    _, out, _ = counted(capsys, "--folder", str(tmp_path))
+    assert "\x1b" not in out
+    assert out.count("\n") == 1 + 5 + 1 + 2  # heads, files, a blank, and the sums
+
+
+# The figures of each file are those of `count` (above); this is how they stand side by side.
+NARROW = """\
+model                          params   active_params    kv/token  matmul_flops
+moe.json               46,702,792,704  12,879,925,248  128.00 KiB    54.4 TFLOP
+org/llama/config.json   6,476,328,960   6,476,328,960  512.00 KiB    28.7 TFLOP
+tiny.json                       7,202           7,202        96 B    1.23 GFLOP
+
+counted  3 of 5 files: batch 1, seq 2048, bf16 (2 bytes per value)
+refused  a/bad.json, and 1 file more: n_kv_heads must divide n_heads: 6 % 5 = 1:
+         got 5; choose 1, 2, 3, 6
+passed   3 files of tokenizers and the like, which describe no model; 1 link to
+         other folders
+figures  kv/token in bytes (KiB = 2^10) over all layers; --json has every figure
+         of each
+"""
+
+WIDE = """\
+model                                               params   active_params    kv/token  matmul_flops
+...sation/and-of-its-model-too/config.json     124,439,808     124,439,808   72.00 KiB     875 GFLOP
+moe.json                                    46,702,792,704  12,879,925,248  256.00 KiB     163 TFLOP
+org/llama/config.json                        6,476,328,960   6,476,328,960    1.00 MiB    86.2 TFLOP
+tiny.json                                            7,202           7,202       192 B    3.70 GFLOP
+
+counted  4 of 4 files: batch 3, seq 2048 (in 1 file with fewer positions, all of them), fp32 (4
+         bytes per value)
+passed   3 files of tokenizers and the like, which describe no model
+figures  kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each
+"""
+
+
+def test_the_table_of_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    write(mixed / "a" / "bad.json", {**TINY, "n_kv_heads": 5})
+    write(mixed / "a" / "worse.json", {**TINY, "n_kv_heads": 4})
+    (mixed / "a" / "up").symlink_to("..")
+    code, out, err = counted(capsys, "--folder", str(mixed))
+    assert (code, err) == (2, "metacount: error: 2 of 5 files refused\n")
+    assert out == NARROW
+
+
+def test_the_table_of_a_wide_terminal(
+    capsys: pytest.CaptureFixture[str], mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    long = mixed / "a-rather-long-name-of-an-organisation" / "and-of-its-model-too" / "config.json"
+    write(long, {"model_type": "gpt2"})
+    code, out, err = counted(capsys, "--folder", str(mixed), "--batch", "3", "--dtype", "fp32")
+    assert (code, err) == (0, "")
+    assert out == WIDE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--folder", "nowhere-at-all"], "--folder nowhere-at-all: no such folder"),
+        (["--folder", __file__], "is no folder; give a file as MODEL"),
+        (["gpt2", "--folder", "."], "--folder takes the place of MODEL"),
+        (["gpt2", "--jobs", "2"], "--jobs belongs to --folder"),
+        ([], "count needs MODEL or --folder DIR"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = counted(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "257"])
+def test_jobs_have_bounds(capsys: pytest.CaptureFixture[str], mixed: Path, jobs: str) -> None:
+    code, out, err = counted(capsys, "--folder", str(mixed), "--jobs", jobs)
+    assert (code, out) == (2, "")
+    assert err == f"metacount: error: --jobs must be 1 to 256: got {jobs}\n"
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "tokenizer.json", {})
+    with pytest.raises(InputError, match=r"holds no \.json file that could describe a model"):
+        list_folder(str(tmp_path))
+
+
+def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
+    for i in range(3 * FILES_AT_ONCE):
+        write(tmp_path / f"{i}.json", TINY)
+    command = [sys.executable, "-m", "metacount", "count", "--folder", str(tmp_path), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    first = json.loads(process.stdout.readline())
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (first["model"], first["params"]) == ("0.json", TINY_PARAMS)
+    assert (process.wait(timeout=60), said) == (141, b"")
+
+
+def test_the_bar_is_on_the_terminal_and_the_lines_are_in_the_file(tmp_path: Path) -> None:
+    for i in range(3):
+        write(tmp_path / "models" / f"{i}.json", TINY)
+    out = tmp_path / "out.jsonl"
+    ours, theirs = os.openpty()
+    with out.open("wb") as file:
+        command = [sys.executable, "-m", "metacount", "count", "--folder", str(tmp_path / "models")]
+        done = subprocess.run([*command, "--json"], stdout=file, stderr=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "counting" in shown
+    assert "params" not in shown
+    assert [line["params"] for line in lines(out.read_text())] == [TINY_PARAMS] * 3
+
+
+class _Dies:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, _: object) -> None:
+        os.abort()
+
+
+def test_a_dead_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(2 * FILES_AT_ONCE):
+        write(tmp_path / f"{i}.json", TINY)
+
+    monkeypatch.setattr(folder, "_Job", _Dies)
+    parts = count_folder(list_folder(str(tmp_path)), Workload(), jobs=2)
+    with pytest.raises(InputError, match="a process that counted has died"):
+        next(parts)

@@ -1,0 +1,210 @@
+"""`build`: nothing is allocated on meta; elsewhere a seed fixes every weight."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+import torch
+from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from torch import Tensor, nn
+
+from metacount import catalog
+from metacount.errors import SpecError
+from metacount.modules import build as build_file
+from metacount.modules.build import DTYPES, build
+from metacount.spec import CHOICES, ModelSpec
+
+SPECS: dict[str, ModelSpec] = {
+    "decoder": small(ROPE, tie_embeddings=True),
+    "mla moe": small(MLA, MOE, n_dense_layers=1, n_shared_experts=2, selection_bias=True),
+    "encoder-decoder": small(ENCODER_DECODER),
+    "transformer-xl": small(position="transformer_xl"),
+    "gpt-oss": small(ROPE, MOE, expert_bias=True, router_bias=True, attention_sinks=True),
+    "bert": small(
+        kind="encoder",
+        position="learned",
+        n_positions=23,
+        n_token_types=3,
+        norm="layernorm",
+        norm_bias=True,
+        embedding_norm=True,
+        pooler=True,
+        norm_placement="post",
+    ),
+}
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_meta_holds_no_value(name: str) -> None:
+    model = build(SPECS[name])
+    assert tensors(model)
+    assert all(t.is_meta for t in tensors(model).values())
+    assert not model.training
+
+
+def test_meta_of_the_largest_costs_no_memory() -> None:
+    # DeepSeek-V3: 671 billion parameters, 1.3 TB in bf16
+    spec = catalog.entry("deepseek-v3").spec()
+    tracemalloc.start()
+    try:
+        model = build(spec)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    found = tensors(model)
+    assert all(t.is_meta for t in found.values())
+    assert sum(p.numel() for p in model.parameters()) == 671_026_404_352
+    assert all(t.untyped_storage().device.type == "meta" for t in found.values())
+    assert peak < 50e6  # Python's own objects for some thousand modules
+
+
+def test_meta_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    for spec in SPECS.values():
+        build(spec)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_seed_fixes_every_weight(name: str) -> None:
+    first, again, other = (
+        tensors(build(SPECS[name], device="cpu", dtype="fp32", seed=s)) for s in (3, 3, 4)
+    )
+    assert list(first) == list(again)
+    for key, value in first.items():
+        assert torch.equal(value, again[key]), key
+        assert value.isfinite().all(), key
+    # biases of norms and the like start at a constant; what is random depends on the seed
+    for key, value in first.items():
+        if value.dim() >= 2 and not key.endswith(("content_bias", "position_bias", "proj_bias")):
+            assert not torch.equal(value, other[key]), key
+
+
+def test_meta_and_cpu_have_the_same_tensors() -> None:
+    for spec in SPECS.values():
+        meta, real = (tensors(build(spec, device=d, dtype="fp32")) for d in ("meta", "cpu"))
+        shapes = {key: (value.shape, value.dtype) for key, value in meta.items()}
+        assert shapes == {key: (value.shape, value.dtype) for key, value in real.items()}
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_dtypes(dtype: str, device: str) -> None:
+    expected = {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }[dtype]
+    before = torch.get_default_dtype()
+    model = build(SPECS["mla moe"], device=device, dtype=dtype)
+    assert {t.dtype for t in tensors(model).values()} == {expected}
+    assert torch.get_default_dtype() == before
+
+
+def test_the_default_is_bf16_on_meta() -> None:
+    model = build(SPECS["decoder"])
+    assert {(t.dtype, t.device.type) for t in tensors(model).values()} == {(torch.bfloat16, "meta")}
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8", "float32", "bfloat16", ""])
+def test_unknown_dtypes_are_refused(dtype: str) -> None:
+    with pytest.raises(SpecError, match=r"^dtype is not one that a module is built in: .*fp64"):
+        build(SPECS["decoder"], dtype=dtype)
+
+
+def test_a_failed_build_leaves_the_default_dtype_alone() -> None:
+    before = torch.get_default_dtype()
+    with pytest.raises(RuntimeError, match="no_such_device"):
+        build(SPECS["decoder"], device="no_such_device")
+    assert torch.get_default_dtype() == before
+
+
+def test_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match=r"^n_layers is too large .*limit 4096.*: got 4097; use"):
+        build(small(n_layers=4097))
+    with pytest.raises(SpecError, match=r"^n_layers is too large .*: got 4097; use"):
+        build(small(ENCODER_DECODER, n_layers=4000, n_encoder_layers=97))
+    # one fewer is let through; to build them all takes seconds, so they are only asked for
+    asked: list[int] = []
+
+    class Asked(nn.Module):
+        def __init__(self, spec: ModelSpec) -> None:
+            super().__init__()
+            asked.append(spec.n_layers)
+
+    monkeypatch.setattr(build_file, "Model", Asked)
+    build(small(n_layers=4096))
+    assert asked == [4096]
+
+
+def run(spec: ModelSpec, device: str, dtype: str) -> Tensor:
+    model = build(spec, device=device, dtype=dtype, seed=5)
+    tokens = torch.arange(14, device=device).view(2, 7) % 101
+    with torch.no_grad():
+        memory = model.encode(tokens) if spec.has_encoder else None
+        cache = None if spec.kind == "encoder" else model.new_cache()
+        model(tokens, memory_BTD=memory, cache=cache)
+        if cache is None:
+            return model(tokens).hidden_BSD  # type: ignore[no-any-return]
+        step = model(tokens[:, :1], memory_BTD=memory, cache=cache, absorbed=True)
+    return step.hidden_BSD  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_runs(device: str, name: str, dtype: str) -> None:
+    hidden = run(SPECS[name], device, dtype)
+    assert hidden.dtype == DTYPES[dtype]
+    assert hidden.shape == (2, 7 if name == "bert" else 1, 13)
+    assert hidden.device.type == device
+    if device == "cpu":
+        assert hidden.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("name", SPECS)
+def test_runs_on_cuda(name: str, dtype: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device: the modules ran on meta and CPU only")
+    hidden = run(SPECS[name], "cuda", dtype)
+    assert hidden.dtype == DTYPES[dtype]
+    assert hidden.device.type == "cuda"
+    assert hidden.isfinite().all()
+    if dtype in ("fp64", "fp32"):
+        # the same weights on both devices: cuda's generator is another one
+        model = build(SPECS[name], device="cpu", dtype=dtype, seed=5)
+        moved = build(SPECS[name], device="cuda", dtype=dtype)
+        moved.load_state_dict(model.state_dict())
+        tokens = torch.arange(14).view(2, 7)
+        ends = []
+        for m, x in ((model, tokens), (moved, tokens.cuda())):
+            with torch.no_grad():
+                memory = m.encode(x) if SPECS[name].has_encoder else None
+                ends.append(m(x, memory_BTD=memory).hidden_BSD.cpu())
+        largest = ends[0].abs().max().item()
+        limit = 1e-12 if dtype == "fp64" else 1e-2  # TF32 may be on
+        assert (ends[0] - ends[1]).abs().max().item() <= limit * max(1.0, largest)
+
+
+def test_every_placement_and_position_builds_on_meta() -> None:
+    position_sizes: dict[str, dict[str, Any]] = {
+        "learned": {"n_positions": 23},
+        "rope": {"head_dim": 10},
+        "t5": {"n_buckets": 8, "max_distance": 20},
+    }
+    for position in CHOICES["position"]:
+        for placement in CHOICES["norm_placement"]:
+            spec = small(
+                position_sizes.get(position, {}), position=position, norm_placement=placement
+            )
+            logits = build(spec)(torch.empty(2, 5, dtype=torch.long, device="meta")).logits_BSV
+            assert logits is not None
+            assert logits.shape == (2, 5, 101)

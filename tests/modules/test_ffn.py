@@ -1,0 +1,119 @@
+"""Feed-forward blocks against an elementwise loop with `math`; the 2/3 rule against LLaMA."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers.module_loops import SCALAR, assert_near, ffn, gated, randomised
+from helpers.module_parts import like
+
+from metacount.modules import FeedForward, GatedFeedForward, gated_d_ff
+from metacount.modules.ffn import activate, gate
+from metacount.spec import CHOICES
+
+ACTIVATIONS = CHOICES["activation"]
+
+
+def test_every_activation_of_the_spec_has_a_loop() -> None:
+    assert {*SCALAR, "clamped_swiglu"} == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", sorted(SCALAR))
+def test_plain_is_a_loops(name: str, bias: bool) -> None:
+    module = randomised(FeedForward(like(activation=name, gated=False, d_ff=7, bias=bias), 5))
+    assert (module.up_proj.bias is not None) == bias == (module.down_proj.bias is not None)
+    x = 2 * torch.randn(2, 3, 5, dtype=torch.float64)
+    assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gated_is_a_loops(name: str, bias: bool) -> None:
+    module = randomised(GatedFeedForward(like(activation=name, d_ff=7, bias=bias), 5))
+    biases = [p.bias for p in (module.gate_proj, module.up_proj, module.down_proj)]
+    assert [b is not None for b in biases] == [bias] * 3
+    x = 4 * torch.randn(2, 3, 5, dtype=torch.float64)
+    assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_activation_is_on_the_gate(name: str) -> None:
+    # far from zero on both sides, where clamps and tails are
+    g, u = (torch.linspace(-a, a, 41, dtype=torch.float64) for a in (9.0, -8.0))
+    expected = [gated(a, b, name) for a, b in zip(g.tolist(), u.tolist(), strict=True)]
+    assert_near(gate(g, u, name, 1.0), expected)
+    if name != "identity":
+        other = [gated(b, a, name) for a, b in zip(g.tolist(), u.tolist(), strict=True)]
+        assert expected != other
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [
+        ("relu", -3.0, 0.0),
+        ("relu", 3.0, 3.0),
+        ("relu2", 3.0, 9.0),
+        ("relu2", -3.0, 0.0),
+        ("sigmoid", math.log(3), 0.75),
+        ("silu", math.log(3), 0.75 * math.log(3)),
+        # Φ(1) = 0.8413447460685429 (tables of the normal distribution)
+        ("gelu", 1.0, 0.8413447460685429),
+        # 0.5·(1 + tanh(0.7978845608·1.044715)): close to Φ(1), not equal
+        ("gelu_tanh", 1.0, 0.8411919906082768),
+        ("identity", -3.0, -3.0),
+    ],
+)
+def test_activations_by_hand(name: str, x: float, y: float) -> None:
+    value = activate(torch.tensor(x, dtype=torch.float64), name, 1.0).item()
+    assert abs(value - y) < 1e-14
+
+
+@pytest.mark.parametrize("beta", [1.0, 1.702, 0.25])
+def test_swish_beta(beta: float) -> None:
+    x = torch.randn(2, 3, 5, dtype=torch.float64)
+    for kind in (FeedForward, GatedFeedForward):
+        module = randomised(kind(like(d_ff=7, swish_beta=beta), 5))
+        assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
+        if beta != 1.0:
+            module.swish_beta, before = 1.0, module(x)
+            assert (module(x) - before).abs().max() > 1e-3
+
+
+def test_clamped_swiglu_by_hand() -> None:
+    def value(gate_: float, up: float) -> float:
+        both = (torch.tensor(v, dtype=torch.float64) for v in (gate_, up))
+        return gate(*both, "clamped_swiglu", 1.0).item()
+
+    # gate 10 -> 7, up -9 -> -7: 7 · sigmoid(1.702·7) · (-7 + 1)
+    assert abs(value(10.0, -9.0) - 7 / (1 + math.exp(-11.914)) * -6) < 1e-12
+    # up 9 -> 7; the gate is limited from above alone
+    assert abs(value(-10.0, 9.0) - -10 / (1 + math.exp(17.02)) * 8) < 1e-12
+    assert value(0.0, 3.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("d_model", "multiplier", "multiple_of", "d_ff"),
+    [
+        (4096, "1", 256, 11008),  # LLaMA 7B
+        (5120, "1", 256, 13824),  # 13B
+        (6656, "1", 256, 17920),  # 33B
+        (8192, "1", 256, 22016),  # 65B
+        (8192, "1.3", 4096, 28672),  # Llama 2 70B
+        (4096, "1.3", 1024, 14336),  # Llama 3 8B
+        (96, "1", 256, 256),  # 2/3 · 384 is a multiple already
+        (97, "1", 256, 512),  # 258 is not
+    ],
+)
+def test_gated_d_ff(d_model: int, multiplier: str, multiple_of: int, d_ff: int) -> None:
+    assert gated_d_ff(d_model, multiplier=multiplier, multiple_of=multiple_of) == d_ff
+
+
+def test_two_thirds_keep_the_parameters() -> None:
+    plain = FeedForward(like(activation="relu", gated=False, d_ff=4 * 96), 96)
+    slim = GatedFeedForward(like(d_ff=gated_d_ff(96)), 96)
+    # 2 · 96 · 384 == 3 · 96 · 256
+    assert sum(p.numel() for p in plain.parameters()) == 73728
+    assert sum(p.numel() for p in slim.parameters()) == 73728

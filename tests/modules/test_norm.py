@@ -1,0 +1,120 @@
+"""LayerNorm and RMSNorm against torch's own, a loop, and literals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.module_loops import Rows, assert_near, layer_norm, randomised, rms_norm
+from torch import Tensor
+
+from metacount.modules import LayerNorm, RMSNorm
+
+
+@pytest.mark.parametrize(("affine", "bias"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("eps", [1e-5, 0.3])
+def test_layer_norm_is_torchs_and_a_loops(affine: bool, bias: bool, eps: float) -> None:
+    module = randomised(LayerNorm(13, bias=bias, affine=affine, eps=eps))
+    assert (module.weight is not None, module.bias is not None) == (affine, bias)
+    x = torch.randn(2, 3, 13, dtype=torch.float64) + 2
+    y = module(x)
+    assert_near(y, F.layer_norm(x, (13,), module.weight, module.bias, eps))
+    weight = module.weight.tolist() if affine else None
+    shift = module.bias.tolist() if bias else None
+    assert_near(y, [[layer_norm(row, eps, weight, shift) for row in rows] for rows in x.tolist()])
+
+
+def test_a_bias_needs_affine() -> None:
+    module = LayerNorm(13, bias=True, affine=False)
+    assert list(module.parameters()) == []
+
+
+def test_layer_norm_by_hand() -> None:
+    # mean 2, variance ((1-2)² + (3-2)²) / 2 = 1
+    x = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    module = LayerNorm(2, bias=True, eps=0.0).double()
+    assert module(x).tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("unit_offset", [False, True])
+@pytest.mark.parametrize("eps", [1e-6, 0.3])
+def test_rms_norm_is_a_loops(unit_offset: bool, eps: float) -> None:
+    module = randomised(RMSNorm(13, unit_offset=unit_offset, eps=eps))
+    x = torch.randn(2, 3, 13, dtype=torch.float64) + 2
+    weight, offset = module.weight.tolist(), 1.0 if unit_offset else 0.0
+    expected = [[rms_norm(row, eps, weight, offset) for row in rows] for rows in x.tolist()]
+    assert_near(module(x), expected)
+    scale = module.weight + 1 if unit_offset else module.weight
+    assert_near(module(x), F.rms_norm(x, (13,), scale, eps))
+
+
+def test_rms_norm_takes_the_mean_of_squares_not_their_sum() -> None:
+    x = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    # mean square (9 + 16) / 2; by the sum it would be 3/5, 4/5
+    assert_near(
+        RMSNorm(2, affine=False, eps=0.0)(x), [3 / math.sqrt(12.5), 4 / math.sqrt(12.5)], 1e-15
+    )
+    wide = torch.randn(1009, dtype=torch.float64)
+    mean_square = RMSNorm(1009, affine=False, eps=0.0)(wide).square().mean()
+    assert abs(mean_square.item() - 1) < 1e-12
+
+
+def test_norms_start_as_the_identity_after_normalising() -> None:
+    x = torch.randn(5, 13, dtype=torch.float64)
+    plain = RMSNorm(13, affine=False)(x)
+    assert torch.equal(RMSNorm(13).double()(x), plain)
+    gemma = RMSNorm(13, unit_offset=True).double()
+    assert gemma.weight is not None
+    assert gemma.weight.tolist() == [0.0] * 13
+    assert torch.equal(gemma(x), plain)
+    centred = LayerNorm(13, bias=True, affine=False)(x)
+    module = LayerNorm(13, bias=True).double()
+    assert torch.equal(module(x), centred)
+    stored = {name: p.tolist() for name, p in module.named_parameters()}
+    assert stored == {"weight": [1.0] * 13, "bias": [0.0] * 13}
+    assert {p.tolist() == [1.0] * 13 for p in RMSNorm(13).parameters()} == {True}
+
+
+def bf16_rows() -> Tensor:
+    return (torch.randn(61, 331) * 3 + 1).bfloat16()
+
+
+def rounded_once(y: Tensor, exact: Rows) -> bool:
+    """Whether every value is within half a step of bf16 of the exact one.
+
+    A thousandth of a half step more is allowed, for float32's own rounding.
+    """
+    assert y.dtype == torch.bfloat16
+    wide = torch.tensor(exact, dtype=torch.float64)
+    half_step = 2.0 ** (wide.abs().log2().floor() - 8)  # 7 bits after the leading one
+    return bool(((y.double() - wide).abs() <= 1.001 * half_step).all())
+
+
+def test_rms_norm_of_bf16_is_computed_in_float32() -> None:
+    x, module = bf16_rows(), RMSNorm(331, eps=1e-5).bfloat16()
+    exact = [rms_norm(row, 1e-5) for row in x.tolist()]
+    assert rounded_once(module(x), exact)
+    in_bf16 = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+    assert not rounded_once(in_bf16, exact)  # the case can tell the two apart
+
+
+def test_layer_norm_of_bf16_is_computed_in_float32() -> None:
+    x, module = bf16_rows(), LayerNorm(331, bias=True, eps=1e-5).bfloat16()
+    exact = [layer_norm(row, 1e-5) for row in x.tolist()]
+    assert rounded_once(module(x), exact)
+    centred = x - x.mean(-1, keepdim=True)
+    in_bf16 = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
+    assert not rounded_once(in_bf16, exact)
+
+
+def test_the_unit_offset_of_a_bf16_weight_is_added_in_float32() -> None:
+    # bf16 has steps of 2^-7 above 1: there 1 + 0.003 is 1, and the weight would be lost
+    x, module = bf16_rows(), RMSNorm(331, unit_offset=True, eps=1e-5).bfloat16()
+    assert module.weight is not None
+    torch.nn.init.constant_(module.weight, 0.003)
+    stored = module.weight.tolist()
+    exact = [rms_norm(row, 1e-5, stored, 1.0) for row in x.tolist()]
+    assert rounded_once(module(x), exact)
+    assert not rounded_once(RMSNorm(331, eps=1e-5).bfloat16()(x), exact)

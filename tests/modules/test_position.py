@@ -1,0 +1,252 @@
+"""Sinusoids, RoPE, ALiBi, T5's buckets, Transformer-XL against loops, literals and identities."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from helpers.module_loops import (
+    Rows,
+    add,
+    assert_near,
+    dot,
+    linear,
+    parts,
+    randomised,
+    rope,
+    sinusoid,
+    t5_bucket,
+    weighted,
+)
+from helpers.module_parts import make_attention
+from torch import Tensor
+
+from metacount.modules import (
+    Attention,
+    RelativeBias,
+    RelativeProjection,
+    Visibility,
+    alibi_bias,
+    apply_rope,
+)
+from metacount.modules import sinusoid as sinusoid_table
+from metacount.modules.position import alibi_slopes
+from metacount.spec.attention import Attention as AttentionPart
+from metacount.spec.position import RelativeBuckets
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 12])
+@pytest.mark.parametrize("start", [0, 5000])
+def test_sinusoid_is_a_loops(width: int, start: int) -> None:
+    table = sinusoid_table(torch.arange(start, start + 11), width)
+    assert_near(table, [sinusoid(p, width) for p in range(start, start + 11)], 1e-11)
+
+
+def test_sinusoid_by_hand() -> None:
+    # position 0: sin 0, cos 0; position 1 of width 4: frequencies 1 and 10000^(-2/4) = 1/100
+    assert sinusoid_table(torch.tensor([0]), 4).tolist() == [[0.0, 1.0, 0.0, 1.0]]
+    expected = [[math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]]
+    assert_near(sinusoid_table(torch.tensor([1]), 4), expected, 1e-15)
+
+
+STYLES = pytest.mark.parametrize("style", ["half", "interleaved"])
+
+
+@STYLES
+@pytest.mark.parametrize("rotary_dim", [2, 6, 10])
+@pytest.mark.parametrize("theta", [10000.0, 7.0])
+def test_rope_is_a_complex_product(style: str, rotary_dim: int, theta: float) -> None:
+    x = torch.randn(2, 3, 5, 10, dtype=torch.float64)
+    positions = torch.tensor([0, 1, 2, 17, 4099])
+    y = apply_rope(x, positions, rotary_dim=rotary_dim, theta=theta, style=style)
+
+    def turned(head: Rows) -> Rows:
+        pairs = zip(head, positions.tolist(), strict=True)
+        return [rope(row, p, rotary_dim, theta, style) for row, p in pairs]
+
+    expected = [[turned(head) for head in heads] for heads in x.tolist()]
+    assert_near(y, expected, 1e-11)  # angles up to 4099: their cosine is as exact as they are
+    assert torch.equal(y[..., rotary_dim:], x[..., rotary_dim:])
+    assert torch.equal(y[..., 0, :], x[..., 0, :])  # position 0 does not turn
+
+
+def test_rope_pairs_by_hand() -> None:
+    # position 1, theta so large that only the first pair turns, by one radian
+    x = torch.tensor([[[[1.0, 0.0, 0.0, 0.0]]]], dtype=torch.float64)
+    how = {"rotary_dim": 4, "theta": 1e30}
+    half = apply_rope(x, torch.tensor([1]), style="half", **how)
+    assert_near(half.flatten(), [math.cos(1), 0.0, math.sin(1), 0.0])
+    interleaved = apply_rope(x, torch.tensor([1]), style="interleaved", **how)
+    assert_near(interleaved.flatten(), [math.cos(1), math.sin(1), 0.0, 0.0])
+
+
+@STYLES
+@pytest.mark.parametrize("rotary_dim", [6, 10])
+def test_rope_depends_on_the_difference_alone(style: str, rotary_dim: int) -> None:
+    q, k = torch.randn(2, 1, 1, 1, 10, dtype=torch.float64)
+
+    def product(i: int, j: int) -> float:
+        how = {"rotary_dim": rotary_dim, "theta": 10000.0, "style": style}
+        turned = (apply_rope(x, torch.tensor([p]), **how) for x, p in ((q, i), (k, j)))
+        return dot(*(t.flatten().tolist() for t in turned))
+
+    for shift in (1, 13, 100):
+        for i, j in ((0, 0), (5, 2), (2, 5), (17, 1)):
+            assert abs(product(i, j) - product(i + shift, j + shift)) < 1e-12
+    assert abs(product(5, 2) - product(5, 3)) > 1e-3
+    assert abs(product(5, 2) - product(2, 5)) > 1e-3  # and on its sign
+
+
+@STYLES
+def test_rope_of_bf16_is_computed_in_float32(style: str) -> None:
+    x = torch.randn(1, 1, 300, 10).bfloat16()
+    how = {"rotary_dim": 10, "theta": 10000.0, "style": style}
+    y = apply_rope(x, torch.arange(300), **how)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, apply_rope(x.float(), torch.arange(300), **how).bfloat16())
+
+
+def test_alibi_slopes_of_the_paper() -> None:
+    # Press et al. 2022, section 3: for 8 heads 1/2, 1/4, …, 1/256
+    assert alibi_slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    # 16 heads: a geometric sequence that starts at 2^(-1/2) and whose ratio is the same
+    root = 0.7071067811865476
+    expected = [root ** (i + 1) for i in range(16)]
+    assert_near(torch.tensor(alibi_slopes(16), dtype=torch.float64), expected, 1e-15)
+    # 12 heads: those of 8, then every other one of 16: 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5
+    more = [0.7071067811865476, 0.3535533905932738, 0.1767766952966369, 0.08838834764831845]
+    assert alibi_slopes(12)[:8] == alibi_slopes(8)
+    assert_near(torch.tensor(alibi_slopes(12)[8:], dtype=torch.float64), more, 1e-15)
+    assert alibi_slopes(1) == [1 / 256]
+    assert alibi_slopes(2) == [1 / 16, 1 / 256]
+    assert alibi_slopes(3) == [1 / 16, 1 / 256, 1 / 4]
+
+
+def test_alibi_bias_by_hand() -> None:
+    bias = alibi_bias(2, torch.tensor([3, 4]), torch.tensor([1, 2, 3, 4, 5]))
+    # -slope · |query - key|; looking ahead costs as much as looking back
+    assert (bias[0] * 16).tolist() == [[-2, -1, 0, -1, -2], [-3, -2, -1, 0, -1]]
+    assert (bias[1] * 256).tolist() == [[-2, -1, 0, -1, -2], [-3, -2, -1, 0, -1]]
+
+
+def t5(n_buckets: int, max_distance: int, bidirectional: bool, n_heads: int = 3) -> RelativeBias:
+    return randomised(  # type: ignore[no-any-return]
+        RelativeBias(
+            RelativeBuckets(n_buckets=n_buckets, max_distance=max_distance),
+            n_heads,
+            bidirectional=bidirectional,
+        )
+    )
+
+
+@pytest.mark.parametrize("both_sides", [False, True])
+@pytest.mark.parametrize("sizes", [(32, 128), (8, 20), (4, 7), (12, 100), (64, 1000)])
+def test_t5_buckets_are_those_of_integers(sizes: tuple[int, int], both_sides: bool) -> None:
+    offsets = list(range(-1300, 1301))
+    buckets = t5(*sizes, both_sides).bucket(torch.tensor(offsets)).tolist()
+    expected = [t5_bucket(offset, *sizes, both_sides) for offset in offsets]
+    assert buckets == expected
+    assert set(buckets) == set(range(sizes[0])) - ({sizes[0] // 2} if both_sides else set())
+
+
+@pytest.mark.parametrize(
+    ("offset", "decoder", "encoder"),
+    [
+        # T5's own sizes: 32 buckets to distance 128. A decoder holds 0..15 exactly, then
+        # 16·8^(j/16): bucket 17 from 18.2, 18 from 20.7, 24 from 45.3, 31 from 112.3.
+        # An encoder has half for either side, exact to 7, then 8·16^(j/8): 16 is bucket 10.
+        (0, 0, 0),
+        (-1, 1, 1),
+        (1, 0, 17),
+        (-7, 7, 7),
+        (-8, 8, 8),
+        (8, 0, 24),
+        (-15, 15, 9),
+        (-16, 16, 10),
+        (-18, 16, 10),
+        (-19, 17, 10),
+        (-20, 17, 10),
+        (-21, 18, 10),
+        (-45, 23, 12),
+        (-46, 24, 13),
+        (-112, 30, 15),
+        (-113, 31, 15),
+        (-128, 31, 15),
+        (-5000, 31, 15),
+        (5000, 0, 31),
+    ],
+)
+def test_t5_buckets_by_hand(offset: int, decoder: int, encoder: int) -> None:
+    assert t5(32, 128, False).bucket(torch.tensor([offset])).tolist() == [decoder]
+    assert t5(32, 128, True).bucket(torch.tensor([offset])).tolist() == [encoder]
+
+
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_t5_bias_is_a_row_of_the_table(both_sides: bool) -> None:
+    module = t5(8, 20, both_sides)
+    table = module.relative_attention_bias.weight.tolist()
+    queries, keys = torch.arange(5, 9), torch.arange(2, 13)
+    expected = [
+        [[table[t5_bucket(t - s, 8, 20, both_sides)][h] for t in range(2, 13)] for s in range(5, 9)]
+        for h in range(3)
+    ]
+    assert torch.equal(module(queries, keys), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_transformer_xl_projection_by_hand() -> None:
+    module = randomised(RelativeProjection(AttentionPart(n_heads=3, n_kv_heads=3, head_dim=5), 7))
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
+        "r_proj.weight": (15, 7),
+        "content_bias": (3, 5),
+        "position_bias": (3, 5),
+    }
+    q = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    y = module(q, torch.arange(6, 10), torch.arange(2, 10))
+    vectors = module.position_bias.tolist()
+
+    def value(q_row: list[float], h: int, distance: int) -> float:
+        key = parts(linear(module.r_proj, sinusoid(max(distance, 0), 7)), 5)[h]
+        return dot(add(q_row, vectors[h]), key)
+
+    expected = [
+        [
+            [[value(q_row, h, s - t) for t in range(2, 10)] for s, q_row in enumerate(rows, 6)]
+            for h, rows in enumerate(heads)
+        ]
+        for heads in q.tolist()
+    ]
+    assert_near(y, expected)
+
+
+def xl_by_loop(module: Attention, rows: Rows, window: int) -> Rows:
+    """Eq. of section 3.3: (a) + (b) + (c) + (d), each term on its own."""
+    assert module.relative is not None
+    relative, heads = module.relative, 3
+    u, v = relative.content_bias.tolist(), relative.position_bias.tolist()
+    q, k, values = (
+        [parts(linear(p, x), 5) for x in rows]
+        for p in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    r = [parts(linear(relative.r_proj, sinusoid(n, 7)), 5) for n in range(len(rows))]
+
+    def score(h: int, s: int, t: int) -> float:
+        content, place = k[t][h * len(k[t]) // heads], r[s - t][h]
+        terms = [dot(q[s][h], content), dot(q[s][h], place), dot(u[h], content), dot(v[h], place)]
+        return math.fsum(terms) / math.sqrt(5)
+
+    by_head = [[row[g] for row in values] for g in range(len(values[0]))]
+    mixed = weighted(score, by_head, heads, len(rows), lambda s, t: t <= s < t + window)
+    return [linear(module.o_proj, row) for row in mixed]
+
+
+@pytest.mark.parametrize("n_kv_heads", [3, 1])
+@pytest.mark.parametrize("window", [None, 3])
+def test_transformer_xl_attention_is_the_papers_loop(n_kv_heads: int, window: int | None) -> None:
+    module: Attention = randomised(
+        make_attention(d_model=7, n_heads=3, n_kv_heads=n_kv_heads, head_dim=5, relative=True)
+    )
+    x: Tensor = torch.randn(2, 8, 7, dtype=torch.float64)
+    sees = Visibility(n_queries=8, n_keys=8, window=window)
+    expected = [xl_by_loop(module, rows, window or 99) for rows in x.tolist()]
+    assert_near(module(x, sees), expected)

@@ -1,0 +1,179 @@
+"""Scaled RoPE, growing queries, sines before cosines, SparseMixer: by hand, number by number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from helpers.module_loops import assert_near
+from helpers.module_specs import MLA, MOE, ROPE, small, tokens
+from torch import Tensor
+
+from metacount.modules import apply_rope, sinusoid
+from metacount.modules.build import build
+from metacount.modules.moe import mixed
+from metacount.modules.position import grown
+from metacount.modules.rope_scaling import speeds
+from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
+
+CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
+LONG = RopeScaling(kind="longrope", n_trained=10, short_factors=(1.0, 2.0), long_factors=(4.0, 5.0))
+
+
+def turning(width: int, theta: float, length: int = 1, **values: Any) -> Tensor:
+    scaling = RopeScaling(**values) if values else None
+    return speeds(width, theta, scaling, length, **CPU)
+
+
+def test_plain_speeds() -> None:
+    assert_near(turning(4, 10000.0), [1.0, 0.01])  # 10000^(-2/4)
+    assert_near(turning(6, 1000.0), [1.0, 0.1, 0.01])
+
+
+def test_linear_divides_every_speed() -> None:
+    assert_near(turning(4, 10000.0, kind="linear", factor=4.0), [0.25, 0.0025])
+
+
+def test_dynamic_grows_the_base_with_the_sequence() -> None:
+    how: dict[str, Any] = {"kind": "dynamic", "factor": 3.0, "n_trained": 10}
+    for length in (1, 10):
+        assert_near(turning(4, 10000.0, length, **how), [1.0, 0.01])
+    # 3·20/10 - 2 = 4; 4^(4/(4 - 2)) = 16; (16·10000)^(-2/4) = 1/400
+    assert_near(turning(4, 10000.0, 20, **how), [1.0, 0.0025])
+
+
+def test_llama3_keeps_fast_pairs_and_divides_slow_ones() -> None:
+    how: dict[str, Any] = {"kind": "llama3", "factor": 8.0, "n_trained": 100}
+    # turns in 100 positions: 100/2π = 15.9 above 4, 1.5915494309 between, 0.159 below 1
+    # (1.5915494309 - 1)/(4 - 1) = 0.1971831436 stays; 0.8028168564/8 = 0.1003521071 more
+    blend = turning(6, 1000.0, low_freq_factor=1.0, high_freq_factor=4.0, **how)
+    assert_near(blend, [1.0, 0.02975352507, 0.00125], 1e-11)
+    step = turning(6, 1000.0, low_freq_factor=1.0, high_freq_factor=1.0, **how)
+    assert_near(step, [1.0, 0.1, 0.00125])
+
+
+def test_yarn_has_a_ramp_over_the_pairs() -> None:
+    how: dict[str, Any] = {
+        "kind": "yarn",
+        "factor": 4.0,
+        "n_trained": 200,
+        "beta_fast": 1.0,
+        "beta_slow": 0.1,
+    }
+    # β turns in 200 positions at pair 8·ln(200/2πβ)/(2·ln 10000) = log10(31.83098862/β):
+    # 1.50285 for 1, 2.50285 for 0.1; as whole numbers 1 and 3, so pair 2 is half way
+    # 0.01·(0.5/4 + 0.5) = 0.00625
+    assert_near(turning(8, 10000.0, **how), [1.0, 0.1, 0.00625, 0.00025])
+    # pair 2 is (2 - 1.5028501278)/1 = 0.4971498722 of the way: 0.01·(0.4971498722/4 + 0.5028501278)
+    exact = turning(8, 10000.0, truncate=False, **how)
+    assert_near(exact, [1.0, 0.1, 0.006271375958, 0.00025], 1e-11)
+
+
+def test_yarn_without_room_for_a_ramp_is_a_step() -> None:
+    how: dict[str, Any] = {"kind": "yarn", "factor": 4.0, "n_trained": 200, "truncate": False}
+    narrow = turning(8, 10000.0, beta_fast=1.0, beta_slow=1.0, **how)
+    assert_near(narrow, [1.0, 0.1, 0.0025, 0.00025])
+
+
+@pytest.mark.parametrize(("length", "expected"), [(10, [1.0, 0.005]), (11, [0.25, 0.002])])
+def test_longrope_has_a_factor_for_each_pair(length: int, expected: list[float]) -> None:
+    assert_near(speeds(4, 10000.0, LONG, length, **CPU), expected)
+
+
+@pytest.mark.parametrize("style", ["half", "interleaved"])
+def test_the_attention_factor_is_on_what_is_rotated(style: str) -> None:
+    x = torch.randn(1, 2, 3, 6, dtype=torch.float64)
+    scaling = RopeScaling(kind="yarn", factor=4.0, n_trained=200, attention_factor=1.5)
+    y = apply_rope(
+        x, torch.arange(3), rotary_dim=4, theta=100.0, style=style, scaling=scaling, length=3
+    )
+    assert_near(y[..., :4].norm(dim=-1), (1.5 * x[..., :4].norm(dim=-1)).tolist())
+    assert torch.equal(y[..., 4:], x[..., 4:])
+
+
+def test_on_meta_no_speed_is_asked_for() -> None:
+    x = torch.empty(1, 2, 3, 4, device="meta")
+    positions = torch.arange(3, device="meta")
+    how: dict[str, Any] = {"rotary_dim": 4, "theta": 100.0, "style": "half"}
+    assert apply_rope(x, positions, scaling=LONG, length=11, **how).shape == x.shape
+
+
+def test_queries_grow_by_steps() -> None:
+    q = torch.ones(1, 1, 6, 1, dtype=torch.float64)
+    later = grown(q, torch.arange(6), QueryGrowth(weight=0.5, step=2.0))
+    # floor(p / 2) = 0 0 1 1 2 2
+    two, three = 1 + 0.5 * math.log(2), 1 + 0.5 * math.log(3)
+    assert_near(later.flatten(), [1.0, 1.0, two, two, three, three])
+    sooner = grown(q, torch.arange(6), QueryGrowth(weight=0.5, step=2.0, shift=1))
+    # floor((p + 1) / 2) = 0 1 1 2 2 3
+    assert_near(sooner.flatten(), [1.0, two, two, three, three, 1 + 0.5 * math.log(4)])
+
+
+def test_sines_before_cosines() -> None:
+    # width 5: two sines, two cosines, wavelengths 2π and 10000·2π, and a zero
+    table = sinusoid(torch.tensor([1]), 5, style="halves")
+    expected = [math.sin(1), math.sin(1e-4), math.cos(1), math.cos(1e-4), 0.0]
+    assert_near(table, [expected])
+
+
+def test_sparse_mixer_takes_one_expert_after_the_other() -> None:
+    logits = torch.tensor([[1.0, 2.0, 1.97, -3.0]], dtype=torch.float64)
+    chosen, weights = mixed(logits, 2, 0.01)
+    assert chosen.tolist() == [[1, 2]]
+    # (2 - 1.97)/2 = 0.015 is within 0.02, 1.0 is not: 1/(1 + e^-0.03); then 1.97 is alone
+    assert_near(weights, [[1 / (1 + math.exp(-0.03)), 1.0]])
+    near = mixed(torch.tensor([[-1.0, -1.01, -3.0]], dtype=torch.float64), 2, 0.01)
+    # (-1 + 1.01)/1.01 = 0.0099 is within 0.02
+    assert_near(near[1], [[1 / (1 + math.exp(-0.01)), 1.0]])
+
+
+# ---- each part of the spec reaches its module, and changes what is computed ----
+
+YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 4, "attention_factor": 1.2}
+GROWTH = {"weight": 0.5, "step": 2.0}
+SINES = {"position": "sinusoidal"}
+PARTS: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
+    "rope_scaling": ((ROPE,), {"rope_scaling": YARN}),
+    "rope_scaling of latent attention": ((MLA,), {"rope_scaling": YARN}),
+    "rope_scaling_windowed": (
+        ({**ROPE, "window": 5, "rope_theta_windowed": 77.0},),
+        {"rope_scaling_windowed": YARN},
+    ),
+    "query_growth": ((ROPE,), {"query_growth": GROWTH}),
+    "query_growth without RoPE": (
+        ({**ROPE, "nope_every": 2},),
+        {"query_growth": {**GROWTH, "nope_only": True}},
+    ),
+    "latent_norm_eps": ((MLA,), {"latent_norm_eps": 0.1}),
+    "alibi_scale": (({"position": "alibi"},), {"alibi_scale": 0.5}),
+    "sinusoid_style": ((SINES,), {"sinusoid_style": "halves"}),
+    "position_offset": ((SINES,), {"position_offset": 2}),
+    "mixer_jitter": (({**MOE, "router": "softmax"},), {"mixer_jitter": 0.01}),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@torch.no_grad()
+def test_a_part_changes_what_is_computed_and_no_parameter(name: str) -> None:
+    groups, part = PARTS[name]
+    made = [
+        build(small(*groups, **more), device="cpu", dtype="fp64", seed=3) for more in ({}, part)
+    ]
+    shapes = [{n: p.shape for n, p in model.named_parameters()} for model in made]
+    assert shapes[0] == shapes[1]
+    ids = tokens(9)
+    plain, changed = (model(ids).logits_BSV for model in made)
+    assert (plain - changed).abs().max() > 1e-6
+
+
+@torch.no_grad()
+def test_growth_of_layers_without_rope_leaves_the_others() -> None:
+    growth = {**GROWTH, "nope_only": True}
+    made = [
+        build(small(ROPE, **more), device="cpu", dtype="fp64", seed=3)
+        for more in ({}, {"query_growth": growth})
+    ]
+    ids = tokens(9)
+    assert torch.equal(made[0](ids).logits_BSV, made[1](ids).logits_BSV)

@@ -1,0 +1,167 @@
+"""Routers against a loop over tokens: scores, choice, weights; and the balancing loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from helpers.module_loops import assert_near, linear, randomised, route, sigmoid, softmax
+from helpers.module_parts import make_router
+from torch import Tensor
+
+from metacount.modules import Router, load_balancing_loss
+from metacount.modules.moe import Routing
+from metacount.spec import CHOICES
+
+SCORINGS = CHOICES["router"]
+GROUPS: dict[str, dict[str, Any]] = {
+    "no groups": {},
+    "best of a group": {"n_groups": 5, "top_groups": 2, "group_score": "max"},
+    "two best of a group": {"n_groups": 5, "top_groups": 2, "group_score": "top2_sum"},
+}
+
+
+def make(scoring: str, **options: Any) -> Router:
+    sizes: dict[str, Any] = {"d_model": 7, "n_experts": 15, "top_k": 4}
+    return randomised(make_router(**(sizes | {"scoring": scoring} | options)))  # type: ignore[no-any-return]
+
+
+def tokens(n: int = 41) -> Tensor:
+    return 2 * torch.randn(n, 7, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("extra", [{}, {"bias": True}, {"selection_bias": True}], ids=str)
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_routing_is_a_loops(scoring: str, extra: dict[str, Any], groups: str) -> None:
+    router, x = make(scoring, routed_scale=2.5, **extra, **GROUPS[groups]), tokens()
+    routing = router(x)
+    assert routing.chosen_Nk.shape == routing.weights_Nk.shape == (41, 4)
+    expected = [route(router, row) for row in x.tolist()]
+    assert routing.chosen_Nk.tolist() == [list(token) for token in expected]
+    assert_near(routing.weights_Nk, [list(token.values()) for token in expected])
+    score = softmax if "softmax" in scoring else lambda row: [sigmoid(v) for v in row]
+    assert_near(routing.probs_NE, [score(linear(router.proj, row)) for row in x.tolist()])
+
+
+def test_groups_change_the_choice() -> None:
+    x = tokens()
+    chosen = {}
+    for name, options in GROUPS.items():
+        chosen[name] = make("sigmoid", **options)(x).chosen_Nk
+        if options:  # 15 experts in 5 groups of 3, of which 2 are open
+            assert all(len({e // 3 for e in row}) <= 2 for row in chosen[name].tolist())
+    assert (chosen["no groups"] != chosen["best of a group"]).any()
+    assert (chosen["best of a group"] != chosen["two best of a group"]).any()
+
+
+def test_groups_by_hand() -> None:
+    # the router is the identity: logits are the token; 3 groups of 2 experts, one is open
+    logits = torch.tensor([[5.0, 0.0, 4.0, 3.0, 4.5, 1.0]], dtype=torch.float64)
+    options = {"d_model": 6, "n_experts": 6, "top_k": 2, "n_groups": 3, "top_groups": 1}
+    chosen = {}
+    for group_score in ("max", "top2_sum"):
+        router = make("sigmoid", **options, group_score=group_score)
+        router.proj.weight = torch.nn.Parameter(torch.eye(6, dtype=torch.float64))
+        chosen[group_score] = router(logits).chosen_Nk.tolist()
+    # max: 5 wins. top2_sum: sigmoid(4) + sigmoid(3) = 1.935, before 1.721 and 1.493
+    assert chosen == {"max": [[0, 1]], "top2_sum": [[2, 3]]}
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_selection_bias_is_for_the_choice_only(scoring: str) -> None:
+    router, x = make(scoring, selection_bias=True, top_k=15), tokens()
+    bias = router.e_score_correction_bias
+    assert isinstance(bias, Tensor)
+    assert not isinstance(bias, torch.nn.Parameter)
+    assert [name for name, _ in router.named_parameters()] == ["proj.weight"]
+
+    def by_expert() -> Tensor:
+        routing = router(x)
+        return torch.zeros(41, 15).double().scatter(-1, routing.chosen_Nk, routing.weights_Nk)
+
+    with_bias, order = by_expert(), router(x).chosen_Nk
+    bias.zero_()
+    # all experts are chosen: their weights are the same, their order is not
+    assert_near(with_bias, by_expert())
+    assert (order != router(x).chosen_Nk).any()
+    router.top_k = 1
+    bias[11] = 1000.0
+    one = router(x)
+    assert one.chosen_Nk.tolist() == [[11]] * 41
+    expected = {"softmax": one.probs_NE[:, 11:12], "sigmoid": one.probs_NE[:, 11:12]}
+    alone = torch.ones(41, 1, dtype=torch.float64)
+    assert_near(one.weights_Nk, expected.get(scoring, alone))
+
+
+def test_softmax_then_renormalised_is_softmax_of_the_chosen() -> None:
+    x = tokens()
+    first, second = make("topk_softmax", bias=True)(x), make("softmax_renorm", bias=True)(x)
+    assert torch.equal(first.chosen_Nk, second.chosen_Nk)
+    assert_near(first.weights_Nk, second.weights_Nk)
+    assert_near(first.weights_Nk.sum(-1), torch.ones(41))
+    plain = make("softmax", bias=True)(x)
+    assert_near(second.weights_Nk, plain.weights_Nk / plain.weights_Nk.sum(-1, keepdim=True))
+    assert (plain.weights_Nk.sum(-1) < 1).all()
+    assert plain.weights_Nk.sum(-1).min() < 0.6
+
+
+def test_router_of_bf16_scores_in_float32() -> None:
+    router = make_router(d_model=7, n_experts=15, top_k=4, scoring="softmax").bfloat16()
+    routing = router(torch.randn(41, 7).bfloat16())
+    assert routing.probs_NE.dtype == routing.weights_Nk.dtype == torch.float32
+    assert torch.allclose(routing.probs_NE.sum(-1), torch.ones(41), atol=1e-6)
+
+
+def routed(probs: list[list[float]], chosen: list[list[int]]) -> Routing:
+    ones = [[1.0] * len(row) for row in chosen]
+    return Routing(
+        probs_NE=torch.tensor(probs, dtype=torch.float64),
+        chosen_Nk=torch.tensor(chosen),
+        weights_Nk=torch.tensor(ones, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 5])
+def test_balancing_loss_is_1_when_uniform(top_k: int) -> None:
+    chosen = [[(n + j) % 5 for j in range(top_k)] for n in range(5)]
+    loss = load_balancing_loss(routed([[0.2] * 5] * 5, chosen))
+    assert abs(loss.item() - 1) < 1e-15
+
+
+def test_balancing_loss_is_the_number_of_experts_when_collapsed() -> None:
+    loss = load_balancing_loss(routed([[0.0, 0.0, 1.0, 0.0, 0.0]] * 7, [[2]] * 7))
+    assert loss.item() == 5.0
+
+
+def test_balancing_loss_by_hand() -> None:
+    # 2 tokens, 2 experts, k = 1, both to expert 0: 2 · (1 · (0.75 + 0.5)/2 + 0 · …)
+    loss = load_balancing_loss(routed([[0.75, 0.25], [0.5, 0.5]], [[0], [0]]))
+    assert loss.item() == 1.25
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_balancing_loss_is_a_loops(scoring: str) -> None:
+    routing = make(scoring, bias=True, selection_bias=True)(tokens())
+    probs = [[p / sum(row) for p in row] for row in routing.probs_NE.tolist()]
+    mean = [math.fsum(column) / 41 for column in zip(*probs, strict=True)]
+    flat = [e for row in routing.chosen_Nk.tolist() for e in row]
+    expected = 15 * math.fsum(flat.count(e) / (41 * 4) * mean[e] for e in range(15))
+    assert abs(load_balancing_loss(routing).item() - expected) < 1e-12
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_balancing_loss_teaches_the_router(scoring: str) -> None:
+    router, x = make(scoring, bias=True), tokens()
+    before = load_balancing_loss(router(x))
+    before.backward()
+    for parameter in router.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().max() > 1e-6
+        with torch.no_grad():
+            parameter -= 0.01 * parameter.grad
+    # downhill for the choices as they were: the share has no gradient
+    chosen = routed(router(x).probs_NE.tolist(), make(scoring, bias=True)(x).chosen_Nk.tolist())
+    assert load_balancing_loss(chosen) < before

@@ -1,0 +1,216 @@
+"""A block that many layers share: its mathematics in loops, whose turn it is, cache and counts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from helpers import module_loops as loops
+from helpers.module_loops import assert_near, randomised
+from torch import Tensor
+
+from metacount.formulas import model as formulas
+from metacount.measure.ours.forward import measure_forward
+from metacount.measure.ours.params import measure_params
+from metacount.measure.ours.tree import module_tree
+from metacount.modules.attention import Visibility
+from metacount.modules.block import Block
+from metacount.modules.build import build
+from metacount.modules.model import Model
+from metacount.modules.shared_block import SharedBlock, SharedUse
+from metacount.spec import ModelSpec, Workload
+from metacount.tensors import tensor_bytes
+
+torch.set_num_threads(1)
+
+SIZES: dict[str, Any] = {
+    "kind": "decoder",
+    "d_model": 7,
+    "n_layers": 6,
+    "vocab_size": 101,
+    "tie_embeddings": True,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "head_dim": 6,
+    "attention_scale": 0.5,
+    "d_ff": 11,
+    "activation": "gelu",
+    "gated": True,
+    "norm": "rmsnorm",
+    "position": "rope",
+    "recurrent": "mamba2",
+    "mixer_pattern": "RSS",
+    "ffn_pattern": "N",
+    "conv_kernel": 3,
+    "n_ssm_heads": 6,
+    "ssm_head_dim": 3,
+    "n_ssm_groups": 2,
+    "ssm_chunk_size": 4,
+    "ssm_state_dim": 5,
+    "n_shared_blocks": 2,
+    "adapter_rank": 3,
+}
+SPECS = {
+    name: ModelSpec(**{**SIZES, **changes})
+    for name, changes in {
+        "as Zamba2-2.7B": {"position": "none"},
+        "adapters of attention too": {"attention_adapters": True},
+        "no adapters": {"adapter_rank": None},
+        "one block": {"n_shared_blocks": 1, "attention_adapters": True},
+        "a block a use": {"n_shared_blocks": 4},
+        "the first layer shares": {"mixer_pattern": "SR"},
+        "no gate, biases": {"gated": False, "ffn_bias": True, "q_bias": True, "o_bias": True},
+        "before Mamba": {
+            "recurrent": "mamba",
+            "d_ssm": 5,
+            "dt_rank": 2,
+            **dict.fromkeys(("n_ssm_heads", "ssm_head_dim", "n_ssm_groups", "ssm_chunk_size")),
+        },
+    }.items()
+}
+
+
+def merged(block: SharedBlock, use: SharedUse) -> SharedBlock:
+    """The block with a use's adapters multiplied out and added to its weights."""
+    own = copy.deepcopy(block)
+    places = {
+        **{name: getattr(own.self_attn, f"{name}_proj") for name in "qkv"},
+        "up": own.mlp.up_proj,
+    }
+    with torch.no_grad():
+        for name, adapter in use.adapters.items():
+            down, up = (adapter.get_parameter(f"{half}_proj.weight") for half in ("down", "up"))
+            added = up @ down
+            if name == "gate_up":
+                gate, added = added.chunk(2)
+                own.mlp.gate_proj.weight += gate
+            places["up" if name == "gate_up" else name].weight += added
+    return own
+
+
+def in_loops(block: SharedBlock, use: SharedUse, x: Tensor, first: Tensor) -> list[list[float]]:
+    """linear(mlp(norm(attention(norm([x, x₀]))))) of one sequence."""
+    own = merged(block, use)
+    both = [a + b for a, b in zip(x.tolist(), first.tolist(), strict=True)]
+    normed = [loops.norm(own.input_layernorm, row) for row in both]
+    attended = loops.attention(own.self_attn, normed, lambda s, t: t <= s)
+    fed = [loops.ffn(own.mlp, loops.norm(own.pre_ff_layernorm, row)) for row in attended]
+    return [loops.linear(use.linear, row) for row in fed]
+
+
+@pytest.mark.parametrize("name", SPECS)
+@torch.no_grad()
+def test_a_shared_block_in_loops(name: str) -> None:
+    spec = SPECS[name]
+    block, use = randomised(SharedBlock(spec)), randomised(SharedUse(spec), seed=8)
+    x, first = torch.randn(2, 1, 5, 7, dtype=torch.float64)
+    actual = use(x, first, Visibility(n_queries=5, n_keys=5), block=block)
+    assert_near(actual[0], in_loops(block, use, x[0], first[0]))
+
+
+@torch.no_grad()
+def test_a_layer_adds_it_to_what_the_mixer_reads_not_to_the_residual() -> None:
+    spec = SPECS["adapters of attention too"]
+    block, layer = randomised(SharedBlock(spec)), randomised(Block(spec, 1), seed=8)
+    x, first = torch.randn(2, 2, 5, 7, dtype=torch.float64)
+    sees = Visibility(n_queries=5, n_keys=5)
+    given = layer.shared_use(x, first, sees, block=block)
+    expected = x + layer.mamba(layer.input_layernorm(x + given))
+    assert_near(layer(x, sees, shared=block, first_BSD=first), expected)
+    assert [name for name, _ in layer.named_children()] == [
+        "input_layernorm",
+        "shared_use",
+        "mamba",
+    ]
+
+
+def test_blocks_take_turns() -> None:
+    """Layers 1, 2, 4, 5 of six are uses 0 to 3."""
+    turns = {n: SPECS[name].last_stack for n, name in ((1, "one block"), (2, "no adapters"))}
+    turns[4] = SPECS["a block a use"].last_stack
+    found = {n: [stack.shared_of(i) for i in range(6)] for n, stack in turns.items()}
+    assert found == {
+        1: [None, 0, 0, None, 0, 0],
+        2: [None, 0, 1, None, 0, 1],
+        4: [None, 0, 1, None, 2, 3],
+    }
+    assert (
+        ModelSpec(**{**SIZES, "mixer_pattern": "RSS", "n_layers": 3}).last_stack.shared_of(0)
+        is None
+    )
+
+
+@torch.no_grad()
+def test_each_stored_block_and_each_use_is_used_and_reads_the_embedding() -> None:
+    model: Model = randomised(Model(SPECS["no adapters"]))
+    ids = torch.randint(0, 101, (2, 6))
+    before = model(ids).hidden_BSD
+    for part in (
+        *model.decoder.shared_blocks,
+        *(model.decoder.layers[i].shared_use for i in (1, 5)),
+    ):
+        weights = [tensor.clone() for tensor in part.parameters()]
+        for tensor in part.parameters():
+            tensor += 0.01
+        assert (model(ids).hidden_BSD - before).abs().max() > 1e-6
+        for tensor, kept in zip(part.parameters(), weights, strict=True):
+            tensor.copy_(kept)
+    assert torch.equal(model(ids).hidden_BSD, before)
+    # columns beyond d_model read the embedding: they matter, at the last layer too
+    for layer in (*model.decoder.layers[:5],):
+        for tensor in layer.parameters():
+            tensor.zero_()  # what reaches the last layer is the embedding itself
+    alone = model(ids).hidden_BSD
+    model.decoder.shared_blocks[1].self_attn.q_proj.weight[:, 7:] += 0.5
+    assert (model(ids).hidden_BSD - alone).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("split", [[7, 1, 1, 1, 1], [3, 2, 1, 5], [1] * 11, [11]])
+@pytest.mark.parametrize("name", SPECS)
+@torch.no_grad()
+def test_in_parts_is_all_at_once(name: str, split: list[int]) -> None:
+    model: Model = randomised(Model(SPECS[name]))
+    ids, cache = torch.randint(0, 101, (2, 11)), model.new_cache()
+    parts = [model(part, cache=cache).hidden_BSD for part in ids.split(split, 1)]
+    assert_near(torch.cat(parts, dim=1), model(ids).hidden_BSD, 1e-10)
+    # each use of a block keeps keys and values of its own
+    uses = [i for i in range(6) if SPECS[name].last_stack.shared_of(i) is not None]
+    assert [i for i in range(6) if cache.layers[i].tensors] == uses
+    kept = tensor_bytes(cache.tensors())
+    assert kept == formulas.kv_cache_bytes(SPECS[name], batch_size=2, seq_len=11, bytes_per_value=8)
+
+
+@pytest.mark.parametrize("seq_len", [3, 4, 9])  # below a chunk, at it, above
+@pytest.mark.parametrize("name", SPECS)
+def test_what_is_measured_is_what_the_formulas_say(name: str, seq_len: int) -> None:
+    spec, run = SPECS[name], {"batch_size": 2, "seq_len": seq_len}
+    model = build(spec, dtype="fp32")
+    params = measure_params(model)
+    assert params.by_role == formulas.params_by_role(spec)
+    assert params.active_by_role == formulas.active_params_by_role(spec)
+    found = measure_forward(model, Workload(**run, dtype="fp32"))
+    assert found.prefill.by_role == formulas.matmul_flops_by_role(spec, **run)
+    assert found.prefill.causal_by_role == formulas.causal_matmul_flops_by_role(spec, **run)
+    assert found.decode is not None
+    assert found.decode.by_role == formulas.decode_matmul_flops_by_role(
+        spec, batch_size=2, kv_len=seq_len
+    )
+    assert found.kv_cache_bytes == formulas.kv_cache_bytes(spec, **run, bytes_per_value=4)
+    assert tensor_bytes(found.states) == formulas.state_bytes(spec, batch_size=2, bytes_per_value=4)
+
+
+def test_flops_of_a_shared_block_stand_at_the_block_for_all_of_its_uses() -> None:
+    """On meta a layer that is like another does not run: what it runs in the block still counts."""
+    spec = ModelSpec(**{**SIZES, "n_shared_blocks": 1})
+    model = build(spec)
+    found = measure_forward(model, Workload(seq_len=9)).prefill
+    assert sum(found.by_module.values()) == found.matmul_flops
+    q = found.by_module["decoder.shared_blocks.0.self_attn.q_proj"]
+    assert q == 4 * 2 * 9 * (4 * 6) * (2 * 7)  # four uses
+    linears = [found.by_module[f"decoder.layers.{i}.shared_use.linear"] for i in (1, 2, 4, 5)]
+    assert linears == [2 * 9 * 7 * 7] * 4
+    tree = module_tree(model, flops=found.by_module)
+    assert tree.flops == found.matmul_flops
+    assert tree.params == formulas.params(spec)

@@ -1,0 +1,244 @@
+"""`metacount shard` and `metacount fit`: what they print, what they refuse, and their figures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.command_line import refused, run, run_json
+
+import metacount
+from metacount.cli import main
+from metacount.sharding.devices import devices
+
+LLAMA = ("shard", "llama-7b", "--mesh", "dp=4,tp=2,pp=2", "--train")
+
+
+def test_the_screen_and_its_width(capsys: pytest.CaptureFixture[str], eighty_columns: None) -> None:
+    text = run(capsys, *LLAMA, "--formula")
+    assert "on 16 ranks: dp=4,tp=2,pp=2; training, ZeRO 3, adamw, attention eager, bf16" in text
+    assert "largest (rank 0)  smallest (rank 8)" in text
+    assert "kept activations" in text
+    assert max(map(len, text.splitlines())) <= 80
+    whole = run(capsys, *LLAMA, "--formula", "--ranks", "all")
+    assert whole.count("with others") == len(run_json(capsys, *LLAMA, "--formula")["kinds"])
+
+
+def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, *LLAMA, "--rank", "9")
+    assert found["source"].startswith("torch ")
+    assert (found["world"], found["zero"], found["batch_size"]) == (16, 3, 8)
+    ranks = [
+        rank
+        for kind in found["kinds"]
+        for run_ in kind["ranks"]
+        for rank in range(run_["first"], run_["last"] + 1, run_["step"])
+    ]
+    assert sorted(ranks) == list(range(16))
+    # the two ends are equally large: all stages hold 16 layers and one of them
+    layer = 4 * 4096**2 + 3 * 4096 * 11008
+    whole = 16 * layer + 32000 * 4096
+    norms = {0: 32 * 4096, 1: 33 * 4096}
+    for stage, kind in enumerate(found["kinds"]):
+        assert kind["params"] == (whole // 2 + norms[stage]) // 4
+        assert kind["optimizer_bytes"] - 2 * 2 * kind["params"] in (4 * 145, 4 * 146)
+    assert found["rank"]["params"] == found["kinds"][1]["params"]
+    counted = run_json(capsys, *LLAMA, "--rank", "9", "--formula")
+    assert {**counted, "source": ""} == {**found, "source": ""}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("llama-7b --mesh dp=8,tp=8 --world 128", "makes 8·8 = 64 ranks, not 128; change a degree"),
+        ("llama-7b --mesh tp=3", "tp must divide n_heads: 32 % 3 = 2; choose 1, 2, 4, 8, 16, 32"),
+        ("llama3-8b --mesh tp=16", "tp must divide n_kv_heads: 8 % 16 = 8; choose 1, 2, 4, 8"),
+        ("mixtral-8x7b --mesh dp=16,ep=16", "ep must divide n_experts: 8 % 16 = 8"),
+        ("llama-7b --mesh dp=2,ep=2", "ep needs a model with experts"),
+        ("llama-7b --mesh pp=33", "pp must be at most the 32 layers: got 33 stages"),
+        ("llama-7b --mesh dp=8 --batch 12", "12 % 8 = 4; choose 16"),
+        ("llama-7b --mesh cp=3", "cp must divide --seq: 2048 % 3 = 2"),
+        ("llama-7b --mesh cp=4 --train --attention flash --seq 36", "36 % 8 = 4; choose --seq 40"),
+        ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw?"),
+        ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
+        ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
+        ("llama-7b --mesh dp=2 --rank 2", "--rank must be 0 to 1 on this mesh: got 2"),
+        ("llama-7b", "shard needs --mesh"),
+        ("llama-7b --mesh dp=2 --fits 80", "a whole number and GiB or GB, as in 80GiB: got '80'"),
+        ("t5-small --mesh dp=2", "has no plan for a mesh"),
+        ("bert-base --mesh dp=2", "has no plan for a mesh: got 'encoder'; choose a decoder"),
+        ("pangu-alpha-207b --mesh dp=2", "the last layer reads what the first stage holds"),
+        ("bloom-176b --mesh tp=2", "no plan for position=alibi"),
+        ("llama-7b --mesh dp=2 --plan nowhere.json", "no such file"),
+        ("llama-7b --mesh dp=2 -o mesh.gif", "-o must end in .svg"),
+        ("llama-7b --mesh dp=2 --dtype fp8", "fp8 is not one that a module runs in"),
+        ("llama-7b --mesh dp=2 --train --master-weights --dtype fp32", "leave it out"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: str, line: str
+) -> None:
+    assert line in refused(capsys, "shard", *arguments.split())
+
+
+def test_a_plan_is_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"pp": [1, 11]}))
+    uneven = run_json(capsys, "shard", "gpt2", "--mesh", "pp=2", "--plan", str(file))
+    assert [kind["layers"] for kind in uneven["kinds"]] == [1, 11]
+    for wrong, line in (
+        ({"pp": [6, 5]}, "12 in all: got"),
+        ({"tp": {"lm_head": "sideways"}, "pp": [12]}, "style 'sideways' is unknown"),
+        ({"dp": 2}, "a plan has tp and pp: got dp"),
+        ({"tp": ["lm_head"]}, "tp must be an object"),
+        ({"pp": "even"}, "pp must be a list of numbers"),
+    ):
+        file.write_text(json.dumps(wrong))
+        mesh = "tp=2" if "tp" in wrong else "pp=2"
+        assert line in refused(capsys, "shard", "gpt2", "--mesh", mesh, "--plan", str(file))
+
+
+def test_fits_or_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ("shard", "llama2-70b", "--mesh", "tp=2", "--formula", "--json", "--fits")
+    assert main([*told, "141GB"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"]["fits"] is True
+    assert main([*told, "40GiB"]) == 1
+    found = json.loads(capsys.readouterr().out)["fits"]
+    assert found["total_bytes"] > 40 * 2**30
+    # what would fit is a command, and it does
+    command = shlex.split(found["remedy"])[1:]
+    assert main([*command, "--formula", "--fits", "40GiB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"]["total_bytes"] <= 40 * 2**30
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
+    capsys: pytest.CaptureFixture[str], train: bool
+) -> None:
+    found = run_json(
+        capsys, "fit", "mixtral-8x7b", "--gpu", "h100-80gb,mi300x", *(["--train"] if train else [])
+    )
+    assert [each["gpu"] for each in found["answers"]] == ["h100-80gb", "mi300x"]
+    for each in found["answers"]:
+        again = run_json(capsys, *shlex.split(each["command"])[1:], "--formula")
+        assert max(kind["total_bytes"] for kind in again["kinds"]) == each["total_bytes"]
+        assert each["total_bytes"] <= each["bytes"]
+        largest = each["largest_batch_size"]
+        if largest:  # one more for each rank is too many
+            mesh = each["job"]["mesh"]
+            step = mesh["dp"] * each["job"]["micro_batches"]
+            for batch, fits in ((largest, True), (largest + step, False)):
+                more = run_json(
+                    capsys, *shlex.split(each["command"])[1:], "--formula", "--batch", str(batch)
+                )
+                held = max(kind["total_bytes"] for kind in more["kinds"])
+                assert (held <= each["bytes"]) is fits
+
+
+def test_fit_says_where_nothing_fits_and_which_device_is_unknown(
+    capsys: pytest.CaptureFixture[str], eighty_columns: None
+) -> None:
+    assert "did you mean" in refused(capsys, "fit", "gpt2", "--gpu", "h100-80")
+    text = run(capsys, "fit", "deepseek-v3")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1,440 GB of eight GPUs" in text
+    assert "exclude each other" in refused(capsys, "fit", "gpt2", "--serve", "--train")
+
+
+def test_devices_have_sizes_and_sources() -> None:
+    for name, device in devices().items():
+        assert (device.id, name) == (name, name.lower())
+        assert device.bytes % 10**9 == 0
+        assert "datasheet" in device.source or "specifications" in device.source
+
+
+@pytest.mark.parametrize(
+    "command", ["shard llama3.1-405b --mesh dp=64,tp=8,pp=8 --train --formula", "fit llama-7b"]
+)
+def test_formulas_alone_load_no_torch(command: str) -> None:
+    program = (
+        "import sys; from metacount.cli import main; "
+        f"code = main({command.split()!r}); "
+        "sys.exit(code or int('torch' in sys.modules or 'numpy' in sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_mesh_in_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "mesh.svg"
+    run(capsys, *LLAMA, "--formula", "-o", str(file))
+    assert file.read_text().startswith("<?xml")
+
+
+def test_the_api_measures_what_the_formula_says() -> None:
+    measured = metacount.shard("gpt2", "dp=2,tp=4", train=True)
+    counted = metacount.shard("gpt2", "dp=2,tp=4", train=True, formula=True)
+    assert measured.kinds == counted.kinds
+    (found,), _ = metacount.fit("gpt2", "l4")
+    assert found.mesh is not None
+    assert found.mesh.world == 1
+
+
+def test_one_kind_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "shard", "gpt2", "--mesh", "dp=2", "--formula", "--rank", "1")
+    assert "rank 1" in text
+    text = run(capsys, "shard", "gpt2", "--mesh", "dp=2", "--formula")
+    assert "largest (rank 0)" in text
+    assert "smallest" not in text
+    assert "rank 0 sends nothing" in text
+
+
+def test_transformers_places_its_own_module_by_its_own_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = ("--mesh", "dp=4,tp=2", "--train", "--seq", "16")
+    theirs = run_json(capsys, "shard", "type:llama", *told, "--plan", "transformers")
+    ours = run_json(capsys, "shard", "type:llama", *told, "--formula")
+    # its plan cuts what ours cuts
+    for theirs_, ours_ in zip(theirs["kinds"], ours["kinds"], strict=True):
+        for name in ("params", "by_role", "gradients", "optimizer_bytes", "active_params"):
+            assert theirs_[name] == ours_[name], name
+        assert theirs_["activation_bytes"] is None  # nothing of it ran
+    assert "nor what a backward keeps is counted" in " ".join(theirs["missing"])
+    # DeepSeek-V3's plan in transformers leaves attention whole on every rank
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "deepseek_v3", "num_hidden_layers": 4}))
+    theirs = run_json(capsys, "shard", str(file), *told, "--plan", "transformers")
+    ours = run_json(capsys, "shard", str(file), *told, "--formula")
+    assert theirs["kinds"][0]["by_role"]["moe"] == ours["kinds"][0]["by_role"]["moe"]
+    assert theirs["kinds"][0]["by_role"]["attention"] > ours["kinds"][0]["by_role"]["attention"]
+
+
+def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    for mesh, line in (
+        ("pp=2", "takes dp, tp and ep"),
+        ("dp=2", "serves with dp=1"),
+    ):
+        assert line in refused(
+            capsys, "shard", "type:llama", "--mesh", mesh, "--plan", "transformers"
+        )
+    said = refused(capsys, "shard", "llama-7b", "--mesh", "tp=2", "--plan", "transformers")
+    assert "give type:NAME" in said
+
+
+def test_four_thousand_ranks_in_seconds_and_within_a_gibibyte() -> None:
+    program = (
+        "import resource; from metacount.cli import main; "
+        "main(['shard', 'llama3.1-405b', '--mesh', 'dp=64,tp=8,pp=8', '--train', '--json']); "
+        "used = resource.getrusage(resource.RUSAGE_SELF); "
+        # getrusage's own maximum begins with what the process that started this one had
+        "status = open('/proc/self/status').read(); "
+        "print(used.ru_utime + used.ru_stime, status.split('VmHWM:')[1].split()[0])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    text, _, last = ran.stdout.rstrip().rpartition("\n")
+    assert sum(kind["count"] for kind in json.loads(text)["kinds"]) == 4096
+    seconds, kib = last.split()
+    assert float(seconds) < 20
+    assert int(kib) < 2**20

@@ -1,0 +1,560 @@
+"""Every rule of a valid model: each one triggers, says what to do, and nothing else escapes."""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.small_specs import DENSE, MLA, MOE, refusal
+from hypothesis import given
+from hypothesis import strategies as st
+
+import metacount.spec
+from metacount.errors import SpecError, nearest
+from metacount.spec import FIELDS, ModelSpec, Workload
+from metacount.spec.attention import Attention, Window
+from metacount.spec.field import Field, altered, declared
+from metacount.spec.flat import ROOT
+from metacount.spec.norm import Norms
+from metacount.spec.position import Rope
+from metacount.spec.stack import Encoder, Stack
+from metacount.spec.tree import fields_of
+
+ENCODER = {
+    **DENSE,
+    "kind": "encoder",
+    "norm": "layernorm",
+    "position": "learned",
+    "n_positions": 19,
+}
+BOTH = {
+    **DENSE,
+    "kind": "encoder-decoder",
+    "n_encoder_layers": 2,
+    "position": "t5",
+    "n_buckets": 8,
+    "max_distance": 23,
+}
+BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
+
+INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
+GRIFFIN = {
+    "recurrent": "rg_lru",
+    "mixer_pattern": "RA",
+    "conv_kernel": 4,
+    "lru_width": 6,
+    "n_lru_blocks": 3,
+}
+GROUPS = {"n_groups": 4, "top_groups": 2}
+WIDE = 2**24
+
+
+def altered_stacks(**changes: Any) -> ModelSpec:
+    """An encoder-decoder whose decoder alone has other heads."""
+    spec = ModelSpec.from_dict(BOTH)
+    assert spec.encoder is not None and spec.decoder is not None
+    decoder = altered(spec.decoder, attention=altered(spec.decoder.attention, **changes))
+    return ModelSpec(
+        kind=spec.kind,
+        d_model=spec.d_model,
+        embedding=spec.embedding,
+        head=spec.head,
+        positions=spec.positions,
+        encoder=spec.encoder,
+        decoder=decoder,
+    )
+
+
+DELTA = {
+    **DENSE,
+    "recurrent": "gated_delta",
+    "mixer_pattern": "RA",
+    "conv_kernel": 4,
+    "linear_chunk_size": 5,
+    "n_linear_k_heads": 3,
+    "n_linear_v_heads": 6,
+    "linear_k_head_dim": 7,
+    "linear_v_head_dim": 5,
+}
+STATE_SPACE = {
+    **DENSE,
+    "recurrent": "mamba2",
+    "mixer_pattern": "RA",
+    "conv_kernel": 4,
+    "n_ssm_heads": 6,
+    "ssm_head_dim": 4,
+    "n_ssm_groups": 2,
+    "ssm_chunk_size": 5,
+    "ssm_state_dim": 3,
+}
+OF_STATE_SPACE = sorted(STATE_SPACE.keys() - DENSE.keys() - {"recurrent", "mixer_pattern"})
+SHARED = {
+    **STATE_SPACE,
+    "mixer_pattern": "RS",
+    "ffn_pattern": "N",
+    "n_shared_blocks": 1,
+    "adapter_rank": 2,
+}
+FFN_ALONE = {
+    **{
+        name: value
+        for name, value in DENSE.items()
+        if name not in ("n_heads", "n_kv_heads", "head_dim")
+    },
+    "attention": "none",
+    "mixer_pattern": "N",
+    "position": "none",
+}
+
+# base, what is changed, and the message's beginning and remedy
+RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (DENSE, {"hidden_size": 13}, "hidden_size is not a field of a model: got 13; see"),
+    (DENSE, {"": 13}, "'' is not a field of a model: got 13; see"),
+    (DENSE, {"a\nb": 13}, r"'a\nb' is not a field of a model: got 13; see"),
+    (DENSE, {"d_modle": 13}, "d_modle is not a field of a model: got 13; did you mean d_model"),
+    (DENSE, {"d_model": "13"}, "d_model must be a whole number: got '13'; choose 1 to 16777216"),
+    (DENSE, {"d_model": True}, "d_model must be a whole number: got True; "),
+    (DENSE, {"d_model": 13.0}, "d_model must be a whole number: got 13.0; "),
+    (DENSE, {"d_model": None}, "d_model must be a whole number: got None; "),
+    (DENSE, {"d_model": 0}, "d_model must be at least 1: got 0; choose 1 to 16777216"),
+    (DENSE, {"n_token_types": -1}, "n_token_types must be at least 0: got -1; choose 0 to "),
+    (DENSE, {"n_layers": 100_001}, "n_layers must be at most 100000: got 100001; choose 1 to "),
+    (DENSE, {"kind": "decodre"}, "kind is unknown: got 'decodre'; choose one of decoder, encoder"),
+    (DENSE, {"norm": []}, "norm is unknown: got []; choose one of layernorm, rmsnorm"),
+    (DENSE, {"norm_eps": 0}, "norm_eps must be a positive number: got 0; choose one below 1e12"),
+    (DENSE, {"norm_eps": float("nan")}, "norm_eps must be a positive number: got nan; "),
+    (DENSE, {"logit_scale": True}, "logit_scale must be a positive number: got True; "),
+    (DENSE, {"rope_theta": 1e12}, "rope_theta must be a positive number: got 1000000000000.0; "),
+    (DENSE, {"window": 5, "window_pattern": "LX"}, "window_pattern must be letters L (windowed)"),
+    (DENSE, {"window": 5, "window_pattern": ""}, "window_pattern must be letters L (windowed)"),
+    (DENSE, {"gated": 1}, "gated must be true or false: got 1; choose true or false"),
+    # the two ends
+    (BOTH, {"n_encoder_layers": 0}, "n_encoder_layers is needed by an encoder-decoder: got 0; "),
+    (DENSE, {"n_encoder_layers": 2}, "n_encoder_layers has no meaning in a model of kind decoder"),
+    (DENSE, {"vocab_size": None, "tie_embeddings": True},
+     "tie_embeddings has no meaning without vocab_size: got True; leave tie_embeddings out"),
+    (DENSE, {"vocab_size": None, "logit_scale": 0.5}, "logit_scale has no meaning without vocab_s"),
+    (DENSE, {"has_head": False, "head_bias": True}, "head_bias has no meaning without a head: got"),
+    (DENSE, {"has_head": False, "logit_scale": 0.5}, "logit_scale has no meaning without a head"),
+    (DENSE, {"pooler": True}, "pooler belongs to an encoder: got True; leave pooler out"),
+    # attention
+    (DENSE, {"head_dim": None}, "head_dim is needed by attention gqa: got None; set head_dim"),
+    (DENSE, {"kv_lora_rank": 5}, "kv_lora_rank has no meaning with attention gqa: got 5; leave kv"),
+    (DENSE, {"n_kv_heads": 7}, "n_kv_heads must be at most n_heads = 6: got 7; choose 1 to 6"),
+    (DENSE, {"n_kv_heads": 4},
+     "n_kv_heads must divide n_heads: 6 % 4 = 2: got 4; choose 1, 2, 3, 6"),
+    (DENSE, {"n_heads": 5040, "n_kv_heads": 11},
+     "n_kv_heads must divide n_heads: 5040 % 11 = 2: got 11; choose 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,"
+     " 12, 14, ..."),
+    (MLA, {"kv_lora_rank": None}, "kv_lora_rank is needed by attention mla: got None; set kv_lora"),
+    (MLA, {"head_dim": 10}, "head_dim has no meaning with attention mla: got 10; leave head_dim"),
+    (MLA, {"position": "alibi"}, "attention mla needs a decoder with position rope or none: "),
+    (MLA, {"kind": "encoder"}, "attention mla needs a decoder with position rope or none: "),
+    (MLA, {"position": "none", "index_top_k": 3, "n_index_heads": 2, "index_head_dim": 4},
+     "index_top_k belongs to an indexer, which needs position rope: got 3; choose position rope"),
+    (MLA, {"rotary_dim": 2}, "rotary_dim has no meaning with attention mla: got 2; leave rotary_d"),
+    (MLA, {"qk_rope_head_dim": 3}, "qk_rope_head_dim must be even: got 3; choose 4"),
+    ({**MLA, **INDEX}, {"q_lora_rank": None}, "q_lora_rank is needed by an indexer"),
+    ({**MLA, **INDEX}, {"index_head_dim": 3}, "index_head_dim must be at least qk_rope_head_dim"),
+    (MLA, {"index_head_dim": 8}, "index_head_dim has no meaning without index_top_k"),
+    ({**DENSE, **GRIFFIN}, {"n_lru_blocks": 4}, "n_lru_blocks must divide lru_width: 6 % 4 = 2"),
+    # windows
+    (DENSE, {"window_pattern": "LG"}, "window_pattern has no meaning without a window: got 'LG'; "),
+    (DENSE, {"window": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
+    (DENSE, {"kind": "prefix-decoder", "window": 5}, "window is not defined for a prefix-decoder"),
+    (ENCODER, {"window": 5, "window_kind": "chunked"}, "window_kind chunked needs a decoder: got"),
+    (BOTH, {"window": 5}, "window is not defined for an encoder-decoder: got 5; leave window out"),
+    # feed-forward and experts
+    (DENSE, {"activation": "clamped_swiglu", "gated": False}, "activation clamped_swiglu is a gat"),
+    (DENSE, {"activation": "identity", "gated": False}, "activation identity without a gate is on"),
+    (DENSE, {"activation": "gelu", "swish_beta": 2}, "swish_beta belongs to activation silu: got"),
+    (DENSE, {"top_k": 2}, "top_k has no meaning without n_experts: got 2; leave top_k out"),
+    (DENSE, {"d_ff": None}, "d_ff is needed by a dense feed-forward: got None; set d_ff"),
+    (MOE, {"top_k": None}, "top_k is needed with n_experts: got None; set top_k"),
+    (MOE, {"top_k": 13}, "top_k must be at most n_experts = 12: got 13; choose 1 to 12"),
+    (MOE, {"d_ff_shared": 7}, "d_ff_shared has no meaning without shared experts: got 7; leave d_"),
+    (MOE, {"n_groups": 4}, "top_groups is needed by group-limited routing: got None; set top_grou"),
+    (MOE, {"group_score": "max"}, "group_score has no meaning without groups of experts: got 'max"),
+    (MOE, {"n_groups": 5, "top_groups": 2}, "n_groups must divide n_experts: 12 % 5 = 2: got 5; "),
+    (MOE, {"n_groups": 4, "top_groups": 5}, "top_groups must be at most n_groups = 4: got 5; "),
+    (MOE, {**GROUPS, "top_k": 7}, "top_k must be at most the 6 experts of the chosen groups: got"),
+    (MOE, {"n_groups": 12, "top_groups": 2}, "group_score top2_sum needs groups of two experts or"),
+    (MOE, {"n_dense_layers": 3, "d_ff": 17}, "n_dense_layers and moe_every leave no layer to the"),
+    (MOE, {"moe_every": 4}, "n_dense_layers and moe_every leave no layer to the experts: got 1; "),
+    (MOE, {"n_dense_layers": 0}, "d_ff has no meaning when every layer is MoE: got 17; leave d_ff"),
+    (MOE, {"d_ff": None}, "d_ff is needed by the dense layers: got None; set d_ff"),
+    # norms
+    (DENSE, {"norm_bias": True}, "norm_bias has no meaning with rmsnorm: got True; leave norm_bia"),
+    (DENSE, {"norm_affine": False, "norm_unit_offset": True}, "norm_unit_offset has no meaning wi"),
+    (BOTH, {"norm_placement": "parallel"}, "norm_placement parallel is not defined with cross-att"),
+    # positions
+    (DENSE, {"n_positions": 19}, "n_positions has no meaning with position rope: got 19; leave n_"),
+    (ENCODER, {"rotary_dim": 4}, "rotary_dim has no meaning with position learned: got 4; leave r"),
+    (ENCODER, {"n_positions": None}, "n_positions is needed by a learned position table: got None"),
+    (ENCODER, {"n_query_positions": 3}, "n_query_positions belongs to a decoder: got 3; leave n"),
+    (BOTH, {"max_distance": None}, "max_distance is needed by T5's relative buckets: got None; se"),
+    (BOTH, {"n_buckets": 6}, "n_buckets must be a multiple of 4: got 6; choose 32"),
+    (BOTH, {"max_distance": 8}, "max_distance must be larger than n_buckets: got 8; choose 128"),
+    (ENCODER, {"position": "transformer_xl", "n_positions": None},
+     "position transformer_xl needs a decoder: got 'transformer_xl'; choose t5"),
+    (DENSE, {"rotary_dim": 12}, "rotary_dim must be at most head_dim = 10: got 12; choose 2 to 10"),
+    (DENSE, {"rotary_dim": 5}, "rotary_dim must be even for RoPE: got 5; choose 6, or an even rot"),
+    (DENSE, {"head_dim": 5}, "head_dim must be even for RoPE: got 5; choose 6, or an even rotary_"),
+    # what came with the well-known families
+    (MOE, {"moe_offset": 1}, "moe_offset must be below moe_every = 1: got 1; choose 0 to 0"),
+    (DENSE, {"router_scales_input": True}, "router_scales_input has no meaning without n_exp"),
+    (BOTH, {"qk_norm": "l2"}, "qk_norm l2 norms what RoPE rotated: got 'l2'; choose head, or pos"),
+    (DENSE, {"position": "transformer_xl", "attention_softcap": 5.0},
+     "attention_softcap is not defined with position transformer_xl: got 5.0; leave a"),
+    (ENCODER, {"d_embedding": 7}, "d_embedding with a head needs head_transform, which leads bac"),
+    (DENSE, {"d_embedding": 7}, "d_embedding belongs to an encoder: got 7; leave d_embedding out"),
+    (DENSE, {"head_transform": True, "has_head": False}, "head_transform has no meaning without a"),
+    (DENSE, {"head_transform_bias": True}, "head_transform_bias has no meaning without head_tra"),
+    (ENCODER, {"position_offset": 19}, "position_offset must be below n_positions = 19: got 19; c"),
+    (DENSE, {"position_offset": 2}, "position_offset has no meaning with position rope: got 2; "),
+    (MOE, {"mixer_jitter": 0.01, "router": "sigmoid"},
+     "router has no meaning with mixer_jitter: got 'sigmoid'; leave router out"),
+    (DENSE, {"latent_norm_eps": 1e-6}, "latent_norm_eps has no meaning with attention gqa: got"),
+    (DENSE, {"alibi_scale": 2.0}, "alibi_scale has no meaning with position rope: got 2.0; leave"),
+    (DENSE, {"sinusoid_style": "halves"}, "sinusoid_style has no meaning with position rope: got"),
+    (DENSE, {"rope_theta_windowed": 5.0}, "rope_theta_windowed has no meaning without a window"),
+    (ENCODER, {"norm_unit_offset": True}, "norm_unit_offset belongs to rmsnorm: got True; leave n"),
+    (DENSE, {"first_norm": False, "norm_placement": "sandwich"},
+     "first_norm can only be left out of placement pre: got False; leave first_norm out"),
+    (DENSE, {"window": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
+    # layers that differ
+    (DENSE, {"mixer_pattern": "AX"}, "mixer_pattern must be letters A (attention), R (recurrent), "
+     "P (both in parallel), S (R behind a shared block) and N (neither): got 'AX'; for example R"),
+    (DENSE, {"mixer_pattern": "RA"}, "recurrent is needed by mixer_pattern RA: got None; set "),
+    (DENSE, {"mixer_pattern": "N"}, "mixer_pattern has no layer for attention: got 'N'; put one"),
+    (DENSE, {"ffn_pattern": "FE"}, "n_experts is needed by ffn_pattern FE: got None; set n_exp"),
+    (ENCODER, {"ffn_pattern": "FN"}, "ffn_pattern of layers that differ needs a decoder: got "),
+    (DENSE, {"ffn_pattern": "FN", "norm_placement": "post"},
+     "norm_placement is not defined for layers that differ in their mixers: got 'post'; cho"),
+    (DENSE, {"mixer_pattern": "A" * 330 + "N", "ffn_pattern": "F" * 336 + "N"},
+     "mixer_pattern and the other patterns repeat together only after 111547 layers: got"),
+    (DENSE, {"mixer_pattern": "AN", "ffn_pattern": "FN"},
+     "ffn_pattern leaves a layer with neither mixer nor feed-forward: got 'FN'; put F in"),
+    (MOE, {"ffn_pattern": "EF", "moe_every": 2, "n_dense_layers": 0},
+     "moe_every has no meaning where ffn_pattern names the layers of experts: got 2; leave it"),
+    (MOE, {"ffn_pattern": "FN"}, "ffn_pattern with N must name the layers of experts: got 'FN'; "),
+    (DENSE, {"activation": "gelu", "gated": False, "gate_scale": 0.5},
+     "gate_scale belongs to a gated feed-forward: got 0.5; set gated, or leave gate_scale out"),
+    (MOE, {"ffn_scale": 0.5}, "ffn_scale has no meaning for experts: got 0.5; leave it out"),
+    (MOE, {"gate_scale": 0.5}, "gate_scale has no meaning for experts: got 0.5; leave it out"),
+    (DELTA, {"n_linear_k_heads": 8}, "n_linear_k_heads must be at most n_linear_v_heads = 6: got"),
+    (DELTA, {"n_linear_k_heads": 4}, "n_linear_k_heads must divide n_linear_v_heads: 6 % 4 = 2: "),
+    (DELTA, {"linear_chunk_size": 0}, "linear_chunk_size must be at least 1: got 0; choose 1 to "),
+    (DELTA, {"mixer_pattern": "A"}, "mixer_pattern has no layer for recurrent: got 'A'; put one"),
+    (DELTA, {"recurrent": "mamba3"}, "recurrent is unknown: got 'mamba3'; choose one of none, "),
+    (STATE_SPACE, {"n_ssm_groups": 8}, "n_ssm_groups must be at most n_ssm_heads = 6: got 8; "),
+    (STATE_SPACE, {"n_ssm_groups": 4}, "n_ssm_groups must divide n_ssm_heads: 6 % 4 = 2: got 4; "),
+    (STATE_SPACE, {"ssm_chunk_size": 0}, "ssm_chunk_size must be at least 2: got 0; choose 2 to "),
+    (STATE_SPACE, {"ssm_state_dim": 1}, "ssm_state_dim must be at least 2 in Mamba-2: got 1; choo"),
+    (STATE_SPACE, {"ssm_dt_min": 2.0, "ssm_dt_max": 1.0},
+     "ssm_dt_min must be at most ssm_dt_max = 1.0: got 2.0; choose a smaller one"),
+    (STATE_SPACE, {"ssm_scales": {"gate": -1.0}},
+     "ssm_scales.gate must be a positive number: got -1.0; choose one below 1e12"),
+    # blocks that layers share
+    (SHARED, {"n_shared_blocks": None, "adapter_rank": None},
+     "n_shared_blocks is needed by mixer_pattern RS: got None; set n_shared_blocks, or another"),
+    (DENSE, {"adapter_rank": 2}, "adapter_rank has no meaning without n_shared_blocks: got 2; lea"),
+    (SHARED, {"mixer_pattern": "RSA"}, "mixer_pattern of a model with shared blocks has letters R"),
+    (SHARED, {"ffn_pattern": "FN"}, "ffn_pattern of a model with shared blocks is N: the feed-for"),
+    (SHARED, {"activation": None, "gated": None, "d_ff": None},
+     "activation is needed by shared blocks: got None; set activation"),
+    (SHARED, {"d_ff": None}, "d_ff is needed by a dense feed-forward: got None; set d_ff"),
+    (SHARED, {"qk_norm": "head"}, "qk_norm is not defined for a model with shared blocks: got 'h"),
+    (SHARED, {"window": 3}, "window is not defined for a model with shared blocks: got 3; leave w"),
+    (SHARED, {"position": "alibi"}, "position of a model with shared blocks is rope or none: got"),
+    (SHARED, {"n_shared_blocks": 2}, "n_shared_blocks must be at most the 1 layers of letter S t"),
+    (SHARED, {"mixer_pattern": "RRRRS"}, "n_shared_blocks must be at most the 0 layers of letter"),
+    (SHARED, {"adapter_rank": None, "attention_adapters": True},
+     "attention_adapters has no meaning without adapter_rank: got True; set adapter_rank, or le"),
+    (SHARED, {"adapter_rank": 0}, "adapter_rank must be at least 1: got 0; choose 1 to"),
+    (SHARED, {"kind": "encoder"}, "mixer_pattern of layers that differ needs a decoder: got 'RS'"),
+    (SHARED, {"recurrent": "none", **dict.fromkeys(OF_STATE_SPACE)},
+     "recurrent is needed by mixer_pattern RS: got None; set recurrent, or another mixer_pattern"),
+    (SHARED, {"d_model": WIDE, "n_heads": 2**22, "n_kv_heads": 2, "head_dim": 2**16},
+     "n_heads makes one tensor of more than 2^62 values: got 4194304; lower n_heads"),
+    (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
+    # sizes that torch cannot count
+    (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},
+     "n_heads makes one tensor of more than 2^62 values: got 16777216; lower n_heads"),
+    (MOE, {"d_model": WIDE, "d_ff_expert": WIDE, "n_experts": 2**14},
+     "n_experts makes one tensor of more than 2^62 values: got 16384; lower n_experts"),
+    (MOE, {"d_model": WIDE, "d_ff_shared": WIDE, "n_shared_experts": 2**15},
+     "n_shared_experts makes one tensor of more than 2^62 values: got 32768; lower n_shared"),
+    (MLA, {"kv_lora_rank": WIDE, "n_heads": 2**22, "v_head_dim": 2**17},
+     "kv_lora_rank makes one tensor of more than 2^62 values: got 16777216; lower kv_lora_rank"),
+]  # fmt: skip
+
+WORKLOADS: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": 0}, "batch_size must be at least 1: got 0; choose 1 to 1099511627776"),
+    ({"seq_len": 2.5}, "seq_len must be a whole number: got 2.5; "),
+    ({"seq_len": 2**41}, "seq_len must be at most 1099511627776: got 2199023255552; "),
+    ({"prefix_len": -1}, "prefix_len must be at least 0: got -1; "),
+    ({"source_len": 0}, "source_len must be at least 1: got 0; "),
+    ({"seq_len": 7, "prefix_len": 8}, "prefix_len must be at most seq_len: got 8; choose 0 to 7"),
+    ({"dtype": "fp33"}, "dtype is unknown: got 'fp33'; choose one of fp64, fp32, bf16, fp16, fp8"),
+    ({"dtype": ["bf16"]}, "dtype is unknown: got ['bf16']; choose one of fp64"),
+]
+
+
+HEADS = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 10}
+
+# names of parts that stand in one place, where a model has one of them
+ONE_OF_SEVERAL = {
+    field.name
+    for place in (ROOT["positions"], declared(Stack)["attention"], declared(Stack)["recurrent"])
+    for kind in place.kinds.values()
+    for _, field in fields_of(kind)
+} - {"n_heads", "window"}
+
+# a part made by itself, and what it says
+PARTS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    (Attention, {**HEADS, "n_kv_heads": 4}, "n_kv_heads must divide n_heads: 6 % 4 = 2: got 4; "),
+    (Attention, {**HEADS, "n_kv_heads": None}, "n_kv_heads must be a whole number: got None; "),
+    (Attention, {**HEADS, "window": 7}, "window must be a part (Window): got 7; give one"),
+    (Norms, {"kind": "rmsnorm", "bias": True}, "norm_bias has no meaning with rmsnorm: got True"),
+    (Rope, {"scaling": 4.0}, "rope_scaling must be an object: got 4.0; leave rope_scaling out"),
+    (Window, {"size": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
+    (altered_stacks, {"n_heads": 4}, "n_heads differs between the encoder and the decoder, which"),
+]
+
+
+@pytest.mark.parametrize(("build", "values", "message"), PARTS)
+def test_a_rule_of_a_part(
+    build: Callable[..., object], values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match="; ") as caught:
+        build(**values)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_a_model_is_made_of_its_parts(base: dict[str, Any]) -> None:
+    spec = ModelSpec.from_dict(base)
+    made = ModelSpec(
+        kind=spec.kind,
+        d_model=spec.d_model,
+        embedding=spec.embedding,
+        head=spec.head,
+        pooler=spec.pooler,
+        positions=spec.positions,
+        encoder=spec.encoder,
+        decoder=spec.decoder,
+    )
+    assert made == spec and made.to_dict() == spec.to_dict()
+    assert (spec.encoder is None) == (base["kind"] == "decoder")
+
+
+def test_a_part_reads_what_its_flat_names_say() -> None:
+    """Every flat name is the value at its path, where the model has that part."""
+    for base in BASES.values():
+        spec = ModelSpec.from_dict(base)
+        paths = spec.paths()
+        assert set(FIELDS) - set(paths.values()) <= ONE_OF_SEVERAL | {"n_encoder_layers"}
+        for path, name in paths.items():
+            above: Any = spec
+            *before, last = path.split(".")
+            for step in before:
+                above = getattr(above, step, None)
+            flat = getattr(spec, name)
+            if above is None:
+                assert flat == FIELDS[name].absent, name
+            elif name in ("attention", "recurrent", "position"):
+                assert type(getattr(above, last)).word == flat
+            elif FIELDS[name].takes == "flag" and not isinstance(getattr(above, last), bool):
+                assert (getattr(above, last) is not None) is flat, name
+            else:
+                assert getattr(above, last) == flat, name
+
+
+@pytest.mark.parametrize(("base", "changes", "message"), RULES)
+def test_a_rule(base: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    assert str(refusal(base, changes)).startswith(message)
+
+
+@pytest.mark.parametrize(("changes", "message"), WORKLOADS)
+def test_a_rule_of_the_workload(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match="; ") as caught:
+        Workload(**changes)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["kind", "d_model", "vocab_size", "position"])
+def test_a_missing_field(name: str) -> None:
+    with pytest.raises(SpecError, match=f"^{name} is missing: got None; set {name}$"):
+        ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != name})
+
+
+def test_a_feed_forward_says_whether_it_is_gated() -> None:
+    with pytest.raises(
+        SpecError, match=r"^gated is needed by a feed-forward: got None; set gated$"
+    ):
+        ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != "gated"})
+
+
+FOLDER = Path(metacount.spec.__file__).parent
+APART = {"rope_scaling.py", "legend.py"}  # tried in test_position_parts.py, test_symbols.py
+
+
+def stack(build: Callable[..., object], values: dict[str, Any]) -> set[tuple[str, int]]:
+    """The lines of the package of specs on the stack of a refusal."""
+    with pytest.raises(SpecError, match="; ") as caught:
+        build(values) if build == ModelSpec.from_dict else build(**values)
+    frames = traceback.extract_tb(caught.tb)
+    return {
+        (Path(f.filename).name, f.lineno or 0) for f in frames if Path(f.filename).parent == FOLDER
+    }
+
+
+def test_no_rule_of_the_package_is_left_untried() -> None:
+    """Every `raise` and every call of a rule in spec/ is on some refusal's stack."""
+    seen = stack(ModelSpec.from_dict, {})
+    for base, changes, _ in RULES:
+        seen |= stack(ModelSpec.from_dict, {**base, **changes})
+    for changes, _ in WORKLOADS:
+        seen |= stack(Workload, changes)
+    for build, values, _ in PARTS:
+        seen |= stack(build, values)
+    helpers = {"at_most", "divides", "check_int", "refuse"}
+    untried = []
+    for file in sorted(FOLDER.glob("*.py")):
+        tried = {line for name, line in seen if name == file.name}
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Raise(exc=ast.Call(func=ast.Name(id="SpecError"))):
+                    pass
+                case ast.Call(func=ast.Name(id=name)) if name in helpers:
+                    pass
+                case _:
+                    continue
+            lines = set(range(node.lineno, (node.end_lineno or 0) + 1))
+            if file.name not in APART and not tried & lines:
+                untried.append((file.name, node.lineno, ast.unparse(node)))
+    assert not untried, "\n".join(map(str, untried))
+
+
+def test_each_field_is_declared_once_and_says_what_it_is() -> None:
+    """One declaration for each flat name: the same object wherever a part is reached from."""
+    declared: dict[str, set[int]] = {}
+    for kind in (Stack, Encoder):
+        for _, field in fields_of(kind):
+            declared.setdefault(field.name, set()).add(id(field))
+    for place in ROOT.values():
+        if isinstance(place, Field):
+            declared.setdefault(place.name, set()).add(id(place))
+            continue
+        for kind in place.kinds.values():
+            for _, field in fields_of(kind):
+                declared.setdefault(field.name, set()).add(id(field))
+        if place.switch is not None:
+            declared.setdefault(place.switch.name, set()).add(id(place.switch))
+    assert set(declared) == set(FIELDS)
+    assert {name for name, found in declared.items() if len(found) > 1} == set()
+    for name, field in FIELDS.items():
+        assert field.name == name and field.meaning, name
+        assert bool(field.letter) == bool(field.unit) == (field.takes == "whole"), name
+        assert bool(field.choices) == (field.takes == "choice"), name
+
+
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+def test_the_bases_are_valid_and_come_back(base: dict[str, Any]) -> None:
+    spec = ModelSpec.from_dict(base)
+    assert {k: v for k, v in spec.to_dict().items() if k in base} == base
+    assert ModelSpec.from_dict(spec.to_dict()) == spec == ModelSpec(**base)
+    assert spec.replace(d_model=26).to_dict() == {**spec.to_dict(), "d_model": 26}
+    with pytest.raises(SpecError, match=r"^d_model must be at least 1"):
+        spec.replace(d_model=0)
+    with pytest.raises(AttributeError, match=r"frozen|cannot assign"):
+        spec.d_model = 7  # type: ignore[misc]
+
+
+def test_layers_by_hand() -> None:
+    moe = ModelSpec.from_dict({**MOE, "n_layers": 8, "n_dense_layers": 3, "moe_every": 2})
+    assert [i for i in range(8) if moe.is_moe_layer(i)] == [3, 5, 7]
+    assert not any(map(ModelSpec.from_dict(DENSE).is_moe_layer, range(3)))
+    local = ModelSpec.from_dict({**DENSE, "n_layers": 7, "window": 5, "window_pattern": "LLG"})
+    assert [i for i in range(7) if not local.is_windowed_layer(i)] == [2, 5]
+    assert not ModelSpec.from_dict(DENSE).is_windowed_layer(0)
+    nope = ModelSpec.from_dict({**DENSE, "n_layers": 6, "nope_every": 3})
+    assert [i for i in range(6) if not nope.has_rope_layer(i)] == [2, 5]
+    assert not ModelSpec.from_dict(ENCODER).has_rope_layer(0)
+    assert Workload(seq_len=7).encoder_len == 7
+    assert Workload(seq_len=7, source_len=5).encoder_len == 5
+
+
+def test_substituted_puts_anything_in_place_of_a_size() -> None:
+    spec = ModelSpec.from_dict(DENSE)
+    other = spec.substituted(d_model="d", n_layers=0)
+    assert (other.d_model, other.n_layers, other.d_ff, spec.d_model) == ("d", 0, 17, 13)
+    assert not other.is_moe_layer(0)
+
+
+def test_nearest() -> None:
+    assert nearest("lama-7b", ["llama-7b", "gpt2"], "no") == "did you mean llama-7b?"
+    assert nearest("zzz", ["llama-7b", "gpt2"], "see the list") == "see the list"
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=9),
+    st.sampled_from(
+        [
+            10**5000,
+            -(10**5000),
+            2**62,
+            [],
+            {},
+            b"",
+            "\n",
+            "x" * 999,
+            1j,
+            "mla",
+            "t5",
+            "encoder",
+            "encoder-decoder",
+            "prefix-decoder",
+            "LG",
+            "learned",
+            "chunked",
+        ]
+    ),
+)
+
+
+@given(
+    st.sampled_from(list(BASES.values())),
+    st.dictionaries(st.sampled_from(list(FIELDS)) | st.text(), JUNK, max_size=4),
+)
+def test_junk_is_refused_in_one_line_or_is_a_model(
+    base: dict[str, Any], junk: dict[str, Any]
+) -> None:
+    try:
+        spec = ModelSpec.from_dict({**base, **junk})
+    except SpecError as error:
+        text = str(error)
+        assert text.isprintable() and len(text) < 500
+        assert error.field and error.remedy
+        fields = set(FIELDS)
+        assert error.field in fields or error.rule == "is not a field of a model"
+    else:
+        assert ModelSpec.from_dict(spec.to_dict()) == spec
+
+
+@given(st.dictionaries(st.sampled_from(list(Workload.__annotations__)), JUNK))
+def test_junk_is_no_workload(junk: dict[str, Any]) -> None:
+    try:
+        assert Workload(**junk).encoder_len >= 1
+    except SpecError as error:
+        assert str(error).isprintable() and error.field in Workload.__annotations__

@@ -1,0 +1,439 @@
+"""FLOPs under the conventions in use: every value by hand, and the published forms as written."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from helpers import ROOT
+
+from metacount import InputError, Workload, entry, find_model
+from metacount.cli import main
+from metacount.measure.ours.params import ParamReport, measure_params
+from metacount.modules.build import build
+from metacount.spec import ModelSpec
+from metacount.textbook import convention_sources as by
+from metacount.textbook.conventions import amounts, conventions
+from metacount.views.conventions import conventions_text, giga
+
+S = 8192
+
+
+def values(model: str, workload: Workload) -> dict[str, int]:
+    return {c.formula: c.value for c in conventions(entry(model).spec(), workload)}
+
+
+# LLaMA-3-8B: d 4096, 32 blocks, h 32, h_kv 8, h_d 128, m 14336, V 128256, S 8192
+# a block's weights: q, o 4096² each, k, v 4096·1024 each, FFN 3·4096·14336
+#   2·16,777,216 + 2·4,194,304 + 176,160,768 = 218,103,808;  × 32 = 6,979,321,856
+# a table: 128256·4096 = 525,336,576; two of them, and 65 norms of 4096 = 266,240
+#   P = 6,979,321,856 + 1,050,673,152 + 266,240 = 8,030,261,248
+# W = 2·(6,979,321,856 + 525,336,576) = 15,009,316,864 per token
+# H = 2·525,336,576 = 1,050,673,152
+# A = 2 products·2·32 blocks·4096·8192 = 4,294,967,296
+# C: of 8192 positions a token sees (8192 + 1)/2 on average: 2·2·32·4096·8193/2 = 2,147,745,792
+P, E = 8_030_261_248, 525_336_576
+W, H, A, C = 15_009_316_864, 1_050_673_152, 4_294_967_296, 2_147_745_792
+
+
+def test_the_amounts_by_hand() -> None:
+    a = amounts(entry("llama3-8b").spec(), Workload(batch_size=3, seq_len=S))
+    assert (a.tokens, a.params, a.looked_up) == (3 * S, P, E)
+    assert (a.weights, a.head) == (3 * S * W, 3 * S * H)
+    assert (a.pairs, a.kept_pairs) == (3 * S * A, 3 * S * C)
+
+
+def test_every_convention_by_hand() -> None:
+    per_token = {
+        "B": 13_958_643_712,  # 2·6,979,321,856
+        "B + A/2": 16_106_127_360,
+        "2·P": 16_060_522_496,
+        "W + A": 19_304_284_160,
+        "W + A/2": 17_156_800_512,
+        "W + C": 17_157_062_656,
+        "(W + A)/2": 9_652_142_080,
+        "3·B": 41_875_931_136,  # 41.9
+        "6·(P - E)": 45_029_548_032,
+        "6·P": 48_181_567_488,
+        "3·(W + C)": 51_471_187_968,
+        "3·(W + A/2)": 51_470_401_536,
+        "6·(P - E) + 3.5·A/2": 52_545_740_800,  # 45,029,548,032 + 7,516,192,768
+        "3·W + 3.5·A/2": 52_544_143_360,  # 45,027,950,592 + 7,516,192,768
+        "6·P + 3·A/2": 54_624_018_432,
+        "3·(W + A)": 57_912_852_480,
+        "6·(P - E) + 3·A": 57_914_449_920,
+        "3·W + 3.5·A": 60_060_336_128,  # 45,027,950,592 + 15,032,385,536
+        "6·P + 3·A": 61_066_469_376,
+        "3·(W + A)/2": 28_956_426_240,
+        "3·W + 4·A": 62_207_819_776,  # 45,027,950,592 + 17,179,869,184
+        "3·W + 6·A": 70_797_754_368,  # 45,027,950,592 + 25,769,803,776
+        "3·W + B + 4·A": 76_166_463_488,  # 77,217,136,640 - 1,050,673,152
+        "8·P + 4·A": 81_421_959_168,  # 64,242,089,984 + 17,179,869,184: 81.4
+    }
+    assert values("llama3-8b", Workload(seq_len=S)) == {
+        formula: S * value for formula, value in per_token.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "llama3-8b",
+        "gpt2",
+        "qwen3-0.6b",
+        "qwen3-235b-a22b",
+        "bert-base",
+        "deepseek-v3",
+        "pangu-alpha-207b",
+        "gemma2-2b",
+    ],
+)
+def test_a_formula_says_what_was_computed(id: str) -> None:
+    spec, workload = entry(id).spec(), Workload(batch_size=2, seq_len=384)
+    letters = {k: Fraction(n) for k, n in amounts(spec, workload).letters().items()}
+    for c in conventions(spec, workload):
+        text = c.formula.replace("·", "*").replace("3.5", "half7")
+        names = {**letters, "half7": Fraction(7, 2)}
+        assert eval(text, {}, names) == c.value, c.formula
+    # and the letters are what they are said to be
+    a = amounts(spec, workload)
+    assert a.blocks + a.head <= a.weights and a.token_table <= a.looked_up <= a.params <= a.stored
+
+
+def test_the_range_of_training() -> None:
+    found = conventions(entry("llama3-8b").spec(), Workload(seq_len=S))
+    training = [c for c in found if c.passes.startswith("training") and c.unit == "FLOP"]
+    per_token = sorted(c.per_token(S) for c in training)
+    ends = [giga(n, "FLOP") for n in (per_token[0], per_token[-1])]
+    assert ends == ["41.9 GFLOP", "81.4 GFLOP"]
+
+
+def test_the_readme_gives_the_range_that_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    model, seq, low, high = re.findall(
+        r"`count MODEL --conventions` .* for ([\w.-]+) at ([\d,]+) tokens, training takes "
+        r"([\d.]+) to ([\d.]+) GFLOP per token",
+        readme,
+    )[0]
+    assert model == "LLaMA-3-8B"
+    arguments = ["count", "llama3-8b", "--seq", seq.replace(",", ""), "--conventions"]
+    assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"training GFLOPs per token range from {low}, " in said
+    assert f" to {high}, " in said
+
+
+def test_megatrons_paper_as_it_is_written() -> None:
+    # 96·B·S·l·h²·(1 + S/6h + V/16lh), for GPT-3: 96 blocks, h 12288, V 50257, S 2048
+    batch, s, n, h, v = 2, 2048, 96, 12288, 50257
+    published = 96 * batch * s * n * h**2 * (1 + Fraction(s, 6 * h) + Fraction(v, 16 * n * h))
+    found = values("gpt3-175b", Workload(batch_size=batch, seq_len=s))
+    assert found["3·W + B + 4·A"] == published
+    # Kaplan: N = 12·L·d², C_forward = 2·N + 2·n_layer·n_ctx·d_attn, C = 6·N; no output head
+    assert found["B"] == batch * s * 2 * 12 * n * h**2
+    assert found["B + A/2"] == batch * s * (2 * 12 * n * h**2 + 2 * n * s * h)
+    assert found["3·B"] == batch * s * 6 * 12 * n * h**2
+
+
+# Korthikanti et al. 2022, tables 3 and 5: heads, hidden size, layers, GPUs, batch; seconds of an
+# iteration, MFU and HFU in percent; 2048 positions, vocabulary 51200, 312 TFLOP/s a GPU
+TABLE_5 = [
+    (64, 6144, 48, 8, 4, "1.10", "41.5", "43.7"),
+    (96, 12288, 96, 64, 64, "13.75", "51.4", "52.8"),
+    (128, 20480, 105, 280, 280, "37.83", "56.0", "57.0"),
+    (160, 25600, 128, 512, 512, "71.49", "56.3", "57.0"),
+]
+
+
+def as_printed(text: str) -> tuple[Fraction, Fraction]:
+    """The least and the largest number that is printed so."""
+    half = Fraction(1, 2 * 10 ** len(text.partition(".")[2]))
+    return Fraction(text) - half, Fraction(text) + half
+
+
+@pytest.mark.parametrize("row", TABLE_5)
+def test_selective_recomputation_gives_the_papers_utilization(
+    row: tuple[int, int, int, int, int, str, str, str],
+) -> None:
+    heads, h, n, gpus, batch, seconds, mfu, hfu = row
+    spec = (
+        entry("gpt3-175b")
+        .spec()
+        .replace(
+            d_model=h,
+            n_heads=heads,
+            n_kv_heads=heads,
+            head_dim=h // heads,
+            d_ff=4 * h,
+            n_layers=n,
+            vocab_size=51200,
+        )
+    )
+    found = {
+        c.formula: c.value for c in conventions(spec, Workload(batch_size=batch, seq_len=2048))
+    }
+    # eq. 7 and eq. 8
+    v, s = 51200, 2048
+    assert found["3·(W + A)"] == 72 * batch * n * s * h**2 * (
+        1 + Fraction(s, 6 * h) + Fraction(v, 12 * h * n)
+    )
+    assert found["3·W + 6·A"] == 72 * batch * n * s * h**2 * (
+        1 + Fraction(s, 3 * h) + Fraction(v, 12 * h * n)
+    )
+    # HFU / MFU is a ratio of FLOPs: the printed MFU, within its last digit, gives the printed HFU
+    low, high = as_printed(mfu)
+
+    def gives(formula: str) -> bool:
+        ratio = Fraction(found[formula], found["3·(W + A)"])
+        least, most = as_printed(hfu)
+        return ratio * low < most and ratio * high > least
+
+    assert gives("3·W + 6·A")
+    # one more forward of the attention, as its appendix says in words, does not give table 5
+    assert not gives("3·W + 4·A")
+    # and from the seconds alone
+    short, long = as_printed(seconds)
+    peak = gpus * 312 * 10**10  # in percent
+    for formula, printed in (("3·(W + A)", mfu), ("3·W + 6·A", hfu)):
+        least, most = as_printed(printed)
+        assert found[formula] / (long * peak) < most and found[formula] / (short * peak) > least
+
+
+# What their code computes for one token, restated line by line with N = measured parameters.
+
+
+def torchtitan(spec: ModelSpec, n: ParamReport, seq: int, head_dims: int) -> int:
+    table = 0 if spec.tie_embeddings else n.by_role["embedding"] + n.by_role["position"]
+    return 6 * (n.active_params - table) + 6 * spec.n_layers * spec.n_heads * head_dims * seq
+
+
+def lingua(spec: ModelSpec, n: ParamReport, seq: int) -> Fraction:
+    attention = 4 * spec.n_layers * seq * spec.d_model // 2
+    return 6 * (n.params - spec.vocab_size * spec.d_model) + Fraction(7, 2) * attention
+
+
+def nano_gpt(spec: ModelSpec, n: ParamReport, seq: int) -> int:
+    each = spec.d_model // spec.n_heads
+    return 6 * (n.params - n.by_role["position"]) + 12 * spec.n_layers * spec.n_heads * each * seq
+
+
+def foundry(spec: ModelSpec, n: ParamReport, seq: int) -> int:
+    return 2 * n.active_params + spec.n_layers * 2 * 2 * spec.d_model * seq
+
+
+def megatron(spec: ModelSpec, seq: int, swiglu: bool) -> Fraction:
+    """Dense, mixture and latent layers of transformer_flops, without multi-token prediction."""
+    d, h = spec.d_model, spec.n_heads
+    n_moe = 0 if spec.n_experts is None else spec.n_layers - spec.n_dense_layers
+    n_dense = spec.n_layers - n_moe
+    if spec.attention == "mla":
+        qk = spec.qk_nope_head_dim + spec.qk_rope_head_dim
+        projections = spec.q_lora_rank * (d + h * qk + 1)
+        projections += spec.kv_lora_rank * (d + h * (spec.qk_nope_head_dim + spec.v_head_dim) + 1)
+        projections += d * spec.qk_rope_head_dim + h * spec.v_head_dim * d
+        core = Fraction(h * qk, 2) + Fraction(h * spec.v_head_dim, 2)
+    else:
+        q, kv = spec.head_dim * h, spec.head_dim * spec.n_kv_heads
+        projections = d * (q + 2 * kv) + q * d
+        core = Fraction(q, 2) * 2
+    matrices = 3 if swiglu else 2
+    width = (spec.d_ff or 0) * n_dense
+    if n_moe:
+        shared = spec.n_shared_experts * (spec.d_ff_shared or spec.d_ff_expert)
+        width += (spec.d_ff_expert * spec.top_k + shared) * n_moe
+    per_token = d * width * matrices + spec.n_layers * projections + d * spec.vocab_size
+    return 3 * 2 * (per_token + spec.n_layers * core * seq)
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "llama3-8b",
+        "qwen3-0.6b",
+        "gpt2",
+        "gemma2-2b",
+        "mixtral-8x7b",
+        "qwen3-235b-a22b",
+        "deepseek-v3",
+        "deepseek-moe-16b",
+    ],
+)
+def test_each_users_code_restated(id: str) -> None:
+    spec, seq = entry(id).spec(), 1024
+    n = measure_params(build(spec))
+    found = {
+        source: c.per_token(2 * seq)
+        for c in conventions(spec, Workload(batch_size=2, seq_len=seq))
+        for source in c.sources
+    }
+    wide = (
+        2 * spec.head_dim
+        if spec.head_dim
+        else (spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim)
+    )
+    assert found[by.TORCHTITAN] == torchtitan(spec, n, seq, wide)
+    square = 2 * (spec.d_model // spec.n_heads)
+    assert found[by.TORCHTITAN_LLAMA] == torchtitan(spec, n, seq, square)
+    assert found[by.LINGUA] == found[by.BLT] == lingua(spec, n, seq)
+    assert found[by.NANOGPT] == nano_gpt(spec, n, seq)
+    assert found[by.LLM_C] == 6 * n.params + 6 * spec.n_layers * spec.d_model * seq
+    assert found[by.FOUNDRY] == 3 * foundry(spec, n, seq)
+    assert found[by.FOUNDRY_HFU] == 4 * foundry(spec, n, seq)
+    tables = n.by_role["embedding"] + n.by_role["position"]
+    assert found[by.TRAINER] == 6 * (n.params - tables)
+    theirs = found[by.megatron(spec)]
+    # they count a latent norm's weights as multiply-adds, and we say that it is not in here
+    latent = 0
+    if spec.attention == "mla":
+        latent = 6 * spec.n_layers * (spec.q_lora_rank + spec.kv_lora_rank)
+        assert "latent norm" in by.megatron(spec).who
+    assert theirs + latent == megatron(spec, seq, swiglu=spec.gated)
+    # Gemma's gate is not SwiGLU: theirs has two matrices, ours three, and the screen says so
+    assert ("two matrices" in by.megatron(spec).who) == (id == "gemma2-2b")
+
+
+def test_the_rows_that_differ_only_with_wide_heads() -> None:
+    # LLaMA-3: heads of 128 = 4096/32; Qwen3-0.6B: heads of 128, 1024/16 = 64
+    assert "6·P + 3·D" not in values("llama3-8b", Workload())
+    found = values("qwen3-0.6b", Workload(seq_len=1024))
+    # 28 layers, 16 heads, 596,049,920 parameters, tied
+    assert found["6·P + 3·A"] == 1024 * (6 * 596_049_920 + 12 * 28 * 16 * 128 * 1024)
+    assert found["6·P + 3·D"] == 1024 * (6 * 596_049_920 + 12 * 28 * 16 * 64 * 1024)
+
+
+def test_a_width_that_the_heads_do_not_divide_has_no_row_of_d_over_h() -> None:
+    # GLM-4.5: 5120 / 96
+    users = {s for c in conventions(entry("glm-4.5").spec(), Workload()) for s in c.sources}
+    assert not {by.NANOGPT, by.TORCHTITAN_LLAMA} & users
+    assert {by.TORCHTITAN, by.LINGUA, by.LLM_C} <= users
+
+
+def test_what_was_not_looked_up_is_marked() -> None:
+    sources = [value for value in vars(by).values() if isinstance(value, by.Source)]
+    assert {s for s in sources if not s.read} == {by.PALM, by.THUMB, by.PROFILER_TIMES_3}
+    for source in sources:
+        assert ("not looked up" in source.told()) == (not source.read and source.where != "")
+        assert source.read or source.where or "no source" in source.told()
+        if source.read and source not in (by.OURS, by.OURS_TIMES_3):
+            # a commit, a version or a paper's section, and the line
+            assert re.search(
+                r"[0-9a-f]{7}, .*:\d+|^\w+ \d.*:\d+|arXiv:\d{4}\.\d{5}, \w+", source.where
+            )
+
+
+def test_torch_counts_five_products_in_a_fused_backward() -> None:
+    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+
+    q = k = v = (2, 3, 5, 7)
+    forward, backward = sdpa_flop_count(q, k, v), sdpa_backward_flop_count(q, q, k, v)
+    assert forward == 2 * (2 * 2 * 3 * 5 * 5 * 7)
+    assert 2 * backward == 5 * forward
+
+
+def test_tables_that_are_looked_up() -> None:
+    # GPT-2: (50257 + 1024)·768; BERT: (30522 + 2 + 512)·768; a tied table counts as looked up
+    assert amounts(entry("gpt2").spec(), Workload()).looked_up == 39_383_808
+    assert amounts(entry("bert-base").spec(), Workload()).looked_up == 23_835_648
+    # PanGu: 40,000 tokens, 1,024 positions and 1,024 queries of the last layer
+    pangu = amounts(entry("pangu-alpha-207b").spec(), Workload())
+    assert (pangu.looked_up, pangu.positions) == (42_048 * 16_384, 2_048 * 16_384)
+
+
+def test_active_parameters_of_experts() -> None:
+    # Mixtral: 12,879,925,248 of 46,702,792,704
+    a = amounts(entry("mixtral-8x7b").spec(), Workload())
+    assert a.params == 12_879_925_248
+
+
+def test_an_encoder_has_no_causal_convention() -> None:
+    found = values("bert-base", Workload())
+    assert "W + A" in found and "8·P + 4·A" in found
+    assert not {"W + C", "W + A/2", "6·P + 3·A/2", "3·W + 3.5·A/2", "B + A/2"} & found.keys()
+
+
+def test_a_window_is_seen_by_the_exact_count_only() -> None:
+    # Mistral 7B: all windowed at 4096 of 8192 positions, 25,167,872 pairs of 67,108,864
+    a = amounts(entry("mistral-7b").spec(), Workload(seq_len=S))
+    assert a.kept_pairs * 67_108_864 == a.pairs * 25_167_872
+
+
+def test_two_stacks_are_refused() -> None:
+    with pytest.raises(InputError, match="are of a model with one stack"):
+        amounts(entry("t5-small").spec(), Workload())
+
+
+def test_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (80, 100, 180):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(["count", "llama3-8b", "--seq", str(S), "--conventions"]) == 0
+        out = capsys.readouterr().out
+        said = " ".join(out.split())
+        assert "range from 41.9, 3·B, to 81.4, 8·P + 4·A. They differ" in said
+        assert "as nanoGPT's model.py:292 describes it; not looked up" in said
+        assert "Kaplan et al. 2020" in said and "torchtitan" in said
+        assert max(map(len, out.splitlines())) <= width
+        assert out.count("workload") == (2 if width == 80 else 3)
+    assert "tied" in conventions_text(find_model("gpt2"), Workload())
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", "llama3-8b", "--seq", str(S), "--conventions", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["model"] == "llama3-8b" and data["tokens"] == S
+    assert data["amounts"] == {
+        "P": P,
+        "Q": P,
+        "E": E,
+        "T": E,
+        "L": 0,
+        "W": W,
+        "H": H,
+        "B": W - H,
+        "R": 0,
+        "A": A,
+        "D": A,
+        "C": C,
+    }
+    by_formula = {c["formula"]: c for c in data["conventions"]}
+    assert by_formula["8·P + 4·A"]["per_token"] == 81_421_959_168
+    assert by_formula["8·P + 4·A"]["value"] == S * 81_421_959_168
+    assert by_formula["8·P + 4·A"]["sources"][0]["read"] is True
+    assert all(c["users"] and c["says"] for c in data["conventions"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("t5-small",), "one stack"),
+        (("type:mamba",), "attention in every layer"),
+        (("jamba-1.5-mini",), "a mixer that keeps a state (mamba)"),
+        (("--folder", "."), "takes MODEL, not --folder"),
+    ],
+)
+def test_what_has_no_conventions(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main(["count", *arguments, "--conventions"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_it_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom metacount.cli import main\n"
+        "assert main(['count', 'llama-7b', '--conventions']) == 0\n"
+        "assert not {'torch', 'numpy', 'sympy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_giga() -> None:
+    assert giga(Fraction(219_770_000_000), "FLOP") == "219.8 GFLOP"
+    assert giga(Fraction(9_652_142_080), "MAC") == "9.65 GMAC"
+    assert giga(Fraction(1, 3), "FLOP") == "0.000000000 GFLOP"
+    assert giga(Fraction(0), "FLOP") == "0.0 GFLOP"

@@ -1,0 +1,164 @@
+"""Formulas of a training step against the step that is measured: every mixer but plain attention.
+
+Sizes are small and odd, sequences shorter than a chunk, as long, and longer; and the sizes of
+published models, with as few layers as hold one of each kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.miniatures import miniature
+
+import metacount
+from metacount import Setup, Training, Workload
+from metacount.catalog import NotExpressible, entries, entry
+from metacount.formulas import backward, backward_mixers
+from metacount.formulas.optimizer import lora_tensors
+from metacount.formulas.terms import params_of
+from metacount.spec import ModelSpec
+from metacount.textbook.training import TrainingCount, training_count
+
+# a model of each mixer and of each way that it stands in a block, with layers that show it
+SHORT: dict[str, dict[str, Any]] = {
+    "lfm2-8b-a1b": {"mixer_pattern": "RRA", "n_dense_layers": 1},
+    "recurrentgemma-2b": {"mixer_pattern": "RA"},
+    "deepseek-v3.2": {"n_dense_layers": 1},
+    "minimax-text-01": {"mixer_pattern": "RA"},
+    "mamba-2.8b": {},
+    "falcon-mamba-7b": {},
+    "jamba-1.5-mini": {"mixer_pattern": "RA", "ffn_pattern": "FE"},
+    "mamba2-130m": {},
+    "bamba-9b": {"mixer_pattern": "RA"},
+    "falcon-h1-0.5b": {},
+    "granite-4.0-h-tiny": {"mixer_pattern": "RA"},
+    "nemotron-3-nano-30b-a3b": {
+        "n_layers": 4,
+        "mixer_pattern": "RNAN",
+        "ffn_pattern": "NENF",
+        "d_ff": 23,
+    },
+    "qwen3-next-80b-a3b": {"mixer_pattern": "RA"},
+    "olmo-hybrid-7b": {"mixer_pattern": "RA"},
+    "kimi-linear-48b-a3b": {"mixer_pattern": "RRA", "n_dense_layers": 1},
+}
+# chunks of the miniatures are 4 positions, filters 3 or 4
+RUNS = ((1, 11, "none"), (3, 7, "full"), (3, 4, "none"), (1, 3, "full"), (2, 1, "none"))
+
+
+def shortened(name: str, spec: ModelSpec) -> ModelSpec:
+    """As few layers as hold one of each kind."""
+    changes = {"n_layers": 2, **SHORT[name]}
+    changes["n_layers"] = max(changes["n_layers"], len(changes.get("mixer_pattern", "")))
+    return spec.replace(**changes)
+
+
+def small(name: str) -> ModelSpec:
+    return shortened(name, miniature(entry(name).spec()))
+
+
+def both(
+    spec: ModelSpec, batch_size: int, seq_len: int, dtype: str = "bf16", **choices: Any
+) -> tuple[TrainingCount, Training]:
+    run = Workload(batch_size=batch_size, seq_len=seq_len, dtype=dtype)
+    return training_count(spec, run, **choices), metacount.train(spec, run, Setup(**choices))
+
+
+def assert_agree(counted: TrainingCount, measured: Training) -> None:
+    """FLOPs of each phase, what the backward keeps, gradients and states: formula == measured."""
+    assert counted.uncovered == {}
+    assert counted.backward_matmul_flops_by_role == measured.backward_matmul_flops_by_role
+    for name in (
+        "matmul_flops",
+        "recompute_matmul_flops",
+        "activation_bytes",
+        "trainable_params",
+        "gradient_bytes",
+        "optimizer_bytes",
+        "master_weight_bytes",
+    ):
+        assert getattr(counted, name) == getattr(measured, name), name
+
+
+def test_every_mixer_of_the_catalog_is_here() -> None:
+    """By mixer, placement of norms and kind of attention: none is left out."""
+
+    def structure(spec: ModelSpec) -> tuple[Any, ...]:
+        return spec.recurrent, spec.norm_placement, spec.output_gate, spec.index_top_k is None
+
+    known = {structure(entry(name).spec()) for name in SHORT}
+    for one in entries():
+        try:
+            spec = one.spec()
+        except NotExpressible:
+            continue
+        if spec.recurrent != "none" or spec.index_top_k is not None:
+            assert structure(spec) in known, one.id
+
+
+@pytest.mark.parametrize("name", [*SHORT])
+def test_a_step(name: str) -> None:
+    spec = small(name)
+    for batch_size, seq_len, way in RUNS:
+        assert_agree(*both(spec, batch_size, seq_len, checkpointing=way))
+
+
+@pytest.mark.parametrize("name", [*SHORT])
+def test_a_step_at_published_sizes(name: str) -> None:
+    spec = shortened(name, entry(name).spec())
+    # longer than every chunk but Mamba-2's and lightning's 256, and no multiple of any
+    assert_agree(*both(spec, 1, 131, optimizer="muon", master_weights=True))
+
+
+@pytest.mark.parametrize("name", ["jamba-1.5-mini", "kimi-linear-48b-a3b", "deepseek-v3.2"])
+def test_adapters_stand_beside_linear_layers(name: str) -> None:
+    spec = small(name)
+    targets = ("all-linear",)
+    measured = metacount.train(
+        spec, Workload(seq_len=5), Setup(lora_rank=3, lora_targets=targets, optimizer="adafactor")
+    )
+    counted = training_count(
+        spec, Workload(seq_len=5), lora_rank=3, lora_targets=targets, optimizer="adafactor"
+    )
+    assert params_of(lora_tensors(spec, 3, targets)) == measured.trainable_params
+    assert counted.optimizer_bytes == measured.optimizer_bytes
+    assert counted.gradient_bytes == measured.gradient_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong", "model"),
+    [
+        ("handed_on", backward_mixers, lambda chunk, state: 0, "kimi-linear-48b-a3b"),
+        ("handed_on", backward_mixers, lambda chunk, state: 0, "qwen3-next-80b-a3b"),
+        ("smaller", backward_mixers, lambda one, other: one, "minimax-text-01"),
+        ("choosing_flops", backward, lambda *given: 0, "deepseek-v3.2"),
+        ("beyond_twice", backward, lambda *given: 0, "minimax-text-01"),
+    ],
+)
+def test_a_planted_error_of_a_backward_is_caught(
+    name: str, function: Any, wrong: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, measured = both(small(model), 1, 7)
+    assert counted.backward_matmul_flops == measured.backward_matmul_flops
+    monkeypatch.setattr(function, name, wrong)
+    again = training_count(small(model), Workload(batch_size=1, seq_len=7))
+    assert again.backward_matmul_flops != measured.backward_matmul_flops
+
+
+def test_by_hand() -> None:
+    """One short convolution and its feed-forward, 2 sequences of 5 tokens, d 13, k_c 4, m 17."""
+    spec = miniature(entry("lfm2-1.2b").spec()).replace(mixer_pattern="RA", n_layers=2)
+    tokens, positions = 2 * 5, 2 * (5 + 3)
+    mixer = 2 * (tokens * 13 * (3 * 13 + 13) + positions * 13 * 4)
+    counted, _ = both(spec, 2, 5)
+    assert counted.backward_matmul_flops_by_role is not None
+    assert counted.backward_matmul_flops_by_role["recurrent"] == 2 * mixer
+
+
+def test_a_formula_is_judged() -> None:
+    filtered = "k_c*(S + 2*k_c - min(S, k_c) - 1)"
+    right = f"4*B*(N*d_i*(3*S*d + 3*S*d_s + 2*S*r_t + {filtered}) + S*V*d)"
+    for text, verdict in ((right, "equal"), (right.replace("min(S, k_c)", "k_c"), "equal_here")):
+        found = metacount.check(text, "mamba-2.8b", quantity="backward_matmul_flops")
+        assert found.verdict == verdict

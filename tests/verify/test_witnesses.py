@@ -1,0 +1,293 @@
+"""Formula == reference == published, for every model of the catalog and for random models."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.miniatures import WORKLOAD, assert_full, miniature
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metacount import catalog
+from metacount.errors import SpecError
+from metacount.formulas import attention, block, moe
+from metacount.spec import CHOICES, ModelSpec, Workload
+from metacount.verify import compare as witnesses
+
+BUILDABLE = [e for e in catalog.entries() if e.sizes is not None]
+LLAMA_7B = catalog.entry("llama-7b").spec()
+
+
+@pytest.mark.parametrize("entry", BUILDABLE, ids=lambda e: e.id)
+def test_every_model_of_the_catalog_at_its_published_sizes(entry: catalog.CatalogEntry) -> None:
+    result = witnesses.verify(entry.id, entry.spec(), Workload(seq_len=128), entry=entry)
+    assert result.differences == ()
+    assert [w.name for w in result.witnesses[:2]] == ["formula", "reference"]
+
+
+@pytest.mark.parametrize("entry", BUILDABLE, ids=lambda e: e.id)
+def test_every_model_of_the_catalog_as_a_miniature(entry: catalog.CatalogEntry) -> None:
+    spec = miniature(entry.spec())
+    workload = WORKLOAD
+    if spec.has_encoder:
+        workload = Workload(batch_size=2, seq_len=11, source_len=7, dtype="fp32")
+    if spec.kind == "prefix-decoder":
+        workload = Workload(batch_size=2, seq_len=11, prefix_len=5, dtype="fp32")
+    assert witnesses.verify(entry.id, spec, workload).differences == ()
+
+
+# model, FLOPs of a forward over 1 × 128 tokens, attention in full
+FLOPS = [
+    # 2·128·(6,738,415,616 - 131,072,000 embedding - 266,240 norms) = 1,691,411,808,256
+    # + 32 layers · 2 products · 2·128·128·4096                     =     8,589,934,592
+    ("llama-7b", 1_700_001_742_848),
+    ("mixtral-8x7b", 3_272_228_208_640),
+    ("deepseek-v3", 9_457_769_644_032),
+    ("gpt2-medium", 92_094_595_072),
+]
+
+
+@pytest.mark.parametrize(("name", "flops"), FLOPS)
+def test_flops_of_both_witnesses(name: str, flops: int) -> None:
+    entry = catalog.entry(name)
+    result = witnesses.verify(name, entry.spec(), Workload(seq_len=128), entry=entry)
+    assert [w.figures["matmul_flops"] for w in result.witnesses[:2]] == [flops, flops]
+
+
+# model, params, active params; sources are in the catalog's files
+PARAMS = [
+    ("llama-7b", 6_738_415_616, 6_738_415_616),
+    ("qwen3-32b", 32_762_123_264, 32_762_123_264),
+    ("qwen3-235b-a22b", 235_093_634_560, 22_190_763_520),
+    ("mixtral-8x7b", 46_702_792_704, 12_879_925_248),
+    ("deepseek-v3", 671_026_404_352, 37_552_282_624),
+    ("bert-base", 109_482_240, 109_482_240),
+    ("gpt2-medium", 354_823_168, 354_823_168),
+    ("bloom-176b", 176_247_271_424, 176_247_271_424),
+    ("t5-11b", 11_307_321_344, 11_307_321_344),
+]
+
+
+@pytest.mark.parametrize(("name", "params", "active"), PARAMS)
+def test_parameters_of_both_witnesses(name: str, params: int, active: int) -> None:
+    result = witnesses.verify(name, catalog.entry(name).spec(), Workload(seq_len=2))
+    for witness in result.witnesses:
+        assert (witness.figures["params"], witness.figures["active_params"]) == (params, active)
+
+
+def test_deepseek_v3_keeps_576_values_per_token_and_layer() -> None:
+    result = witnesses.verify("v3", catalog.entry("deepseek-v3").spec(), Workload(seq_len=3))
+    for witness in result.witnesses:
+        assert witness.figures["kv_cache_bytes_per_token"] == 61 * 576 * 2
+        # 58 MoE layers of 256 experts
+        assert witness.parts["buffers"] == {"selection_bias": 14_848}
+
+
+def test_fp8_prices_the_cache_at_one_byte() -> None:
+    result = witnesses.verify("llama-7b", LLAMA_7B, Workload(seq_len=5, dtype="fp8"))
+    # 5 tokens · 32 layers · 2 · 32 heads · 128
+    assert [w.figures["kv_cache_bytes"] for w in result.witnesses] == [5 * 262_144] * 2
+    assert result.agree
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "deepseek-v3", "t5-small"])
+def test_no_witness_is_silent(name: str) -> None:
+    spec = miniature(catalog.entry(name).spec())
+    for witness in witnesses.verify(name, spec, WORKLOAD).witnesses:
+        assert_full(witness, set())
+
+
+def test_on_what_an_encoder_is_silent() -> None:
+    spec = miniature(catalog.entry("bert-base").spec())
+    for witness in witnesses.verify("bert", spec, WORKLOAD).witnesses:
+        assert_full(witness, {"decode_matmul_flops"})
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> ModelSpec:
+    """Any model that the spec allows, at small sizes."""
+
+    def maybe(strategy: st.SearchStrategy[object]) -> object:
+        return draw(st.none() | strategy)
+
+    size = st.integers(1, 23)
+    flag = st.booleans()
+    fields: dict[str, object] = {
+        name: draw(st.sampled_from(options)) for name, options in CHOICES.items()
+    }
+    kv_heads = draw(st.integers(1, 4))
+    fields |= {
+        "d_model": draw(size),
+        "n_layers": draw(st.integers(1, 7)),
+        "n_heads": kv_heads * draw(st.integers(1, 3)),
+        "vocab_size": maybe(size),
+        "ffn_bias": draw(flag),
+        "gated": draw(flag),
+        "final_norm": draw(flag),
+        "norm_affine": draw(flag),
+        "embedding_norm": draw(flag),
+        "pooler": draw(flag),
+        "has_head": draw(flag),
+        "tie_embeddings": draw(flag),
+        "head_bias": draw(flag),
+        "n_token_types": draw(st.integers(0, 3)),
+        "norm_bias": draw(flag),
+    }
+    if fields["kind"] == "encoder-decoder":
+        fields["n_encoder_layers"] = draw(st.integers(1, 5))
+    if fields["kind"] != "encoder":
+        fields["pooler"] = False
+    if fields["norm"] == "rmsnorm" or not fields["norm_affine"]:
+        fields["norm_bias"] = False
+    if fields["vocab_size"] is None:
+        fields |= {"tie_embeddings": False, "n_token_types": 0, "embedding_norm": False}
+        fields["has_head"] = True
+    if fields["vocab_size"] is None or not fields["has_head"]:
+        fields |= {"head_bias": False, "tie_embeddings": False}
+    if fields["attention"] == "mla":
+        fields |= {
+            "q_lora_rank": maybe(size),
+            "kv_lora_rank": draw(size),
+            "qk_nope_head_dim": draw(size),
+            "qk_rope_head_dim": 2 * draw(st.integers(1, 3)),
+            "v_head_dim": draw(size),
+            "mla_bias": draw(flag),
+            "position": "rope",
+            "qk_norm": "none",
+            "kind": draw(st.sampled_from(("decoder", "prefix-decoder"))),
+            "n_encoder_layers": 0,
+            "pooler": False,
+        }
+    else:
+        fields |= {
+            "n_kv_heads": kv_heads,
+            "head_dim": 2 * draw(st.integers(1, 5)),
+            "q_bias": draw(flag),
+            "k_bias": draw(flag),
+            "v_bias": draw(flag),
+            "o_bias": draw(flag),
+            "attention_sinks": draw(flag),
+        }
+    if fields["position"] == "learned":
+        fields["n_positions"] = draw(st.integers(12, 40))
+        if fields["kind"] == "decoder":
+            fields["n_query_positions"] = draw(st.sampled_from((0, 12)))
+    if fields["position"] == "t5":
+        fields |= {"n_buckets": 4 * draw(st.integers(1, 3)), "max_distance": 30}
+    if fields["position"] != "rope":
+        fields["rope_style"] = "half"
+    if draw(flag) and fields["kind"] in ("decoder", "encoder"):
+        fields |= {
+            "window": draw(st.integers(2, 13)),
+            "window_pattern": draw(st.text("LG", min_size=1, max_size=4)),
+        }
+    if fields.get("window") is None or fields["kind"] == "encoder":
+        fields["window_kind"] = "sliding"
+    if draw(flag):
+        per_group, groups = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+        limited = draw(flag)
+        fields |= {
+            "n_experts": per_group * groups,
+            "top_k": draw(st.integers(1, per_group)),
+            "d_ff_expert": draw(size),
+            "expert_bias": draw(flag),
+            "router_bias": draw(flag),
+            "selection_bias": draw(flag),
+            "n_dense_layers": draw(st.integers(0, 3)),
+            "moe_every": draw(st.integers(1, 3)),
+            "n_shared_experts": draw(st.integers(0, 2)),
+            "router_scales_input": draw(flag),
+            "n_groups": groups if limited else None,
+            "top_groups": groups if limited else None,
+        }
+        if fields["n_shared_experts"]:
+            fields |= {"d_ff_shared": maybe(size), "shared_expert_gate": draw(flag)}
+        stacks = (fields["n_layers"], fields.get("n_encoder_layers") or fields["n_layers"])
+        every, dense = fields["moe_every"], fields["n_dense_layers"]
+        shift = fields["moe_offset"] = draw(st.integers(0, every - 1))  # type: ignore[operator]
+        routed = [
+            sum(i >= dense and (i + 1 - shift) % every == 0 for i in range(n)) for n in stacks
+        ]  # type: ignore[arg-type,operator,call-overload,misc]
+        if routed != list(stacks):
+            fields["d_ff"] = draw(size)
+        if not limited:
+            fields["group_score"] = "top2_sum"
+    else:
+        fields |= {"router": "softmax", "group_score": "top2_sum", "d_ff": draw(size)}
+    try:
+        return ModelSpec.from_dict(fields)
+    except SpecError:
+        # a pair of choices that no model has; enough others are left
+        from hypothesis import reject
+
+        reject()
+
+
+@given(spec=specs(), batch=st.integers(1, 3), seq=st.integers(1, 12), data=st.data())
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+def test_any_model_that_the_spec_allows(
+    spec: ModelSpec, batch: int, seq: int, data: st.DataObject
+) -> None:
+    source = data.draw(st.integers(1, 9)) if spec.has_encoder else None
+    prefix = data.draw(st.integers(0, seq)) if spec.kind == "prefix-decoder" else 0
+    workload = Workload(
+        batch_size=batch, seq_len=seq, source_len=source, prefix_len=prefix, dtype="fp32"
+    )
+    assert witnesses.verify("random", spec, workload).differences == ()
+
+
+WRONG = [
+    # a formula that forgets or doubles something, and the quantity that must show it
+    (attention, "attention_weights", lambda good: (*good, good[0]), "by_role.attention"),
+    (moe, "moe_weights", lambda good: good[1:], "active_by_role.moe"),
+    (block, "kv_cache_values", lambda good: 2 * good, "kv_cache_bytes"),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "wrong", "shown"), WRONG)
+def test_a_wrong_formula_is_caught(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, wrong: object, shown: str
+) -> None:
+    good = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *a, **k: wrong(good(*a, **k)))  # type: ignore[operator]
+    spec = miniature(catalog.entry("mixtral-8x7b").spec())
+    result = witnesses.verify("mini", spec, WORKLOAD)
+    assert not result.agree
+    assert any(line.startswith(shown) for line in result.differences)
+
+
+def test_a_wrong_module_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metacount.modules import attention as modules
+
+    monkeypatch.setattr(modules.Attention, "_rope", lambda self, x, positions: x @ x.mT @ x)
+    result = witnesses.verify("mini", miniature(LLAMA_7B), WORKLOAD)
+    assert any(line.startswith("matmul_flops: formula - reference") for line in result.differences)
+
+
+def test_a_wrong_published_integer_is_caught() -> None:
+    entry = catalog.entry("llama-7b")
+    result = witnesses.verify("llama-7b", LLAMA_7B.replace(d_ff=11009), Workload(), entry=entry)
+    # 3 matrices · 4096 · 1 more · 32 layers
+    assert [d for d in result.differences if "published" in d] == [
+        "params: formula - published = 6,738,808,832 - 6,738,415,616 = 393,216",
+        "active_params: formula - published = 6,738,808,832 - 6,738,415,616 = 393,216",
+    ][: 1 + (entry.published.active_params is not None)]
+
+
+def test_a_rounded_label_is_reported_but_no_figure() -> None:
+    entry = catalog.entry("transformer-base")
+    result = witnesses.verify("transformer-base", entry.spec(), Workload(seq_len=2), entry=entry)
+    published = result.witnesses[2]
+    assert published.figures["params"] is None
+    assert "label 65M; our count differs by" in published.detail
+    assert result.agree
+
+
+def test_a_million_layers_are_refused_at_once() -> None:
+    with pytest.raises(SpecError, match="n_layers must be at most"):
+        LLAMA_7B.replace(n_layers=1_000_000)
+    with pytest.raises(SpecError, match="too large to instantiate block by block"):
+        witnesses.verify("deep", LLAMA_7B.replace(n_layers=99_999), Workload())

@@ -1,0 +1,248 @@
+"""`plot --html` without a browser: one file, nothing from elsewhere, strangers' text as text."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.command_line import refused
+
+from metacount import InputError, Model, Request, count, find_model, page, units
+from metacount.algebra.javascript import NotWhole, condition, in_javascript
+from metacount.cli import main
+from metacount.views.page.flow import flow_html
+from metacount.views.page.model_js import REFUSED, UNKNOWN
+from metacount.views.page.tree import tree_html
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & '\"`${3}`"
+
+
+def written(capsys: pytest.CaptureFixture[str], file: Path, *arguments: str) -> str:
+    assert main(["plot", "--html", str(file), *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{file}: page of ") and err == ""
+    return file.read_text(encoding="utf-8")
+
+
+class Tags(HTMLParser):
+    """The elements of a page with their attributes, and how many are open at its end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_loads_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = written(capsys, tmp_path / "p.html", "deepseek-v3", "t5-11b", "--seq", "1k")
+    assert len(text.encode()) < 2 * 2**20  # a MiB a model
+    tags = Tags(text)
+    assert tags.open == []
+    names = [tag for tag, _ in tags.found]
+    assert names.count("script") == 1 and names.count("style") == 1
+    assert {"link", "img", "iframe", "object", "embed", "base"} & set(names) == set()
+    for _, attributes in tags.found:
+        assert {"src", "style", "srcset"} & set(attributes) == set()
+        assert not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(r"https?:|//\w+\.|url\(|@import|fetch\(|XMLHttp|eval\(|Function\(", text)
+    (policy,) = (a["content"] for t, a in tags.found if a.get("http-equiv"))
+    assert policy is not None and policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    # the steps of each forward add up to the FLOPs
+    for name in ("deepseek-v3", "t5-11b"):
+        total = count(name, Request(seq_len=1024)).matmul_flops
+        assert f"{units.exact(total)} FLOPs." in text
+    assert text.count("y = x / √(mean(x²) + ε) · w") > 4
+    # the tree of each model, folded, with its tensors
+    assert "0-60" not in text and "3-60 ×58" in text and "decoder" in text
+    assert '"number": 1024n' in text
+
+
+def test_a_name_is_text_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps({"name": EVIL, **find_model("gpt2").spec.to_dict()}), "utf-8")
+    text = written(capsys, tmp_path / "p.html", str(file))
+    tags = Tags(text)
+    assert tags.open == []
+    names = [tag for tag, _ in tags.found]
+    assert names.count("script") == 1 and "img" not in names
+    assert "&lt;script&gt;alert(1)" in text and "<img" not in text
+
+
+def test_a_forward_that_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("this <model> has no forward")
+
+    monkeypatch.setattr(import_module("metacount.flow.run"), "flow", refuse)
+    text = page("gpt2")
+    assert "No forward in order: this &lt;model&gt; has no forward" in text
+    assert Tags(text).open == []
+
+
+def test_a_model_of_which_nothing_is_recorded_or_that_is_refused() -> None:
+    llama = find_model("llama-7b")
+    assert REFUSED not in page(llama) and UNKNOWN in page(llama)  # as data, shown where it is so
+    assert REFUSED in page(Model(**{**vars(llama), "refused": True}))
+    assert '"proofs": null' in page(Model(**{**vars(llama), "refused": True}))
+
+
+def module(name: str, kind: str, **more: Any) -> dict[str, Any]:
+    plain = {
+        "name": name,
+        "module": kind,
+        "count": 1,
+        "n_experts": None,
+        "top_k": None,
+        "tensors": {},
+        "tied": {},
+        "buffers": {},
+        "children": [],
+    }
+    return {**plain, **more}
+
+
+def test_a_tree_line_by_line() -> None:
+    linear = module("q", "Linear", params=6, all_params=12, tensors={"weight": [2, 3]})
+    head = module(
+        "head",
+        "Head",
+        params=2,
+        all_params=2,
+        tensors={"b": [2]},
+        tied={"w": "e.w"},
+        buffers={"c": [4]},
+    )
+    layers = module(
+        "layers",
+        "ModuleList",
+        params=12,
+        all_params=12,
+        children=[module("0-1", "Block", count=2, params=6, all_params=12, children=[linear])],
+    )
+    root = module("Model", "Model", params=14, all_params=14, children=[layers, head])
+    text = tree_html(root, 14)
+    assert Tags(text).open == []
+    assert re.sub(r"<[^>]*>", "", text) == (
+        "Model 14 100 %layers 12 85.7 %0-1 ×2 (Block) 12 85.7 %q (Linear) [2, 3] 12 85.7 %"
+        "head (Head) 2 14.3 %b [2] 2w is e.w, counted there 0c [4] buffer 0"
+    )
+    # the first two levels stand open
+    opened = [
+        attributes.get("open", "closed") for tag, attributes in Tags(text).found if tag == "details"
+    ]
+    assert opened == [None, None, "closed", None]
+
+
+def test_a_forward_line_by_line() -> None:
+    plain = {
+        "name": "",
+        "module": "",
+        "equation": None,
+        "operators": [],
+        "times": 1,
+        "like": None,
+        "params": 0,
+        "matmul_flops": 0,
+        "matmul_flops_letters": None,
+        "steps": [],
+    }
+    x = {"shape": [1, 3], "letters": ["B", None]}
+    y = {"shape": [1, 6], "letters": ["B", "2·d"]}
+    steps = [
+        {
+            **plain,
+            "name": "q",
+            "module": "Linear",
+            "equation": "q = x·Wᵀ",
+            "params": 18,
+            "matmul_flops": 36,
+            "matmul_flops_letters": "2·B·d",
+            "inputs": [x],
+            "outputs": [y],
+        },
+        {**plain, "operators": ["aten.mul"], "inputs": [y, y], "outputs": [y]},
+        {**plain, "name": "1", "module": "Block", "like": "0", "inputs": [], "outputs": [x]},
+    ]
+    block = {
+        **plain,
+        "name": "layers.0-1",
+        "module": "Block",
+        "times": 2,
+        "params": 18,
+        "inputs": [x],
+        "outputs": [y],
+        "steps": steps,
+    }
+    flow = {"steps": [block], "params": 36, "matmul_flops": 72, "notes": ["<note>"]}
+    text = flow_html(flow)
+    assert Tags(text).open == []
+    assert re.sub(r"<[^>]*>", "", text) == (
+        "layers.0-1 ×2 Block 18 parameters"
+        "q q = x·Wᵀ 18 parameters, 36 FLOP, 2·B·d[B, 3] → [B, 2·d] = [1, 3] → [1, 6]"
+        "aten.mul[B, 2·d] = [1, 6]"
+        "1 as 0[B, 3] = [1, 3]"
+        "In all 36 parameters, 72 FLOPs.&lt;note&gt;"
+    )
+
+
+def test_the_page_of_the_api_is_that_of_the_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert written(capsys, tmp_path / "p.html", "gpt2") == page("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gpt2", "--html", "p.txt"), "--html must end in .html: got p.txt"),
+        (("gpt2", "--html", "no/such/p.html"), "--html: there is no folder no/such"),
+        (("--html", "p.html"), "plot needs one of MODEL"),
+        (("--caches", "gpt2", "--html", "p.html"), "--html belongs to MODEL"),
+        (("gpt2", "--html", "p.html", "--seq", "1,2"), "--seq of a page is one length"),
+        (("gpt2", "--html", "p.html", "--quantity", "matmul_flops"), "--quantity belongs to"),
+        (("gpt2", "--html", "p.html", "--lang", "zh"), "a page has no --over and no --lang"),
+        # transformers alone knows it: there is no closed form
+        (("type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),
+        (("gpt2", "type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),
+    ],
+)
+def test_what_makes_no_page(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, "plot", *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_whole_numbers_become_javascript() -> None:
+    names = {"a": "v.a", "b": "v.b"}
+    assert in_javascript("max(a, 2) - (-(-a // b))", names) == (
+        "(most(v.a, 2n) + -(-(floorDiv(-(v.a), v.b))))"
+    )
+    assert condition("a**2 % b <= 3", names) == "floorMod((v.a ** 2n), v.b) <= 3n"
+    for text in ("a / b", "0.5*a", "ceil(a)"):
+        with pytest.raises(NotWhole):
+            in_javascript(text, names)
+    with pytest.raises(NotWhole):
+        condition("a + b", names)

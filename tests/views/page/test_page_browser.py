@@ -1,0 +1,264 @@
+"""The page in a real browser: its numbers, messages and proofs are those of `count`, everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.browser import POLICY, dom, evaluated
+from helpers.page_settings import differences, drawn
+
+from metacount import units
+from metacount.algebra import javascript
+from metacount.resolve import find_model
+from metacount.spec import Request
+from metacount.textbook.worksheet import Worksheet, worksheet
+from metacount.views.page import page_html
+
+# A decoder with one head for each key, GQA, experts, latent attention, an encoder, an
+# encoder-decoder, windows that slide, positions that run out, configs of types of their own, with
+# chunks, with a quantity that was refuted and one whose code runs more.
+MODELS = (
+    "llama-7b",
+    "llama3-8b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "bert-base",
+    "t5-11b",
+    "gemma3-27b-text",
+    "gpt2",
+    "switch-base-8",
+    "type:llama4_text",
+    "type:gpt_neo",
+)
+EACH = 50
+
+EVALUATE = """
+const asked = ASKED;
+return models.map((model, i) => asked[i].map((texts) => {
+  const found = evaluate(model, texts);
+  if (found.problem) return { problem: found.problem };
+  const figures = {};
+  for (const quantity of model.quantities) {
+    const figure = found.figures[quantity.name];
+    for (const one of Object.values(figure ? figure.said : {})) {
+      one.domain = domain(model, one.where, found.v);
+    }
+    figures[quantity.name] = figure && { total: figure.total, said: figure.said,
+      parts: Object.fromEntries(quantity.parts.map((part, k) => [part.role, figure.parts[k]])) };
+  }
+  return { figures, warnings: found.warnings };
+}));
+"""
+
+
+@pytest.fixture(scope="module")
+def sheets() -> list[Worksheet]:
+    return [worksheet(find_model(name), Request()) for name in MODELS]
+
+
+@pytest.fixture(scope="module")
+def page(sheets: list[Worksheet]) -> str:
+    return page_html(sheets)
+
+
+@pytest.fixture(scope="module")
+def asked(sheets: list[Worksheet]) -> list[list[dict[str, Any]]]:
+    return [drawn(sheet, EACH) for sheet in sheets]
+
+
+def evaluated_at(page: str, asked: list[list[dict[str, Any]]], folder: Path) -> Any:
+    texts = json.dumps([[one["texts"] for one in those] for those in asked])
+    return evaluated(page, EVALUATE.replace("ASKED", texts), folder)
+
+
+def test_random_settings_are_counted_as_count_does(
+    page: str, asked: list[list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    found = evaluated_at(page, asked, tmp_path)
+    assert "error" not in found, found
+    for model, mine, those in zip(MODELS, found, asked, strict=True):
+        assert differences(mine, those) == [], model
+    # what was compared is not empty: many settings, refusals and proofs, of every verdict
+    assert [len(those) for those in asked] == [EACH + EACH // 2] * len(MODELS)
+    said = [
+        one
+        for those in asked
+        for a in those
+        if "figures" in a["said"]
+        for figure in a["said"]["figures"].values()
+        if figure
+        for one in figure["said"].values()
+    ]
+    verdicts = {one["verdict"] for one in said}
+    assert verdicts == {"equal", "chosen", "differs", "not said"}
+    problems = {
+        a["said"]["problem"].partition(":")[0].split(" must ")[-1]
+        for those in asked
+        for a in those
+        if "problem" in a["said"]
+    }
+    assert any("divide" in problem for problem in problems)
+    assert any("at most n_experts" in problem for problem in problems)
+    assert any("at most 16777216" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "wrong", "models"),
+    [
+        (javascript.CALLS, "//", "most", ("switch-base-8",)),
+        (javascript.CALLS, "min", "most", ("gemma3-27b-text",)),
+        (javascript.COMPARED, " == ", "!==", ("llama3-8b",)),
+    ],
+)
+def test_a_planted_error_is_found(
+    sheets: list[Worksheet],
+    asked: list[list[dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: dict[str, str],
+    key: str,
+    wrong: str,
+    models: tuple[str, ...],
+) -> None:
+    monkeypatch.setitem(table, key, wrong)
+    places = [MODELS.index(name) for name in models]
+    those = [asked[i] for i in places]
+    found = evaluated_at(page_html([sheets[i] for i in places]), those, tmp_path)
+    assert differences(found[0], those[0]) != []
+
+
+def test_what_was_proven_of_other_files_is_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("proof_record", "proven"):
+        monkeypatch.setattr(f"metacount.textbook.{module}.has_changed", lambda *_: True)
+    llama = worksheet(find_model("llama3-8b"), Request())
+    those = [drawn(llama, 6)]
+    found = evaluated_at(page_html([llama]), those, tmp_path)
+    assert differences(found[0], those[0]) == []
+    said = [
+        one
+        for row in found[0]
+        if "figures" in row
+        for figure in row["figures"].values()
+        for one in figure["said"].values()
+    ]
+    assert said
+    for one in said:
+        assert one["verdict"] == "not said" and one["text"].endswith("is not what was proven")
+
+
+DRIVE = """
+const field = (name) => document.getElementById(`m1-${name}`);
+const total = (quantity) =>
+  document.querySelector(`#m1 [data-quantity="${quantity}"] output`).textContent;
+const typed = (name, text) => {
+  field(name).value = text;
+  field(name).dispatchEvent(new Event("input", { bubbles: true }));
+};
+const alert = document.querySelector("#m1 [role=alert]");
+const found = { start: total("params") };
+typed("n_layers", "2");
+found.typed = total("params");
+found.hash = location.hash;
+const slider = field("n_layers").parentElement.querySelector("input[type=range]");
+found.slider = slider.value;
+slider.value = "3";
+slider.dispatchEvent(new Event("input", { bubbles: true }));
+found.dragged = [total("params"), field("n_layers").value];
+typed("n_kv_heads", "5");
+found.refused = [alert.textContent, alert.hidden, total("params")];
+typed("n_kv_heads", "16777217");
+found.outOfRange = alert.textContent;
+typed("n_kv_heads", "many");
+found.noNumber = alert.textContent;
+typed("n_kv_heads", "4k");
+found.noLength = alert.textContent;
+typed("n_kv_heads", "32");
+typed("seq_len", "128k");
+const dtype = field("dtype");
+dtype.value = "fp32";
+dtype.dispatchEvent(new Event("input", { bubbles: true }));
+found.cache = [total("kv_cache_bytes"), alert.hidden];
+document.querySelector("#m1 button").click();
+found.reset = [total("params"), location.hash, field("seq_len").value];
+const deep = models.find((model) => model.id === "deepseek-v3");
+found.zero = evaluate(deep, { ...startOf(deep), n_shared_experts: "0" }).problem;
+found.none = evaluate(deep, { ...startOf(deep), n_dense_layers: "0" }).problem;
+found.units = UNITS.map((n) => ["params", "matmul_flops", "kv_cache_bytes"].map((quantity) =>
+  rounded(quantity, BigInt(n))));
+found.shares = UNITS.map((n) => share(BigInt(n), 10n ** 27n));
+return found;
+"""
+UNITS = [
+    0,
+    7,
+    999,
+    1000,
+    1023,
+    1024,
+    9995,
+    99950,
+    999499,
+    999500,
+    999999,
+    6738415616,
+    2**20 - 1,
+    1571308972448,
+    10**15,
+    10**18 + 5,
+    2**71,
+    10**26,
+    10**27,
+]
+
+
+def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
+    script = DRIVE.replace("UNITS", json.dumps([str(n) for n in UNITS]))
+    found = evaluated(page, script, tmp_path)
+    assert "error" not in found, found
+
+    def layers(n: int) -> str:
+        from metacount import count
+
+        changed = find_model("llama-7b", [f"n_layers={n}"])
+        return units.exact(count(changed.spec).params)
+
+    assert found["start"] == "6,738,415,616"
+    assert found["typed"] == layers(2) and found["hash"] == "#N=2" and found["slider"] == "2"
+    assert found["dragged"] == [layers(3), "3"]
+    assert found["refused"] == ["n_kv_heads must divide n_heads: 32 % 5 = 2: got 5", False, "–"]
+    assert found["outOfRange"] == (
+        "n_kv_heads must be at most 16777216: got 16777217; choose 1 to 16777216"
+    )
+    assert found["noNumber"] == "n_kv_heads must be a whole number: got many"
+    assert found["noLength"] == "n_kv_heads must be a whole number: got 4k"
+    # 2 · 3 layers · 32 heads · 128 · 131072 positions · 4 bytes
+    assert found["cache"] == [units.exact(2 * 3 * 32 * 128 * 131072 * 4), True]
+    assert found["zero"] == (
+        "n_shared_experts 0 is another structure, with other formulas; "
+        "metacount count deepseek-v3 --set n_shared_experts=0 counts it"
+    )
+    assert found["none"].startswith("d_ff has no meaning when every layer is MoE: got 18432")
+    assert found["reset"] == ["6,738,415,616", "", "2048"]
+    for n, texts in zip(UNITS, found["units"], strict=True):
+        assert texts == [units.short(n), units.flops(n), units.gib(n)], n
+    assert found["shares"] == [units.share(n, 10**27) for n in UNITS]
+
+
+def test_the_address_sets_the_sizes_and_no_policy_is_in_the_way(page: str, tmp_path: Path) -> None:
+    file = tmp_path / "page with spaces.html"
+    file.write_text(page, encoding="utf-8")
+    assert POLICY.search(page) is not None
+    shown = dom(file, "#B=3&S=77&d=512&2.N=1&x=1")
+    from metacount import Workload, count
+
+    first = count(find_model("llama-7b", ["d_model=512"]).spec, Workload(batch_size=3, seq_len=77))
+    second = count(find_model("llama3-8b", ["n_layers=1"]).spec)
+    for result in (first, second):
+        for figure in (result.params, result.matmul_flops, result.kv_cache_bytes):
+            assert f">{units.exact(figure)}</output>" in shown
+    assert "the address says what no model here has: x=1; left out" in shown
