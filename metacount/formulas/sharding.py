@@ -47,11 +47,13 @@ class Rank:
     """The degrees that matter to a tensor, and the indices of one rank in them.
 
     `shard` ranks hold the same part of a dense tensor, `copies` the same experts: ZeRO spreads each
-    over these. With `ep` 1, experts are cut by `tp` like everything else.
+    over these. With `ep` 1, experts are cut by `tp` like everything else. `cp` ranks hold parts of
+    the same sequences and exchange keys and values.
     """
 
     tp: Dim = 1
     ep: Dim = 1
+    cp: Dim = 1
     shard: Dim = 1
     copies: Dim = 1
     tp_index: Dim = 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COUNT_BYTES = 8  # of how many rows go to an expert, an int64
+SUM_BYTES = 4  # of a gradient that goes around a ring, in float32
 
 
 @frozen
@@ -36,7 +37,8 @@ class Move:
     """One collective: when, what it does, among whom, and the values of the whole tensor.
 
     `kept`: they are not of the type that is computed with: "counts" are whole numbers; a "choice"'s
-    weights are in float32 or wider, "router" too where what is gathered is cast to another type.
+    weights are in float32 or wider, "router" too where what is gathered is cast to another type;
+    "sums" are in float32.
     """
 
     phase: str
@@ -44,6 +46,19 @@ class Move:
     group: str
     values: Dim
     kept: str = ""
+
+    def width(self, computed: int, *, cast: bool) -> int:
+        """Bytes of one value; `computed` of the type that is computed with.
+
+        Where what is gathered is cast, so is what experts read, weights of the choice too.
+        """
+        if self.kept == "counts":
+            return COUNT_BYTES
+        if self.kept == "sums":
+            return SUM_BYTES
+        if self.kept == "router" or (self.kept == "choice" and not cast):
+            return max(computed, 4)
+        return computed
 
 
 def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
@@ -73,6 +88,40 @@ def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) 
         weights = {"head": 1, "layernorm": 2}.get(mixer.qk_norm, 0)
         found += 2 * weights * [_summed("backward", mixer.head_dim)]
     return found + [_summed("backward", n_tokens * width) for width in widths]
+
+
+def ring_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
+    """Collectives of one attention whose ranks hold parts of each sequence, by a fused kernel.
+
+    A rank has keys and values of n tokens, of h_kv / tp heads: 2·n·h_kv/tp·d; of MLA all heads
+    are apart, and values are filled up to the width of keys.
+    forward: those of all cp ranks are gathered
+    backward: they are gathered again, and their gradients go around, cp steps to the next rank
+
+    Returns: collectives; none for cp 1.
+    Source: Liu et al. 2023, arXiv:2310.01889, sec. 3 (the ring); torch's context parallelism, whose
+    default gathers where the paper passes on, and sums gradients in float32.
+
+    >>> from metacount.catalog import entry
+    >>> llama = entry("llama3-8b").spec()
+    >>> [(m.kind, m.values) for m in ring_moves(llama, Rank(cp=2), n_tokens=1024, train=False)]
+    [('all-gather', 4194304)]
+    """
+    if rank.cp == 1:
+        return []
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        heads, width = mixer.n_heads, 2 * (mixer.qk_nope_head_dim + mixer.qk_rope_head_dim)
+    else:
+        assert isinstance(mixer, Attention)
+        heads, width = mixer.n_kv_heads, 2 * mixer.head_dim
+    mine = n_tokens * (heads // rank.tp) * width
+    gathered = Move(phase="forward", kind="all-gather", group="cp", values=rank.cp * mine)
+    if not train:
+        return [gathered]
+    again = Move(phase="backward", kind="all-gather", group="cp", values=rank.cp * mine)
+    step = Move(phase="backward", kind="permute", group="cp", values=mine, kept="sums")
+    return [gathered, again, *[step] * rank.cp]
 
 
 def feed_forward_moves(d_model: Dim, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
@@ -142,10 +191,11 @@ def block_moves(
 ) -> list[Move]:
     """Collectives of one block: its attention's and its feed-forward's.
 
-    Source: `attention_moves`, `feed_forward_moves`, `mixture_moves`.
+    Source: `ring_moves`, `attention_moves`, `feed_forward_moves`, `mixture_moves`.
     """
     stack = spec.last_stack
-    found = attention_moves(spec, rank, n_tokens=n_tokens, train=train)
+    found = ring_moves(spec, rank, n_tokens=n_tokens, train=train)
+    found += attention_moves(spec, rank, n_tokens=n_tokens, train=train)
     if moe and stack.mixture is not None:
         found += mixture_moves(stack.mixture, spec.d_model, rank, n_tokens=n_tokens, train=train)
     else:
@@ -153,12 +203,15 @@ def block_moves(
     return sorted(found, key=lambda move: move.phase != "forward")
 
 
-def recomputed_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool) -> list[Move]:
+def recomputed_moves(
+    spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool, products: bool = False
+) -> list[Move]:
     """Collectives of a checkpointed block's second forward, which the backward runs.
 
     Those of the forward; but the last of the `tp` group only if something after it is kept: a norm
     behind the branch, or the product with the shared experts' gate. torch stops where the last
-    tensor that was kept is there again.
+    tensor that was kept is there again. Where the results of `products` are kept, attention is not
+    run again, and nobody's keys and values are gathered.
 
     Source: Korthikanti et al. 2022, arXiv:2205.05198, sec. 3 (recomputation); torch's
     `torch.utils.checkpoint`, which stops early.
@@ -178,6 +231,7 @@ def recomputed_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool) -
     return [
         Move(phase="backward", kind=move.kind, group=move.group, values=move.values, kept=move.kept)
         for move in moves
+        if not (products and move.group == "cp")
     ]
 
 

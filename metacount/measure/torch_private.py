@@ -331,6 +331,18 @@ class _Arrived(torch.autograd.Function):
         return gradients[0]
 
 
+@contextmanager
+def ring_attention(mesh: Any) -> Iterator[None]:
+    """Let torch's context parallelism take attention, whose positions `mesh` cuts."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    _attention._enable_context_parallel_dispatcher_impl(2, mesh)
+    try:
+        yield
+    finally:
+        _attention._disable_context_parallel_dispatcher_impl()
+
+
 def forget_ranks() -> None:
     """Make DTensor forget what it worked out for a rank: another one is of other sizes."""
     from torch.distributed.tensor import _redistribute, debug

@@ -87,6 +87,7 @@ def rank_at(job: Job, number: int) -> Rank:
     return Rank(
         tp=mesh.tp,
         ep=mesh.ep,
+        cp=mesh.cp if job.ring else 1,
         tp_index=at.tensor,
         shard=mesh.shard if spread else 1,
         shard_index=at.shard if spread else 0,
@@ -181,8 +182,9 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     states, beside = STATES[job.optimizer]
     state = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
     moves: dict[tuple[str, str, str, int], int] = {}
+    width = DTYPE_BYTES[job.dtype]
     for move in _moves(spec, job, unit, rank):
-        key = (move.phase, move.kind, move.group, move.values * _width(job, move))
+        key = (move.phase, move.kind, move.group, move.values * move.width(width, cast=job.master))
         moves[key] = moves.get(key, 0) + 1
     kept, again = _kept(spec, job, unit, rank)
     return Piece(
@@ -238,16 +240,6 @@ def without_formula(spec: ModelSpec, job: Job) -> str:
     return ""
 
 
-def _width(job: Job, move: Move) -> int:
-    """Bytes of one value of a collective."""
-    if move.kept == "counts":
-        return traffic.COUNT_BYTES
-    width = DTYPE_BYTES[job.dtype]
-    if move.kept == "router" or (move.kept == "choice" and not job.master):
-        return max(width, 4)
-    return width  # FSDP2 casts what experts read, weights of the choice too
-
-
 def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
     found = []
     names = ("forward",) if job.train else ("prompt", "token")
@@ -255,7 +247,10 @@ def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
         for move in _run(spec, unit, rank, n, job.train):
             found.append(move if job.train else _renamed(move, phase))
         if unit.layers and job.train and job.checkpointing != "none":
-            found += traffic.recomputed_moves(spec, rank, n_tokens=n, moe=unit.moe)
+            products = job.checkpointing == "selective"
+            found += traffic.recomputed_moves(
+                spec, rank, n_tokens=n, moe=unit.moe, products=products
+            )
     if job.train:
         # without ZeRO the groups are there, and sum gradients
         whole = Rank(

@@ -33,6 +33,7 @@ def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:
     layouts = {
         "tp": (mesh.tp, 1),
         "dp": (mesh.shard, mesh.tp),
+        "cp": (mesh.cp, mesh.tp),
         "ep": (mesh.ep, 1),
         "copies": (mesh.expert_shard, mesh.ep),
         "pp": (2, mesh.stage_ranks),

@@ -16,6 +16,7 @@ GROUPS = {
     "dp": "ranks that hold the same, of which ZeRO gives each a share",
     "copies": "ranks that hold the same experts",
     "ep": "ranks that hold different experts",
+    "cp": "ranks that hold parts of the same sequences",
     "pp": "the next stage and the one before",
 }
 
@@ -80,10 +81,14 @@ def ring_bytes(kind: str, n_bytes: int, ranks: int) -> int:
     A tensor is n pieces of ⌈bytes / n⌉. Each rank passes on n - 1 pieces to gather or to scatter,
     and does both to reduce for all. What goes to all directly is n - 1 pieces as well.
 
+    What is permuted goes to one other rank as a whole.
+
     >>> ring_bytes("all-gather", 800, 8), ring_bytes("all-reduce", 800, 8)
     (700, 1400)
+    >>> ring_bytes("permute", 800, 8)
+    800
     """
-    if kind in ("send", "broadcast"):
+    if kind in ("send", "broadcast", "permute"):
         return n_bytes
     if kind == "receive" or ranks == 1:
         return 0
@@ -190,6 +195,11 @@ class Job:
     def stored(self) -> str:
         """The type that parameters, gradients and what an optimizer keeps are stored in."""
         return "fp32" if self.master else self.dtype
+
+    @property
+    def ring(self) -> bool:
+        """Whether what cp ranks exchange is run and counted: torch does it by fused kernels."""
+        return self.train and self.mesh.cp > 1 and self.attention == "flash"
 
     @property
     def rows(self) -> int:

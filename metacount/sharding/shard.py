@@ -215,6 +215,13 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
             f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
             f"choose {divisors(length)}"
         )
+    if train and mesh.cp > 1 and asked.attention == "flash" and length % (2 * mesh.cp):
+        # torch gives each rank two pieces, one from either end, so that all have equally much to do
+        raise InputError(
+            f"--attention flash on cp={mesh.cp} cuts each sequence into 2·cp pieces: "
+            f"{length} % {2 * mesh.cp} = {length % (2 * mesh.cp)}; choose --seq "
+            f"{2 * mesh.cp * -(-length // (2 * mesh.cp))}"
+        )
     zero = (3 if asked.zero is None else asked.zero) if train else 0
     same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
     return Job(
@@ -263,9 +270,14 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
                 "the first and the last stage each hold the tied table; keeping both "
                 "equal is not counted"
             )
-    if job.mesh.cp > 1:
+    if job.ring:
+        found.append(
+            "keys and values between cp ranks: torch's context parallelism, gathered (its default)"
+        )
+    elif job.mesh.cp > 1:
         found.append(
             "not run and not counted: the exchange of keys and values between cp ranks"
             + (", and what the backward keeps of those of others" if job.train else "")
+            + ("; choose --attention flash, whose kernel torch's ring takes" if job.train else "")
         )
     return found

@@ -51,6 +51,8 @@ def as_told(kinds: list[Kind]) -> list[dict[str, Any]]:
     return found
 
 
+# ranks of cp exchange keys and values; torch cuts a sequence into 2·cp pieces
+RING = {"dtype": "bf16", "attention": "flash", "seq_len": 48}
 CASES = [
     ("llama", "dp=3,tp=2,pp=2", 3, {"micro_batches": 2}),  # 11 and 53 are cut unevenly
     ("llama", "dp=2,cp=2", -1, {}),
@@ -72,6 +74,10 @@ CASES = [
     ("weighted input", "dp=4,ep=2", 2, {"checkpointing": "full"}),
     ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "schedule": "gpipe"}),
     ("deepseek", "dp=4,tp=2,ep=4,pp=3", 3, {"micro_batches": 4, "checkpointing": "full"}),
+    ("llama", "dp=2,cp=3,tp=2", 2, RING),
+    ("deepseek", "cp=2,tp=2", 3, RING),  # values are filled up to the width of keys
+    ("mixtral", "dp=2,cp=2,tp=2,ep=4", 3, RING | {"master": True, "checkpointing": "full"}),
+    ("qwen3", "cp=4,pp=2", 1, RING | {"micro_batches": 2}),
 ]
 
 
@@ -165,11 +171,21 @@ def unsent(*args: Any, sent: bool) -> Any:
     return rows_kept(*args)
 
 
-@pytest.mark.parametrize("name", ["sandwich", "gate", "deepseek"])
-def test_selective_checkpointing_sends_what_full_does(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "mesh", "changes"),
+    [
+        ("sandwich", "dp=2,tp=2", {}),
+        ("gate", "dp=2,tp=2", {}),
+        ("deepseek", "dp=2,tp=2", {}),
+        ("llama", "cp=2,tp=2", RING),  # attention is kept: nothing is gathered again for it
+    ],
+)
+def test_selective_checkpointing_sends_what_full_does(
+    name: str, mesh: str, changes: dict[str, Any]
+) -> None:
     """What is recomputed is sent again; what is kept no formula counts."""
     spec = SPECS[name]
-    asked, plan = job("dp=2,tp=2", checkpointing="selective"), default_plan(spec)
+    asked, plan = job(mesh, checkpointing="selective", **changes), default_plan(spec)
     measured, counted = measured_kinds(spec, asked, plan), counted_kinds(spec, asked, plan)
     for ours, theirs in zip(as_told(counted), as_told(measured), strict=True):
         assert ours["collectives"] == theirs["collectives"]
@@ -245,6 +261,51 @@ def test_a_person_s_own_plan_is_what_is_measured() -> None:
     assert [(c.kind, c.times) for c in first.collectives if c.phase == "prompt"] == [
         ("all-reduce", 3)
     ]
+
+
+def test_what_context_parallel_ranks_exchange_is_what_the_ring_moves() -> None:
+    # llama3-8b, 4 ranks of 512 tokens: 512·(8 heads of 128 as keys, and as values)
+    mine = 512 * 2 * 8 * 128
+    for formula in (True, False):
+        found = metacount.shard(
+            "llama3-8b", "cp=4", train=True, seq_len=2048, attention="flash", formula=formula
+        )
+        seen = {
+            (c.phase, c.kind): (c.n_bytes, c.times, c.sent)
+            for c in found.largest.collectives
+            if c.group == "cp"
+        }
+        assert seen == {
+            ("forward", "all-gather"): (4 * 2 * mine, 32, 3 * 2 * mine),
+            ("backward", "all-gather"): (4 * 2 * mine, 32, 3 * 2 * mine),
+            # gradients in float32, once round
+            ("backward", "permute"): (4 * mine, 4 * 32, 4 * mine),
+        }
+        assert not any("not run" in note for note in found.missing)
+    eager = metacount.shard("llama3-8b", "cp=4", train=True, seq_len=2048, formula=True)
+    assert any("choose --attention flash" in note for note in eager.missing)
+    assert "cp" not in eager.largest.sent()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda spec, rank, **how: [],
+        lambda spec, rank, **how: RIGHT(spec, rank, **how)[:-1],
+        lambda spec, rank, **how: RIGHT(spec, sharding.Rank(cp=rank.cp), **how),
+    ],
+    ids=["none", "a step fewer", "all heads"],
+)
+def test_a_wrong_ring_is_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, asked = SPECS["llama"], job("cp=2,tp=2", **RING)
+    plan = default_plan(spec)
+    measured = as_told(MEASURED.setdefault("ring", measured_kinds(spec, asked, plan)))
+    assert measured == as_told(counted_kinds(spec, asked, plan))
+    monkeypatch.setattr(traffic, "ring_moves", wrong)
+    assert measured != as_told(counted_kinds(spec, asked, plan))
+
+
+RIGHT = traffic.ring_moves
 
 
 def test_two_calls_do_not_disturb_each_other() -> None:

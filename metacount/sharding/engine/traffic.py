@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from metacount.measure.torch_private import TorchDispatchMode, group_of, operator_name
 
@@ -69,11 +70,13 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: object,
+        types: tuple[type, ...],
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
         """Run the operator, then write it down if it communicates."""
+        if DTensor in types:
+            return NotImplemented  # what it does with each rank's part comes here again
         out = func(*args, **(kwargs or {}))
         if func.namespace in NAMESPACES:
             self._note(operator_name(func), args, out)
@@ -94,7 +97,16 @@ class Traffic(TorchDispatchMode):
         else:
             whole = max(_bytes((*args, out)))
         group = group_of(args, self._groups)
-        self.seen[Seen(KINDS[name], self._groups.get(group, "other"), whole)] += 1
+        said, kind = self._groups.get(group, "other"), KINDS[name]
+        if said == "cp" and kind == "all-to-all" and _to_one(args):
+            kind = "permute"
+        self.seen[Seen(kind, said, whole)] += 1
+
+
+def _to_one(args: Iterable[object]) -> bool:
+    """Whether what could go to all goes to one rank, which is how torch permutes."""
+    splits = [each for each in args if isinstance(each, list | tuple)]
+    return bool(splits) and all(sum(n != 0 for n in split) == 1 for split in splits)
 
 
 def _bytes(values: Iterable[object]) -> list[int]:

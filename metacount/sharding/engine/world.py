@@ -29,6 +29,7 @@ class World:
     zero: int
     dense: DeviceMesh  # pp, replicate, shard, tp
     experts: DeviceMesh  # pp, replicate, shard, ep
+    context: DeviceMesh | None = None  # cp
 
     @property
     def groups(self) -> dict[str, str]:
@@ -38,6 +39,8 @@ class World:
             for name in mesh.mesh_dim_names or ():
                 said = prefix if name in ("replicate", "shard") else name
                 found[str(mesh.get_group(name).group_name)] = said
+        if self.context is not None:
+            found[str(self.context.get_group().group_name)] = "cp"
         return found
 
 
@@ -75,7 +78,23 @@ def world_of(mesh: Mesh, rank: int, zero: int) -> World:
         spread = (1, copies) if zero else (copies, 1)
         ranks = torch.arange(mesh.world).view(mesh.pp, *spread, whole)
         made.append(device_mesh(ranks, rank, ("pp", "replicate", "shard", name)))
-    return World(mesh=mesh, place=mesh.place(rank), zero=zero, dense=made[0], experts=made[1])
+    return World(
+        mesh=mesh,
+        place=mesh.place(rank),
+        zero=zero,
+        dense=made[0],
+        experts=made[1],
+        context=context_mesh(mesh, rank) if mesh.cp > 1 else None,
+    )
+
+
+def context_mesh(mesh: Mesh, rank: int) -> DeviceMesh:
+    """The ranks that hold parts of the same sequences: neighbours among those ZeRO spreads over."""
+    ranks = torch.arange(mesh.world).view(-1, mesh.cp, mesh.tp)
+    ((i, _, tensor),) = (ranks == rank).nonzero().tolist()
+    own = ranks[i, :, tensor]
+    group = dist.new_group(own.tolist(), use_local_synchronization=True)
+    return DeviceMesh.from_group(group, "cpu", mesh=own, mesh_dim_names=("cp",))
 
 
 def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from metacount.measure.torch_private import fake_tensors, is_fake, operator_name, unwatched
 from metacount.modules.model import Model
@@ -15,6 +16,7 @@ from metacount.modules.moe import Experts
 from metacount.sharding.engine.keeping import Keeping
 from metacount.sharding.engine.optimizer import OPTIMIZERS, states
 from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
+from metacount.sharding.engine.ring import RingAttention, ring
 from metacount.sharding.engine.styles import local_part
 from metacount.sharding.engine.traffic import Seen, Traffic
 from metacount.sharding.engine.world import World
@@ -100,7 +102,8 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     place(model, styles, world, job)
     traffic, keeping = Traffic(world.groups), Keeping(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
-    with mode, EvenChoice(), traffic, as_trained(model, job.attention):
+    context = world.context if job.ring else None
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context):
         with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
             out = _trained(model, job, keeping)
             forward, kept = traffic.taken(), keeping.bytes()
@@ -137,9 +140,9 @@ def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
         return loss_of(out, targets, Setup(attention=job.attention))
 
 
-def fused(job: Job) -> FusedAttention:
+def fused(job: Job) -> FusedAttention | RingAttention:
     """The mode in which attention runs by the kernel that the job names."""
-    return FusedAttention(job.attention, set())
+    return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
 def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> tuple[Ran, Ran]:
@@ -181,11 +184,13 @@ class EvenChoice(Traffic):
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: object,
+        types: tuple[type, ...],
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
         """Run the operator, or answer it."""
+        if DTensor in types:
+            return NotImplemented
         asked = args[0] if operator_name(func) == "aten::bincount" else None
         if isinstance(asked, torch.Tensor) and is_fake(asked):
             rows, experts = asked.numel(), (kwargs or {}).get("minlength", args[-1])
