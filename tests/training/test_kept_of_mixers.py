@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.miniatures import miniature
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from miniatures import miniature
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 

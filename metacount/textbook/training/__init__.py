@@ -9,6 +9,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import backward, model, training
 from metacount.formulas import optimizer as optimizers
+from metacount.formulas.covered import check_not_shared
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import ATTENTIONS, CHECKPOINTINGS, EAGER, FULL, NONE, Pass
 from metacount.formulas.kept import bytes_of
@@ -245,6 +246,7 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
     >>> block_bytes(entry("llama-7b").spec(), run)
     {'dense': 1226850304}
     """
+    check_not_shared(spec)
     found: dict[str, int] = {}
     for part in spec.stacks:
         of_encoder = spec.has_encoder and part is not spec.decoder

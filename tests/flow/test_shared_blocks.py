@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from miniatures import miniature
+from helpers.miniatures import miniature
 
 from metacount import catalog
 from metacount.flow.run import flow
