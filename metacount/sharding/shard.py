@@ -253,6 +253,11 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
     if job.train and 0 < job.zero < 3:
         found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
+        if job.zero == 1:
+            found.append(
+                "ZeRO 1: gradients are counted whole, as its definition has them until the step; "
+                "FSDP2, which was run, spreads them in each backward"
+            )
     if job.mesh.ep > 1:
         found.append("each expert is taken to be chosen equally often")
     if job.mesh.pp > 1:

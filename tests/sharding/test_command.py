@@ -85,6 +85,19 @@ def test_what_cannot_be_is_one_line(
     assert line in refused(capsys, "shard", *arguments.split())
 
 
+@pytest.mark.parametrize("zero", [1, 2])
+def test_whole_gradients_are_said_to_be_a_definition(
+    zero: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FSDP2, which runs, spreads them in each backward; ZeRO 1 keeps them until the step."""
+    found = run_json(
+        capsys, "shard", "gpt2", "--mesh", "dp=4", "--train", "--zero", str(zero), "--seq", "8"
+    )
+    said = any(note.startswith("ZeRO 1: gradients are counted whole") for note in found["missing"])
+    whole = found["kinds"][0]["gradients"] == metacount.count("gpt2").params
+    assert said == whole == (zero == 1)
+
+
 def test_a_plan_is_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"pp": [1, 11]}))
