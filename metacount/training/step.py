@@ -103,8 +103,14 @@ class Step:
         program, setup, stack = self.program, self.setup, self._stack
         try:
             stack.enter_context(trainable(program.model, setup, program.head))
-            for unseen in program.unseen():
-                unseen.requires_grad_(False)
+            unseen = [p for p in program.unseen() if p.requires_grad]
+            for p in unseen:
+                p.requires_grad_(False)
+            if unseen:
+                values = sum(p.numel() for p in unseen)
+                self.said.add(
+                    f"{values:,} parameters have no gradient: the loss does not depend on them"
+                )
             self.trained = {
                 name: p for name, p in program.model.named_parameters() if p.requires_grad
             }

@@ -193,6 +193,14 @@ def test_by_hand() -> None:
     assert counted.backward_matmul_flops_by_role["recurrent"] == 2 * mixer
 
 
+def test_what_the_loss_does_not_see_is_said() -> None:
+    measured = metacount.train(small("deepseek-v3.2"), Workload(seq_len=5))
+    # d 13, a query latent of 23, 5 heads of 8: wq_b, wk, weights_proj, a norm with bias; 2 layers
+    unseen = 2 * (23 * 5 * 8 + 13 * 8 + 13 * 5 + 2 * 8)
+    assert f"{unseen:,} parameters have no gradient" in " ".join(measured.notes)
+    assert measured.params - measured.trainable_params == unseen
+
+
 def test_a_formula_is_judged() -> None:
     filtered = "k_c*(S + 2*k_c - min(S, k_c) - 1)"
     right = f"4*B*(N*d_i*(3*S*d + 3*S*d_s + 2*S*r_t + {filtered}) + S*V*d)"
