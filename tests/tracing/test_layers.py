@@ -58,6 +58,18 @@ def test_periodic_layers(kinds: Any, number: int, expected: Any) -> None:
         assert value == expected.subs(N, n) == kinds({"num_layers": n}).count("X")
 
 
+def test_a_long_pattern_is_not_taken_for_another_law() -> None:
+    """At 4 to 8, 12 and 13 layers, those of Bamba-9B (9, 18 and 27 of 28) are as many as
+    floor((N - 4) / 5); no law of ours has them all."""
+
+    def kinds(fields: dict[str, int]) -> str:
+        return "".join("X" if i % 28 in (9, 18, 27) else "o" for i in range(fields["num_layers"]))
+
+    for n in (4, 5, 6, 7, 8, 12, 13):
+        assert max(0, (n - 4) // 5) == kinds({"num_layers": n}).count("X")
+    assert law_of(kinds, num_layers=12) == Law(expr=sympy.Integer(1), count=1, confirmed=0)
+
+
 def test_the_first_ones() -> None:
     def kinds(fields: dict[str, int]) -> str:
         n, k = fields["num_layers"], fields["first_k"]

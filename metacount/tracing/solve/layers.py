@@ -17,6 +17,8 @@ from metacount.tracing.run.sizes import symbol
 # Other numbers of layers to try a law at: small, and of different remainders.
 TRIED = (4, 5, 6, 7, 8, 13, 9, 11)
 TRIES_KEPT = 6
+# More of them for laws that begin at some layer: a long pattern looks like one over few layers.
+TRIED_LONG = (9, 10, 11, 17, 19, 27, 29, 37)
 FEW = 7  # layers that every kind is among, it is hoped; whether it was is measured
 
 
@@ -133,10 +135,18 @@ def law(
                 seen.append(({**fields, **change}, found))
     if len(seen) > 2:
         moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
-        for expr in chain([sympy.Integer(count)], _candidates(sorted(moved))):
-            if all(_value(expr, at) == found for at, found in seen):
-                tried = len(seen) - 1
-                return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
+        for more, laws in (
+            ((), chain([sympy.Integer(count)], _candidates(sorted(moved)))),
+            (_longer(fields, stack.length), _begun_somewhere(sorted(moved))),
+        ):
+            for change in more:
+                found = _count(layout_at({**fields, **change}), stack.path, kind, rest)
+                if found is not None:
+                    seen.append(({**fields, **change}, found))
+            for expr in laws:
+                if all(_value(expr, at) == found for at, found in seen):
+                    tried = len(seen) - 1
+                    return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
     return Law(expr=sympy.Integer(count), count=count, confirmed=0)
 
 
@@ -151,6 +161,13 @@ def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
                 yield {name: 13, other: fields[other] + 1}
                 if fields[other] > 1:
                     yield {name: 12, other: fields[other] - 1}
+
+
+def _longer(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
+    """More numbers of layers than `_changes` has, longer than a pattern may be."""
+    counts = [name for name, value in fields.items() if value == length]
+    for name in counts[:2]:
+        yield from ({name: n} for n in TRIED_LONG if n != length)
 
 
 def _count(found: Layout | None, path: str, kind: set[object], rest: set[object]) -> int | None:
@@ -178,6 +195,10 @@ def _candidates(fields: list[str]) -> Iterator[sympy.Expr]:
         for count in (sympy.ceiling, sympy.floor):
             yield from (count(a / c) for a in names)
             yield from (a - count(a / c) for a in names)
+
+
+def _begun_somewhere(fields: list[str]) -> Iterator[sympy.Expr]:
+    names = [symbol(name) for name in fields]
     for more in (0, 1, -1):
         # the same from another layer, and one at either end that is different
         for c in range(2, 9):
