@@ -17,7 +17,17 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
+    from metacount.api import (
+        Tree,
+        count,
+        count_training,
+        diff,
+        flow,
+        like,
+        summary,
+        tree,
+        verify,
+    )
     from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     from metacount.summary.summary import Summary
     from metacount.summary.trained import train
     from metacount.textbook.count import Count
+    from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
     from metacount.views.lesson import Lesson, lesson
@@ -65,6 +76,8 @@ _HOMES = {
     "tree": "api",
     "Setup": "training.setup",
     "Training": "summary.shown",
+    "TrainingCount": "textbook.training",
+    "count_training": "api",
     "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
@@ -104,6 +117,7 @@ __all__ = [
     "SpecError",
     "Summary",
     "Training",
+    "TrainingCount",
     "Tree",
     "Verification",
     "Witness",
@@ -113,6 +127,7 @@ __all__ = [
     "check",
     "compare_published",
     "count",
+    "count_training",
     "diff",
     "entries",
     "entry",
