@@ -27,9 +27,15 @@ def counted_text(model: Model, setup: Setup, found: TrainingCount) -> str:
     notes = [*paragraph("source    ", "formulas, of metacount's reference module", width)]
     for note in said_of_too_many(model.spec, run):
         notes += paragraph("note      ", note, width)
-    silent = () if model.spec.head is not None else ("loss",)  # of which a reason tells
-    names, chosen = (model.name, model.id), setup.to_dict()
-    head = title(names, "by formulas", run.to_dict(), chosen, width, silent=silent)
+    has_loss = model.spec.embedding is not None and model.spec.head is not None
+    head = title(
+        (model.name, model.id),
+        "by formulas",
+        run.to_dict(),
+        setup.to_dict(),
+        width,
+        silent=() if has_loss else ("loss",),  # of which a reason tells
+    )
     return joined(
         head,
         _counted_bytes(found, setup, width),

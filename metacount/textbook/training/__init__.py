@@ -26,6 +26,7 @@ from metacount.formulas.trained import trained_tensors
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.textbook.count import fitted
+from metacount.textbook.training.adapters import untrained_adapters
 from metacount.textbook.training.blocks import block_bytes as block_bytes
 from metacount.textbook.training.blocks import block_numbers
 from metacount.textbook.training.memory import SIXTEEN
@@ -200,7 +201,7 @@ def training_count(
     adapters = 0
     if lora_rank is not None:
         tensors = lora_tensors(spec, lora_rank, lora_targets)
-        adapters = params_of(tensors)
+        adapters = params_of(tensors) + untrained_adapters(spec, lora_rank, lora_targets)
     trained = params_of(tensors)
     return TrainingCount(
         workload=run,

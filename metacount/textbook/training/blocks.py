@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
     from metacount.spec.stack import Stack
 
-MIXERS = {"A": "attention", "R": "recurrent", "P": "attention and recurrent", "N": "no mixer"}
+MIXERS = {
+    "A": "attention",
+    "R": "recurrent",
+    "P": "attention and recurrent",
+    "S": "recurrent behind a shared block",
+    "N": "no mixer",
+}
 FFNS = {"F": "dense", "E": "experts", "N": "no feed-forward"}
 
 
