@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
 
+ROLES = (
+    "by role, activation_bytes have the sum of a measured step and other parts: what several "
+    "operations keep is `other`, what the loss keeps is of the head"
+)
+
 
 def counted_text(model: Model, setup: Setup, found: TrainingCount) -> str:
     """A step that formulas count, in the same tables; what they leave open, with the reason."""
@@ -24,8 +29,8 @@ def counted_text(model: Model, setup: Setup, found: TrainingCount) -> str:
     missing: list[str] = []
     for why, names in reasons.items():
         missing += paragraph("no formula", f"{', '.join(names)}: {why}", width)
-    notes = [*paragraph("source    ", "formulas, of metacount's reference module", width)]
-    for note in said_of_too_many(model.spec, run):
+    notes = paragraph("source    ", "formulas, of metacount's reference module", width)
+    for note in _notes(model, found):
         notes += paragraph("note      ", note, width)
     has_loss = model.spec.embedding is not None and model.spec.head is not None
     head = title(
@@ -58,8 +63,13 @@ def counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
         "workload": figures.pop("workload"),
         "setup": chosen,
         **figures,
-        "notes": list(said_of_too_many(model.spec, found.workload)),
+        "notes": list(_notes(model, found)),
     }
+
+
+def _notes(model: Model, found: TrainingCount) -> tuple[str, ...]:
+    said = said_of_too_many(model.spec, found.workload)
+    return said if found.activation_bytes is None else (*said, ROLES)
 
 
 def _counted_bytes(found: TrainingCount, setup: Setup, width: int) -> list[str]:

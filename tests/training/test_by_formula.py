@@ -134,7 +134,7 @@ def test_the_command_counts_what_it_measures(
     assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
     for key in ("model", "name", "workload", "setup", "trainable_params", "params"):
         assert counted[key] == measured[key], key
-    for key in (*COMPARED, *(key for key in counted if key.endswith("_by_role"))):
+    for key in (*COMPARED, *(key for key in counted if key.endswith("_flops_by_role"))):
         if counted[key] is not None:
             assert counted[key] == measured[key], key
         else:
@@ -142,6 +142,9 @@ def test_the_command_counts_what_it_measures(
         if counted[key] and isinstance(counted[key], int):
             assert f"{key} " in text
             assert f" {counted[key]:,} " in text
+    kept = counted["activation_bytes_by_role"]
+    assert (kept is None) == ("chunked" in more) == ("by role," not in " ".join(counted["notes"]))
+    assert kept is None or sum(kept.values()) == measured["activation_bytes"]
     # what is not counted is told, and is no zero
     assert {*OVER_TIME} <= counted["uncovered"].keys()
     assert not {*OVER_TIME} & counted.keys()
