@@ -17,17 +17,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from metacount.api import (
-        Tree,
-        count,
-        count_training,
-        diff,
-        flow,
-        like,
-        summary,
-        tree,
-        verify,
-    )
+    from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
     from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
@@ -40,6 +30,7 @@ if TYPE_CHECKING:
     from metacount.sharding.result import Sharded
     from metacount.sharding.shard import shard
     from metacount.spec import ModelSpec, Request, Workload
+    from metacount.summary.counted import count_training
     from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
     from metacount.summary.trained import train
@@ -77,7 +68,7 @@ _HOMES = {
     "Setup": "training.setup",
     "Training": "summary.shown",
     "TrainingCount": "textbook.training",
-    "count_training": "api",
+    "count_training": "summary.counted",
     "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
-    from metacount.textbook.training import TrainingCount
-    from metacount.training.setup import Setup
     from metacount.verify.compare import Verification
 
 
@@ -45,29 +43,6 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     counted = count(model_of(model).spec, workload or Request())
     check_size(model, counted.params)
     return counted
-
-
-def count_training(
-    model: Given, workload: Workload | Request | None = None, setup: Setup | None = None
-) -> TrainingCount:
-    """Count one training step of a model by formulas alone, without torch; `train` measures it.
-
-    What has no formula is None, and `uncovered` says why.
-
-    >>> step = count_training("llama-7b")
-    >>> step.backward_matmul_flops, step.activation_bytes, step.optimizer_bytes
-    (58523224375296, 39605280772, 26953663628)
-    """
-    from metacount.resolve import model_of
-    from metacount.spec import Request
-    from metacount.textbook.count import fitted
-    from metacount.textbook.training.chosen import count_step
-    from metacount.training.setup import Setup, check_dtypes
-
-    spec, chosen = model_of(model).spec, setup or Setup()
-    run = fitted(spec, workload or Request())
-    check_dtypes(chosen, run.dtype)
-    return count_step(spec, run, chosen)
 
 
 def like(name: str, **sizes: object) -> Model:

@@ -137,7 +137,7 @@ def _by_formula(args: argparse.Namespace, setup: Setup) -> str:
         raise InputError(
             "FILE.py:NAME and --input have no formula: give a MODEL, or leave --formula out"
         )
-    from metacount.api import count_training
+    from metacount.summary.counted import count_training
 
     model = find_model(args.model, args.settings)
     found = count_training(model, request_of(args), setup)
