@@ -12,7 +12,7 @@ from helpers.miniatures import TINY, miniature
 from torch import nn
 
 import metacount
-from metacount import Setup, SpecError, Training, Workload, catalog
+from metacount import InputError, Setup, SpecError, Training, Workload, catalog
 from metacount.formulas import backward, optimizer
 from metacount.formulas.forward import Pass
 from metacount.modules.build import build
@@ -201,6 +201,11 @@ def test_the_api_refuses_alike() -> None:
     wide = Workload(seq_len=5, dtype="fp32")
     with pytest.raises(SpecError, match="master_weights is for 16-bit"):
         metacount.count_training(SPEC, wide, Setup(master_weights=True))
+    module = build(SPEC, dtype="bf16")
+    assert metacount.count_training(module, RUN) == metacount.count_training(SPEC, RUN)
+    module.lm_head = None
+    with pytest.raises(InputError, match="it was changed after it was built"):
+        metacount.count_training(module, RUN)
     # no such kernel exists: nothing is said of what it would keep
     said = metacount.count_training(SPEC, wide, Setup(attention="flash")).uncovered
     assert "is of a kernel for 16-bit types" in said["activation_bytes"]
