@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import Kept, Pass, dense_of
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_ends import head_terms
-from metacount.formulas.kept_model import block_terms, check_covered, repeated
+from metacount.formulas.kept_model import block_terms, repeated
 from metacount.formulas.kept_moe import rows_kept
 from metacount.formulas.sharding import Rank, kept_spec, piece
 from metacount.spec import ModelSpec
 
 
-def check_kept(spec: ModelSpec, run: Pass) -> None:
-    """Raise `SpecError` for a model whose kept bytes on a rank have no formula."""
-    check_alike(spec)
-    check_covered(spec, run)
-
-
 def block_kept(
-    spec: ModelSpec, run: Pass, rank: Rank, *, routed: bool, rotated: bool, first_norm: bool = True
+    spec: ModelSpec,
+    run: Pass,
+    rank: Rank,
+    *,
+    rotated: bool,
+    mixer: str = "A",
+    ffn: str = "F",
+    first_norm: bool = True,
 ) -> list[Kept]:
     """Name what one block keeps on a rank: as a block of the rank's sizes does.
 
     With `ep` above 1 the rank's rows R = k·⌈n / tp⌉ go to the experts' ranks, and as many come.
-    The first block of some models lacks its first norm.
+    The first block of some models lacks its first norm. `mixer` and `ffn` are the block's letters
+    in the patterns of its stack.
 
     Returns: terms; where each expert is chosen equally often.
     Source: `kept_model.block_terms`, `sharding.kept_spec`, `kept_moe.rows_kept`.
@@ -32,11 +33,12 @@ def block_kept(
     >>> from metacount.catalog import entry
     >>> from metacount.formulas.kept import bytes_of
     >>> run, llama = Pass(batch_size=1, seq_len=2048), entry("llama-7b").spec()
-    >>> bytes_of(block_kept(llama, run, Rank(tp=8), routed=False, rotated=True))
+    >>> bytes_of(block_kept(llama, run, Rank(tp=8), rotated=True))
     305676288
     """
     mine, n = kept_spec(spec, rank), run.seq_len
-    kept = block_terms(mine, run, n, routed=routed, rotated=rotated)
+    routed = ffn == "E"
+    kept = block_terms(mine, run, n, routed=routed, rotated=rotated, mixer=mixer, feeds=ffn != "N")
     tokens, mixture = run.batch_size * n, mine.last_stack.mixture
     if routed and rank.ep != 1 and mixture is not None:
         rows = mixture.top_k * piece(tokens, rank.tp, rank.tp_index)

@@ -6,12 +6,15 @@ from metacount.errors import SpecError
 from metacount.formulas import sharding, traffic
 from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import block_weights, kv_cache_values
+from metacount.formulas.caches import state_bytes
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_ends import table_terms
-from metacount.formulas.kept_sharding import block_kept, check_kept, last_kept
+from metacount.formulas.kept_model import check_covered
+from metacount.formulas.kept_sharding import block_kept, last_kept
 from metacount.formulas.sharding import Cut, Rank
+from metacount.formulas.stack import recurrent_layers
 from metacount.formulas.traffic import Move
 from metacount.frozen import frozen
 from metacount.sharding.adding import Piece, between_stages, kind_from
@@ -21,6 +24,7 @@ from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Rope
+from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -36,7 +40,8 @@ class Unit:
 
     cuts: tuple[tuple[Cut, ...], ...]
     layers: tuple[int, ...] = ()
-    moe: bool = False
+    mixer: str = "A"
+    ffn: str = "F"
     rotated: bool = False
     first_norm: bool = True
     window: int | None = None
@@ -115,7 +120,8 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
         found.append(
             Unit(
                 cuts=(tuple(cuts),),
-                moe=ffn == "E",
+                mixer=mixer,
+                ffn=ffn,
                 layers=tuple(layers),
                 window=near,
                 rotated=rotated,
@@ -194,8 +200,9 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         collectives=moves,
         activation_bytes=kept,
         recomputed_bytes=again,
-        state_bytes=state if job.train else 0,
+        optimizer_bytes=state if job.train else 0,
         kv_cache_bytes=0 if job.train else _cache(spec, job, unit),
+        state_bytes=0 if job.train else _state(spec, job, unit),
     )
 
 
@@ -209,7 +216,13 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
     if unit.layers:
         whole = bytes_of(
             block_kept(
-                spec, run, rank, routed=unit.moe, rotated=unit.rotated, first_norm=unit.first_norm
+                spec,
+                run,
+                rank,
+                mixer=unit.mixer,
+                ffn=unit.ffn,
+                rotated=unit.rotated,
+                first_norm=unit.first_norm,
             )
         )
         if job.checkpointing == "none":
@@ -234,7 +247,7 @@ def pass_of(job: Job) -> Pass:
 def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
     try:
-        check_kept(spec, pass_of(job))
+        check_covered(spec, pass_of(job))
     except SpecError as error:
         return str(error)
     return ""
@@ -249,7 +262,7 @@ def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
         if unit.layers and job.train and job.checkpointing != "none":
             products = job.checkpointing == "selective"
             found += traffic.recomputed_moves(
-                spec, rank, n_tokens=n, moe=unit.moe, products=products
+                spec, rank, n_tokens=n, mixer=unit.mixer, ffn=unit.ffn, products=products
             )
     if job.train:
         # without ZeRO the groups are there, and sum gradients
@@ -272,7 +285,9 @@ def _renamed(move: Move, phase: str) -> Move:
 def _run(spec: ModelSpec, unit: Unit, rank: Rank, n: int, train: bool) -> list[Move]:
     """What one forward and backward of a part sends, without what ZeRO does."""
     if unit.layers:
-        return traffic.block_moves(spec, rank, n_tokens=n, moe=unit.moe, train=train)
+        return traffic.block_moves(
+            spec, rank, n_tokens=n, mixer=unit.mixer, ffn=unit.ffn, train=train
+        )
     found, width = [], table_width(spec)
     if unit.first:
         found += traffic.embedding_moves(width, rank, n_tokens=n)
@@ -283,9 +298,17 @@ def _run(spec: ModelSpec, unit: Unit, rank: Rank, n: int, train: bool) -> list[M
 
 def _cache(spec: ModelSpec, job: Job, unit: Unit) -> int:
     """Bytes that a rank keeps of the sequences that it serves; the heads of MLA share theirs."""
-    if not unit.layers or spec.kind == "encoder":
+    if not unit.layers or unit.mixer not in WITH_ATTENTION:
         return 0
     shared = isinstance(spec.last_stack.attention, LatentAttention)
     values = kv_cache_values(spec) // (1 if shared else job.mesh.tp)
     kept = cached_positions(job.length, unit.window)
     return int(job.rows * kept * values * DTYPE_BYTES[job.dtype])
+
+
+def _state(spec: ModelSpec, job: Job, unit: Unit) -> int:
+    """Bytes that the mixer of a layer keeps of the sequences that a rank serves, all alike."""
+    if not unit.layers or unit.mixer not in WITH_STATE:
+        return 0
+    whole = state_bytes(spec, batch_size=job.rows, bytes_per_value=DTYPE_BYTES[job.dtype])
+    return int(whole // recurrent_layers(spec))
