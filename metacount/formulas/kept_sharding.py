@@ -1,14 +1,21 @@
-"""What a backward keeps of one rank's part of a model: of a block, and of its end."""
+"""What one rank keeps of its part of a model: for a backward, and of sequences that it serves."""
 
 from __future__ import annotations
 
+from metacount.formulas.attention import cached_positions
+from metacount.formulas.block import kv_cache_values
+from metacount.formulas.caches import state_bytes
+from metacount.formulas.dim import Dim
 from metacount.formulas.forward import Kept, Pass, dense_of
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_ends import head_terms
 from metacount.formulas.kept_model import block_terms, repeated
 from metacount.formulas.kept_moe import rows_kept
 from metacount.formulas.sharding import Rank, kept_spec, piece
+from metacount.formulas.stack import recurrent_layers
 from metacount.spec import ModelSpec
+from metacount.spec.mla import LatentAttention
+from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
 
 
 def block_kept(
@@ -61,3 +68,43 @@ def last_kept(spec: ModelSpec, run: Pass) -> list[Kept]:
     if stack.norms.final:
         kept = norm_kept("last norm", tokens, spec.d_model, stack.norms, run.widths) + kept
     return kept
+
+
+def cached_bytes(
+    spec: ModelSpec, run: Pass, rank: Rank, *, mixer: str = "A", window: Dim | None = None
+) -> Dim:
+    """Count the bytes of keys and values that one block keeps on a rank; all heads share MLA's.
+
+    `mixer` is its letter in the pattern of its stack; `window` what it sees at most.
+
+    Returns: bytes; none without attention.
+    Source: `block.kv_cache_values`, `attention.cached_positions`.
+
+    >>> from metacount.catalog import entry
+    >>> run, llama = Pass(batch_size=1, seq_len=2048), entry("llama-7b").spec()
+    >>> cached_bytes(llama, run, Rank(tp=8))
+    4194304
+    """
+    if mixer not in WITH_ATTENTION:
+        return 0
+    shared = isinstance(spec.last_stack.attention, LatentAttention)
+    values = kv_cache_values(spec) // (1 if shared else rank.tp)
+    kept = cached_positions(run.seq_len, window)
+    return run.batch_size * kept * values * run.bytes_per_value
+
+
+def block_state_bytes(spec: ModelSpec, run: Pass, *, mixer: str) -> Dim:
+    """Count the bytes that the mixer of one block keeps between tokens, on a rank that has it.
+
+    Returns: bytes; none without a state.
+    Source: `caches.state_bytes`, of blocks that are all alike.
+
+    >>> from metacount.catalog import entry
+    >>> run, jamba = Pass(batch_size=1, seq_len=2048), entry("jamba-1.5-mini").spec()
+    >>> 28 * block_state_bytes(jamba, run, mixer="R"), block_state_bytes(jamba, run, mixer="A")
+    (16515072, 0)
+    """
+    if mixer not in WITH_STATE:
+        return 0
+    whole = state_bytes(spec, batch_size=run.batch_size, bytes_per_value=run.bytes_per_value)
+    return whole // recurrent_layers(spec)

@@ -129,20 +129,7 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             None,
             "choose a model with a vocabulary",
         )
-    if stack.shared is not None:
-        raise SpecError(
-            "n_shared_blocks",
-            "has no plan for a mesh: layers of several stages and units would share them",
-            stack.shared.n_blocks,
-            "choose another model",
-        )
-    if set(stack.mixer_pattern) & set(WITH_STATE):
-        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
-            if n > 1:
-                raise InputError(
-                    f"--mesh {degree} has no plan for recurrent={spec.recurrent}, a mixer that "
-                    f"keeps a state; choose {degree}=1"
-                )
+    _check_mixers(spec, mesh)
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
@@ -159,6 +146,25 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
                 raise InputError(
                     "--mesh tp cuts experts, and the biases of these would be added "
                     "on every rank; choose ep > 1 to keep them whole"
+                )
+
+
+def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise for blocks that layers share, and for a degree that would part a mixer with a state."""
+    stack = spec.last_stack
+    if stack.shared is not None:
+        raise SpecError(
+            "n_shared_blocks",
+            "has no plan for a mesh: layers of several stages would share them",
+            stack.shared.n_blocks,
+            "choose another model",
+        )
+    if set(stack.mixer_pattern) & set(WITH_STATE):
+        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
+            if n > 1:
+                raise InputError(
+                    f"--mesh {degree} has no plan for recurrent={spec.recurrent}, a mixer that "
+                    f"keeps a state; choose {degree}=1"
                 )
 
 
