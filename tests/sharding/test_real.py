@@ -143,7 +143,7 @@ def test_a_real_rank_keeps_for_its_backward_what_the_formula_says(real: Any) -> 
             assert kind.activation_bytes is not None
             assert set(real[rank][number]["kept"]) == {kind.activation_bytes - loss}
             compared += 1
-    assert compared == 2 + 2 + 2 + 4
+    assert compared == 2 + 2 + 2 + 4 + 3
 
 
 def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
