@@ -29,7 +29,7 @@ PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "par
 def check_alike(spec: ModelSpec) -> None:
     """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
 
-    Conventions of training, and formulas of a rank's part, are of such models alone.
+    Conventions of training are of such models alone.
     """
     for name, plain in ALIKE.items():
         value = getattr(spec, name)

@@ -217,7 +217,8 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
     """
     found = []
     for weight in weights:
-        owner = weight.name.split(".")[-2]
+        # tensors of a mixer with a state have names without an owner: no rank has a part of them
+        owner = weight.name.rpartition(".")[0].rpartition(".")[2]
         if weight.used is not None:
             name = weight.name.rpartition(".")[2]
             inner, parts = (2 if name == "down_proj" else 1), 1 + (name == "gate_up_proj")
@@ -282,7 +283,9 @@ def kept_spec(spec: ModelSpec, rank: Rank) -> ModelSpec:
     def mine(width: Dim) -> Dim:
         return piece(width, tp, rank.tp_index)
 
-    sizes: dict[str, Dim] = {"n_heads": spec.n_heads // tp}
+    sizes: dict[str, Dim] = {}
+    if spec.n_heads is not None:
+        sizes["n_heads"] = spec.n_heads // tp
     if spec.n_kv_heads is not None:
         sizes["n_kv_heads"] = spec.n_kv_heads // tp
     if spec.d_ff is not None:

@@ -4,7 +4,7 @@
 >>> llama = ModelSpec(
 ...     kind="decoder", d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=32,
 ...     head_dim=128, d_ff=11008, activation="silu", gated=True, norm="rmsnorm", position="rope")
->>> moved = block_moves(llama, Rank(tp=8), n_tokens=2048, moe=False, train=True)
+>>> moved = block_moves(llama, Rank(tp=8), n_tokens=2048, train=True)
 >>> for move in moved:  # a block of LLaMA-7B
 ...     print(move.phase, move.kind, move.values)
 forward all-reduce 8388608
@@ -23,6 +23,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
+from metacount.spec.stack import WITH_ATTENTION
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -187,24 +188,35 @@ def mixture_moves(
 
 
 def block_moves(
-    spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool, train: bool
+    spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool, mixer: str = "A", ffn: str = "F"
 ) -> list[Move]:
     """Collectives of one block: its attention's and its feed-forward's.
+
+    `mixer` and `ffn` are its letters in the patterns of its stack. A mixer with a state is whole on
+    every rank, and sends nothing.
 
     Source: `ring_moves`, `attention_moves`, `feed_forward_moves`, `mixture_moves`.
     """
     stack = spec.last_stack
-    found = ring_moves(spec, rank, n_tokens=n_tokens, train=train)
-    found += attention_moves(spec, rank, n_tokens=n_tokens, train=train)
-    if moe and stack.mixture is not None:
+    found: list[Move] = []
+    if mixer in WITH_ATTENTION:
+        found += ring_moves(spec, rank, n_tokens=n_tokens, train=train)
+        found += attention_moves(spec, rank, n_tokens=n_tokens, train=train)
+    if ffn == "E" and stack.mixture is not None:
         found += mixture_moves(stack.mixture, spec.d_model, rank, n_tokens=n_tokens, train=train)
-    else:
+    elif ffn != "N":
         found += feed_forward_moves(spec.d_model, rank, n_tokens=n_tokens, train=train)
     return sorted(found, key=lambda move: move.phase != "forward")
 
 
 def recomputed_moves(
-    spec: ModelSpec, rank: Rank, *, n_tokens: Dim, moe: bool, products: bool = False
+    spec: ModelSpec,
+    rank: Rank,
+    *,
+    n_tokens: Dim,
+    mixer: str = "A",
+    ffn: str = "F",
+    products: bool = False,
 ) -> list[Move]:
     """Collectives of a checkpointed block's second forward, which the backward runs.
 
@@ -218,12 +230,12 @@ def recomputed_moves(
 
     >>> from metacount.catalog import entry
     >>> llama, rank = entry("llama-7b").spec(), Rank(tp=8)
-    >>> [move.kind for move in recomputed_moves(llama, rank, n_tokens=2048, moe=False)]
+    >>> [move.kind for move in recomputed_moves(llama, rank, n_tokens=2048)]
     ['all-reduce']
     """
-    moves = block_moves(spec, rank, n_tokens=n_tokens, moe=moe, train=False)
+    moves = block_moves(spec, rank, n_tokens=n_tokens, train=False, mixer=mixer, ffn=ffn)
     stack = spec.last_stack
-    shared = None if not moe or stack.mixture is None else stack.mixture.shared
+    shared = None if ffn != "E" or stack.mixture is None else stack.mixture.shared
     gated = shared is not None and shared.gate
     needed = gated or stack.norms.placement in NORMS_AFTER
     if moves and moves[-1].group == "tp" and not needed:

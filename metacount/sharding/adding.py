@@ -21,8 +21,9 @@ class Piece:
     layer: bool
     held: tuple[Held, ...]
     collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
-    state_bytes: int  # of the optimizer
+    optimizer_bytes: int
     kv_cache_bytes: int
+    state_bytes: int = 0  # of mixers that keep a state
     activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
     recomputed_bytes: int = 0
 
@@ -38,7 +39,8 @@ def kind_from(
     """Add up the pieces of a stage: what a rank of this kind holds and sends."""
     stored = DTYPE_BYTES[job.stored]
     by_role: dict[str, int] = {}
-    active = params = gradients = optimizer = cache = whole = unit = again = 0
+    active = params = gradients = optimizer = whole = unit = again = 0
+    cache = state = 0
     sums: dict[tuple[str, str, str, int], int] = {}
     for piece in pieces:
         cut = sum(product(each.cut) for each in piece.held)
@@ -54,8 +56,9 @@ def kind_from(
         unit = max(unit, cut) if piece.copies else unit
         if job.train:
             gradients += piece.copies * (shard if job.zero >= 2 else cut)
-            optimizer += piece.copies * piece.state_bytes
+            optimizer += piece.copies * piece.optimizer_bytes
         cache += piece.copies * piece.kv_cache_bytes
+        state += piece.copies * piece.state_bytes
         again = max(again, piece.recomputed_bytes) if piece.copies else again
         for key, times in piece.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
@@ -92,6 +95,7 @@ def kind_from(
         micro_batches_kept=job.kept_at(stages[0]),
         recomputed_bytes=again,
         kv_cache_bytes=cache,
+        state_bytes=state,
         collectives=(*sorted(found, key=_order), *between),
     )
 

@@ -106,8 +106,9 @@ class Measuring:
             layer=bool(self.parts[part].layers),
             held=tuple(held),
             collectives={(phase, *seen): times for (phase, seen), times in once.sent.items()},
-            state_bytes=self._state_of(tuple(each.shard for each in held)),
+            optimizer_bytes=self._state_of(tuple(each.shard for each in held)),
             kv_cache_bytes=once.kv_cache_bytes,
+            state_bytes=once.state_bytes,
             activation_bytes=once.activation_bytes,
             recomputed_bytes=once.recomputed_bytes,
         )
@@ -145,6 +146,7 @@ class Measuring:
             return Once(
                 sent=phases(prompt=prompt.forward, token=token.forward),
                 kv_cache_bytes=prompt.kv_cache_bytes,
+                state_bytes=prompt.state_bytes,
             )
 
 
@@ -154,6 +156,7 @@ class Once:
 
     sent: Counter[tuple[str, Seen]]
     kv_cache_bytes: int = 0
+    state_bytes: int = 0
     activation_bytes: int = 0
     recomputed_bytes: int = 0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import sharding, traffic
-from metacount.formulas.attention import cached_positions
-from metacount.formulas.block import block_weights, kv_cache_values
+from metacount.formulas.block import block_weights
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_ends import table_terms
-from metacount.formulas.kept_sharding import block_kept, check_kept, last_kept
+from metacount.formulas.kept_model import check_covered
+from metacount.formulas.kept_sharding import block_kept, block_state_bytes, cached_bytes, last_kept
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
 from metacount.frozen import frozen
@@ -19,7 +19,6 @@ from metacount.sharding.mesh import breaks, kinds, ranges, stage_layers
 from metacount.sharding.plan import Plan
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
-from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Rope
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -36,7 +35,8 @@ class Unit:
 
     cuts: tuple[tuple[Cut, ...], ...]
     layers: tuple[int, ...] = ()
-    moe: bool = False
+    mixer: str = "A"
+    ffn: str = "F"
     rotated: bool = False
     first_norm: bool = True
     window: int | None = None
@@ -115,7 +115,8 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
         found.append(
             Unit(
                 cuts=(tuple(cuts),),
-                moe=ffn == "E",
+                mixer=mixer,
+                ffn=ffn,
                 layers=tuple(layers),
                 window=near,
                 rotated=rotated,
@@ -144,11 +145,10 @@ def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
     """Ranks of a stage that hold equal parts."""
     mesh = job.mesh
     cuts = [cut for unit in units for group in unit.cuts for cut in group]
-    one = Rank(tp=mesh.tp, ep=mesh.ep)
     sizes = [
         cut.shape[cut.axis] // cut.parts
         for cut in cuts
-        if cut.axis is not None and not sharding.is_expert(cut, one)
+        if cut.axis is not None and not sharding.is_expert(cut, Rank(ep=mesh.ep))
     ]
     tensor = breaks([*sizes, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
     shard, copy = {0}, {0}
@@ -180,13 +180,14 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         for cut in cuts
     )
     states, beside = STATES[job.optimizer]
-    state = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
+    stepped = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
     moves: dict[tuple[str, str, str, int], int] = {}
     width = DTYPE_BYTES[job.dtype]
     for move in _moves(spec, job, unit, rank):
         key = (move.phase, move.kind, move.group, move.values * move.width(width, cast=job.master))
         moves[key] = moves.get(key, 0) + 1
     kept, again = _kept(spec, job, unit, rank)
+    cache, state = _served(spec, job, unit, rank)
     return Piece(
         copies=copies,
         layer=bool(unit.layers),
@@ -194,8 +195,9 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         collectives=moves,
         activation_bytes=kept,
         recomputed_bytes=again,
-        state_bytes=state if job.train else 0,
-        kv_cache_bytes=0 if job.train else _cache(spec, job, unit),
+        optimizer_bytes=stepped if job.train else 0,
+        kv_cache_bytes=cache,
+        state_bytes=state,
     )
 
 
@@ -209,7 +211,13 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
     if unit.layers:
         whole = bytes_of(
             block_kept(
-                spec, run, rank, routed=unit.moe, rotated=unit.rotated, first_norm=unit.first_norm
+                spec,
+                run,
+                rank,
+                mixer=unit.mixer,
+                ffn=unit.ffn,
+                rotated=unit.rotated,
+                first_norm=unit.first_norm,
             )
         )
         if job.checkpointing == "none":
@@ -218,6 +226,15 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
     found = table_terms(spec, run, job.length) if unit.first else []
     found += last_kept(spec, run) if unit.last else []
     return int(bytes_of(found)), 0
+
+
+def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int]:
+    """Bytes of keys and values, and of states, of the sequences that a rank serves."""
+    if job.train or not unit.layers:
+        return 0, 0
+    run, mixer = pass_of(job), unit.mixer
+    cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window)
+    return int(cache), int(block_state_bytes(spec, run, mixer=mixer))
 
 
 def pass_of(job: Job) -> Pass:
@@ -234,7 +251,7 @@ def pass_of(job: Job) -> Pass:
 def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
     try:
-        check_kept(spec, pass_of(job))
+        check_covered(spec, pass_of(job))
     except SpecError as error:
         return str(error)
     return ""
@@ -249,7 +266,7 @@ def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
         if unit.layers and job.train and job.checkpointing != "none":
             products = job.checkpointing == "selective"
             found += traffic.recomputed_moves(
-                spec, rank, n_tokens=n, moe=unit.moe, products=products
+                spec, rank, n_tokens=n, mixer=unit.mixer, ffn=unit.ffn, products=products
             )
     if job.train:
         # without ZeRO the groups are there, and sum gradients
@@ -272,20 +289,12 @@ def _renamed(move: Move, phase: str) -> Move:
 def _run(spec: ModelSpec, unit: Unit, rank: Rank, n: int, train: bool) -> list[Move]:
     """What one forward and backward of a part sends, without what ZeRO does."""
     if unit.layers:
-        return traffic.block_moves(spec, rank, n_tokens=n, moe=unit.moe, train=train)
+        return traffic.block_moves(
+            spec, rank, n_tokens=n, mixer=unit.mixer, ffn=unit.ffn, train=train
+        )
     found, width = [], table_width(spec)
     if unit.first:
         found += traffic.embedding_moves(width, rank, n_tokens=n)
     if unit.last and spec.head is not None and spec.embedding is not None:
         found += traffic.head_moves(width, spec.embedding.vocab_size, rank, n_tokens=n, train=train)
     return found
-
-
-def _cache(spec: ModelSpec, job: Job, unit: Unit) -> int:
-    """Bytes that a rank keeps of the sequences that it serves; the heads of MLA share theirs."""
-    if not unit.layers or spec.kind == "encoder":
-        return 0
-    shared = isinstance(spec.last_stack.attention, LatentAttention)
-    values = kv_cache_values(spec) // (1 if shared else job.mesh.tp)
-    kept = cached_positions(job.length, unit.window)
-    return int(job.rows * kept * values * DTYPE_BYTES[job.dtype])

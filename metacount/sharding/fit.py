@@ -225,6 +225,7 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
             "activation_bytes",
             "recomputed_bytes",
             "kv_cache_bytes",
+            "state_bytes",
         )
         if getattr(largest, name)
     }

@@ -71,7 +71,7 @@ def _kind(job: Job, ranks: list[int], held: list[Held]) -> Kind:
             held=tuple(own),
             collectives={},
             kv_cache_bytes=0,
-            state_bytes=_state(job, own),
+            optimizer_bytes=_state(job, own),
             activation_bytes=None if job.train else 0,
         )
         for layer, own in layers.items()

@@ -13,6 +13,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
+from metacount.spec.stack import WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -128,12 +129,7 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             None,
             "choose a model with a vocabulary",
         )
-    if set(stack.mixer_pattern) != {"A"} or "N" in stack.ffn_pattern:
-        raise InputError(
-            "a mesh has a plan for layers of attention and feed-forward; this model's "
-            f"mixer_pattern is {stack.mixer_pattern}, its ffn_pattern "
-            f"{stack.ffn_pattern}; choose another model"
-        )
+    _check_mixers(spec, mesh)
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
@@ -150,6 +146,25 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
                 raise InputError(
                     "--mesh tp cuts experts, and the biases of these would be added "
                     "on every rank; choose ep > 1 to keep them whole"
+                )
+
+
+def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise for blocks that layers share, and for a degree that would part a mixer with a state."""
+    stack = spec.last_stack
+    if stack.shared is not None:
+        raise SpecError(
+            "n_shared_blocks",
+            "has no plan for a mesh: layers of several stages would share them",
+            stack.shared.n_blocks,
+            "choose another model",
+        )
+    if set(stack.mixer_pattern) & set(WITH_STATE):
+        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
+            if n > 1:
+                raise InputError(
+                    f"--mesh {degree} has no plan for recurrent={spec.recurrent}, a mixer that "
+                    f"keeps a state; choose {degree}=1"
                 )
 
 

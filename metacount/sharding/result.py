@@ -102,7 +102,8 @@ class Kind:
 
     `activation_bytes` are what the backward keeps of the forward, of so many micro-batches at once
     (None: no formula counts it); `recomputed_bytes` what a checkpointed block keeps in addition
-    while its backward runs, of the block that keeps most, its input included.
+    while its backward runs, of the block that keeps most, its input included. `state_bytes` are
+    what mixers keep of the sequences that are served, however long these are.
     """
 
     ranks: tuple[tuple[int, int, int], ...]  # first, last, step
@@ -121,14 +122,16 @@ class Kind:
     micro_batches_kept: int
     recomputed_bytes: int
     kv_cache_bytes: int
+    state_bytes: int
     collectives: tuple[Collective, ...]
 
     @property
     def total_bytes(self) -> int:
         """Everything that is counted here."""
         stored = self.param_bytes + self.gathered_bytes + self.gradient_bytes
-        kept = (self.activation_bytes or 0) + self.recomputed_bytes + self.kv_cache_bytes
-        return stored + self.optimizer_bytes + kept
+        kept = (self.activation_bytes or 0) + self.recomputed_bytes
+        served = self.kv_cache_bytes + self.state_bytes
+        return stored + self.optimizer_bytes + kept + served
 
     @property
     def first(self) -> int:

@@ -11,6 +11,7 @@ from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
 from metacount.spec import DTYPE_BYTES, SEQ_LEN
 from metacount.spec.position import Alibi
+from metacount.spec.stack import WITH_STATE
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -238,16 +239,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
 
 def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     """What is not in the figures, or was not run, one sentence each."""
-    found = []
-    if job.train and formula and (why := without_formula(spec, job)):
-        found.append(f"not counted: what the backward keeps of the forward: {why}")
-    if job.train:
-        found.append(
-            "not counted: tensors that come and go within the forward, the backward and "
-            "the optimizer's step"
-        )
-        if job.mesh.pp > 1:
-            found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
+    found = _of_training(spec, job, formula) if job.train else []
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
@@ -285,4 +277,23 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
             + (", and what the backward keeps of those of others" if job.train else "")
             + ("; choose --attention flash, whose kernel torch's ring takes" if job.train else "")
         )
+    return found
+
+
+def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
+    """What is not in the figures of what a step keeps, and how they are meant."""
+    found = []
+    if formula and (why := without_formula(spec, job)):
+        found.append(f"not counted: what the backward keeps of the forward: {why}")
+    elif set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
+        found.append(
+            f"what recurrent={spec.recurrent} keeps is what the reference module keeps, which has "
+            "plain operators; a fused kernel may keep other tensors"
+        )
+    found.append(
+        "not counted: tensors that come and go within the forward, the backward and "
+        "the optimizer's step"
+    )
+    if job.mesh.pp > 1:
+        found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
     return found

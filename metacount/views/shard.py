@@ -23,6 +23,7 @@ MEMORY = {
     "activation_bytes": "kept activations",
     "recomputed_bytes": "recomputed block",
     "kv_cache_bytes": "KV cache",
+    "state_bytes": "recurrent state",
 }
 
 

@@ -78,7 +78,7 @@ def test_experts_by_hand() -> None:
 
 def test_what_a_moe_block_moves_by_hand() -> None:
     rank = Rank(tp=2, ep=4, shard=6, copies=3, tp_index=1)
-    moved = traffic.block_moves(MOE, rank, n_tokens=11, moe=True, train=True)
+    moved = traffic.block_moves(MOE, rank, n_tokens=11, ffn="E", train=True)
     seen = [(move.phase, move.kind, move.group, move.values) for move in moved]
     # 11 tokens in two: 6 and 5; each of the 5 goes to three experts
     assert sorted(seen) == sorted(

@@ -21,7 +21,7 @@ from torch import Tensor  # noqa: E402
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from helpers.sharding_specs import SPECS  # noqa: E402
+from helpers.sharding_specs import HYBRIDS, SPECS  # noqa: E402
 from metacount.modules.build import build  # noqa: E402
 from metacount.sharding.engine.keeping import Keeping  # noqa: E402
 from metacount.sharding.engine.optimizer import OPTIMIZERS, states  # noqa: E402
@@ -57,7 +57,7 @@ class OnlyHidden(torch.nn.Module):
 
 def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     mesh = parse_mesh(case["mesh"])
-    spec = SPECS[case["spec"]]
+    spec = (SPECS | HYBRIDS)[case["spec"]]
     job = Job(
         mesh=mesh,
         train=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from helpers.miniatures import miniature
+from metacount.catalog import entry
 from metacount.spec import ModelSpec
 
 COMMON = {
@@ -70,5 +72,22 @@ SPECS = {
     ),
     "sinks": ModelSpec(
         **COMMON, **HEADS, d_ff=7, attention_sinks=True, window=5, window_pattern="LG"
+    ),
+}
+
+# models whose layers differ: of each mixer with a state one, five layers of a pattern's
+HYBRIDS = {
+    "jamba": miniature(entry("jamba-1.5-mini").spec()).replace(
+        n_experts=8, mixer_pattern="RAR", n_layers=4
+    ),
+    "mamba2": miniature(entry("mamba2-130m").spec()),
+    "qwen3-next": miniature(entry("qwen3-next-80b-a3b").spec()).replace(n_experts=8),
+    "lfm2": miniature(entry("lfm2-8b-a1b").spec()).replace(n_experts=8, n_dense_layers=1),
+    "falcon-h1": miniature(entry("falcon-h1-0.5b").spec()),
+    "minimax": miniature(entry("minimax-text-01").spec()).replace(mixer_pattern="RRA"),
+    "griffin": miniature(entry("recurrentgemma-2b").spec()),
+    "kimi-linear": miniature(entry("kimi-linear-48b-a3b").spec()).replace(n_experts=8),
+    "nemotron": miniature(entry("nemotron-3-nano-30b-a3b").spec()).replace(
+        n_experts=8, mixer_pattern="RNANR", ffn_pattern="NENEN"
     ),
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from helpers.sharding_specs import SPECS
+from helpers.sharding_told import as_told, job
 
 import metacount
 from metacount.formulas import kept_sharding, sharding, traffic
@@ -17,38 +17,11 @@ from metacount.formulas.kept_moe import rows_kept
 from metacount.sharding.by_engine import Measuring, measured_kinds
 from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
-from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import Plan, default_plan
 from metacount.sharding.reference.run import place
-from metacount.sharding.result import Job, Kind
+from metacount.sharding.result import Kind
 
 torch.set_num_threads(1)
-
-
-def job(mesh: str, zero: int = 3, **changes: Any) -> Job:
-    """A step on a mesh, of odd sizes; `serve` instead of training with zero -1."""
-    made = parse_mesh(mesh)
-    micro = changes.pop("micro_batches", 1)
-    given = {"dtype": "fp32", "optimizer": "adamw", "seq_len": 9 * made.cp, **changes}
-    return Job(
-        mesh=made,
-        train=zero >= 0,
-        zero=max(zero, 0),
-        micro_batches=micro,
-        batch_size=made.dp * micro,
-        **given,
-    )
-
-
-def as_told(kinds: list[Kind]) -> list[dict[str, Any]]:
-    """Everything that is said of each kind; collectives in any order."""
-    found = []
-    for kind in kinds:
-        data = kind.to_dict()
-        data["collectives"] = Counter(tuple(sorted(c.items())) for c in data["collectives"])
-        data["sent_bytes"] = Counter(data["sent_bytes"])
-        found.append(data)
-    return found
 
 
 # ranks of cp exchange keys and values; torch cuts a sequence into 2·cp pieces

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
-from helpers.sharding_specs import SPECS
+from helpers.sharding_specs import HYBRIDS, SPECS
 
 from metacount.sharding.by_engine import Measuring
 from metacount.sharding.by_formula import counted_kinds
@@ -51,6 +51,9 @@ CASES = [
     # with several micro-batches in a pipeline, FSDP2's prefetching gathers a part once more
     case("mixtral", "dp=2,tp=2,pp=2,ep=2", 3, 1),
     case("deepseek", "dp=4,tp=2,ep=4"),
+    case("jamba", "dp=4,pp=2,ep=2"),
+    case("falcon-h1", "dp=3", 2, 2),
+    case("qwen3-next", "dp=2,ep=2", 1),
 ]
 
 
@@ -114,7 +117,7 @@ def test_loss_and_gradients_are_those_of_the_whole_model(real: Any, number: int)
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_a_real_rank_holds_and_sends_what_the_formula_says(real: Any, number: int) -> None:
     it, job = CASES[number], job_of(CASES[number])
-    spec = SPECS[it["spec"]]
+    spec = (SPECS | HYBRIDS)[it["spec"]]
     kinds = counted_kinds(spec, job, default_plan(spec))
     for rank in range(job.mesh.world):
         found = real[rank][number]
@@ -129,7 +132,7 @@ def test_a_real_rank_keeps_for_its_backward_what_the_formula_says(real: Any) -> 
     """To the byte, in float64, without what the loss keeps, which is another one there."""
     compared = 0
     for number, it in enumerate(CASES):
-        job, spec = job_of(it), SPECS[it["spec"]]
+        job, spec = job_of(it), (SPECS | HYBRIDS)[it["spec"]]
         if job.mesh.pp > 1 or job.mesh.ep > 1:  # a stage runs in parts; rows go where they are sent
             continue
         kinds = counted_kinds(spec, job, default_plan(spec))
@@ -140,7 +143,7 @@ def test_a_real_rank_keeps_for_its_backward_what_the_formula_says(real: Any) -> 
             assert kind.activation_bytes is not None
             assert set(real[rank][number]["kept"]) == {kind.activation_bytes - loss}
             compared += 1
-    assert compared == 2 + 2 + 2 + 4
+    assert compared == 2 + 2 + 2 + 4 + 3
 
 
 def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
@@ -179,7 +182,7 @@ def expected(kind: Kind) -> Counter[Any]:
 def test_local_shapes_are_those_of_the_fake_world(real: Any) -> None:
     for number in (3, 6):
         it, job = CASES[number], job_of(CASES[number])
-        spec = SPECS[it["spec"]]
+        spec = (SPECS | HYBRIDS)[it["spec"]]
         measuring = Measuring(spec, job, default_plan(spec))
         for rank in (0, job.mesh.world - 1):
             with fake_world(job.mesh, rank, job.zero) as world:

@@ -47,6 +47,7 @@ class Ran:
     forward: Counter[Seen]
     backward: Counter[Seen]
     kv_cache_bytes: int = 0
+    state_bytes: int = 0  # that mixers keep, however many tokens there were
     activation_bytes: int = 0  # that the backward keeps of the forward
     recomputed_bytes: int = 0
     gradients: int = 0  # values that this rank has after the backward
@@ -164,6 +165,7 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                     forward=traffic.taken(),
                     backward=Counter(),
                     kv_cache_bytes=tensor_bytes(cache.tensors()),
+                    state_bytes=tensor_bytes(cache.state_tensors()),
                 )
             )
     return found[0], found[1]

@@ -1,0 +1,204 @@
+"""Models whose layers differ, on a mesh of dp, pp and ep: formula and engine agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers.command_line import refused, run, run_json
+from helpers.sharding_specs import HYBRIDS
+from helpers.sharding_told import as_told, job
+
+import metacount
+from metacount.catalog import entry
+from metacount.formulas import kept_sharding, traffic
+from metacount.modules.build import build
+from metacount.sharding import by_formula
+from metacount.sharding.by_engine import measured_kinds
+from metacount.sharding.by_formula import counted_kinds
+from metacount.sharding.mesh import parse_mesh
+from metacount.sharding.plan import default_plan
+from metacount.sharding.result import Kind
+from metacount.spec import Workload
+
+torch.set_num_threads(1)
+
+CASES: list[tuple[str, str, int, dict[str, Any]]] = [
+    ("jamba", "dp=3", 1, {}),
+    ("jamba", "dp=2,pp=2", 3, {"micro_batches": 2}),
+    ("jamba", "dp=4,ep=4", 2, {"dtype": "bf16", "checkpointing": "full"}),
+    ("jamba", "dp=2,pp=2,ep=2", -1, {}),
+    ("mamba2", "dp=3,pp=2", 3, {"micro_batches": 2, "schedule": "gpipe"}),
+    ("mamba2", "dp=3", 0, {"optimizer": "sgd-momentum"}),
+    ("mamba2", "pp=2", -1, {"dtype": "bf16"}),
+    ("qwen3-next", "dp=4,ep=2", 3, {"dtype": "bf16", "master": True}),
+    ("qwen3-next", "dp=2,pp=2", 2, {}),
+    ("qwen3-next", "dp=2,ep=2", -1, {}),
+    ("lfm2", "dp=3", 2, {"dtype": "bf16", "attention": "flash"}),
+    ("lfm2", "dp=2,pp=3,ep=2", 1, {"micro_batches": 2}),
+    ("lfm2", "dp=2,pp=2", -1, {}),
+    ("falcon-h1", "dp=5", 3, {"optimizer": "adagrad"}),
+    ("falcon-h1", "dp=2,pp=2", 2, {"checkpointing": "full"}),
+    ("falcon-h1", "pp=3", -1, {}),
+    ("minimax", "dp=2,pp=2", 3, {}),
+    ("griffin", "dp=3", 3, {}),
+    ("kimi-linear", "dp=2,ep=2", 3, {}),
+    ("kimi-linear", "pp=2", -1, {}),
+    ("nemotron", "dp=4,ep=4,pp=2", 3, {}),
+]
+MEASURED: dict[int, list[Kind]] = {}
+
+
+def measured(number: int) -> list[Kind]:
+    """What the engine finds of a case, once."""
+    name, mesh, zero, changes = CASES[number]
+    if number not in MEASURED:
+        spec = HYBRIDS[name]
+        MEASURED[number] = measured_kinds(spec, job(mesh, zero, **changes), default_plan(spec))
+    return MEASURED[number]
+
+
+def counted(number: int) -> list[Kind]:
+    name, mesh, zero, changes = CASES[number]
+    return counted_kinds(HYBRIDS[name], job(mesh, zero, **changes), default_plan(HYBRIDS[name]))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{c[0]} {c[1]} {c[2]}" for c in CASES])
+def test_formula_and_engine_agree_to_the_last_element(number: int) -> None:
+    found = measured(number)
+    assert as_told(found) == as_told(counted(number))
+    assert sum(kind.count for kind in found) == parse_mesh(CASES[number][1]).world
+
+
+@pytest.mark.parametrize("number", [i for i, case in enumerate(CASES) if case[2] > 0])
+def test_ranks_that_zero_spreads_over_hold_each_value_once(number: int) -> None:
+    """Parameters of all ranks are the model's, and so is what a real optimizer keeps of them."""
+    name, mesh, _, changes = CASES[number]
+    spec, found, made = HYBRIDS[name], measured(number), parse_mesh(mesh)
+    params = metacount.count(spec).params
+    if spec.tie_embeddings and "pp" in mesh:  # the first and the last stage have it
+        params += spec.vocab_size * spec.d_model
+    assert sum(kind.count * kind.params for kind in found) == params
+    if changes.get("optimizer", "adamw") == "adamw":
+        width = 4 if changes.get("master") else {"bf16": 2}.get(changes.get("dtype", ""), 4)
+        # one float32 beside each tensor, which all ranks of its stage have a part of
+        model = build(spec, device="meta")
+        tensors = len(list(model.parameters())) + (spec.tie_embeddings and "pp" in mesh)
+        steps = 4 * tensors * made.world // made.pp
+        assert (
+            sum(kind.count * kind.optimizer_bytes for kind in found) == 2 * width * params + steps
+        )
+
+
+@pytest.mark.parametrize("number", [i for i, case in enumerate(CASES) if case[2] < 0])
+def test_stages_that_serve_keep_the_states_and_the_cache_of_the_whole_model(number: int) -> None:
+    name, mesh, _, changes = CASES[number]
+    asked, found = job(mesh, -1, **changes), measured(number)
+    run_ = Workload(batch_size=asked.batch_size, seq_len=asked.seq_len, dtype=asked.dtype)
+    whole = metacount.count(HYBRIDS[name], run_)
+    for quantity in ("state_bytes", "kv_cache_bytes"):
+        of_ranks = sum(kind.count * getattr(kind, quantity) for kind in found)
+        assert of_ranks == getattr(whole, quantity), quantity
+    assert whole.state_bytes > 0
+    for kind in found:
+        served = kind.param_bytes + kind.kv_cache_bytes + kind.state_bytes
+        assert kind.total_bytes == served
+
+
+def test_stages_have_different_kinds_of_layers() -> None:
+    """Of five layers RRRAR the first stage has no attention, and no cache."""
+    first, last = counted_kinds(
+        HYBRIDS["qwen3-next"], job("pp=2", -1), default_plan(HYBRIDS["qwen3-next"])
+    )
+    assert (first.layers, last.layers) == (3, 2)
+    assert first.kv_cache_bytes == 0 < last.kv_cache_bytes
+    assert first.state_bytes == 3 * last.state_bytes  # three mixers, and one beside attention
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -> None:
+    """Part by part on a fake world, or as one model on meta: the same storages."""
+    spec, plan = HYBRIDS[name], default_plan(HYBRIDS[name])
+    whole = metacount.train(spec, Workload(batch_size=1, seq_len=9, dtype="bf16"), reference=True)
+    for kinds in (measured_kinds, counted_kinds):
+        (kind,) = kinds(spec, job("dp=1", dtype="bf16"), plan)
+        assert kind.activation_bytes == whole.activation_bytes > 0
+        assert kind.optimizer_bytes == whole.optimizer_bytes
+
+
+RIGHT = kept_sharding.block_terms
+
+
+def without_a_mixer(*args: Any, **how: Any) -> Any:
+    """What a block keeps, were its mixer attention whatever its letter is."""
+    return RIGHT(*args, **{**how, "mixer": "A"})
+
+
+PLANTED: dict[str, tuple[Any, str, object, int]] = {
+    "every mixer is attention": (kept_sharding, "block_terms", without_a_mixer, 1),
+    "a layer's state is the stack's": (kept_sharding, "recurrent_layers", lambda spec: 1, 3),
+    "no layer has a state": (kept_sharding, "WITH_STATE", "", 3),
+    "every layer has a cache": (kept_sharding, "WITH_ATTENTION", "APSRN", 3),
+    "no experts are sent to": (traffic, "mixture_moves", lambda *args, **how: [], 2),
+    "a block without its mixer": (
+        by_formula,
+        "block_weights",
+        lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer="N", ffn=ffn),
+        1,
+    ),
+    "all layers have experts": (
+        by_formula,
+        "block_weights",
+        lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer=mixer, ffn="E"),
+        2,
+    ),
+}
+RIGHT_WEIGHTS = by_formula.block_weights
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_wrong_formula_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, name, wrong, number = PLANTED[mistake]
+    found = as_told(measured(number))
+    assert found == as_told(counted(number))
+    monkeypatch.setattr(home, name, wrong)
+    assert found != as_told(counted(number))
+
+
+def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("shard", "jamba-1.5-mini", "--mesh", "dp=2,ep=2", "--seq", "64", "--formula")
+    text, (kind,) = run(capsys, *asked), run_json(capsys, *asked)["kinds"]
+    of_one = metacount.count("jamba-1.5-mini", Workload(batch_size=1, seq_len=64, dtype="bf16"))
+    assert (kind["state_bytes"], kind["kv_cache_bytes"]) == (
+        of_one.state_bytes,
+        of_one.kv_cache_bytes,
+    )
+    assert text.index("KV cache") < text.index("recurrent state")
+    plain = run(capsys, "shard", "llama-7b", "--mesh", "dp=2", "--formula")
+    assert "recurrent state" not in plain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("mamba2-130m --mesh tp=2", "tp has no plan for recurrent=mamba2, a mixer that keeps a"),
+        ("jamba-1.5-mini --mesh cp=2 --train", "recurrent=mamba, a mixer that keeps a state; ch"),
+        ("falcon-h1-7b --mesh tp=2", "choose tp=1"),
+        ("zamba2-1.2b --mesh pp=2", "n_shared_blocks has no plan for a mesh"),
+        ("lfm2-1.2b --mesh dp=2,ep=2", "ep needs a model with experts"),
+    ],
+)
+@pytest.mark.parametrize("way", [[], ["--formula"]])
+def test_what_has_no_plan_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: str, line: str, way: list[str]
+) -> None:
+    assert line in refused(capsys, "shard", *arguments.split(), *way)
+
+
+def test_fit_finds_a_mesh_of_a_hybrid() -> None:
+    (found,), _ = metacount.fit("jamba-1.5-mini", "h100-80gb")
+    assert found.mesh is not None and found.largest is not None
+    spec = entry("jamba-1.5-mini").spec()
+    assert found.mesh.tp == 1 and spec.recurrent == "mamba"
+    assert found.largest.state_bytes > 0
