@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from metacount.errors import InputError
-from metacount.measure.torch_private import fake_store
+from metacount.measure.torch_private import fake_store, only_own_pieces
 from metacount.sharding.mesh import Mesh, Place
 
 
@@ -54,7 +54,8 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
         )
     dist.init_process_group("fake", rank=rank, world_size=mesh.world, store=fake_store())
     try:
-        yield world_of(mesh, rank, zero)
+        with only_own_pieces():
+            yield world_of(mesh, rank, zero)
     finally:
         dist.destroy_process_group()
         # FSDP2's modules refer to themselves: a piece of a tensor for each rank would stay
