@@ -10,6 +10,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,26 @@ class World:
     dense: DeviceMesh  # replicate, shard, tp
     experts: DeviceMesh  # replicate, shard, ep
     context: DeviceMesh | None = None  # cp
+
+    @cached_property
+    def tp(self) -> DeviceMesh:
+        """The ranks that hold parts of the same matrices; one object, as all of these."""
+        return self.dense["tp"]
+
+    @cached_property
+    def ep(self) -> DeviceMesh:
+        """The ranks that hold different experts."""
+        return self.experts["ep"]
+
+    @cached_property
+    def shares(self) -> DeviceMesh:
+        """The ranks that hold the same; without ZeRO, each of them all of it."""
+        return self.dense["shard" if self.zero else ("replicate", "shard")]
+
+    @cached_property
+    def expert_shares(self) -> DeviceMesh:
+        """The ranks that hold the same experts."""
+        return self.experts["shard" if self.zero else ("replicate", "shard")]
 
     @property
     def groups(self) -> dict[str, str]:
