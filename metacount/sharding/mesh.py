@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-MAX_RANKS = 2**20  # ranks are grouped one by one: this many take about a second
+MAX_RANKS = 2**20  # ranks are grouped one by one
 DEGREES = {
     "dp": "data parallelism: another part of the batch on each",
     "tp": "tensor parallelism: a part of every matrix on each",
