@@ -224,6 +224,12 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
             "the optimizer updates one tensor after the other; CUDA's default (foreach) "
             "holds temporaries of all of them"
         )
+    if setup.optimizer == "adam8bit":
+        ends = [s.peak_bytes for s in found.ledger.spans() if s.phase != OPTIMIZER]
+        said.append(
+            "the optimizer's update ran as it is written; torchao has it compiled, which may need "
+            f"other temporaries: of the peak, {max(ends):,} bytes are reached before it"
+        )
     return tuple(said)
 
 
