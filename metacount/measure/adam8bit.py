@@ -48,6 +48,13 @@ def adam8bit(updated: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimi
     return made
 
 
+def torchao_version() -> str:
+    """The version of torchao that is installed."""
+    with silent():
+        from torchao import __version__
+    return str(__version__)
+
+
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Run code that asks to be compiled as it is written, not compiled."""

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from helpers.command_line import refused
+from helpers.command_line import refused, run
 from helpers.miniatures import miniature
 from helpers.real_step import on_meta, really
 from torch import nn
 
 import metacount
 from metacount import InputError, Setup, Training, Workload, catalog
+from metacount.check import check
 from metacount.formulas.optimizer import adam8bit_state, adamw_state, in_blocks
 from metacount.formulas.terms import Weight
 from metacount.formulas.training import optimizer_bytes
@@ -130,6 +131,7 @@ def test_a_measured_step(llama: Training) -> None:
     kinds = [f"{m}.{p}" for m, p in product(("exp_avg", "exp_avg_sq"), ("codes", "scale", "qmap"))]
     assert {*llama.optimizer_state} == {"step", "exp_avg", "exp_avg_sq", *kinds}
     assert llama.optimizer_bytes == sum(llama.optimizer_state.values())
+    assert llama.versions["torchao"]
     counted = optimizer_bytes(small("llama-7b"), optimizer=ADAM8BIT, bytes_per_value=2)
     assert llama.optimizer_bytes == counted
     # what the step found is there at its end; each storage of the state once
@@ -197,6 +199,19 @@ def test_without_torchao_it_is_refused(
     monkeypatch.setitem(sys.modules, "torchao.optim", broken)
     with pytest.raises(InputError, match="torchao, which cannot be imported"):
         metacount.train(small("gpt2"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))
+
+
+def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
+    quantity = "optimizer_bytes:adam8bit"
+    spec = catalog.entry("llama-7b").spec()
+    counted = optimizer_bytes(spec, optimizer=ADAM8BIT, bytes_per_value=2)
+    scope: dict[str, Any] = {}
+    exec(run(capsys, "formula", "llama-7b", "--quantity", quantity, "--python"), scope)
+    assert scope["optimizer_bytes_adam8bit"]() == counted
+    # at these sizes every tensor is kept in 8 bits; elsewhere not
+    values = "2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m) + (2*N + 1)*d"
+    text = f"2*(1 + 1/64)*({values}) + 2*1024*(9*N + 3) + 4*(9*N + 3)"
+    assert check(text, "llama-7b", quantity=quantity).verdict == "equal_here"
 
 
 def test_a_plain_tensor_is_its_own() -> None:
