@@ -5,6 +5,7 @@ y = x·W has the gradients dx = dy·Wᵀ and dW = xᵀ·dy, each as many multipl
 
 from __future__ import annotations
 
+from metacount.errors import SpecError
 from metacount.formulas import indexer, model, stack, sublayers
 from metacount.formulas.backward_mixers import beyond_twice
 from metacount.formulas.covered import NORMS_AFTER, check_fused_run, check_not_shared
@@ -48,6 +49,13 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     True
     """
     check_fused_run(spec, run)
+    if spec.embedding is None:
+        raise SpecError(
+            "vocab_size",
+            "has no formula for a backward: what is given instead of tokens has no gradient",
+            None,
+            "measure it instead",
+        )
     forward = model.matmul_flops_by_role(
         spec,
         batch_size=run.batch_size,

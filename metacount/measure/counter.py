@@ -8,7 +8,7 @@ to which role the running module's work belongs: `reference_roles` for ours, by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -95,7 +95,7 @@ class FlopCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: object,
+        types: Iterable[type],
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:

@@ -127,7 +127,7 @@ FREE = {
     aten.ones, aten.ones_like, aten.full, aten.full_like, aten.scalar_tensor, aten.new_zeros,
     aten.new_ones, aten.new_full, aten.new_empty, aten.new_empty_strided, aten.lift_fresh,
     aten.clone, aten._to_copy, aten.copy, aten.copy_, aten.fill, aten.fill_, aten.zero_,
-    aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_,
+    aten.transpose_, aten.t_, aten.squeeze_, aten.unsqueeze_, aten.linspace,
     aten.cat, aten.stack, aten.repeat, aten.repeat_interleave, aten.roll, aten.flip, aten.tril,
     aten.triu, aten.constant_pad_nd, aten._unsafe_view, aten.eye, aten.im2col, aten.complex,
     # looked up and put back

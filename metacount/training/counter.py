@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from metacount.measure.counter import Charge, FlopCounter
 from metacount.measure.roles import ROLES
 from metacount.measure.torch_private import (
     graph_names,
+    is_wrapper,
     next_node_number,
     running_node_number,
     tree_leaves,
@@ -94,6 +95,18 @@ class StepCounter(FlopCounter):
         self.ledger.mark(phase, "")
         self._note_maker()
         yield
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Follow an operator; one of an optimizer's wrappers is followed through what it runs."""
+        if self.phase == OPTIMIZER and any(is_wrapper(kind) for kind in types):
+            return NotImplemented
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
         """The role of what the last module of `path` computes, and the phase."""

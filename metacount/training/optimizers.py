@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from metacount.errors import InputError
-from metacount.training.setup import OPTIMIZERS, Setup
+from metacount.measure.adam8bit import adam8bit, inner_tensors, uncompiled
+from metacount.training.setup import Setup
 
 RATE = 1e-3  # any: no size depends on it
+ADAM8BIT = "adam8bit"
 
 
 class Updates:
@@ -28,26 +31,37 @@ class Updates:
         updated = self._master or trained
         matrices = [p for name, p in updated.items() if name in inner and p.dim() == 2]
         self.optimizers = made(setup, list(updated.values()), matrices)
+        self._compiled = setup.optimizer == ADAM8BIT
+
+    def _running(self) -> AbstractContextManager[None]:
+        return uncompiled() if self._compiled else nullcontext()
 
     def master_tensors(self) -> list[Tensor]:
         """The float32 copies of parameters that the optimizer updates."""
         return list(self._master.values())
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that the optimizer keeps between steps, each under its own name there."""
+        """The tensors that the optimizer keeps between steps, each under its own name there.
+
+        Of a wrapper those that hold its values: `exp_avg.codes`.
+        """
         for optimizer in self.optimizers:
             for held in optimizer.state.values():
                 for name, value in held.items():
                     if isinstance(value, Tensor):
-                        yield name, value
+                        yield from inner_tensors(name, value)
 
     def prepare(self) -> None:
         """Have the state that a first step makes, by a step with gradients of no values."""
         for p in (self._master or self._trained).values():
             p.grad = torch.zeros_like(p)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self._update()
+
+    def _update(self) -> None:
+        with self._running():
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
         """Update the parameters by their gradients, which are dropped."""
@@ -57,9 +71,7 @@ class Updates:
                 master.grad = gradient.to(torch.float32)
             # what was copied is dropped at once; what is float32 already is not copied
             self._trained[name].grad = gradient = None
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self._update()
         with torch.no_grad():
             for name, master in self._master.items():
                 self._trained[name].copy_(master)
@@ -75,14 +87,11 @@ class Way(TypedDict):
 def made(
     setup: Setup, updated: list[nn.Parameter], matrices: list[nn.Parameter]
 ) -> list[torch.optim.Optimizer]:
-    """The optimizers of `torch.optim` that a setup means."""
+    """The optimizers of `torch.optim` that a setup means, or torchao's."""
     if not updated:
         raise InputError("nothing is trained: no parameter is left that is not frozen")
-    if setup.optimizer == "adam8bit":
-        raise InputError(
-            f"adam8bit ({OPTIMIZERS['adam8bit']}) is not in torch.optim, and its packed state has "
-            "no kernel on meta: choose adamw"
-        )
+    if setup.optimizer == ADAM8BIT:
+        return [adam8bit(updated, RATE)]
     way: Way = {"lr": RATE, "foreach": setup.foreach}
     if setup.optimizer == "adamw":
         return [torch.optim.AdamW(updated, **way)]

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from metacount.errors import InputError, SpecError
+from metacount.measure.adam8bit import torchao_version
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training.chosen import beside
 from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
+from metacount.training.optimizers import ADAM8BIT
 from metacount.training.result import Stage, Training
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Measured, Program, measure_step
@@ -185,7 +187,7 @@ def told(
         peak_parts=_parts(found, alive),
         timeline=tuple(Stage(**vars(span)) for span in ledger.spans()),
         notes=(STEP, *_said(setup, found), *notes),
-        versions=_versions(source),
+        versions=_versions(source, setup),
         formula={},
         uncovered={},
     )
@@ -217,13 +219,21 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
             "the optimizer updates one tensor after the other; CUDA's default (foreach) "
             "holds temporaries of all of them"
         )
+    if setup.optimizer == ADAM8BIT:
+        ends = [s.peak_bytes for s in found.ledger.spans() if s.phase != OPTIMIZER]
+        said.append(
+            "the optimizer's update ran as it is written; torchao has it compiled, which may need "
+            f"other temporaries: of the peak, {max(ends):,} bytes are reached before it"
+        )
     return tuple(said)
 
 
-def _versions(source: str) -> dict[str, str]:
+def _versions(source: str, setup: Setup) -> dict[str, str]:
     versions = {"torch": str(torch.__version__)}
     if source == "transformers":
         from metacount.huggingface.module.classes import version
 
         versions["transformers"] = version()
+    if setup.optimizer == ADAM8BIT:
+        versions["torchao"] = torchao_version()
     return versions

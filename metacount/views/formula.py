@@ -39,7 +39,7 @@ MEANINGS = {
     "recompute_matmul_flops": "FLOPs that full checkpointing computes a second time",
     "activation_bytes": "bytes that autograd holds between the loss and its backward",
     "gradient_bytes": "bytes of the gradients of all parameters",
-    "optimizer_bytes": "bytes of the tensors that torch.optim's optimizer keeps between steps",
+    "optimizer_bytes": "bytes of the tensors that the optimizer keeps between steps",
 }
 WAYS = {
     "flash": "fused attention",
@@ -48,6 +48,7 @@ WAYS = {
     "sgd-momentum": "SGD with momentum",
     "adafactor": "Adafactor",
     "muon": "Muon, AdamW where it does not apply",
+    "adam8bit": "AdamW in 8 bits, as torchao keeps it",
 }
 
 

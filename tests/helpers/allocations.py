@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 
 class Alive(TorchDispatchMode):
@@ -34,6 +34,8 @@ class Alive(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            return NotImplemented  # what a wrapper runs on the tensors that it holds is seen
         out = func(*args, **(kwargs or {}))
         for made in out if isinstance(out, list | tuple) else (out,):
             if isinstance(made, Tensor):

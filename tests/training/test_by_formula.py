@@ -179,7 +179,6 @@ def test_formulas_alone_load_no_torch() -> None:
         ("gpt2 --input 2,3", "FILE.py:NAME and --input have no formula"),
         ("llama4-scout", "has no spec, so there is no formula"),
         ("gpt2 --freeze lm_head", "freeze has no formula: got 'lm_head'"),
-        ("gpt2 --optimizer adam8bit", "optimizer has no formula: got 'adam8bit'"),
         ("gpt2 --dtype fp8", "dtype is not one that a module is trained in: got 'fp8'"),
         ("gpt2 --dtype fp32 --master-weights", "master_weights is for 16-bit parameters"),
         ("gpt2 --grad-dtype fp32", "grad_dtype must be that of the parameters (bf16)"),

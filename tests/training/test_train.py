@@ -266,7 +266,6 @@ def test_a_wrong_choice_is_refused(choices: dict[str, Any], said: str) -> None:
     ("name", "choices", "said"),
     [
         ("llama-7b", {"grad_dtype": "fp32"}, "grad_dtype must be that of the parameters"),
-        ("llama-7b", {"optimizer": "adam8bit"}, "adam8bit .* choose adamw"),
         ("llama-7b", {"lora_rank": 2, "lora_targets": ("q_prj",)}, "no linear layer is called"),
         ("llama-7b", {"freeze": ("embed",)}, "nothing of the model is called embed; did you mean"),
         ("llama-7b", {"lora_rank": 2, "freeze": ("lora_a", "lora_b")}, "nothing is trained"),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -73,7 +73,7 @@ class Recording(FlopCounter):
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: object,
+        types: Iterable[type],
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:

@@ -189,7 +189,7 @@ def training_count(
     # any kernel of attention multiplies as much in a forward, unless values are filled for flash
     of_pass("matmul_flops", backward.forward_flops_by_role, sizes.attention, NONE)
     # what a backward multiplies no checkpoint changes
-    of_pass("backward_matmul_flops", _backward, attention, NONE)
+    of_pass("backward_matmul_flops", backward.backward_matmul_flops_by_role, attention, NONE)
     for name, count in (
         ("recompute_matmul_flops", backward.recompute_matmul_flops_by_role),
         ("activation_bytes", training.activation_bytes_by_role),
@@ -231,17 +231,6 @@ def training_count(
         master_weight_bytes=MASTER * trained if master_weights else 0,
         uncovered=uncovered,
     )
-
-
-def _backward(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
-    if spec.embedding is None:
-        raise SpecError(
-            "vocab_size",
-            "has no formula for a backward: what is given instead of tokens has no gradient",
-            None,
-            "measure it instead",
-        )
-    return backward.backward_matmul_flops_by_role(spec, run)
 
 
 def _check_way(

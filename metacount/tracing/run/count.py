@@ -26,7 +26,7 @@ from metacount.tracing.run.sizes import NotTraced, Sizes, symbol
 from metacount.tracing.solve.layers import Place, Stack, places, places_by_name, stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from metacount.measure.torch_private import OpOverload
 
@@ -79,7 +79,7 @@ class _Counter(CounterByClass):
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: object,
+        types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:

@@ -1,0 +1,71 @@
+"""Loads torchao's AdamW with a state in 8 bits, runs its step uncompiled, and opens its tensors.
+
+Optional: the extra `adam8bit`. What its import has to say, of kernels that this machine cannot
+load, is of no count.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from metacount.errors import InputError
+from metacount.measure.torch_private import inner_names
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep logs and warnings of an import back; what it raises is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def adam8bit(updated: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    """Make torchao's AdamW8bit; raise `InputError` where torchao is not installed."""
+    try:
+        with silent():
+            from torchao.optim import AdamW8bit
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith("torchao")
+        why = "is not installed" if missing else "cannot be imported"
+        raise InputError(
+            f"adam8bit is AdamW8bit of the library torchao, which {why}; "
+            "pip install 'metacount[adam8bit]', or choose adamw"
+        ) from None
+    made = AdamW8bit(list(updated), lr=rate)
+    assert isinstance(made, torch.optim.Optimizer)
+    return made
+
+
+def torchao_version() -> str:
+    """The version of torchao that is installed."""
+    with silent():
+        from torchao import __version__
+    return str(__version__)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run code that asks to be compiled as it is written, not compiled."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def inner_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that hold a tensor's values: itself, or those that it is a wrapper of."""
+    parts = inner_names(tensor)
+    if not parts:
+        yield name, tensor
+    for part in parts:
+        yield from inner_tensors(f"{name}.{part}", getattr(tensor, part))

@@ -1,0 +1,219 @@
+"""AdamW in 8 bits: torchao's optimizer stepped on meta, on the CPU, and the formula of its state.
+
+torchao is optional: where it is not installed, what needs it is skipped and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+from helpers.command_line import refused, run
+from helpers.miniatures import miniature
+from helpers.real_step import on_meta, really
+from torch import nn
+
+import metacount
+from metacount import InputError, Setup, Training, Workload, catalog
+from metacount.check import check
+from metacount.formulas.optimizer import adam8bit_state, adamw_state, in_blocks
+from metacount.formulas.terms import Weight
+from metacount.formulas.training import optimizer_bytes
+from metacount.measure.adam8bit import inner_tensors, silent
+from metacount.modules.build import build
+from metacount.spec import ModelSpec
+from metacount.training.optimizers import Updates
+
+ADAM8BIT = "adam8bit"
+needs_torchao = pytest.mark.skipif(
+    find_spec("torchao") is None,
+    reason="torchao is not installed: pip install 'metacount[adam8bit]'",
+)
+# below and above 4,096 values, in whole blocks of 256 and not
+SHAPES = ((64, 128), (100, 50), (33,), (4096,), (4095,), (5000,), (16, 16), (17, 256), (3, 2, 768))
+
+
+def small(name: str) -> ModelSpec:
+    """A miniature of which some tensors are kept in 8 bits, and some are not."""
+    spec = miniature(catalog.entry(name).spec()).replace(n_layers=2, vocab_size=256, d_model=48)
+    return spec if spec.d_ff is None else spec.replace(d_ff=96)
+
+
+def parameters(device: str, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+    return {
+        str(i): nn.Parameter(torch.empty(shape, device=device, dtype=dtype).fill_(1))
+        for i, shape in enumerate(SHAPES)
+    }
+
+
+def state_of(named: dict[str, nn.Parameter]) -> int:
+    """Bytes of the state that a first step makes."""
+    updates = Updates(Setup(optimizer=ADAM8BIT), named, set())
+    updates.prepare()
+    return sum(tensor.untyped_storage().nbytes() for _, tensor in updates.state())
+
+
+@pytest.fixture(scope="module")
+def llama() -> Training:
+    return metacount.train(small("llama-7b"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))
+
+
+def test_a_state_by_hand() -> None:
+    def kept(*shape: int) -> int:
+        return int(adam8bit_state(Weight(role="ffn", name="w", shape=shape), 2))
+
+    # a code for each value, a float32 for each 256, and 256 float32 that the codes stand for
+    assert kept(64, 128) == 2 * (8192 + 4 * 32 + 4 * 256) + 4
+    # 15 blocks are too few, and 5,000 values are no whole number of them
+    assert kept(15, 256) == 2 * 2 * 15 * 256 + 4
+    assert kept(5000) == 2 * 2 * 5000 + 4
+
+
+def test_ints_letters_and_arrays_agree() -> None:
+    n = sympy.Symbol("n", integer=True, positive=True)
+    sizes = [1, 255, 256, 4095, 4096, 4097, 4352, 5000, 11008 * 4096]
+    form = adam8bit_state(Weight(role="ffn", name="w", shape=(n,)), 2)
+    of_array = adam8bit_state(Weight(role="ffn", name="w", shape=(np.array(sizes),)), 2)
+    for size, swept in zip(sizes, of_array, strict=True):
+        weight = Weight(role="ffn", name="w", shape=(size,))
+        counted = adam8bit_state(weight, 2)
+        assert form.subs({n: size}) == swept == counted
+        coded = size >= 4096 and size % 256 == 0
+        assert in_blocks(size) == coded
+        assert (counted < adamw_state(weight, 2)) == coded
+
+
+@needs_torchao
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_real_step_keeps_the_same(dtype: torch.dtype) -> None:
+    real, meta = (state_of(parameters(device, dtype)) for device in ("cpu", "meta"))
+    weights = [Weight(role="ffn", name="w", shape=shape) for shape in SHAPES]
+    assert real == meta == sum(adam8bit_state(weight, dtype.itemsize) for weight in weights)
+
+
+@needs_torchao
+@pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "gpt2"])
+def test_a_step_keeps_what_the_formula_says(name: str) -> None:
+    spec = small(name)
+    named = dict(build(spec, dtype="bf16").named_parameters())
+    sizes = {in_blocks(p.numel()) for p in named.values()}
+    assert sizes == {0, 1}
+    for dtype, master in (("bf16", False), ("bf16", True), ("fp32", False)):
+        setup = Setup(optimizer=ADAM8BIT, master_weights=master)
+        updates = Updates(setup, dict(build(spec, dtype=dtype).named_parameters()), set())
+        updates.prepare()
+        counted = optimizer_bytes(
+            spec,
+            optimizer=ADAM8BIT,
+            bytes_per_value=4 if dtype == "fp32" else 2,
+            master_weights=master,
+        )
+        assert sum(t.untyped_storage().nbytes() for _, t in updates.state()) == counted
+
+
+@needs_torchao
+def test_a_published_model() -> None:
+    spec = catalog.entry("gpt2").spec()
+    named = dict(build(spec, dtype="bf16").named_parameters())
+    assert state_of(named) == optimizer_bytes(spec, optimizer=ADAM8BIT, bytes_per_value=2)
+
+
+@needs_torchao
+def test_a_measured_step(llama: Training) -> None:
+    kinds = [f"{m}.{p}" for m, p in product(("exp_avg", "exp_avg_sq"), ("codes", "scale", "qmap"))]
+    assert {*llama.optimizer_state} == {"step", "exp_avg", "exp_avg_sq", *kinds}
+    assert llama.optimizer_bytes == sum(llama.optimizer_state.values())
+    assert llama.versions["torchao"]
+    counted = optimizer_bytes(small("llama-7b"), optimizer=ADAM8BIT, bytes_per_value=2)
+    assert llama.optimizer_bytes == counted
+    # what the step found is there at its end; each storage of the state once
+    assert llama.timeline[0].start_bytes == llama.timeline[-1].end_bytes
+    there = llama.param_bytes + llama.buffer_bytes + llama.optimizer_bytes
+    assert llama.timeline[0].start_bytes - there == 2 * 5 * 8  # tokens and targets
+    before = max(s.peak_bytes for s in llama.timeline if s.phase != "optimizer")
+    assert f"compiled, which may need other temporaries: of the peak, {before:,} bytes" in str(
+        " ".join(llama.notes)
+    )
+
+
+@needs_torchao
+@pytest.mark.parametrize("choices", [{}, {"master_weights": True}])
+def test_a_real_step_holds_what_was_measured(choices: dict[str, Any]) -> None:
+    setup = Setup(optimizer=ADAM8BIT, **choices)
+    workload = Workload(batch_size=2, seq_len=11, dtype="bf16")
+    spec = small("llama-7b")
+    assert on_meta(spec, workload, setup) == really(spec, workload, setup)
+
+
+@needs_torchao
+def test_the_process_is_left_as_it_was(llama: Training) -> None:
+    assert llama.optimizer_bytes
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+    assert len(compiled) == 1
+
+
+def test_what_an_import_says_is_kept_back(capfd: pytest.CaptureFixture[str]) -> None:
+    before = logging.root.manager.disable
+    with silent():
+        logging.getLogger("torchao").warning("Failed to load")
+        import warnings
+
+        warnings.warn("deprecated", stacklevel=1)
+    assert logging.root.manager.disable == before
+    assert capfd.readouterr().err == ""
+
+
+@needs_torchao
+def test_the_command_says_nothing_else() -> None:
+    line = ("train", "gpt2", "--set", "n_layers=1", "--seq", "8", "--optimizer", ADAM8BIT)
+    done = subprocess.run(
+        [sys.executable, "-m", "metacount", *line], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "exp_avg.codes" in done.stdout
+
+
+def test_without_torchao_it_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchao", "torchao.optim"):
+        monkeypatch.setitem(sys.modules, name, None)
+    said = refused(capsys, "train", "gpt2", "--optimizer", ADAM8BIT, "--seq", "8")
+    assert "torchao, which is not installed; pip install 'metacount[adam8bit]'" in said
+    broken = type(sys)("torchao.optim")
+    monkeypatch.setitem(sys.modules, "torchao", type(sys)("torchao"))
+    monkeypatch.setitem(sys.modules, "torchao.optim", broken)
+    with pytest.raises(InputError, match="torchao, which cannot be imported"):
+        metacount.train(small("gpt2"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))
+
+
+def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
+    quantity = "optimizer_bytes:adam8bit"
+    spec = catalog.entry("llama-7b").spec()
+    counted = optimizer_bytes(spec, optimizer=ADAM8BIT, bytes_per_value=2)
+    scope: dict[str, Any] = {}
+    exec(run(capsys, "formula", "llama-7b", "--quantity", quantity, "--python"), scope)
+    assert scope["optimizer_bytes_adam8bit"]() == counted
+    # at these sizes every tensor is kept in 8 bits; elsewhere not
+    values = "2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m) + (2*N + 1)*d"
+    text = f"2*(1 + 1/64)*({values}) + 2*1024*(9*N + 3) + 4*(9*N + 3)"
+    assert check(text, "llama-7b", quantity=quantity).verdict == "equal_here"
+
+
+def test_a_plain_tensor_is_its_own() -> None:
+    tensor = torch.empty(3, device="meta")
+    assert [*inner_tensors("step", tensor)] == [("step", tensor)]
