@@ -1,4 +1,4 @@
-"""How cost grows: with configurations, with files of a folder, with layers, experts and models.
+"""How cost grows: with configurations, files of a folder, layers, experts, models and ranks.
 
 python benchmarks/scale.py [--quick] [--json]
 
@@ -253,6 +253,29 @@ def several(counts: Sequence[int]) -> Growth:
     )
 
 
+def dense_ranks(counts: Sequence[int]) -> Growth:
+    """`shard` of a dense model, a step of training, on more and more ranks."""
+    return Growth(
+        what="shard --train llama3.1-405b, ranks =",
+        commands=tuple(sharded("llama3.1-405b", f"dp={n // 64},tp=8,pp=8") for n in counts),
+        most=2.0,
+    )
+
+
+def expert_ranks(counts: Sequence[int]) -> Growth:
+    """`shard` of a model with experts, which more and more ranks hold."""
+    return Growth(
+        what="shard --train deepseek-v3, ranks =",
+        commands=tuple(sharded("deepseek-v3", f"dp={n // 64},tp=8,pp=8,ep=64") for n in counts),
+        most=2.0,
+    )
+
+
+def sharded(model: str, mesh: str) -> tuple[str, ...]:
+    """The command that puts a step of training on a mesh."""
+    return ("shard", model, "--mesh", mesh, "--train")
+
+
 def grow(growth: Growth, labels: Sequence[int], rounds: int, torch: Run) -> list[Row]:
     """Each command beside importing torch; the last one is held against the first."""
     times: dict[tuple[str, ...], list[Run]] = {command: [] for command in growth.commands}
@@ -286,7 +309,8 @@ def show(rows: Sequence[Row]) -> None:
         line = f"{row.what:<44} {row.seconds:>8.3f} {peak:>6} {row.ratio:>8.2f}  {row.rate:<18}"
         print(f"{line} {verdict}".rstrip())
     print("ratio: arrays, to a Python loop of as many x·x; folders, to python -c pass;")
-    print("verify, to importing torch. Arrays are int64: their sizes keep every figure below 2^63.")
+    print("verify and shard, to importing torch.")
+    print("Arrays are int64: their sizes keep every figure below 2^63.")
 
 
 def baseline(command: tuple[str, ...], rounds: int) -> Run:
@@ -311,6 +335,8 @@ def main() -> int:
         layers: (1, 100) if args.quick else (1, 10, 100, 1_000),
         experts: (64, 256) if args.quick else (64, 256, 1_024, 4_096),
         several: (1, 3) if args.quick else (1, 3, 10),
+        dense_ranks: (4_096, 102_400),
+        expert_ranks: (4_096, 102_400),
     }
     for growth, counts in steps.items():
         rows += grow(growth(counts), counts, rounds, torch)

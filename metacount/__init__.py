@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from metacount.sharding.result import Sharded
     from metacount.sharding.shard import shard
     from metacount.spec import ModelSpec, Request, Workload
+    from metacount.summary.counted import count_training
     from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
     from metacount.summary.trained import train
     from metacount.textbook.count import Count
+    from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
     from metacount.views.lesson import Lesson, lesson
@@ -65,6 +67,8 @@ _HOMES = {
     "tree": "api",
     "Setup": "training.setup",
     "Training": "summary.shown",
+    "TrainingCount": "textbook.training",
+    "count_training": "summary.counted",
     "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
@@ -104,6 +108,7 @@ __all__ = [
     "SpecError",
     "Summary",
     "Training",
+    "TrainingCount",
     "Tree",
     "Verification",
     "Witness",
@@ -113,6 +118,7 @@ __all__ = [
     "check",
     "compare_published",
     "count",
+    "count_training",
     "diff",
     "entries",
     "entry",

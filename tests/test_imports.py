@@ -53,6 +53,8 @@ def command(*arguments: str) -> str:
         command("count", "deepseek-v3", "--json"),
         command("count", "deepseek-v3"),
         command("count", "t5-11b", "gemma3-27b-text"),
+        command("train", "llama-7b", "--formula"),
+        command("train", "deepseek-v3", "--formula", "--json"),
         command("models"),
         command("models", "--fields"),
         command("--version"),

@@ -1,4 +1,4 @@
-"""`metacount train`: what one training step computes, keeps and holds, measured."""
+"""`metacount train`: what one training step computes, keeps and holds, measured or by formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metacount.commands.options import (
     whole_number,
 )
 from metacount.errors import InputError
-from metacount.resolve import find_any
+from metacount.resolve import find_any, find_model
 from metacount.settings.values import dtype
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
 
@@ -99,6 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a config, our reference module instead of transformers' own",
     )
+    parser.add_argument(
+        "--formula", action="store_true", help="count by formulas alone, without torch"
+    )
     add_json(parser)
 
 
@@ -121,10 +124,28 @@ def run(args: argparse.Namespace) -> Result:
         freeze=args.freeze,
     )
     file = file_and_name(args.model)
+    if args.formula:
+        return _by_formula(args, setup), 0
     found = _of_file(args, setup, *file) if file else _of_model(args, setup)
     from metacount.views.train import train_text
 
     return (json_text(found.to_dict()) if args.json else train_text(found)), 0
+
+
+def _by_formula(args: argparse.Namespace, setup: Setup) -> str:
+    if args.input or file_and_name(args.model):
+        raise InputError(
+            "FILE.py:NAME and --input have no formula: give a MODEL, or leave --formula out"
+        )
+    from metacount.summary.counted import count_training
+
+    model = find_model(args.model, args.settings)
+    found = count_training(model, request_of(args), setup)
+    from metacount.views.train_counted import counted_data, counted_text
+
+    if args.json:
+        return json_text(counted_data(model, setup, found))
+    return counted_text(model, setup, found)
 
 
 def _of_model(args: argparse.Namespace, setup: Setup) -> Training:

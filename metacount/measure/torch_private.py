@@ -349,3 +349,42 @@ def forget_ranks() -> None:
 
     debug._clear_sharding_prop_cache()
     _redistribute._gen_transform_infos.cache_clear()
+
+
+class Pieces:
+    """What each rank of a group gets of a tensor, cut when it is asked for: a view of the tensor.
+
+    The sizes are DTensor's, which cuts as `torch.chunk` does; pieces that are left over are empty.
+    """
+
+    def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._n, self._dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, index: int) -> Tensor:
+        from torch.distributed.tensor import Shard
+
+        rank, whole = range(self._n)[index], self._tensor.size(self._dim)
+        size, start = Shard.local_shard_size_and_offset(whole, self._n, rank)
+        if whole and not size:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, size)
+
+
+@contextmanager
+def only_own_pieces() -> Iterator[None]:
+    """Inside, FSDP2 cuts the pieces of a parameter that it uses, and not those of all other ranks.
+
+    It uses its own and the first; a list of all is most of the work on thousands of ranks.
+    """
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    names, name = vars(_fsdp_param), "_chunk_with_empty"
+    before = names[name]
+    names[name] = Pieces
+    try:
+        yield
+    finally:
+        names[name] = before

@@ -49,7 +49,7 @@ class Measuring:
 
     def kinds(self) -> list[Kind]:
         """Every kind of rank, the stages in order."""
-        groups, found = self._groups(), []
+        groups, found, per_stage = self._groups(), [], self.mesh.stage_ranks
         for tensor in self.tensor:  # one rank after the other
             for part in range(len(self.parts)):
                 self._run(part, tensor)
@@ -57,7 +57,7 @@ class Measuring:
             between = between_stages(self.job, self.spec.d_model, first=first, last=last)
             for ranks in groups:
                 pieces = [self._piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
-                own = [stage * self.mesh.stage_ranks + rank for stage in stages for rank in ranks]
+                own = [stage * per_stage + rank for stage in stages for rank in ranks]
                 found.append(
                     kind_from(self.job, list(ranges(own)), stages, len(own), pieces, between)
                 )

@@ -65,7 +65,7 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
         copies = tuple(_copies(unit, own, first=first, last=last) for unit in units)
         stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
-    groups = _groups(units, job)
+    groups, per_stage = _groups(units, job), mesh.stage_ranks
     for (copies, first, last, _), alike in stages.items():
         between = between_stages(job, spec.d_model, first=first, last=last)
         for ranks in groups:
@@ -73,7 +73,7 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
             pieces = [
                 _piece(spec, job, unit, n, rank) for unit, n in zip(units, copies, strict=True) if n
             ]
-            all_ranks = [stage * mesh.stage_ranks + r for stage in alike for r in ranks]
+            all_ranks = [stage * per_stage + r for stage in alike for r in ranks]
             found.append(
                 kind_from(job, list(ranges(all_ranks)), alike, len(all_ranks), pieces, between)
             )

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-MAX_RANKS = 2**20  # ranks are grouped one by one: this many take about a second
+MAX_RANKS = 2**20  # ranks are grouped one by one
 DEGREES = {
     "dp": "data parallelism: another part of the batch on each",
     "tp": "tensor parallelism: a part of every matrix on each",
@@ -169,13 +169,15 @@ def kinds(
 ) -> dict[tuple[int, int, int], list[int]]:
     """The ranks of the first stage, those together whose places fall between the same breaks."""
     found: dict[tuple[int, int, int], list[int]] = {}
-    first = [_below(shard, i) for i in range(mesh.shard)]
-    second = [_below(tensor, i) for i in range(mesh.tp)]
-    third = [_below(copy, i) for i in range(mesh.expert_shard)]
-    for rank in range(mesh.stage_ranks):
-        i, j = divmod(rank, mesh.tp)
-        key = (first[i], second[j], third[rank // mesh.ep])
-        found.setdefault(key, []).append(rank)
+    tp, ep = mesh.tp, mesh.ep
+    cut = [_below(tensor, index) for index in range(tp)]
+    starts = sorted({*(index * tp for index in shard), *(index * ep for index in copy)})
+    for start, end in zip(starts, [*starts[1:], mesh.stage_ranks], strict=True):
+        own: dict[int, list[int]] = {}
+        for rank in range(start, end):
+            own.setdefault(cut[rank % tp], []).append(rank)
+        here, there = _below(shard, start // tp), _below(copy, start // ep)
+        found |= {(here, index, there): ranks for index, ranks in own.items()}
     return found
 
 

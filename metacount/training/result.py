@@ -34,7 +34,9 @@ class Training:
 
     `activation_bytes` are kept by autograd for the backward when forward and loss are done;
     `held_bytes` are alive then too, though the backward does not need them. `peak_parts` says of
-    what the peak consists, and sums to it.
+    what the peak consists, and sums to it. `formula` is what formulas say of the same step, by
+    quantity: None where there is none, for the reason in `uncovered`; it is of a reference module
+    alone, as others keep other tensors.
     """
 
     model: str
@@ -75,6 +77,8 @@ class Training:
     not_counted: tuple[str, ...] = NOT_COUNTED
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
+    formula: dict[str, int | None]
+    uncovered: dict[str, str]
 
     def to_dict(self) -> Json:
         """As plain data."""

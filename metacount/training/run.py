@@ -11,8 +11,8 @@ from torch import nn
 from metacount.errors import InputError, SpecError
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload
-from metacount.tensors import DTYPES
 from metacount.textbook.count import fitted, said_of_too_many
+from metacount.textbook.training.chosen import beside
 from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from metacount.training.result import Stage, Training
 from metacount.training.setup import Setup, check_dtypes
@@ -60,14 +60,14 @@ def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Trainin
     from metacount.modules.build import build
 
     run = fitted(model.spec, request)
-    _check(run, setup)
+    check_dtypes(setup, run.dtype)
     return train_reference(build(model.spec, dtype=run.dtype), (model.id, model.name), run, setup)
 
 
 def train_reference(
     module: ReferenceModel, names: tuple[str, str], request: Workload | Request, setup: Setup
 ) -> Training:
-    """A training step of a reference module (on meta) that is there already."""
+    """A training step of a reference module (on meta) that is there, beside its formulas."""
     from metacount.training.ours import reference_program
 
     run = fitted(module.spec, request)
@@ -75,7 +75,9 @@ def train_reference(
     notes = said_of_too_many(module.spec, run)
     if module.spec.is_moe:
         notes += ("tokens are spread evenly over experts",)
-    return told(names, "reference", program, run.to_dict(), setup, notes)
+    found = told(names, "reference", program, run.to_dict(), setup, notes)
+    formula, uncovered = beside(module.spec, run, setup)
+    return Training(**{**vars(found), "formula": formula, "uncovered": uncovered})
 
 
 def _of_config(
@@ -87,7 +89,7 @@ def _of_config(
 
     assert model.source is not None
     run, why = fitted_outside(model.source, request)
-    _check(run, setup)
+    check_dtypes(setup, run.dtype)
     module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
     return train_transformers(module, (model.id, model.name), run, setup, notes)
@@ -123,17 +125,6 @@ def train_transformers(
         raise InputError(f"{names[1]}: its training step was not run: {shortfall(error)}") from None
     note += said_of(module, change)
     return Training(**{**vars(found), "notes": found.notes + note})
-
-
-def _check(run: Workload, setup: Setup) -> None:
-    if run.dtype not in DTYPES:
-        raise SpecError(
-            "dtype",
-            "is not one that a module is trained in",
-            run.dtype,
-            f"choose one of {', '.join(DTYPES)}",
-        )
-    check_dtypes(setup, run.dtype)
 
 
 def told(
@@ -195,6 +186,8 @@ def told(
         timeline=tuple(Stage(**vars(span)) for span in ledger.spans()),
         notes=(STEP, *_said(setup, found), *notes),
         versions=_versions(source),
+        formula={},
+        uncovered={},
     )
 
 

@@ -37,6 +37,8 @@ LOSSES = {
     "chunked": "cross-entropy of a float32 copy of a chunk of the logits after the other, "
     "each recomputed in the backward",
 }
+# What parameters and gradients are of, in a step.
+TRAINED_DTYPES = ("fp64", "fp32", "bf16", "fp16")
 MAX_RANK = 2**20
 ALL_LINEAR = "all-linear"  # among LoRA's targets: every linear layer but the output head
 
@@ -71,7 +73,7 @@ class Setup:
         ):
             check_choice(name, getattr(self, name), known)
         if self.grad_dtype is not None:
-            check_choice("grad_dtype", self.grad_dtype, ("fp64", "fp32", "bf16", "fp16"))
+            check_choice("grad_dtype", self.grad_dtype, TRAINED_DTYPES)
         check_int("loss_chunks", self.loss_chunks, 1, MAX_RANK)
         if self.lora_rank is not None:
             check_int("lora_rank", self.lora_rank, 1, MAX_RANK)
@@ -90,13 +92,16 @@ def check_choice(name: str, value: object, known: Collection[str]) -> None:
 
 
 def check_dtypes(setup: Setup, dtype: str) -> None:
-    """Raise `SpecError` where gradients, master weights and parameters do not go together.
+    """Raise `SpecError` for parameters, gradients and master weights that are not trained together.
 
     >>> check_dtypes(Setup(master_weights=True), "bf16")
     >>> check_dtypes(Setup(master_weights=True), "fp32")
     Traceback (most recent call last):
     metacount.errors.SpecError: master_weights is for 16-bit parameters: got 'fp32'; leave it out
     """
+    if dtype not in TRAINED_DTYPES:
+        remedy = f"choose one of {', '.join(TRAINED_DTYPES)}"
+        raise SpecError("dtype", "is not one that a module is trained in", dtype, remedy)
     if setup.master_weights and DTYPE_BYTES[dtype] > 2:
         raise SpecError("master_weights", "is for 16-bit parameters", dtype, "leave it out")
     grads = setup.grad_dtype or dtype

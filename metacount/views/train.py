@@ -1,4 +1,4 @@
-"""A measured training step as text: bytes, FLOPs, what is kept, the step in time, and its peak."""
+"""A training step as text: bytes, FLOPs, what is kept; where measured, the step in time too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.files import Json
+    from metacount.textbook.training import TrainingCount
     from metacount.training.result import Stage, Training
 
 # The choices that a step is made of, and what each of their words means.
@@ -25,29 +27,45 @@ MEANINGS = {
 def train_text(found: Training) -> str:
     """Everything in tables, widest last."""
     width = columns()
-    parts = [
-        _title(found, width),
+    # a loss that is a sum is told by a note
+    silent = () if found.logits_bytes else ("loss",)
+    names, how = (found.name, found.model), "measured on the meta device"
+    return joined(
+        title(names, how, found.workload, found.setup, width, silent=silent),
         _bytes(found, width),
-        _flops(found),
-        _roles(found),
+        flops_table(found, found.optimizer_matmul_flops),
+        _beside(found, width),
+        role_table(found) if found.source != "given" else [],
         _kept_places(found),
         _stages(found),
         _peak(found),
         _notes(found, width),
-    ]
+    )
+
+
+def joined(*parts: list[str]) -> str:
+    """Write parts with an empty line between them; a part without lines is left out."""
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _title(found: Training, width: int) -> list[str]:
-    run, name = found.workload, bold(found.name)
+def title(
+    names: tuple[str, str],
+    how: str,
+    run: Json,
+    setup: Json,
+    width: int,
+    *,
+    silent: tuple[str, ...] = (),
+) -> list[str]:
+    """Name a model, how its step was counted, the workload, and each choice but the silent ones."""
+    name, model = names
     work = ", ".join(f"{field} {value}" for field, value in run.items() if value)
-    lines = [name + (f"  ({found.model})" if found.model != found.name else "")]
-    lines += ["one training step, measured on the meta device", *([work] if work else [])]
+    lines = [bold(name) + (f"  ({model})" if model != name else "")]
+    lines += [f"one training step, {how}", *([work] if work else [])]
     for word, meanings in MEANINGS.items():
-        if word == "loss" and not found.logits_bytes:
-            continue  # a sum, of which a note tells
-        chosen = found.setup[word]
-        lines += paragraph(f"{word:13}", f"{chosen}: {meanings[chosen]}", width)
+        if word not in silent:
+            chosen = setup[word]
+            lines += paragraph(f"{word:13}", f"{chosen}: {meanings[chosen]}", width)
     return lines
 
 
@@ -65,10 +83,15 @@ def _bytes(found: Training, width: int) -> list[str]:
         ("logits_float32_bytes", found.logits_float32_bytes, "while the loss runs"),
         ("peak_bytes", found.peak_bytes, f"in the {_where(found.peak_phase, found.peak_place)}"),
     ]
+    return bytes_table(rows, width)
+
+
+def bytes_table(rows: Sequence[tuple[str, int | None, str]], width: int) -> list[str]:
+    """Show bytes with what they are of; what is unknown or nothing is left out."""
     shown = [
         (name, units.exact(n), units.gib(n), said)
         for name, n, said in rows
-        if n or name in ("gradient_bytes", "optimizer_bytes")
+        if n is not None and (n or name in ("gradient_bytes", "optimizer_bytes"))
     ]
     return noted_table(("bytes", "exact", "", "what it is"), shown, "<>>", width)
 
@@ -77,32 +100,59 @@ def _where(phase: str, place: str) -> str:
     return phase if place in ("", phase) else f"{phase}, at {place}"
 
 
-def _flops(found: Training) -> list[str]:
+def flops_table(found: Training | TrainingCount, optimizer_matmul_flops: int = 0) -> list[str]:
+    """Show the FLOPs of each phase that has some."""
     rows = [
         ("matmul_flops", found.matmul_flops),
         ("backward_matmul_flops", found.backward_matmul_flops),
         ("recompute_matmul_flops", found.recompute_matmul_flops),
-        ("optimizer_matmul_flops", found.optimizer_matmul_flops),
+        ("optimizer_matmul_flops", optimizer_matmul_flops),
     ]
     shown = [(name, units.exact(n), units.flops(n)) for name, n in rows if n]
-    return table(("FLOPs", "exact", ""), shown, "<>>")
+    return table(("FLOPs", "exact", ""), shown, "<>>") if shown else []
 
 
-def _roles(found: Training) -> list[str]:
-    if found.source == "given":
-        return []  # what has which role is known of transformers' modules and ours alone
-    heads = ["role", "activation_bytes", "share", "forward", "backward"]
-    flops = [found.matmul_flops_by_role, found.backward_matmul_flops_by_role]
+def _beside(found: Training, width: int) -> list[str]:
+    """What the formulas say of what was measured: equal, how far off, or why nothing."""
+    alike: list[str] = []
+    lines: list[str] = []
+    for name, counted in found.formula.items():
+        measured = getattr(found, name)
+        if counted is None:
+            said = f"{name}: no formula: {found.uncovered[name]}"
+            lines += paragraph("formula", said, width)
+        elif counted != measured:
+            said = f"{name}: {units.exact(counted)}, {units.signed(counted - measured)}"
+            lines += paragraph("formula", said, width)
+        elif counted:
+            alike.append(name)
+    same = paragraph("formula", f"equal: {', '.join(alike)}", width) if alike else []
+    return same + lines
+
+
+def role_table(found: Training | TrainingCount) -> list[str]:
+    """Show kept bytes and FLOPs by role; a column that has no figures is left out."""
+    kept = found.activation_bytes_by_role
+    flops = {
+        "forward": found.matmul_flops_by_role,
+        "backward": found.backward_matmul_flops_by_role,
+    }
     if found.recompute_matmul_flops:
-        heads.append("recompute")
-        flops.append(found.recompute_matmul_flops_by_role)
+        flops["recompute"] = found.recompute_matmul_flops_by_role
+    known = {head: by_role for head, by_role in flops.items() if by_role is not None}
+    heads = ["role", *(["activation_bytes", "share"] if kept is not None else []), *known]
     rows = []
-    for role, kept in found.activation_bytes_by_role.items():
-        ran = [by_role.get(role, 0) for by_role in flops]
-        if kept or any(ran):
-            share = units.share(kept, found.activation_bytes)
-            rows.append((role, units.exact(kept), share, *(map(units.flops, ran))))
-    return table(heads, rows, "<" + ">" * (len(heads) - 1))
+    for role in dict.fromkeys(role for part in (kept, *known.values()) for role in part or ()):
+        size = (kept or {}).get(role, 0)
+        ran = [by_role.get(role, 0) for by_role in known.values()]
+        if size or any(ran):
+            held = (
+                []
+                if kept is None
+                else [units.exact(size), units.share(size, found.activation_bytes or 0)]
+            )
+            rows.append((role, *held, *map(units.flops, ran)))
+    return table(heads, rows, "<" + ">" * (len(heads) - 1)) if rows else []
 
 
 def _kept_places(found: Training) -> list[str]:

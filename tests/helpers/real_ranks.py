@@ -152,7 +152,7 @@ def stepped(
         torch.device("cpu"),
         input_args=(tokens[: job.rows] if first else hidden,),
         output_args=(logits if last else hidden,),
-        group=world.dense.get_group("pp"),
+        group=world.stages.get_group(),
     )
     kind = Schedule1F1B if job.micro_batches >= job.mesh.pp else ScheduleGPipe
     schedule = kind(module, n_microbatches=job.micro_batches, loss_fn=loss_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -196,6 +197,29 @@ def test_the_cpu_fuses_heads_of_one_width() -> None:
     assert private.cpu_fuses(heads(6, 8), heads(6, 8), heads(6, 8), None, causal=True)
     assert private.cpu_fuses(heads(6, 8), heads(2, 8), heads(2, 8), mask, causal=False)
     assert not private.cpu_fuses(heads(6, 8), heads(6, 8), heads(6, 4), None, causal=True)
+
+
+def test_pieces_are_those_that_fsdp2_cuts() -> None:
+    from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param
+
+    cut = _fsdp_common._chunk_with_empty
+    for size in (0, 1, 7, 8, 12, 13):
+        for ranks in (1, 2, 3, 5, 8, 40):
+            for dim in (0, 1):
+                shape = (size, 3) if dim == 0 else (3, size)
+                tensor = torch.arange(3 * size).view(shape)
+                mine = private.Pieces(tensor, ranks, dim)
+                assert len(mine) == ranks
+                for piece, other in zip(mine, cut(tensor, ranks, dim), strict=True):
+                    assert (piece.shape, piece.stride()) == (other.shape, other.stride())
+                    assert torch.equal(piece, other)
+    # FSDP2 looks it up under this name
+    asks = inspect.unwrap(_fsdp_param.FSDPParam._init_sharded_param)
+    assert cut.__name__ in asks.__code__.co_names
+    with pytest.raises(ZeroDivisionError), private.only_own_pieces():
+        assert _fsdp_param._chunk_with_empty is private.Pieces
+        raise ZeroDivisionError
+    assert _fsdp_param._chunk_with_empty is cut
 
 
 def test_private_names_of_transformers() -> None:

@@ -59,6 +59,20 @@ def test_kinds_are_all_the_ranks_of_a_stage_once() -> None:
     assert 17 in found[3, 0, 2]
 
 
+def test_kinds_are_those_that_are_found_rank_by_rank() -> None:
+    def last(found: list[int], index: int) -> int:
+        return max(i for i in found if i <= index)
+
+    for mesh in (Mesh(dp=6, tp=4, ep=8), Mesh(dp=5, tp=3, cp=2, ep=2), Mesh(dp=3, tp=4, ep=6)):
+        for shard, tensor, copy in (([0], [0], [0]), ([0, 2], [0, 2], [0, 1]), ([0, 1], [0], [0])):
+            expected: dict[tuple[int, int, int], list[int]] = {}
+            for rank in range(mesh.stage_ranks):
+                at = mesh.place(rank)
+                key = last(shard, at.shard), last(tensor, at.tensor), last(copy, at.copy)
+                expected.setdefault(key, []).append(rank)
+            assert list(kinds(mesh, shard, tensor, copy).items()) == list(expected.items())
+
+
 def test_stages_have_all_layers() -> None:
     for n_layers in range(1, 20):
         for pp in range(1, n_layers + 1):

@@ -42,7 +42,7 @@ def spread_experts(module: Any, world: World) -> None:
     Ranks of one `tp` group hold the same rows: each sends its part of them, and what comes back is
     gathered. Rows without values (a fake world's) go to all alike, and as many come.
     """
-    ep, tp = world.experts["ep"], world.dense["tp"]
+    ep, tp = world.ep, world.tp
     # Every expert sees the rows of all ranks of its `ep` group, which hold several parts of the
     # batch. FSDP2 averages over the copies of an expert, and the mean over the batch is wanted.
     factor = world.mesh.expert_shard / world.mesh.shard

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
     """Cut what the plan names: `{"decoder.layers.*.mlp.up_proj": "colwise"}`; * is any number."""
     modules = dict(model.named_modules())
-    tp, ep = world.dense["tp"], world.experts["ep"]
+    tp, ep = world.tp, world.ep
     for pattern, style in plan.items():
         for name in matching(pattern, modules):
             parent = modules[name.rpartition(".")[0]]
@@ -92,12 +92,11 @@ def shard_fully(
         shape = parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape
         return Shard(spread_axis(shape, mesh.expert_shard if world.zero else 1))
 
-    spread: str | tuple[str, str] = "shard" if world.zero else ("replicate", "shard")
     for module in experts if mesh.ep > 1 else ():
-        spread_out(module, world.experts[spread], axis_of)
+        spread_out(module, world.expert_shares, axis_of)
     for unit in units:
-        spread_out(unit, world.dense[spread])
-    spread_out(model, world.dense[spread])
+        spread_out(unit, world.shares)
+    spread_out(model, world.shares)
     if world.zero < 2:
         assert isinstance(model, FSDPModule)
         model.set_reshard_after_backward(False)

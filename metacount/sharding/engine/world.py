@@ -10,13 +10,14 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from metacount.errors import InputError
-from metacount.measure.torch_private import fake_store
+from metacount.measure.torch_private import fake_store, only_own_pieces
 from metacount.sharding.mesh import Mesh, Place
 
 
@@ -27,9 +28,30 @@ class World:
     mesh: Mesh
     place: Place
     zero: int
-    dense: DeviceMesh  # pp, replicate, shard, tp
-    experts: DeviceMesh  # pp, replicate, shard, ep
+    stages: DeviceMesh  # pp
+    dense: DeviceMesh  # replicate, shard, tp
+    experts: DeviceMesh  # replicate, shard, ep
     context: DeviceMesh | None = None  # cp
+
+    @cached_property
+    def tp(self) -> DeviceMesh:
+        """The ranks that hold parts of the same matrices; one object, as all of these."""
+        return self.dense["tp"]
+
+    @cached_property
+    def ep(self) -> DeviceMesh:
+        """The ranks that hold different experts."""
+        return self.experts["ep"]
+
+    @cached_property
+    def shares(self) -> DeviceMesh:
+        """The ranks that hold the same; without ZeRO, each of them all of it."""
+        return self.dense["shard" if self.zero else ("replicate", "shard")]
+
+    @cached_property
+    def expert_shares(self) -> DeviceMesh:
+        """The ranks that hold the same experts."""
+        return self.experts["shard" if self.zero else ("replicate", "shard")]
 
     @property
     def groups(self) -> dict[str, str]:
@@ -39,8 +61,9 @@ class World:
             for name in mesh.mesh_dim_names or ():
                 said = prefix if name in ("replicate", "shard") else name
                 found[str(mesh.get_group(name).group_name)] = said
-        if self.context is not None:
-            found[str(self.context.get_group().group_name)] = "cp"
+        for line, said in ((self.stages, "pp"), (self.context, "cp")):
+            if line is not None:
+                found[str(line.get_group().group_name)] = said
         return found
 
 
@@ -54,7 +77,8 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
         )
     dist.init_process_group("fake", rank=rank, world_size=mesh.world, store=fake_store())
     try:
-        yield world_of(mesh, rank, zero)
+        with only_own_pieces():
+            yield world_of(mesh, rank, zero)
     finally:
         dist.destroy_process_group()
         # FSDP2's modules refer to themselves: a piece of a tensor for each rank would stay
@@ -72,16 +96,23 @@ def only_new_garbage() -> Iterator[None]:
 
 
 def world_of(mesh: Mesh, rank: int, zero: int) -> World:
-    """The meshes of a rank in the process group that is there, fake or real."""
+    """The meshes of a rank in the process group that is there, fake or real.
+
+    Those of torch are of the rank's own stage: every copy of a mesh that torch makes, several for
+    each parameter, has a list of all the ranks in it.
+    """
+    stage, within = divmod(rank, mesh.stage_ranks)
+    stages = torch.arange(mesh.world).view(mesh.pp, mesh.stage_ranks)
     made = []
     for copies, whole, name in ((mesh.shard, mesh.tp, "tp"), (mesh.expert_shard, mesh.ep, "ep")):
         spread = (1, copies) if zero else (copies, 1)
-        ranks = torch.arange(mesh.world).view(mesh.pp, *spread, whole)
-        made.append(device_mesh(ranks, rank, ("pp", "replicate", "shard", name)))
+        ranks = stages[stage].view(*spread, whole)
+        made.append(device_mesh(ranks, rank, ("replicate", "shard", name)))
     return World(
         mesh=mesh,
         place=mesh.place(rank),
         zero=zero,
+        stages=one_group(stages[:, within], "pp"),
         dense=made[0],
         experts=made[1],
         context=context_mesh(mesh, rank) if mesh.cp > 1 else None,
@@ -92,9 +123,13 @@ def context_mesh(mesh: Mesh, rank: int) -> DeviceMesh:
     """The ranks that hold parts of the same sequences: neighbours among those ZeRO spreads over."""
     ranks = torch.arange(mesh.world).view(-1, mesh.cp, mesh.tp)
     ((i, _, tensor),) = (ranks == rank).nonzero().tolist()
-    own = ranks[i, :, tensor]
-    group = dist.new_group(own.tolist(), use_local_synchronization=True)
-    return DeviceMesh.from_group(group, "cpu", mesh=own, mesh_dim_names=("cp",))
+    return one_group(ranks[i, :, tensor], "cp")
+
+
+def one_group(ranks: torch.Tensor, name: str) -> DeviceMesh:
+    """A mesh of one axis."""
+    group = dist.new_group(ranks.tolist(), use_local_synchronization=True)
+    return DeviceMesh.from_group(group, "cpu", mesh=ranks, mesh_dim_names=(name,))
 
 
 def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:

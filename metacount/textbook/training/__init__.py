@@ -9,19 +9,27 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import backward, model, training
 from metacount.formulas import optimizer as optimizers
-from metacount.formulas.covered import check_not_shared
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import ATTENTIONS, CHECKPOINTINGS, EAGER, FULL, NONE, Pass
-from metacount.formulas.kept import bytes_of
-from metacount.formulas.kept_model import block_terms
+from metacount.formulas.forward import (
+    ATTENTIONS,
+    CHECKPOINTINGS,
+    EAGER,
+    FLASH,
+    FULL,
+    NONE,
+    Pass,
+    attention_of,
+)
 from metacount.formulas.optimizer import MASTER, lora_tensors
 from metacount.formulas.terms import params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
-from metacount.spec.position import Rope
-from metacount.spec.stack import WITH_ATTENTION
 from metacount.textbook.count import fitted
+from metacount.textbook.training.adapters import untrained_adapters
+from metacount.textbook.training.blocks import block_bytes as block_bytes
+from metacount.textbook.training.blocks import block_numbers
+from metacount.textbook.training.memory import SIXTEEN
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -102,8 +110,9 @@ def holds_dtype(quantity: str) -> bool:
 class TrainingCount:
     """The figures of one step, exact; None for what has no formula, `uncovered` says why.
 
-    `activation_bytes_of_block` are those of one block of each kind. A way to run the step that no
-    formula covers leaves the figures that do not depend on it.
+    `activation_bytes_of_block` are those of one block of each kind, of which `n_blocks` says how
+    many there are. A way to run the step that no formula covers leaves the figures that do not
+    depend on it.
     """
 
     workload: Workload
@@ -116,13 +125,16 @@ class TrainingCount:
     params: int
     trainable_params: int
     param_bytes: int
-    matmul_flops: int
+    matmul_flops: int | None
+    matmul_flops_by_role: dict[str, int] | None
     backward_matmul_flops: int | None
     backward_matmul_flops_by_role: dict[str, int] | None
     recompute_matmul_flops: int | None
+    recompute_matmul_flops_by_role: dict[str, int] | None
     activation_bytes: int | None
     activation_bytes_by_role: dict[str, int] | None
     activation_bytes_of_block: dict[str, int] | None
+    n_blocks: dict[str, int]
     gradient_bytes: int
     optimizer_bytes: int
     master_weight_bytes: int
@@ -148,7 +160,7 @@ def training_count(
 ) -> TrainingCount:
     """Count one training step of `spec` running `workload`, by the formulas.
 
-    With a `lora_rank` only adapters are trained, and only what is stored of them has a formula.
+    With a `lora_rank` only adapters are trained, and only what is stored has a formula.
 
     >>> from metacount.catalog import entry
     >>> step = training_count(entry("llama-7b").spec(), Workload())
@@ -163,24 +175,33 @@ def training_count(
         checkpointing if checkpointing in CHECKPOINTINGS else NONE,
     )
     uncovered: dict[str, str] = {}
-    found: dict[str, dict[str, Dim] | None] = {}
+    found: dict[str, dict[str, int] | None] = {}
 
-    def of_pass(name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]]) -> None:
+    def of_pass(
+        name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]], attends: str, keeps: str
+    ) -> None:
         try:
-            _check_way(attention, checkpointing, lora_rank)
+            _check_way(spec, sizes, attends, keeps, lora_rank)
             found[name] = count(spec, sizes)
         except SpecError as error:
             found[name], uncovered[name] = None, str(error)
 
-    of_pass("backward_matmul_flops", backward.backward_matmul_flops_by_role)
-    of_pass("recompute_matmul_flops", backward.recompute_matmul_flops_by_role)
-    of_pass("activation_bytes", training.activation_bytes_by_role)
-    of_pass("activation_bytes_of_block", block_bytes)
-    products, kept = found["backward_matmul_flops"], found["activation_bytes"]
-    again = found["recompute_matmul_flops"]
+    # any kernel of attention multiplies as much in a forward, unless values are filled for flash
+    of_pass("matmul_flops", backward.forward_flops_by_role, sizes.attention, NONE)
+    # what a backward multiplies no checkpoint changes
+    of_pass("backward_matmul_flops", _backward, attention, NONE)
+    for name, count in (
+        ("recompute_matmul_flops", backward.recompute_matmul_flops_by_role),
+        ("activation_bytes", training.activation_bytes_by_role),
+        ("activation_bytes_of_block", block_bytes),
+    ):
+        of_pass(name, count, attention, checkpointing)
+    total = {name: None if parts is None else sum(parts.values()) for name, parts in found.items()}
     tensors = trained_tensors(spec).all
+    adapters = 0
     if lora_rank is not None:
         tensors = lora_tensors(spec, lora_rank, lora_targets)
+        adapters = params_of(tensors) + untrained_adapters(spec, lora_rank, lora_targets)
     trained = params_of(tensors)
     return TrainingCount(
         workload=run,
@@ -190,16 +211,19 @@ def training_count(
         master_weights=master_weights,
         lora_rank=lora_rank,
         lora_targets=lora_targets if lora_rank is not None else (),
-        params=model.params(spec),
+        params=model.params(spec) + adapters,
         trainable_params=trained,
-        param_bytes=model.param_bytes(spec, bytes_per_value=width),
-        matmul_flops=sum(backward.forward_flops_by_role(spec, sizes).values()),
-        backward_matmul_flops=None if products is None else sum(products.values()),
-        backward_matmul_flops_by_role=products,
-        recompute_matmul_flops=None if again is None else sum(again.values()),
-        activation_bytes=None if kept is None else sum(kept.values()),
-        activation_bytes_by_role=kept,
+        param_bytes=model.param_bytes(spec, bytes_per_value=width) + width * adapters,
+        matmul_flops=total["matmul_flops"],
+        matmul_flops_by_role=found["matmul_flops"],
+        backward_matmul_flops=total["backward_matmul_flops"],
+        backward_matmul_flops_by_role=found["backward_matmul_flops"],
+        recompute_matmul_flops=total["recompute_matmul_flops"],
+        recompute_matmul_flops_by_role=found["recompute_matmul_flops"],
+        activation_bytes=total["activation_bytes"],
+        activation_bytes_by_role=found["activation_bytes"],
         activation_bytes_of_block=found["activation_bytes_of_block"],
+        n_blocks=block_numbers(spec),
         gradient_bytes=width * trained,
         optimizer_bytes=_state(
             spec, optimizer, MASTER if master_weights else width, tensors, lora_rank
@@ -209,7 +233,20 @@ def training_count(
     )
 
 
-def _check_way(attention: str, checkpointing: str, lora_rank: int | None) -> None:
+def _backward(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    if spec.embedding is None:
+        raise SpecError(
+            "vocab_size",
+            "has no formula for a backward: what is given instead of tokens has no gradient",
+            None,
+            "measure it instead",
+        )
+    return backward.backward_matmul_flops_by_role(spec, run)
+
+
+def _check_way(
+    spec: ModelSpec, run: Pass, attention: str, checkpointing: str, lora_rank: int | None
+) -> None:
     """Raise `SpecError` for a way to run a step that no formula covers."""
     for name, value, known in (
         ("attention", attention, ATTENTIONS),
@@ -217,10 +254,17 @@ def _check_way(attention: str, checkpointing: str, lora_rank: int | None) -> Non
     ):
         if value not in known:
             raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
+    if attention == FLASH and attention_of(spec) is not None and run.bytes_per_value != SIXTEEN:
+        raise SpecError(
+            "attention",
+            "is of a kernel for 16-bit types",
+            attention,
+            "choose eager, or bf16 or fp16",
+        )
     if lora_rank is not None:
         raise SpecError(
             "lora_rank",
-            "has no formula for a backward of adapters",
+            "has no formula for what adapters multiply and keep",
             lora_rank,
             "leave lora_rank out",
         )
@@ -236,56 +280,3 @@ def _state(
     optimizers.check_optimizer(name)
     of_matrix, _ = optimizers.OPTIMIZERS[name]
     return int(sum(weight.times * of_matrix(weight, width) for weight in tensors))
-
-
-def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
-    """Count the bytes that one block of each kind keeps, by its kind.
-
-    >>> from metacount.catalog import entry
-    >>> run = Pass(batch_size=1, seq_len=2048)
-    >>> block_bytes(entry("llama-7b").spec(), run)
-    {'dense': 1226850304}
-    """
-    check_not_shared(spec)
-    found: dict[str, int] = {}
-    for part in spec.stacks:
-        of_encoder = spec.has_encoder and part is not spec.decoder
-        n = run.source if of_encoder else run.seq_len
-        for index in range(part.n_layers):
-            words = ["encoder"] if of_encoder else ["decoder"] if spec.has_encoder else []
-            words += _kind(spec, index)
-            kind = ", ".join(words)
-            if kind not in found:
-                found[kind] = _of_block(spec, run, n, index, part is spec.decoder)
-    return found
-
-
-MIXERS = {"A": "attention", "R": "recurrent", "P": "attention and recurrent", "N": "no mixer"}
-FFNS = {"F": "dense", "E": "experts", "N": "no feed-forward"}
-
-
-def _kind(spec: ModelSpec, index: int) -> list[str]:
-    """What distinguishes a block from others of its stack, in words."""
-    last = spec.last_stack
-    mixer, ffn = last.mixer_of(index), last.ffn_of(index)
-    words = [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]
-    if isinstance(spec.positions, Rope) and not spec.has_rope_layer(index):
-        words += ["without rotation"] if mixer in WITH_ATTENTION else []
-    return words
-
-
-def _of_block(spec: ModelSpec, run: Pass, n: int, index: int, decodes: bool) -> int:
-    if run.checkpointing == FULL:
-        return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
-    ffn = spec.last_stack.ffn_of(index)
-    terms = block_terms(
-        spec,
-        run,
-        n,
-        routed=ffn == "E",
-        rotated=spec.has_rope_layer(index),
-        cross=spec.has_encoder and decodes,
-        mixer=spec.last_stack.mixer_of(index),
-        feeds=ffn != "N",
-    )
-    return int(bytes_of(terms))

@@ -1,0 +1,211 @@
+"""A step by formulas alone, as `train` sets it up; and beside each measured step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from helpers.command_line import refused, run, run_json
+from helpers.miniatures import TINY, miniature
+from torch import nn
+
+import metacount
+from metacount import InputError, Setup, SpecError, Training, Workload, catalog
+from metacount.formulas import backward, optimizer
+from metacount.formulas.forward import Pass
+from metacount.modules.build import build
+from metacount.spec import ModelSpec
+from metacount.textbook.training.chosen import COMPARED, OVER_TIME
+from metacount.views.train import train_text
+
+SPEC = ModelSpec.from_dict(TINY)
+RUN = Workload(batch_size=2, seq_len=7)
+SMALL = ("train", "gpt2", "--set", "n_layers=2", "--seq", "32")
+# what only an eager or flash attention, without adapters, has a formula for
+OF_BACKWARD = {"backward_matmul_flops", "recompute_matmul_flops", "activation_bytes"}
+
+
+def small(name: str) -> ModelSpec:
+    return miniature(catalog.entry(name).spec())
+
+
+@pytest.fixture(scope="module")
+def plain() -> Training:
+    return metacount.train(SPEC, RUN)
+
+
+# a setup, and which figures have no formula then
+WAYS: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    ({"attention": "flash", "checkpointing": "full"}, set()),
+    ({"attention": "sdpa"}, OF_BACKWARD),
+    ({"checkpointing": "selective"}, {"recompute_matmul_flops", "activation_bytes"}),
+    ({"loss": "chunked", "checkpointing": "full"}, {"activation_bytes"}),
+    ({"foreach": True, "optimizer": "adafactor"}, set()),
+    ({"master_weights": True, "grad_dtype": "fp32", "optimizer": "muon"}, set()),
+    ({"lora_rank": 3, "lora_targets": ("all-linear",)}, {"matmul_flops", *OF_BACKWARD}),
+    ({"freeze": ("lm_head", "embed_tokens")}, set(COMPARED)),
+]
+
+
+@pytest.mark.parametrize(("choices", "missing"), WAYS)
+@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2", "t5-base"])
+def test_formulas_stand_beside_what_was_measured(
+    name: str, choices: dict[str, Any], missing: set[str]
+) -> None:
+    if name == "t5-base" and choices.get("attention") == "flash":
+        choices = {**choices, "attention": "eager"}  # the kernel takes no bias
+    found = metacount.train(small(name), RUN, Setup(**choices))
+    assert [*found.formula] == [*COMPARED]
+    assert {figure for figure, n in found.formula.items() if n is None} == missing
+    assert {*found.uncovered} == missing
+    for figure, counted in found.formula.items():
+        if counted is not None:
+            assert counted == getattr(found, figure), figure
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "bert-base"])
+def test_adapters_that_the_loss_does_not_see_are_stored(name: str) -> None:
+    setup = Setup(lora_rank=3, lora_targets=("all-linear",))
+    found = metacount.train(small(name), RUN, setup)
+    counted = metacount.count_training(small(name), RUN, setup)
+    assert counted.params == found.params
+    assert counted.param_bytes == found.formula["param_bytes"] == found.param_bytes
+    assert counted.trainable_params == found.trainable_params
+
+
+def test_vectors_that_are_given_have_no_gradient() -> None:
+    """Two products for each of the forward are too many: this is why there is no formula."""
+    spec = small("textbook-block")
+    found = metacount.train(spec, RUN)
+    assert found.formula["backward_matmul_flops"] is None
+    twice = backward.backward_matmul_flops_by_role(spec, Pass(batch_size=2, seq_len=7))
+    assert sum(twice.values()) > found.backward_matmul_flops
+    assert "is given instead of tokens" in found.uncovered["backward_matmul_flops"]
+
+
+def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes" in train_text(plain)
+    assert "None" not in train_text(plain)
+    monkeypatch.setattr(optimizer, "STEP", 5)
+    again = metacount.train(SPEC, RUN)
+    # a counter for each of 3 layers' 9 tensors, two tables and the last norm
+    wrong = again.optimizer_bytes + 3 * 9 + 3
+    assert again.formula["optimizer_bytes"] == wrong
+    text = train_text(again)
+    assert f"formula  optimizer_bytes: {wrong:,}, +30" in text
+    assert "equal: param_bytes, gradient_bytes, activation_bytes" in text
+
+
+def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    own = metacount.train(nn.Sequential(nn.Linear(3, 5)), input_size=(2, 3))
+    assert (own.formula, own.uncovered) == ({}, {})
+    assert "formula" not in str(own)
+    line = ("train", "type:gpt2", "--seq", "5")
+    theirs = run_json(capsys, *line)
+    assert (theirs["source"], theirs["formula"], theirs["uncovered"]) == ("transformers", {}, {})
+    ours = run_json(capsys, *line, "--reference")
+    assert ours["formula"]["activation_bytes"] == ours["activation_bytes"]
+    # a reference module in hand has its spec
+    assert (
+        metacount.train(build(SPEC, dtype="bf16"), RUN).formula
+        == metacount.train(SPEC, RUN).formula
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--attention", "flash", "--checkpointing", "full", "--optimizer", "muon"),
+        ("--master-weights", "--grad-dtype", "fp32", "--loss", "chunked", "--foreach"),
+    ],
+)
+def test_the_command_counts_what_it_measures(
+    capsys: pytest.CaptureFixture[str], eighty_columns: None, more: tuple[str, ...]
+) -> None:
+    line = (*SMALL, *more)
+    measured, counted = run_json(capsys, *line), run_json(capsys, *line, "--formula")
+    text = run(capsys, *line, "--formula")
+    assert counted["source"] == "formula"
+    assert "one training step, by formulas\n" in text
+    assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
+    for key in ("model", "name", "workload", "setup", "trainable_params", "params"):
+        assert counted[key] == measured[key], key
+    for key in (*COMPARED, *(key for key in counted if key.endswith("_flops_by_role"))):
+        if counted[key] is not None:
+            assert counted[key] == measured[key], key
+        else:
+            assert key.removesuffix("_by_role") in counted["uncovered"]
+        if counted[key] and isinstance(counted[key], int):
+            assert f"{key} " in text
+            assert f" {counted[key]:,} " in text
+    kept = counted["activation_bytes_by_role"]
+    assert (kept is None) == ("chunked" in more) == ("by role," not in " ".join(counted["notes"]))
+    assert kept is None or sum(kept.values()) == measured["activation_bytes"]
+    # what is not counted is told, and is no zero
+    assert {*OVER_TIME} <= counted["uncovered"].keys()
+    assert not {*OVER_TIME} & counted.keys()
+    told = " ".join(text.partition("\nno formula")[2].split())
+    for name, why in counted["uncovered"].items():
+        assert name in told
+        assert why in told
+    assert ("optimizer_matmul_flops" in counted["uncovered"]) == ("muon" in more)
+
+
+def test_blocks_of_each_kind_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "train", "deepseek-v3", "--formula", "--checkpointing", "full")
+    each = 2 * 2048 * 7168  # the input of a block, in bf16
+    assert f"dense                  3  {each:,}" in text
+    assert f"experts               58  {each:,}" in text
+
+
+def test_formulas_alone_load_no_torch() -> None:
+    program = (
+        "import sys; from metacount.cli import main; "
+        "code = main(['train', 'llama3.1-405b', '--formula', '--attention', 'flash']); "
+        "sys.exit(code or int('torch' in sys.modules or 'numpy' in sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("mine.py:Model", "FILE.py:NAME and --input have no formula"),
+        ("gpt2 --input 2,3", "FILE.py:NAME and --input have no formula"),
+        ("llama4-scout", "has no spec, so there is no formula"),
+        ("gpt2 --freeze lm_head", "freeze has no formula: got 'lm_head'"),
+        ("gpt2 --optimizer adam8bit", "optimizer has no formula: got 'adam8bit'"),
+        ("gpt2 --dtype fp8", "dtype is not one that a module is trained in: got 'fp8'"),
+        ("gpt2 --dtype fp32 --master-weights", "master_weights is for 16-bit parameters"),
+        ("gpt2 --grad-dtype fp32", "grad_dtype must be that of the parameters (bf16)"),
+        ("gpt2 --lora-rank 2 --lora-targets q_prj", "lora_targets names no linear layer"),
+    ],
+)
+def test_what_has_no_formula_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: str, line: str
+) -> None:
+    assert line in refused(capsys, "train", *arguments.split(), "--formula")
+
+
+def test_the_api_refuses_alike() -> None:
+    counted = metacount.count_training(SPEC, RUN, Setup(attention="flash"))
+    assert (
+        counted.activation_bytes
+        == metacount.train(SPEC, RUN, Setup(attention="flash")).activation_bytes
+    )
+    wide = Workload(seq_len=5, dtype="fp32")
+    with pytest.raises(SpecError, match="master_weights is for 16-bit"):
+        metacount.count_training(SPEC, wide, Setup(master_weights=True))
+    module = build(SPEC, dtype="bf16")
+    assert metacount.count_training(module, RUN) == metacount.count_training(SPEC, RUN)
+    module.lm_head = None
+    with pytest.raises(InputError, match="it was changed after it was built"):
+        metacount.count_training(module, RUN)
+    # no such kernel exists: nothing is said of what it would keep
+    said = metacount.count_training(SPEC, wide, Setup(attention="flash")).uncovered
+    assert "is of a kernel for 16-bit types" in said["activation_bytes"]
