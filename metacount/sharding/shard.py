@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 THEIRS = "transformers"  # in place of a plan's file
 NOT_RUN = (
-    "placed by transformers' plan, not run: neither what ranks send, nor a KV cache, nor "
-    "what a backward keeps is counted"
+    "placed by transformers' plan, not run: neither what ranks send, nor a KV cache or a state, "
+    "nor what a backward keeps is counted"
 )
 OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
 SCHEDULES = {
@@ -60,7 +60,8 @@ def shard(
     spec = known.spec
     whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
     job = job_of(spec, whole, Asked(**how), train=train)
-    source, notes = "formula" if formula else _engine(), missing(spec, job, formula=formula)
+    source = "formula" if formula else _engine()
+    notes = missing(spec, job, formula=formula, ours=plan != THEIRS)
     if plan == THEIRS:
         kinds = _theirs(known, job, formula)
         source, notes = f"{source}, by transformers' plan", [*notes, NOT_RUN]
@@ -237,9 +238,9 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     )
 
 
-def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
+def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> list[str]:
     """What is not in the figures, or was not run, one sentence each."""
-    found = _of_training(spec, job, formula) if job.train else []
+    found = _of_training(spec, job, formula, ours) if job.train else []
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
@@ -280,12 +281,12 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     return found
 
 
-def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
+def _of_training(spec: ModelSpec, job: Job, formula: bool, ours: bool) -> list[str]:
     """What is not in the figures of what a step keeps, and how they are meant."""
     found = []
     if formula and (why := without_formula(spec, job)):
         found.append(f"not counted: what the backward keeps of the forward: {why}")
-    elif set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
+    elif ours and set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
         found.append(
             f"what recurrent={spec.recurrent} keeps is what the reference module keeps, which has "
             "plain operators; a fused kernel may keep other tensors"

@@ -196,6 +196,15 @@ def test_what_has_no_plan_is_refused_in_one_line(
     assert line in refused(capsys, "shard", *arguments.split(), *way)
 
 
+def test_whose_kernels_mixers_are_is_said_where_they_ran() -> None:
+    how: dict[str, Any] = {"train": True, "seq_len": 8}
+    for formula in (True, False):
+        ours = metacount.shard(HYBRIDS["griffin"], "dp=2", formula=formula, **how)
+        assert any("a fused kernel may keep other" in note for note in ours.missing)
+    plain = metacount.shard("gpt2", "dp=2", formula=True, **how)
+    assert not any("fused kernel" in note for note in plain.missing)
+
+
 def test_fit_finds_a_mesh_of_a_hybrid() -> None:
     (found,), _ = metacount.fit("jamba-1.5-mini", "h100-80gb")
     assert found.mesh is not None and found.largest is not None
