@@ -27,7 +27,7 @@ from metacount.check import check
 from metacount.formulas.optimizer import adam8bit_state, adamw_state, in_blocks
 from metacount.formulas.terms import Weight
 from metacount.formulas.training import optimizer_bytes
-from metacount.measure.adam8bit import inner_tensors, silent
+from metacount.measure.adam8bit import inner_tensors, is_wrapper, silent
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.training.optimizers import Updates
@@ -214,6 +214,19 @@ def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert check(text, "llama-7b", quantity=quantity).verdict == "equal_here"
 
 
-def test_a_plain_tensor_is_its_own() -> None:
+class Wrapper(torch.Tensor):
+    """A tensor whose values are in another."""
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["held"], None
+
+
+def test_a_wrapper_is_opened_and_a_plain_tensor_is_its_own() -> None:
     tensor = torch.empty(3, device="meta")
-    assert [*inner_tensors("step", tensor)] == [("step", tensor)]
+    wrapper = tensor.as_subclass(Wrapper)
+    codes = torch.empty(3, dtype=torch.uint8)
+    vars(wrapper)["held"] = codes
+    assert [*inner_tensors("step", nn.Parameter(tensor))][0][0] == "step"
+    ((name, inner),) = inner_tensors("exp_avg", wrapper)
+    assert name == "exp_avg.held" and inner is codes
+    assert is_wrapper(Wrapper) and not is_wrapper(nn.Parameter)
