@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from metacount.errors import InputError
-from metacount.measure.torch_private import inner_names
 
 
 @contextmanager
@@ -62,10 +61,17 @@ def uncompiled() -> Iterator[None]:
         yield
 
 
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of a class hold their values in other tensors, and say in which."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
 def inner_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The tensors that hold a tensor's values: itself, or those that it is a wrapper of."""
-    parts = inner_names(tensor)
-    if not parts:
+    flatten: Callable[[], tuple[list[str], object]] | None
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
         yield name, tensor
-    for part in parts:
+        return
+    for part in flatten()[0]:
         yield from inner_tensors(f"{name}.{part}", getattr(tensor, part))

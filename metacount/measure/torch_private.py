@@ -16,11 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    is_traceable_wrapper_subclass,
-    is_traceable_wrapper_subclass_type,
-)
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
@@ -149,16 +145,6 @@ def is_fake(tensor: Tensor) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
-
-
-def inner_names(tensor: Tensor) -> list[str]:
-    """The attributes in which a wrapper keeps the tensors that hold its values; none of others."""
-    return tensor.__tensor_flatten__()[0] if is_traceable_wrapper_subclass(tensor) else []
-
-
-def is_wrapper(kind: type) -> bool:
-    """Whether tensors of a class have no values of their own, but tensors that hold them."""
-    return is_traceable_wrapper_subclass_type(kind)
 
 
 def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:

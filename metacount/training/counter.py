@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from metacount.measure.adam8bit import is_wrapper
 from metacount.measure.counter import Charge, FlopCounter
 from metacount.measure.roles import ROLES
 from metacount.measure.torch_private import (
     graph_names,
-    is_wrapper,
     next_node_number,
     running_node_number,
     tree_leaves,
@@ -104,7 +104,7 @@ class StepCounter(FlopCounter):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         """Follow an operator; one of an optimizer's wrappers is followed through what it runs."""
-        if self.phase == OPTIMIZER and any(is_wrapper(kind) for kind in types):
+        if self.phase == OPTIMIZER and any(map(is_wrapper, types)):
             return NotImplemented
         return super().__torch_dispatch__(func, types, args, kwargs)
 

@@ -223,7 +223,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
         ends = [s.peak_bytes for s in found.ledger.spans() if s.phase != OPTIMIZER]
         said.append(
             "the optimizer's update ran as it is written; torchao has it compiled, which may need "
-            f"other temporaries: of the peak, {max(ends):,} bytes are reached before it"
+            f"other temporaries: the peak before it is {max(ends):,} bytes"
         )
     return tuple(said)
 

@@ -20,7 +20,7 @@ OPTIMIZERS = {
     "sgd-momentum": "torch.optim.SGD with momentum 0.9",
     "adafactor": "torch.optim.Adafactor",
     "muon": "torch.optim.Muon for the matrices of the layers, AdamW for the rest",
-    "adam8bit": "AdamW in 8 bits: torchao's AdamW8bit",
+    "adam8bit": "AdamW with its state in 8 bits, torchao's AdamW8bit",
 }
 ATTENTIONS = {
     "eager": "both products written out",

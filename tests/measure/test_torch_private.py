@@ -7,7 +7,6 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -136,38 +135,6 @@ def test_a_storage_has_one_key() -> None:
     shown = tensor, tensor[1:], tensor.view(2, 2)
     (key,) = {private.storage_key(t.untyped_storage()) for t in shown}
     assert private.storage_key(other.untyped_storage()) != key
-
-
-class Wrapper(torch.Tensor):
-    """A tensor whose values are in another."""
-
-    values: torch.Tensor
-
-    @staticmethod
-    def __new__(cls, values: torch.Tensor) -> Wrapper:
-        made = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=torch.float32)
-        assert isinstance(made, Wrapper)
-        made.values = values
-        return made
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["values"], None
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError
-
-    @staticmethod
-    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: object) -> Wrapper:
-        return Wrapper(inner["values"])
-
-
-def test_a_wrapper_says_what_it_holds() -> None:
-    plain = torch.zeros(4)
-    wrapped = Wrapper(plain.to(torch.uint8))
-    assert private.inner_names(wrapped) == ["values"] and private.inner_names(plain) == []
-    assert private.inner_names(torch.nn.Parameter(plain)) == []
-    assert private.is_wrapper(Wrapper) and not private.is_wrapper(torch.nn.Parameter)
 
 
 def test_nobody_watches_inside() -> None:

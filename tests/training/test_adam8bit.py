@@ -27,7 +27,7 @@ from metacount.check import check
 from metacount.formulas.optimizer import adam8bit_state, adamw_state, in_blocks
 from metacount.formulas.terms import Weight
 from metacount.formulas.training import optimizer_bytes
-from metacount.measure.adam8bit import inner_tensors, silent
+from metacount.measure.adam8bit import inner_tensors, is_wrapper, silent
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.training.optimizers import Updates
@@ -139,7 +139,7 @@ def test_a_measured_step(llama: Training) -> None:
     there = llama.param_bytes + llama.buffer_bytes + llama.optimizer_bytes
     assert llama.timeline[0].start_bytes - there == 2 * 5 * 8  # tokens and targets
     before = max(s.peak_bytes for s in llama.timeline if s.phase != "optimizer")
-    assert f"compiled, which may need other temporaries: of the peak, {before:,} bytes" in str(
+    assert f"compiled, which may need other temporaries: the peak before it is {before:,}" in str(
         " ".join(llama.notes)
     )
 
@@ -214,6 +214,20 @@ def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert check(text, "llama-7b", quantity=quantity).verdict == "equal_here"
 
 
-def test_a_plain_tensor_is_its_own() -> None:
+class Wrapper(torch.Tensor):
+    """A tensor whose values are in another."""
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["held"], None
+
+
+def test_a_wrapper_is_opened_and_a_plain_tensor_is_its_own() -> None:
     tensor = torch.empty(3, device="meta")
-    assert [*inner_tensors("step", tensor)] == [("step", tensor)]
+    wrapper = tensor.as_subclass(Wrapper)
+    codes = torch.empty(3, dtype=torch.uint8)
+    vars(wrapper)["held"] = codes
+    ((name, inner),) = inner_tensors("step", tensor)
+    assert name == "step" and inner is tensor
+    ((name, inner),) = inner_tensors("exp_avg", wrapper)
+    assert name == "exp_avg.held" and inner is codes
+    assert is_wrapper(Wrapper) and not is_wrapper(nn.Parameter)
