@@ -6,8 +6,6 @@ load, is of no count.
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -15,19 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from metacount.errors import InputError
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Keep logs and warnings of an import back; what it raises is raised."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+from metacount.measure.others.quiet import silent
 
 
 def adam8bit(updated: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:

@@ -27,7 +27,8 @@ from metacount.check import check
 from metacount.formulas.optimizer import adam8bit_state, adamw_state, in_blocks
 from metacount.formulas.terms import Weight
 from metacount.formulas.training import optimizer_bytes
-from metacount.measure.adam8bit import inner_tensors, is_wrapper, silent
+from metacount.measure.adam8bit import inner_tensors, is_wrapper
+from metacount.measure.others.quiet import silent
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.training.optimizers import Updates

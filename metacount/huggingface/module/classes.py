@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metacount.errors import SpecError, nearest
+from metacount.measure.others.quiet import silent
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -145,7 +146,8 @@ def _by_type(model_type: str) -> tuple[type[PreTrainedModel], str]:
 
 
 def _class_called(name: str, model_type: str) -> type[PreTrainedModel] | None:
-    from transformers.modeling_utils import PreTrainedModel
+    with silent():
+        from transformers.modeling_utils import PreTrainedModel
 
     if not name.isidentifier() or name.startswith("_"):
         return None
