@@ -8,7 +8,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import indexer, model, stack, sublayers
 from metacount.formulas.backward_mixers import beyond_twice
-from metacount.formulas.covered import NORMS_AFTER, check_fused_run, check_not_shared
+from metacount.formulas.covered import NORMS_AFTER, check_fused_run
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import FLASH, FULL, Pass, attention_of
 from metacount.formulas.layers import layers_with
@@ -96,9 +96,8 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     if run.checkpointing != FULL:
         return found
-    check_not_shared(spec)
     forward, spared = forward_flops_by_role(spec, run), not_repeated(spec, run)
-    for role in IN_BLOCKS:
+    for role in (*IN_BLOCKS, *(("other",) if spec.last_stack.shared is not None else ())):
         found[role] = forward[role] - spared.get(role, 0)
     return found
 
@@ -204,7 +203,7 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     if last.norms.placement in NORMS_AFTER:
         return found
     # of OLMo Hybrid's blocks, those with attention have a norm after the feed-forward
-    mixers = "R" if last.norms.placement == "hybrid" else "ARPN"
+    mixers = "R" if last.norms.placement == "hybrid" else "ARPSN"
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
     dense, mixture = last.feed_forward, last.mixture
     for part, n in zip(spec.stacks, lengths, strict=True):
@@ -219,7 +218,7 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
             spared.append(("moe", layers, mixture.shared.n_experts * width))
         for role, letters, width in (
             ("attention", "AP", _width_of(sublayers.attention_weights, spec)),
-            ("recurrent", "R", _width_of(sublayers.recurrent_weights, spec)),
+            ("recurrent", "RS", _width_of(sublayers.recurrent_weights, spec)),
         ):
             having = "".join(letter for letter in letters if letter in mixers)
             if "N" in last.ffn_pattern:

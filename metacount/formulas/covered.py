@@ -44,18 +44,6 @@ def check_alike(spec: ModelSpec) -> None:
         )
 
 
-def check_not_shared(spec: ModelSpec) -> None:
-    """Raise `SpecError` for blocks that layers share: what they keep or repeat has no formula."""
-    shared = spec.last_stack.shared
-    if shared is not None:
-        raise SpecError(
-            "n_shared_blocks",
-            "has no formula of what a backward keeps or computes again",
-            shared.n_blocks,
-            "measure it instead",
-        )
-
-
 def check_fused_run(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for attention that a fused kernel is asked for and does not compute."""
     mixer, positions = attention_of(spec), spec.positions

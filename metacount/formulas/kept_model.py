@@ -8,7 +8,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import stack
 from metacount.formulas.attention import lettered_layers
-from metacount.formulas.covered import check_fused_run, check_not_shared
+from metacount.formulas.covered import check_fused_run
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.forward import FULL, Kept, Pass, Widths, attention_of, dense_of
 from metacount.formulas.kept import ffn_kept, norm_kept
@@ -17,11 +17,12 @@ from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
 from metacount.formulas.kept_recurrent import recurrent_terms
+from metacount.formulas.kept_shared import shared_use_terms
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
-from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
+from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -122,7 +123,6 @@ def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 def check_covered(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure, or a way to run it, whose kept bytes have no formula."""
     check_fused_run(spec, run)
-    check_not_shared(spec)
     window = spec.last_stack.attention.window
     windowed = window is not None and set(window.pattern) != {"L"}
     if windowed and isinstance(spec.positions, RelativeBuckets | Alibi):
@@ -138,8 +138,9 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
     """Name what all blocks of a stack keep, each part as often as it stands there."""
     last, positions, norms = spec.last_stack, spec.positions, spec.last_stack.norms
     n_attending, n_keeping, n_mixing = (
-        lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RP", "ARP")
+        lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")
     )
+    n_sharing = lettered_layers(n_layers, last.mixer_pattern, SHARING)
     n_rotated = rotated_layers(spec, n_layers, n_attending)
     n_routed, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
     parts: list[tuple[Dim, list[Kept]]] = []
@@ -154,7 +155,9 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
         parts.append((n_attending - n_rotated, attention_terms(spec, run, n, rotated=False)))
     if not is_zero(n_keeping):
         parts.append((n_keeping, recurrent_terms(spec, run, n)))
-    if last.feed_forward is not None:
+    if last.shared is not None:
+        parts.append((n_sharing, shared_use_terms(spec, run, n)))
+    elif last.feed_forward is not None:
         parts.append((n_routed, feed_forward_terms(spec, run, n, routed=True)))
         parts.append((n_dense, feed_forward_terms(spec, run, n, routed=False)))
     kept = [repeated(term, times) for times, terms in parts if not is_zero(times) for term in terms]
@@ -215,7 +218,9 @@ def block_terms(
     """
     check_covered(spec, run)
     kept: list[Kept] = []
-    if mixer in WITH_ATTENTION:
+    if mixer == SHARING:
+        kept += shared_use_terms(spec, run, n)
+    elif mixer in WITH_ATTENTION:
         kept += attention_terms(spec, run, n, rotated=rotated)
     if mixer in WITH_STATE:
         kept += recurrent_terms(spec, run, n)

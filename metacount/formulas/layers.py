@@ -9,13 +9,13 @@ from metacount.formulas.dim import Dim
 from metacount.spec import ModelSpec
 from metacount.spec.stack import Stack, common_period
 
-ANY_MIXER, ANY_FFN = "ARPN", "FEN"
+ANY_MIXER, ANY_FFN = "ARPSN", "FEN"
 
 
 def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns: str) -> Dim:
     """Count the blocks whose mixer is one of `mixers` and whose feed-forward is one of `ffns`.
 
-    A, R, P, N and F, E, N as in the two patterns; E also where a mixture's own law says so.
+    A, R, P, S, N and F, E, N as in the two patterns; E also where a mixture's own law says so.
 
     Returns: a count.
     Source: `stack.moe_layers`, `stack.dense_layers`; of both patterns, `lettered_layers`.

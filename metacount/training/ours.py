@@ -17,6 +17,7 @@ from metacount.modules.block import Block
 from metacount.modules.indexer import Indexer
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
+from metacount.modules.shared_block import SharedBlock
 from metacount.spec import Workload
 from metacount.training.counter import RoleBook
 from metacount.training.setup import Setup
@@ -61,6 +62,7 @@ def reference_program(
         run=run,
         targets=torch.zeros_like(given) if model.lm_head is not None else None,
         layers={name: m for name, m in model.named_modules() if isinstance(m, Block)},
+        shared=tuple(name for name, m in model.named_modules() if isinstance(m, SharedBlock)),
         head=model.lm_head,
         unseen=lambda: _unseen(model),
         book=ReferenceBook(),

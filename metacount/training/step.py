@@ -41,6 +41,7 @@ class Program:
     run: Callable[..., object]  # what the inputs give: logits, hidden states, or any tensors
     targets: Tensor | None  # token numbers; None where the loss is the sum of what `run` gives
     layers: dict[str, nn.Module]
+    shared: tuple[str, ...] = ()  # paths of what layers share, stored beside them
     head: nn.Module | None = None
     # parameters that the loss does not depend on: they have no gradient, whatever is trained
     unseen: Callable[[], Iterable[nn.Parameter]] = tuple
@@ -143,7 +144,7 @@ class Step:
                 self._stack.callback(setattr, p, "grad_dtype", p.dtype)
 
     def _inner(self) -> set[str]:
-        inside = tuple(f"{path}." for path in self.program.layers)
+        inside = tuple(f"{path}." for path in (*self.program.layers, *self.program.shared))
         return {name for name in self.trained if name.startswith(inside)}
 
     @contextmanager

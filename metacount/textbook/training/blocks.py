@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from metacount.formulas.covered import check_not_shared
 from metacount.formulas.forward import FULL, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_model import block_terms
@@ -34,7 +33,6 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
     >>> block_bytes(entry("llama-7b").spec(), run)
     {'dense': 1226850304}
     """
-    check_not_shared(spec)
     found: dict[str, int] = {}
     for kind, part, index in _blocks(spec):
         if kind not in found:
