@@ -13,7 +13,6 @@ from torch import nn
 
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
-from metacount.errors import SpecError
 from metacount.formulas import backward, optimizer
 from metacount.formulas.forward import Pass
 from metacount.modules.build import build
