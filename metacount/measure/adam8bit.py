@@ -35,9 +35,9 @@ def adam8bit(updated: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimi
 
 def torchao_version() -> str:
     """The version of torchao that is installed."""
-    with silent():
-        from torchao import __version__
-    return str(__version__)
+    from importlib.metadata import version
+
+    return version("torchao")
 
 
 @contextmanager

@@ -105,12 +105,17 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     if any(isinstance(c, unread) for c in form.domain):
         problem = "a condition of the code's cannot be written down"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
+    left = differences(textbook.forms[quantity], form, textbook.put_right)
+    rounded = (sympy.floor, sympy.ceiling)  # which a domain may decide in ways not seen here
+    if left and all(expr.has(*rounded) and _at(expr, form) == 0 for expr in left.values()):
+        problem = "letters do not show it, though it is so at the sizes where the code was read"
+        return Proof(quantity=quantity, differences={}, form=form, problem=problem)
     sides = _sides(textbook.forms[quantity], form)
     ours = textbook.ours
     domain = [*form.domain, *form.ratios, *sides.values()]
     return Proof(
         quantity=quantity,
-        differences=differences(textbook.forms[quantity], form, textbook.put_right),
+        differences=left,
         form=form,
         domain=tuple(dict.fromkeys([*(c.xreplace(ours) for c in domain), *textbook.relations])),
         least=_least(form, ours),

@@ -29,7 +29,7 @@ def test_a_model_without_a_formula_names_what_works(
 
 
 def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "formula", "type:rwkv")
+    error = refused(capsys, "formula", "type:bitnet")
     commands = re.findall(r"`metacount ([^`]*)`", error)
     assert len(commands) == 2
     for command in commands:

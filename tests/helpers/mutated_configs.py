@@ -149,7 +149,7 @@ def bases(model_type: str) -> dict[str, dict[str, Any]]:
     found = {"bare": bare, "full": written(model_type)}
     other = {name: alias for alias, name in config_class(model_type).attribute_map.items()}
     renamed = {other.get(key, key): value for key, value in bare.items()}
-    if renamed != bare:
+    if renamed != bare and model_type != "zamba2":  # which finds its layers under one name alone
         found["other names"] = renamed
     if model_type == "falcon_h1":  # its channels are given, or follow from the width
         found["expanded"] = {**bare, "mamba_d_ssm": None, "mamba_expand": 2, "mamba_d_head": "auto"}

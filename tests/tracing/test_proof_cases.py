@@ -79,8 +79,8 @@ def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
         except SpecError:
             continue
         never |= {(name, size) for size in small(spec_of(first.model))}
-    # one key/value head is a switch, a shared expert has a width and no number of them, and Switch
-    # routes a token to one expert
+    # one key/value head is a switch, a shared expert has a width and no number of them, Switch
+    # routes a token to one expert, and shared blocks take turns, each a module of its own
     assert never == {
         *((name, "n_kv_heads") for name in ("falcon", "gpt_bigcode")),
         *(
@@ -91,6 +91,7 @@ def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
             )
         ),
         ("switch_transformers", "top_k"),
+        ("zamba2", "n_shared_blocks"),
     }
 
 

@@ -132,8 +132,6 @@ def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
         return "tensor", _shape(value), value.dtype
     if isinstance(value, SYMBOLIC):
         return type(value), _size(value)
-    if type(value) is int and value == number:  # handed over beside the layer: not compared there
-        return "its number"
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):
