@@ -147,6 +147,7 @@ COMPUTED = {
     # transformers' own modules, by the names that its tables give
     "metacount.huggingface.module.classes": ["import of importlib.import_module"],
     "metacount.spec.legend": ["import of importlib.import_module"],  # sympy, late
+    "metacount.measure.adam8bit": ["import of importlib.metadata.version"],  # torchao's
     "metacount.formulas.dim": ["sys.modules"],  # sympy, where a symbol shows that it is loaded
     "metacount.check.given.file": ["import of importlib.util", "sys.modules"],  # somebody's file
     # which optional libraries are there, and their versions
