@@ -252,18 +252,23 @@ TOOLS: dict[str, Callable[[Config, str], Figures]] = {
 }
 
 
-def main() -> int:
-    """Run one tool; its own talk goes to stderr."""
-    tool, file, device = sys.argv[1:]
-    config = json.loads(Path(file).read_text(encoding="utf-8"))
+def printed(count: Callable[[], dict[str, Any]]) -> None:
+    """Print what a tool says as one line of JSON; its own talk goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            found: dict[str, Any] = dict(TOOLS[tool](config, device))
+            found = count()
         except Exception as error:
             # whatever a tool does, its own words are the result
             lines = str(error).strip().splitlines() or [""]
             found = {"error": f"{type(error).__name__}: {lines[0]}"}
     print(json.dumps(found))
+
+
+def main() -> int:
+    """Run one tool."""
+    tool, file, device = sys.argv[1:]
+    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    printed(lambda: dict(TOOLS[tool](config, device)))
     return 0
 
 

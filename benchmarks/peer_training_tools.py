@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from peer_tools import estimated
+from peer_tools import estimated, printed
 
 Setting = dict[str, Any]
 Figures = dict[str, Any]
@@ -270,19 +270,17 @@ TOOLS: dict[str, Callable[[Setting, str], Figures]] = {
 
 
 def main() -> int:
-    """Run one tool; its own talk goes to stderr."""
+    """Run one tool."""
     tool, file, folder = sys.argv[1:]
     setting = json.loads(Path(file).read_text(encoding="utf-8"))
-    with contextlib.redirect_stdout(sys.stderr):
+
+    def count() -> dict[str, Any]:
         try:
-            found = TOOLS[tool](setting, folder)
+            return dict(TOOLS[tool](setting, folder))
         except Cannot as reason:
-            found = {"cannot": str(reason)}
-        except Exception as error:
-            # whatever a tool does, its own words are the result
-            lines = str(error).strip().splitlines() or [""]
-            found = {"error": f"{type(error).__name__}: {lines[0]}"}
-    print(json.dumps(found))
+            return {"cannot": str(reason)}
+
+    printed(count)
     return 0
 
 

@@ -252,7 +252,7 @@ def part(cls: type[T]) -> type[T]:
 
     setattr(cls, "__post_init__", made)  # noqa: B010 - mypy knows no such method
     frozen(cls)
-    setattr(cls, "__declared__", declared)  # noqa: B010
+    setattr(cls, "__declared__", declared)  # noqa: B010 - likewise
     return cls
 
 

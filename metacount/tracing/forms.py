@@ -49,7 +49,7 @@ class Tracer:
         workload: Workload,
         *,
         split: str = "role",
-        run_as: As = As(),  # noqa: B008  # it is frozen
+        run_as: As = As(),
     ) -> None:
         # no module runs in types of one byte; their cache is counted from that in bf16
         dtype = workload.dtype if workload.dtype in DTYPES else "bf16"

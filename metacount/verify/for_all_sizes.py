@@ -67,7 +67,7 @@ class Proof:
 def prove(
     model: Json | ModelSpec,
     workload: Workload,
-    run_as: As = As(),  # noqa: B008  # it is frozen
+    run_as: As = As(),
     quantities: tuple[str, ...] = (),
 ) -> tuple[Proof, ...]:
     """Compare every quantity by role (or those named): with transformers' code of a config, or with

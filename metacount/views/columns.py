@@ -6,6 +6,7 @@ from metacount.errors import InputError, nearest, shown
 from metacount.notation import heads
 from metacount.settings.names import meant
 from metacount.spec import FIELDS
+from metacount.views.count_table import FIGURES as FIGURES
 from metacount.views.layout import GAP, columns, table
 from metacount.views.tables import Share, Table
 from metacount.views.tables import shown as shown_cell
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
     # How a row is headed, its name, its spec where there is one, what `count --json` says of it.
     Row: TypeAlias = tuple[str, str, ModelSpec | None, Json | None]
 
-FIGURES = (
-    "params",
-    "active_params",
-    "active_params_no_embed",
-    "param_bytes",
-    "matmul_flops",
-    "causal_matmul_flops",
-    "macs",
-    "decode_matmul_flops",
-    "kv_cache_bytes_per_token",
-    "kv_cache_bytes",
-    "cross_kv_cache_bytes",
-    "state_bytes",
-)
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 BY_ROLE = ("by_role", "active_by_role", "share")
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")

@@ -62,7 +62,7 @@ def meaning(quantity: str) -> str:
     return ", ".join([MEANINGS[name], *(WAYS.get(way, way) for way in ways)])
 
 
-class _Python(StrPrinter):  # type: ignore[misc]  # SymPy is not typed
+class _Python(StrPrinter):
     """Expressions of whole numbers as Python that stays in whole numbers."""
 
     def _print_floor(self, expr: sympy.Expr) -> str:

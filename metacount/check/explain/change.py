@@ -9,7 +9,7 @@ from metacount.frozen import frozen
 
 # How much less likely than a known mistake.
 UNWRITTEN = 9.0  # a number that nobody wrote, such as the mean of two that are there
-LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is never told
+LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is dropped
 
 
 @frozen

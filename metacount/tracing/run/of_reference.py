@@ -189,7 +189,7 @@ class ReferenceSource:
         spec: ModelSpec,
         dtype: str,
         prefix_len: int,
-        run_as: As = As(),  # noqa: B008
+        run_as: As = As(),
     ) -> None:
         self._spec, self._dtype, self._prefix_len = spec, dtype, prefix_len
         self._run_as = run_as

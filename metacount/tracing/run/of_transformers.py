@@ -102,7 +102,7 @@ class TransformersSource:
         self,
         config: str | Json,
         dtype: torch.dtype,
-        run_as: As = As(),  # noqa: B008
+        run_as: As = As(),
     ) -> None:
         self._config, self._dtype, self._run_as = config, dtype, run_as
         self._values = size_values(config)

@@ -175,11 +175,11 @@ class Sizes:
         return best
 
 
-class unread(sympy.Function):  # type: ignore[misc]  # SymPy is not typed
+class unread(sympy.Function):
     """A condition in torch's own words: the first argument; the sizes in it follow."""
 
 
-class divides(sympy.Function):  # type: ignore[misc]  # SymPy is not typed
+class divides(sympy.Function):
     """The condition that the first divides the second."""
 
     nargs = 2

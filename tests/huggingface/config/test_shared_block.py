@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.mutated_configs import answers
+from helpers.small_configs import SMALL
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
@@ -61,6 +63,15 @@ def test_what_is_left_out_is_zamba2_2_7b_but_for_blocks_and_heads() -> None:
     assert spec.mixer_pattern == entry("zamba2-2.7b").spec().mixer_pattern
     assert (spec.n_shared_blocks, spec.n_ssm_heads, spec.ssm_head_dim) == (1, 8, 640)
     assert (spec.d_ff, spec.head_dim, spec.attention_scale) == (10240, 160, 80**-0.5)
+
+
+@pytest.mark.parametrize("stored", [2, 3, 7])
+def test_blocks_beyond_the_uses_and_the_bias_of_the_convolution(stored: int) -> None:
+    """Three layers use one: more blocks are never made; the bias is there whatever is said."""
+    for bias in (True, False):
+        said = {"num_mem_blocks": stored, "use_conv_bias": bias}
+        found = answers({"model_type": "zamba2", **SMALL["zamba2"], **said})
+        assert found.verdict == "equal", found
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def zamba2(keys: Keys) -> dict[str, Any]:
 
 
 def mixer(keys: Keys, d_inner: int) -> dict[str, Any]:
-    """Mamba-2 whose heads share `d_inner` channels; its convolution always has a bias."""
+    """Mamba-2 whose heads share `d_inner` channels, and a bias of its convolution."""
     n_heads = keys.size("n_mamba_heads")
     if d_inner % n_heads:
         raise SpecError(
