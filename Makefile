@@ -5,6 +5,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+PYTEST := $(BIN)/pytest -n $(JOBS) -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo test fast check teeth bench clean
 
@@ -12,11 +13,11 @@ demo: $(READY)
 	$(BIN)/metacount verify llama-7b mixtral-8x7b deepseek-v3
 
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS)
+	$(PYTEST)
 
 # The tests that need no torch.
 fast: $(READY)
-	$(BIN)/pytest -n $(JOBS) -m fast $$($(BIN)/python tests/fast.py)
+	$(PYTEST) -m fast $$($(BIN)/python tests/fast.py)
 
 # The last step says that nothing in the tree was changed by the steps before it.
 check: $(READY)

@@ -57,6 +57,36 @@ except TooLong:
     assert (ran.stdout, ran.stderr) == ("ended\n", "")
 
 
+@pytest.mark.parametrize("block", ["pass", "while True: pass"])
+def test_a_limit_in_a_thread_leaves_nothing_behind(block: str) -> None:
+    """A function that is traced afterwards, as a debugger does, begins and ends."""
+    program = f"""
+import sys, threading
+from metacount.algebra.limits import TooLong, limited
+
+def work():
+    for _ in range(20):
+        try:
+            with limited(0.01):
+                {block}
+        except TooLong:
+            pass
+
+def traced(n):
+    return n + 1
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+sys.settrace(lambda *_: None)
+print(sum(traced(n) for n in range(1000)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("500500\n", "")
+
+
 def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
     start = time.monotonic()
     result = metacount.check(SLOW, "llama-7b", timeout=4)
