@@ -5,15 +5,20 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-PYTEST := $(BIN)/pytest -n $(JOBS) -o faulthandler_exit_on_timeout=true
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test fast check teeth bench clean
+.PHONY: demo test release fast check teeth bench clean
 
 demo: $(READY)
 	$(BIN)/metacount verify llama-7b mixtral-8x7b deepseek-v3
 
 test: $(READY)
 	$(PYTEST)
+
+# The cases that `make test` leaves out, and every proof of the record anew: hours.
+release: $(READY)
+	$(PYTEST) -m release
+	$(BIN)/python benchmarks/prove.py --check --jobs $(JOBS)
 
 # The tests that need no torch.
 fast: $(READY)

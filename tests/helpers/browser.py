@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from helpers.processes import in_a_group
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -40,20 +41,11 @@ def program() -> str:
 def dom(page: Path, fragment: str = "") -> str:
     """The page's elements after its script ran."""
     with tempfile.TemporaryDirectory() as profile:
-        ran = subprocess.run(
-            [
-                program(),
-                *FLAGS,
-                f"--user-data-dir={profile}",
-                "--dump-dom",
-                f"{page.resolve().as_uri()}{fragment}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
-        )
-    return ran.stdout
+        address = f"{page.resolve().as_uri()}{fragment}"
+        command = [program(), *FLAGS, f"--user-data-dir={profile}", "--dump-dom", address]
+        code, written = in_a_group(command, SECONDS)
+    assert code == 0, written
+    return written
 
 
 def evaluated(page: str, script: str, folder: Path, fragment: str = "") -> Any:

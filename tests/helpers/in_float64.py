@@ -7,8 +7,9 @@ mathematics agree to 1e-5 only. `Float64` reads every float32 in a call as float
 built (frequencies) and while it runs, and `.bfloat16()` (Falcon's ALiBi) likewise.
 It also reads 0.79788456 in BLOOM's GELU and 0.7978845608 in `gelu_fast` as sqrt(2/pi), of which
 these are eight and ten digits, and 0.1070322243 in BLOOM's gradient as 3·0.044715·sqrt(2/pi): 3e-10
-in logits and gradients. `.float()` gives a contiguous tensor, as it does of a bf16 one: DeepSeek-V2
-relies on it (`view_as_complex`). Nothing else is changed.
+in logits and gradients. Griffin's bound on the derivative of a square root is lifted, which ours
+does not have: 1e-6 in gradients where a state hardly decays. `.float()` gives a contiguous tensor,
+as it does of a bf16 one: DeepSeek-V2 relies on it (`view_as_complex`). Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def build_in_float64(config: dict[str, Any], seed: int = 0, *, attention: str = 
     chosen, _ = choose_class(model_type, architectures, remote=False)
     if model_type == "bloom":
         _exact_backward(sys.modules[chosen.__module__])
+    if model_type == "recurrent_gemma":
+        sys.modules[chosen.__module__]._MAX_SQRT_GRADIENT = math.inf
     keys = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
     logger = logging.getLogger("transformers")  # it wonders at end tokens outside a tiny vocabulary
     level = logger.level

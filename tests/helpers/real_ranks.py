@@ -1,10 +1,11 @@
-"""Runs in each of several processes: small models sharded for real with gloo, beside whole ones.
+"""Shard small models for real with gloo, beside whole ones: a process for each rank.
 
-`python real_ranks.py RANK WORLD FILE CASES` writes what rank RANK found as JSON to FILE-RANK.
+`python real_ranks.py WORLD FILE CASES` writes what each rank found as JSON to FILE-RANK.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.multiprocessing import start_processes  # noqa: E402
 
 from helpers.sharding_specs import HYBRIDS, SPECS  # noqa: E402
 from metacount.modules.build import build  # noqa: E402
@@ -162,12 +164,11 @@ def stepped(
     return torch.stack(losses).mean() if last else torch.zeros(())
 
 
-def main() -> None:
-    rank, world, file, cases = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+def run_rank(rank: int, world: int, file: str, cases: list[dict[str, Any]]) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(world))
     found = []
-    for i, case in enumerate(json.loads(cases)):
+    for i, case in enumerate(cases):
         # a world for each number of ranks: those beyond it wait for the next case
         n = parse_mesh(case["mesh"]).world
         if rank < n:
@@ -180,6 +181,13 @@ def main() -> None:
         else:
             found.append({})
     Path(f"{file}-{rank}").write_text(json.dumps(found), encoding="utf-8")
+
+
+def main() -> None:
+    world, file, cases = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    # forked, so that torch is imported once; what is imported when first used, too
+    importlib.import_module("torch._dynamo")
+    start_processes(run_rank, args=(world, file, cases), nprocs=world, start_method="fork")
 
 
 if __name__ == "__main__":

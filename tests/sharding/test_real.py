@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.processes import in_a_group
 from helpers.sharding_specs import HYBRIDS, SPECS
 
 from metacount.sharding.by_engine import Measuring
@@ -27,6 +27,7 @@ from metacount.sharding.result import Job, Kind
 
 PROCESSES = 8
 SEQ = 9
+SECONDS = 300
 CLOSE = 1e-13  # of losses and gradients in float64; counts are equal
 
 
@@ -62,30 +63,15 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]
     file = tmp_path_factory.mktemp("real") / "found"
     paths = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                str(ROOT / "tests" / "helpers" / "real_ranks.py"),
-                str(rank),
-                str(PROCESSES),
-                str(file),
-                json.dumps(CASES),
-            ],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(PROCESSES)
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "helpers" / "real_ranks.py"),
+        str(PROCESSES),
+        str(file),
+        json.dumps(CASES),
     ]
-    try:
-        said = [process.communicate(timeout=300)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, text in zip(running, said, strict=True):
-        assert process.returncode == 0, text[-3000:]
+    code, said = in_a_group(command, SECONDS, env=environment)
+    assert code == 0, said[-3000:]
     return [json.loads(Path(f"{file}-{rank}").read_text()) for rank in range(PROCESSES)]
 
 

@@ -82,6 +82,7 @@ def test_a_number_of_chunks_in_words_and_in_python(length: int) -> None:
     assert eval(whole_python(cubed), at) == length * chunks * chunks
 
 
+@pytest.mark.release
 def test_equal_sizes_are_not_asked_to_differ() -> None:
     # the table of positions is cut to S, which is all of it here
     config = {"model_type": "mpt", "n_layers": 2, "max_seq_len": 64}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import one_in
 
 from metacount.algebra.named_sizes import Named
 from metacount.catalog import entry
@@ -30,11 +31,11 @@ def both(model_type: str) -> tuple[dict[str, dict[str, Any]], dict[str, CodeForm
     return textbook_forms(config, RUN)[1], {name: tracer.form(name) for name in PROVEN}
 
 
-@pytest.mark.parametrize("model_type", TYPES)
-@pytest.mark.parametrize("quantity", PROVEN)
-def test_the_textbook_is_what_the_code_does(model_type: str, quantity: str) -> None:
+@pytest.mark.parametrize("model_type", one_in(3, TYPES))
+def test_the_textbook_is_what_the_code_does(model_type: str) -> None:
     textbook, code = both(model_type)
-    assert differences(textbook[quantity], code[quantity]) == {}
+    for quantity in PROVEN:
+        assert differences(textbook[quantity], code[quantity]) == {}, quantity
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -80,7 +81,7 @@ def test_named_numbers_remember() -> None:
     assert isinstance(twelve * 0.5, float)
 
 
-@pytest.mark.parametrize("model", ["llama-7b", "mixtral-8x7b", "bert-base"])
+@pytest.mark.parametrize("model", one_in(3, ["llama-7b", "mixtral-8x7b", "bert-base"]))
 def test_the_textbook_is_what_our_modules_do(model: str) -> None:
     spec = entry(model).spec().replace(n_layers=2)
     proofs = prove(spec, fitted(spec, RUN))
@@ -111,6 +112,7 @@ def test_sizes_are_no_structure() -> None:
     assert structure(spec) != structure(spec.replace(tie_embeddings=True))
 
 
+@pytest.mark.release
 def test_no_chunk_is_full_where_a_sequence_is_shorter_than_one() -> None:
     spec = entry("llama4-scout-text").spec().replace(n_layers=4, vocab_size=97, window=128)
     (causal,) = (proof for proof in prove(spec, Workload(seq_len=31)) if proof.quantity == CAUSAL)
@@ -118,6 +120,7 @@ def test_no_chunk_is_full_where_a_sequence_is_shorter_than_one() -> None:
     assert "window" in {letter.name for c in causal.form.domain for letter in c.free_symbols}
 
 
+@pytest.mark.release
 def test_a_spec_has_one_width_where_a_config_has_two() -> None:
     config = {
         "model_type": "bart",
@@ -142,6 +145,7 @@ def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
     assert _equal_by_order([both[0], sympy.Le(S, w + 1, evaluate=False)]) == {}
 
 
+@pytest.mark.release
 def test_chunks_that_fill_a_sequence_are_no_rounded_number() -> None:
     spec = entry("llama4-scout-text").spec().replace(n_layers=4, vocab_size=97, window=8)
     (causal,) = (proof for proof in prove(spec, Workload(seq_len=24)) if proof.quantity == CAUSAL)

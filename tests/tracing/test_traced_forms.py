@@ -98,6 +98,7 @@ def test_two_stacks_have_two_numbers_of_layers() -> None:
     assert ("decoder.block[1-5]", D - 1) in counts
 
 
+@pytest.mark.release
 def test_a_group_that_runs_many_times_has_no_law() -> None:
     found = form("albert", "matmul_flops")
     # 12 rounds through one group: with two groups each would have 6
@@ -159,6 +160,7 @@ def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
     assert any("nothing is known of other lengths" in note for note in found.notes)
 
 
+@pytest.mark.release
 def test_a_state_has_no_length() -> None:
     config = {"model_type": "mamba2", "num_hidden_layers": 2}
     B, N, d, e, n, g, c = letters(
@@ -182,6 +184,7 @@ def test_chunks_are_rounded_up() -> None:
     assert value.doit() == sum(run.prefill.chosen_by_role.values())
 
 
+@pytest.mark.release
 def test_layers_that_all_run_are_read_off_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(count._Counter, "may_run", 1500)  # enough for seven layers, not for 16
     B, S, N, V, d, h, a, m = letters("B S n_layer vocab_size d_model n_head d_head d_inner")
@@ -194,22 +197,23 @@ def test_layers_that_all_run_are_read_off_few(monkeypatch: pytest.MonkeyPatch) -
     assert any("read off 7 layers: 16 take too long" in note for note in found.notes)
 
 
+@pytest.mark.release
 def test_a_list_of_experts_is_run_by_one_for_all() -> None:
     B, S = letters("B S")
     config = {
         "model_type": "switch_transformers",
-        "num_layers": 4,
-        "num_decoder_layers": 4,
-        "num_sparse_encoder_layers": 2,
-        "num_sparse_decoder_layers": 2,
+        "num_layers": 2,
+        "num_decoder_layers": 2,
+        "num_sparse_encoder_layers": 1,
+        "num_sparse_decoder_layers": 1,
     }
     found = Tracer(config, Workload(seq_len=32, source_len=32)).form("matmul_flops")
     d, m, E = letters("d_model d_ff num_experts")
-    # a router and one expert in each of 2 + 2 sparse layers, of a decoder and an encoder
+    # a router and one expert in each of 1 + 1 sparse layers, of a decoder and an encoder
     S_e = symbol("S_e")
     moe = found.by_role["moe"].subs({symbol(n): v for n, v in config.items() if n != "model_type"})
     moe = moe.subs({symbol("encoder_sparse_step"): 2, symbol("decoder_sparse_step"): 2})
-    assert same(moe, 2 * (2 * B * d * E + 4 * B * d * m) * (S + S_e))
+    assert same(moe, (2 * B * d * E + 4 * B * d * m) * (S + S_e))
     assert "num_experts" in dict(found.solved_for)
 
 

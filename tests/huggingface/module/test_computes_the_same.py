@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.beside_transformers import Found, compare
+from helpers.release import one_in
 from helpers.small_configs import NEEDED, SMALL, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +111,7 @@ def test_a_type_that_is_not_loaded_says_why(name: str) -> None:
     assert base(name).reason == f"the reference computes something else: {REFUSED[name]}"
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", one_in(4, TYPES))
 @settings(max_examples=4)
 @given(data=st.data())
 def test_other_sizes_and_structures(name: str, data: st.DataObject) -> None:
@@ -210,7 +211,7 @@ def rotated(name: str) -> int:
 
 
 @pytest.mark.parametrize("kind", SCALED)
-@pytest.mark.parametrize("name", ROPE)
+@pytest.mark.parametrize("name", one_in(5, ROPE))
 def test_scaled_rope_is_that_of_transformers(name: str, kind: str) -> None:
     found = compare(scaled(name, kind), bound=BOUND, gradients=False)
     assert found.kind == NOT_THEIRS.get((name, kind), "equal"), found
@@ -288,7 +289,7 @@ def test_every_number_at_once(name: str) -> None:
         assert any(one.kind == "equal" for one in each.values()), each
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", one_in(4, TYPES, first=1))
 def test_each_flag_and_each_null(name: str) -> None:
     for key, value in changed(name).items():
         if type(value) is not float:

@@ -33,7 +33,7 @@ MODELS = (
     "type:llama4_text",
     "type:gpt_neo",
 )
-EACH = 50
+EACH = 16
 
 EVALUATE = """
 const asked = ASKED;

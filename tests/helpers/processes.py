@@ -1,0 +1,35 @@
+"""Run a program that starts others: when its time is up, all of them end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+
+def in_a_group(
+    command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Its exit code and what it and its children wrote.
+
+    They write to a file: a child that outlives the program would keep a pipe open, and whoever
+    reads it waiting.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as written:
+        process = subprocess.Popen(
+            command, stdout=written, stderr=subprocess.STDOUT, env=env, start_new_session=True
+        )
+        try:
+            code = process.wait(seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # none may be left
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        written.seek(0)
+        return code, written.read()
