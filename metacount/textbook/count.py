@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model
+from metacount.formulas.mtp import predicted
 from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
@@ -48,6 +49,7 @@ class Count:
     state_bytes: int
     warnings: tuple[str, ...]
     selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
+    prediction: dict[str, int]  # what prediction modules add, by name; empty without them
 
     @property
     def macs(self) -> int:
@@ -74,6 +76,7 @@ class Count:
             "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
             "state_bytes": self.state_bytes,
             **self.selection,
+            **self.prediction,
             "source": "formula",
             "warnings": list(self.warnings),
         }
@@ -183,6 +186,9 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
         selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
+        prediction=predicted(
+            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
+        ),
         warnings=_warnings(spec, run),
     )
 

@@ -22,6 +22,8 @@ from metacount.views.proven import proven_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from metacount.resolve import Model
     from metacount.spec import ModelSpec
     from metacount.textbook.count import Count
@@ -31,6 +33,18 @@ SELECTION = {
     "dense_attention_flops": "its products over all it may see",
     "selected_attention_flops": "over what the index leaves",
     "index_flops": "the index itself",
+}
+PREDICTION = {
+    "mtp_params": "without the embedding and the head, which they share",
+    "mtp_params_with_copies": "with a copy of both in each",
+    "mtp_active_params": "of mtp_params for one token",
+    "mtp_active_params_with_shared": "with the embedding and the head",
+    "mtp_buffers": "selection biases, not among them",
+    "mtp_matmul_flops": "forward, with the head",
+    "mtp_matmul_flops_no_head": "without it",
+    "mtp_causal_matmul_flops": "over the pairs that the mask keeps, with the head",
+    "mtp_decode_matmul_flops": "one more position, with the head",
+    "mtp_kv_cache_bytes": "kept after seq tokens",
 }
 
 
@@ -45,6 +59,7 @@ def count_text(model: Model, result: Count) -> str:
             *map(bold, wrapped(_workload_line(model.spec, result), width)),
             *noted_table((), _figure_rows(model.spec, result), "<>", width),
         ],
+        _prediction(model, result, width),
         _notes(model, result, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -176,6 +191,53 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
         else (name, units.exact(value), f"{rounded(value)}: {note}" if value else note)
         for name, value, rounded, note in rows
     ]
+
+
+def _prediction(model: Model, result: Count, width: int) -> list[str]:
+    """What prediction modules add, in a table of their own."""
+    if not result.prediction:
+        return []
+    n = model.spec.n_mtp_layers
+    said = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
+    rows = [
+        (name, units.exact(n), f"{_rounded(name)(n)}: {PREDICTION[name]}")
+        for name, n in result.prediction.items()
+        if n
+    ]
+    lines = [*map(bold, wrapped(said, width)), *noted_table((), rows, "<>", width)]
+    return [*lines, *paragraph("stored", stored_said(model, result), width)]
+
+
+def stored_said(model: Model, result: Count) -> str:
+    """The values of the published checkpoint as a sum of figures and a rest; "" where none is."""
+    stored = None if model.published is None else model.published.stored_checkpoint
+    if stored is None:
+        return ""
+    copies = result.prediction["mtp_params_with_copies"] - result.prediction["mtp_params"]
+    parts = {
+        "params": result.params,
+        **result.buffers,
+        "mtp_params": result.prediction["mtp_params"],
+        "mtp_buffers": result.prediction["mtp_buffers"],
+    }
+    rest = stored.total - sum(parts.values())
+    if rest >= copies:
+        parts["copies of embedding and head"] = copies
+        rest -= copies
+    terms = [f"{units.exact(n)} {name}" for name, n in parts.items() if n]
+    said = f"{units.exact(stored.total)} values in the published checkpoint = {' + '.join(terms)}"
+    return said + (f" {'-' if rest < 0 else '+'} {units.exact(abs(rest))} others" if rest else "")
+
+
+def _rounded(name: str) -> Callable[[int], str]:
+    """How a figure is shown in short, by what its name says it counts.
+
+    >>> _rounded("mtp_matmul_flops")(2 * 10**12), _rounded("mtp_params")(5 * 10**9)
+    ('2.00 TFLOP', '5.00B')
+    """
+    if name.endswith("bytes"):
+        return units.gib
+    return units.flops if "flops" in name else units.short
 
 
 def _notes(model: Model, result: Count, width: int) -> list[str]:

@@ -7,6 +7,7 @@ from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
 from metacount.views.layout import bold, columns, paragraph, table
 from metacount.views.models import compared
+from metacount.witness import PREDICTED
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def measured_text(
     figures = [
         (name, DASH if data[name] is None else units.exact(data[name]))
         for name in (*said.figures, "param_bytes")
+        if data[name] is not None or name not in PREDICTED
     ]
     run = f"batch {workload.batch_size}, seq {workload.seq_len}, {workload.dtype}"
     width = columns()
