@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 ALL_POSITIONS = "all its positions"
+OTHERS = "others"
 
 
 def length_shown(spec: ModelSpec, n: int) -> str:
@@ -55,6 +56,25 @@ class Count:
     def macs(self) -> int:
         """Multiply-adds of the forward; every product counts 2 FLOPs, so the half is exact."""
         return self.matmul_flops // 2
+
+    def checkpoint_parts(self, total: int) -> dict[str, int]:
+        """What a checkpoint of `total` values of a model with prediction modules holds, by name.
+
+        A copy of embedding and head for each module where there is room for it; what is left, if
+        anything, are others.
+        """
+        added = self.prediction
+        parts = {
+            "params": self.params,
+            **self.buffers,
+            **{name: added[name] for name in ("mtp_params", "mtp_buffers")},
+        }
+        left = total - sum(parts.values())
+        copies = added["mtp_params_with_copies"] - added["mtp_params"]
+        if left >= copies:
+            parts["mtp_copies"] = copies
+            left -= copies
+        return {name: n for name, n in {**parts, OTHERS: left}.items() if n}
 
     def to_dict(self) -> Json:
         """The figures as plain data, under their public names."""
@@ -200,12 +220,16 @@ def count_data(model: Model, result: Count) -> Json:
     inferred = list(model.entry.inferred) if model.entry is not None else []
     config = None if model.source is None else model.source.config
     proof = None if model.refused else proven(model.spec, result.workload, config)
+    figures = result.to_dict()
+    stored = None if model.published is None else model.published.stored_checkpoint
+    if stored is not None and result.prediction:
+        figures["checkpoint_parts"] = result.checkpoint_parts(stored.total)
     return {
         "model": model.id,
         "name": model.name,
         "changes": model.changes,
         "computed": list(model.computed),
-        **result.to_dict(),
+        **figures,
         "inferred": inferred,
         "notes": list(model.notes),
         "proof": None if proof is None else proof.to_dict(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import length_shown
+from metacount.textbook.count import OTHERS, length_shown
 from metacount.textbook.proven import proven
 from metacount.views.bars import with_bars
 from metacount.views.layout import (
@@ -205,28 +205,19 @@ def _prediction(model: Model, result: Count, width: int) -> list[str]:
         if n
     ]
     lines = [*map(bold, wrapped(said, width)), *noted_table((), rows, "<>", width)]
-    return [*lines, *paragraph("stored", stored_said(model, result), width)]
+    return [*lines, *paragraph("stored", _stored(model, result), width)]
 
 
-def stored_said(model: Model, result: Count) -> str:
-    """The values of the published checkpoint as a sum of figures and a rest; "" where none is."""
+def _stored(model: Model, result: Count) -> str:
+    """The published checkpoint as a sum of figures and a rest; "" where nothing is published."""
     stored = None if model.published is None else model.published.stored_checkpoint
     if stored is None:
         return ""
-    copies = result.prediction["mtp_params_with_copies"] - result.prediction["mtp_params"]
-    parts = {
-        "params": result.params,
-        **result.buffers,
-        "mtp_params": result.prediction["mtp_params"],
-        "mtp_buffers": result.prediction["mtp_buffers"],
-    }
-    rest = stored.total - sum(parts.values())
-    if rest >= copies:
-        parts["copies of embedding and head"] = copies
-        rest -= copies
-    terms = [f"{units.exact(n)} {name}" for name, n in parts.items() if n]
-    said = f"{units.exact(stored.total)} values in the published checkpoint = {' + '.join(terms)}"
-    return said + (f" {'-' if rest < 0 else '+'} {units.exact(abs(rest))} others" if rest else "")
+    parts = result.checkpoint_parts(stored.total)
+    words = {"mtp_copies": "copies of embedding and head"}
+    terms = " + ".join(f"{units.exact(n)} {words.get(name, name)}" for name, n in parts.items())
+    said = f"{units.exact(stored.total)} values in the published checkpoint = {terms}"
+    return f"{said} ({stored.note})" if OTHERS in parts else said
 
 
 def _rounded(name: str) -> Callable[[int], str]:
