@@ -93,7 +93,7 @@ def test_fp8_prices_the_cache_at_one_byte() -> None:
 def test_no_witness_is_silent(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())
     for witness in witnesses.verify(name, spec, WORKLOAD).witnesses:
-        assert_full(witness, set())
+        assert_full(witness, set(), predicts=name == "deepseek-v3")
 
 
 def test_on_what_an_encoder_is_silent() -> None:
