@@ -17,7 +17,7 @@ from metacount.views.layout import (
     table,
     wrapped,
 )
-from metacount.views.models import compared
+from metacount.views.models import compared, said_besides
 from metacount.views.proven import proven_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -241,14 +241,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     if entry is not None:
         published = compared(compare_published(entry, result.params), entry)
         lines += paragraph("published", published, width)
-        if entry.published.active_label:
-            meaning = entry.published.active_label_meaning
-            active = entry.published.active_label + (f" ({meaning})" if meaning else "")
-            lines += paragraph("active   ", f"{active} published", width)
-        lines += paragraph("source   ", "; ".join(entry.source), width)
-        for inferred in entry.inferred:
-            lines += paragraph("inferred ", inferred, width)
-        lines += paragraph("notes    ", entry.notes or "", width)
+        lines += said_besides(entry, width)
     lines += paragraph("units    ", "B = 10^9, T = 10^12; GiB = 2^30 bytes", width)
     check = f"the formulas; `metacount verify {model.id}` compares them with code"
     if model.entry is None:
