@@ -36,7 +36,7 @@ NO_COUNTS = (
     "n_mtp_layers",
     "mtp_dense",
 )
-SIZES = frozenset(term.name for term in MODEL_TERMS)
+SIZES = frozenset(term.name for term in MODEL_TERMS) - {*NO_COUNTS}
 CODE, OURS = "transformers", "reference"
 
 
