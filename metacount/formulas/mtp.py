@@ -1,4 +1,4 @@
-"""Multi-token-prediction modules: what they add to a model, counted apart from it.
+"""Counts multi-token-prediction modules: what they add to a model, apart from it.
 
 A module norms the model's hidden state and the next token's embedding, projects the two side by
 side to d, and puts a layer of its own, a norm and the model's head behind it. Embedding and head
@@ -30,7 +30,7 @@ from metacount.spec.mtp import prediction_layers
 
 
 def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """The tensors of all modules, without the embedding and the head that they share.
+    """List the tensors of all modules, without the embedding and the head that they share.
 
     enorm [d], hnorm [d], eh_proj [d, 2·d], a layer, norm [d]: for each of N_p modules
 
@@ -50,7 +50,7 @@ def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
-    """What the modules multiply besides: products of attention, and the head, once for each.
+    """List what the modules multiply besides: products of attention, and the head for each.
 
     Source: `stack.stack_products`; DeepSeek-V3, arXiv:2412.19437, sec. 2.2 (shared head).
     """
@@ -63,7 +63,7 @@ def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, 
 
 
 def head_params(spec: ModelSpec) -> Dim:
-    """Values of the matrices between the last norm and the logits, tied or not.
+    """Count the values of the matrices between the last norm and the logits, tied or not.
 
     Source: `ends.end_weights`, `ends.end_products`.
     """
@@ -72,7 +72,7 @@ def head_params(spec: ModelSpec) -> Dim:
 
 
 def shared_params(spec: ModelSpec) -> Dim:
-    """Parameters of the embedding and the head, which modules share with the model.
+    """Count the parameters of embedding and head, which modules share with the model.
 
     Source: `ends.end_params`.
     """
@@ -81,7 +81,7 @@ def shared_params(spec: ModelSpec) -> Dim:
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
-    """Parameters of the modules by role, without the embedding and the head that they share.
+    """Count the parameters of the modules by role, without the shared embedding and head.
 
     Returns: every role in order; 0 without modules.
     Source: `module_weights`.
@@ -90,12 +90,12 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def params(spec: ModelSpec) -> Dim:
-    """Parameters of the modules. See `params_by_role`."""
+    """Count the parameters of the modules. See `params_by_role`."""
     return params_of(module_weights(spec))
 
 
 def params_with_copies(spec: ModelSpec) -> Dim:
-    """Parameters of the modules where each has a copy of the embedding and of the head.
+    """Count the parameters of the modules where each has a copy of the embedding and of the head.
 
     Source: `params`, `shared_params`; README_WEIGHTS of DeepSeek-V3's repository.
     """
@@ -104,7 +104,7 @@ def params_with_copies(spec: ModelSpec) -> Dim:
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
-    """Parameters of the modules that one token uses, without the embedding and the head.
+    """Count the parameters of the modules that one token uses, without embedding and head.
 
     Returns: every role in order.
     Source: `module_weights`.
@@ -113,12 +113,12 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def active_params(spec: ModelSpec) -> Dim:
-    """Parameters of the modules that one token uses. See `active_params_by_role`."""
+    """Count the parameters of the modules that one token uses. See `active_params_by_role`."""
     return sum(active_params_by_role(spec).values())
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Stored values of the modules that are no parameters: their selection biases.
+    """Count stored values of the modules that are no parameters: their selection biases.
 
     Source: `model.buffers`.
     """
@@ -132,7 +132,7 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, seq_len: Dim) -> dict[str, Dim]:
-    """FLOPs of a forward of the modules by role, attention counted in full, the head included.
+    """Count FLOPs of a forward of the modules by role, attention in full, the head included.
 
     Each module reads seq_len hidden states and as many next tokens, and gives as many logits.
 
@@ -146,7 +146,7 @@ def matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, seq_len: Dim) -> d
 def causal_matmul_flops_by_role(
     spec: ModelSpec, *, batch_size: Dim, seq_len: Dim
 ) -> dict[str, Dim]:
-    """FLOPs of a forward of the modules by role, attention over the pairs that the mask keeps.
+    """Count FLOPs of a forward of the modules by role, over the pairs that the mask keeps.
 
     Returns: every role in order, exact.
     Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
@@ -158,7 +158,7 @@ def causal_matmul_flops_by_role(
 
 
 def decode_matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim) -> dict[str, Dim]:
-    """FLOPs by role of one more position in every module, attending to kv_len positions.
+    """Count FLOPs by role of one more position in every module, attending to kv_len ones.
 
     Returns: every role in order, exact.
     Source: `matmul_flops_by_role`, with one query per sequence; MLA in its absorbed form.
@@ -171,7 +171,7 @@ def decode_matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim
 def kv_cache_bytes_by_part(
     spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
 ) -> dict[str, Dim]:
-    """Bytes of keys and values that the modules' layers keep after seq_len tokens, by kind.
+    """Count bytes of keys and values that the modules keep after seq_len tokens, by kind.
 
     Returns: bytes of self-attention, the only kind that such a layer has.
     Source: `caches.kv_cache_bytes` of those layers.
@@ -190,7 +190,7 @@ def kv_cache_bytes_by_part(
 def predicted(
     spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
 ) -> dict[str, Dim]:
-    """What the modules add to a model in all, by name; nothing for a model without them.
+    """Count what the modules add to a model, by name; nothing for a model without them.
 
     mtp_params_with_copies         with a copy of embedding and head in each, as DeepSeek-V3 stores
     mtp_active_params_with_shared  with the one embedding and head that they use

@@ -47,7 +47,7 @@ def build(
 
 
 def build_prediction(main: Model) -> MultiTokenPrediction:
-    """The multi-token-prediction modules of a model that was built, on its device, in its dtype."""
+    """Make the prediction modules of a model that was built, on its device, in its dtype."""
     like = next(main.parameters())
     with _made_in(like.device, like.dtype):
         return MultiTokenPrediction(main).eval()

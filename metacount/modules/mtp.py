@@ -1,4 +1,4 @@
-"""Multi-token prediction: modules behind a model that predict the tokens after the next one.
+"""Runs multi-token-prediction modules: they predict the tokens after the next one.
 
 DeepSeek-V3, arXiv:2412.19437, sec. 2.2, eq. 21 to 23. Module k reads what stands below it, the
 model's hidden states or module k - 1's, and the token k places further on:
@@ -7,7 +7,8 @@ model's hidden states or module k - 1's, and the token k places further on:
     y = layer(x)                    which the next module reads
     logits = head · norm(y)         of the token after that
 
-Embedding and head are the model's own. Each layer sees all that came before, and keeps a cache.
+The paper writes the hidden state first; the checkpoint's eh_proj, and this one, read the embedding
+first. Embedding and head are the model's own. Each layer sees all that came before, and keeps a cache.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class PredictionModule(nn.Module):
         cache: LayerCache | None = None,
         absorbed: bool = False,
     ) -> Tensor:
-        """Hidden states and embeddings of the next tokens, [B, S, D] each -> [B, S, D]."""
+        """Mix hidden states and embeddings of the next tokens, [B, S, D] each -> [B, S, D]."""
         start, n = (cache.length if cache else 0), hidden_BSD.shape[1]
         sees = Visibility(n_queries=n, n_keys=start + n, query_start=start, kind="causal")
         both_BSE = torch.cat([self.enorm(next_BSD), self.hnorm(hidden_BSD)], dim=-1)
@@ -67,11 +68,11 @@ class MultiTokenPrediction(nn.Module):
 
     @property
     def each(self) -> list[PredictionModule]:
-        """The modules, as what they are: `nn.ModuleList` forgets."""
+        """Give the modules as what they are: `nn.ModuleList` forgets."""
         return [module for module in self.layers if isinstance(module, PredictionModule)]
 
     def new_cache(self) -> Cache:
-        """An empty cache of the modules' layers."""
+        """Make an empty cache of the modules' layers."""
         return Cache([None for _ in self.layers])
 
     def forward(
@@ -82,10 +83,11 @@ class MultiTokenPrediction(nn.Module):
         cache: Cache | None = None,
         absorbed: bool = False,
     ) -> tuple[Tensor, ...]:
-        """The model's hidden states [B, S, D] and the tokens after -> logits [B, S, V] of each.
+        """Turn hidden states [B, S, D] and the tokens after into each module's logits [B, S, V].
 
-        `next_tokens` are [B, S + n_modules - 1]: the token after each position, and as many more
-        as there are further modules, each of which reads one place further on.
+        `hidden_BSD` is the model's, as `Output` has it. `next_tokens` are [B, S + n_modules - 1]:
+        the token after each position, and as many more as there are further modules, each of which
+        reads one place further on.
         """
         n, found = hidden_BSD.shape[1], []
         for k, module in enumerate(self.each):

@@ -1,4 +1,4 @@
-"""Multi-token-prediction modules: layers behind a model that predict the tokens after the next."""
+"""Describes multi-token-prediction modules: layers that predict the tokens after the next one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_mtp(spec: ModelSpec) -> None:
 
 
 def prediction_layers(spec: ModelSpec) -> ModelSpec:
-    """The layers of the prediction modules as the stack of a model; sizes may be symbols.
+    """Give the layers of the prediction modules as the stack of a model; sizes may be symbols.
 
     Each has the attention of `spec`, over everything, and its experts, or its dense feed-forward.
     """

@@ -1,4 +1,4 @@
-"""What the formulas and our modules say of multi-token-prediction modules, for their witnesses."""
+"""Asks the formulas and our modules about multi-token-prediction modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def formula_parts(spec: ModelSpec, run: Workload) -> dict[str, dict[str, int] | None]:
-    """The formulas' parts of prediction modules by breakdown; None of each in a model without."""
+    """Give the formulas' parts by breakdown; None of each in a model without modules."""
     if spec.prediction is None:
         return {"mtp_by_role": None, "mtp_matmul_flops_by_role": None}
     flops = mtp.matmul_flops_by_role(spec, batch_size=run.batch_size, seq_len=run.seq_len)
@@ -23,7 +23,7 @@ def formula_parts(spec: ModelSpec, run: Workload) -> dict[str, dict[str, int] | 
 def measured_prediction(
     model: Model, run: Workload
 ) -> tuple[dict[str, int | None], dict[str, dict[str, int] | None]]:
-    """The figures and the parts that our prediction modules show beside `model`, by name."""
+    """Measure the figures and the parts that our modules show beside `model`, by name."""
     if model.spec.prediction is None:
         return dict.fromkeys(PREDICTED), {"mtp_by_role": None, "mtp_matmul_flops_by_role": None}
     from metacount.measure.ours.forward import measure_prediction

@@ -1,4 +1,4 @@
-"""The tensors of multi-token-prediction modules in a checkpoint: which they are, and of what kind.
+"""Tells the tensors of multi-token-prediction modules in a checkpoint, and of what kind they are.
 
 Their names are those of DeepSeek-V3, GLM-4.5 and their kin (a layer beyond the last), or begin with
 `mtp` (Qwen3-Next).
@@ -40,7 +40,7 @@ def prediction_layers(parameters: Iterable[str], stored: Iterable[str]) -> set[s
 
 
 def is_prediction(name: str, layers: set[str]) -> bool:
-    """Whether a stored tensor belongs to a prediction module; `layers` are those found above."""
+    """Say whether a stored tensor is a prediction module's; `layers` are those found above."""
     parts = name.split(".")
     return any(step in ROOTS for step in parts[:2]) or any(
         ".".join(parts[:n]) in layers for n in range(1, len(parts))

@@ -1,4 +1,4 @@
-"""transformers' own multi-token-prediction modules of a model: what they have, and what they run.
+"""Measures transformers' own multi-token-prediction modules of a model.
 
 transformers leaves their weights out when it loads a model, and makes the modules apart from it
 when they are to draft tokens; older versions have none.
@@ -26,7 +26,7 @@ COUNT = "num_mtp_layers"
 
 
 def prediction_modules(main: Any, dtype: torch.dtype) -> tuple[nn.Module | None, str]:
-    """The prediction modules that transformers makes for a model on meta; else None, and why."""
+    """Make the prediction modules that transformers has for a model on meta; else None, and why."""
     n_modules = getattr(text_config(main.config), COUNT, None)
     if not n_modules:
         return None, ""
