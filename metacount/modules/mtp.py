@@ -7,8 +7,8 @@ model's hidden states or module k - 1's, and the token k places further on:
     y = layer(x)                    which the next module reads
     logits = head · norm(y)         of the token after that
 
-The paper writes the hidden state first; the checkpoint's eh_proj, and this one, read the embedding
-first. Embedding and head are the model's own. Each layer sees all that came before, and keeps a cache.
+The paper writes the hidden state first; the eh_proj of its checkpoint, and so this one, reads the
+embedding first. Embedding and head are the model's own. Each layer sees all that came before it.
 """
 
 from __future__ import annotations
