@@ -62,14 +62,14 @@ def check_mtp(spec: ModelSpec) -> None:
             "n_mtp_layers",
             "is not defined for a model with shared blocks",
             modules.n_modules,
-            "leave it out",
+            "leave n_mtp_layers out",
         )
     if spec.embedding is None or spec.head is None:
         raise SpecError(
             "n_mtp_layers",
             "needs an embedding and a head, which its modules share",
             modules.n_modules,
-            "leave it out",
+            "leave n_mtp_layers out",
         )
     if isinstance(stack.attention, NoAttention) or stack.feed_forward is None:
         missing = "activation" if stack.feed_forward is None else "attention"
@@ -77,7 +77,7 @@ def check_mtp(spec: ModelSpec) -> None:
             "n_mtp_layers",
             f"needs {missing}: a prediction module has a layer with it",
             modules.n_modules,
-            "leave it out",
+            "leave n_mtp_layers out",
         )
     if modules.dense and stack.mixture is None:
         raise SpecError(

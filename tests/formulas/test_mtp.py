@@ -9,6 +9,7 @@ import sympy
 from helpers.small_specs import DENSE, MLA, MOE
 
 from metacount.catalog import entry
+from metacount.errors import SpecError
 from metacount.formulas import ends, model, mtp
 from metacount.formulas.terms import Weight
 from metacount.measure.ours.forward import measure_prediction
@@ -197,3 +198,9 @@ def test_the_shared_head_is_the_model_s() -> None:
         assert mtp.shared_params(spec) == sum(
             ends.end_params(spec)[role] for role in ("embedding", "head")
         )
+
+
+@pytest.mark.parametrize("id", ["mamba-2.8b", "zamba2-7b", "bert-base", "gemma2-2b"])
+def test_a_model_that_modules_do_not_go_with_is_refused_in_words_of_python(id: str) -> None:
+    with pytest.raises(SpecError, match=r"; (choose .*, or )?pass n_mtp_layers=None$"):
+        entry(id).spec().replace(n_mtp_layers=1)
