@@ -92,3 +92,5 @@ def test_gemma_3n_says_that_it_is_measured_only(capsys: pytest.CaptureFixture[st
     assert "no formula: measured only, by transformers' own module: AltUp, LAuReL" in words
     assert "4,435,182,688" in words and '1.91B ("effective": without the token table' in words
     assert "inferred stored_checkpoint: recalled" in words
+    # 20 of 30 layers keep keys and values, of 2 heads of 256; the others reuse theirs
+    assert f"kv_cache_bytes_per_token {20 * 2 * 2 * 256 * 2:,}" in words

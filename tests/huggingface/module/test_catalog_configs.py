@@ -12,23 +12,13 @@ WITHOUT = [entry for entry in catalog.entries() if entry.sizes is None]
 
 WHOLE = [entry for entry in WITHOUT if not entry.id.endswith("-text")]
 # Of Gemma 3n the text alone: what a checkpoint holds besides is in its explanation
-TEXT = {"gemma-3n-e2b-text": 4_435_182_688, "gemma-3n-e4b-text": 6_835_235_568}
+TEXT = {"gemma-3n-e2b-text", "gemma-3n-e4b-text"}
 
 
 def test_there_are_four_and_each_has_a_config() -> None:
     assert {entry.id for entry in WITHOUT} == {"llama4-scout", "llama4-maverick", *TEXT}
     assert all(entry.config is not None for entry in WITHOUT)
     assert all(entry.published.params for entry in WHOLE)
-
-
-@pytest.mark.parametrize("id", TEXT)
-def test_a_text_model_runs_alone(id: str) -> None:
-    (witness,) = metacount.verify(id, Workload(seq_len=8)).witnesses
-    figures = witness.figures
-    assert (witness.name, figures["params"]) == ("transformers", TEXT[id])
-    # 20 layers keep keys and values of 2 heads of 256, in both sizes; the others reuse theirs
-    assert figures["kv_cache_bytes_per_token"] == 20 * 2 * 2 * 256 * 2
-    assert figures["matmul_flops"] and figures["decode_matmul_flops"]
 
 
 @pytest.mark.parametrize("entry", WHOLE, ids=lambda entry: entry.id)
