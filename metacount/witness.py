@@ -8,6 +8,15 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
 
+# What witnesses are asked of prediction modules, which are counted apart.
+PREDICTED = (
+    "mtp_params",
+    "mtp_active_params",
+    "mtp_matmul_flops",
+    "mtp_causal_matmul_flops",
+    "mtp_decode_matmul_flops",
+    "mtp_kv_cache_bytes",
+)
 # What witnesses are asked. Each is one integer, or None where a witness has no opinion.
 QUANTITIES = (
     "params",
@@ -20,6 +29,7 @@ QUANTITIES = (
     "kv_cache_bytes",
     "cross_kv_cache_bytes",
     "state_bytes",
+    *PREDICTED,
 )
 
 # The same, role by role; and buffers by name. Compared too, so that no two errors cancel.
@@ -30,6 +40,8 @@ BREAKDOWNS = (
     "causal_matmul_flops_by_role",
     "decode_matmul_flops_by_role",
     "buffers",
+    "mtp_by_role",
+    "mtp_matmul_flops_by_role",
 )
 
 

@@ -29,6 +29,7 @@ COUNTED = (
     "top_groups",
     "n_token_types",
     "nope_every",
+    "n_mtp_layers",
 )
 ATTEMPTS = 40  # for each case that is wanted; most keep the rules at once
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.errors import SpecError
-from metacount.formulas import block, ends, ffn, model, moe, norm, position, stack
+from metacount.formulas import block, ends, ffn, model, moe, mtp, norm, position, stack
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import params_of
@@ -179,6 +179,9 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
         _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
     ),
     "state_values": _state_values,
+    "mtp_params": mtp.params,
+    "params_and_mtp": lambda spec: model.params(spec) + mtp.params(spec),
+    "mtp_with_copies": mtp.params_with_copies,
     "shared_blocks": lambda spec: params_of(stack.shared_weights(spec, spec.n_layers)),
 }
 

@@ -36,7 +36,13 @@ FIGURES = (
     "kv_cache_bytes_per_token",
     "kv_cache_bytes",
     "state_bytes",
+    "mtp_params",
+    "mtp_active_params",
+    "mtp_matmul_flops",
+    "mtp_kv_cache_bytes",
 )
+# What few models have: shown where one of the two does.
+RARE = ("state_bytes", *(name for name in FIGURES if name.startswith("mtp_")))
 
 
 @frozen
@@ -154,7 +160,7 @@ def diff(
 def side(name: str, spec: ModelSpec, run: Workload) -> Side:
     """A model's figures under the names of `count`."""
     data = count(spec, run).to_dict()
-    return Side(name=name, workload=run, figures={figure: data[figure] for figure in FIGURES})
+    return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in FIGURES})
 
 
 def aligned(

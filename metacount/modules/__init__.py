@@ -15,6 +15,7 @@ from metacount.modules.ffn import FeedForward, GatedFeedForward, gated_d_ff
 from metacount.modules.mla import LatentAttention
 from metacount.modules.model import Model, Output
 from metacount.modules.moe import Experts, MixtureOfExperts, Router, load_balancing_loss
+from metacount.modules.mtp import MultiTokenPrediction, PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import (
     RelativeBias,
@@ -36,7 +37,9 @@ __all__ = [
     "LayerNorm",
     "MixtureOfExperts",
     "Model",
+    "MultiTokenPrediction",
     "Output",
+    "PredictionModule",
     "RMSNorm",
     "RelativeBias",
     "RelativeProjection",

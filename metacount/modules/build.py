@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from metacount.errors import SpecError
 from metacount.modules.model import Model
+from metacount.modules.mtp import MultiTokenPrediction
 from metacount.spec import ModelSpec
 from metacount.tensors import DTYPES as DTYPES
 
@@ -21,7 +25,7 @@ def build(
     On meta no memory is allocated for weights; elsewhere they are random (`seed` fixes them).
     Raises `SpecError` for more than 4096 blocks and for a dtype that modules do not run in.
     """
-    n_blocks = spec.n_layers + spec.n_encoder_layers
+    n_blocks = spec.n_layers + spec.n_encoder_layers + (spec.n_mtp_layers or 0)
     if n_blocks > MAX_BLOCKS:
         raise SpecError(
             "n_layers",
@@ -38,10 +42,24 @@ def build(
         )
     if seed is not None:
         torch.manual_seed(seed)
+    with _made_in(torch.device(device), DTYPES[dtype]):
+        return Model(spec).eval()
+
+
+def build_prediction(main: Model) -> MultiTokenPrediction:
+    """Make the prediction modules of a model that was built, on its device, in its dtype."""
+    like = next(main.parameters())
+    with _made_in(like.device, like.dtype):
+        return MultiTokenPrediction(main).eval()
+
+
+@contextmanager
+def _made_in(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Make every parameter inside on a device, in a dtype."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[dtype])
+    torch.set_default_dtype(dtype)
     try:
-        with torch.device(device):
-            return Model(spec).eval()
+        with device:
+            yield
     finally:
         torch.set_default_dtype(before)

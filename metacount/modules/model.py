@@ -214,7 +214,7 @@ class Model(nn.Module):
         """Source tokens [B, S] (or hidden states [B, S, D] without a vocabulary) -> [B, S, D]."""
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"kind {self.spec.kind} has no encoder to read a source")
-        return self.encoder(self._embed(source, None))
+        return self.encoder(self.embed(source, None))
 
     def forward(
         self,
@@ -240,7 +240,7 @@ class Model(nn.Module):
                 f"forward: got {prefix_len}; its first tokens see all of it"
             )
         hidden_BSD = self.last_stack(
-            self._embed(tokens, token_types),
+            self.embed(tokens, token_types),
             cache=cache,
             source_BTD=memory_BTD,
             prefix_len=prefix_len,
@@ -248,11 +248,12 @@ class Model(nn.Module):
         )
         return Output(
             hidden_BSD=hidden_BSD,
-            logits_BSV=self._logits(hidden_BSD),
+            logits_BSV=self.logits(hidden_BSD),
             pooled_BD=None if self.pooler is None else self.pooler(hidden_BSD),
         )
 
-    def _embed(self, tokens: Tensor, token_types: Tensor | None) -> Tensor:
+    def embed(self, tokens: Tensor, token_types: Tensor | None = None) -> Tensor:
+        """Tokens [B, S] -> what the first block reads [B, S, D]; hidden states stay as they are."""
         tables = self.spec.embedding
         if self.embed_tokens is None or tables is None:
             return tokens
@@ -264,7 +265,8 @@ class Model(nn.Module):
             x_BSD = x_BSD + self.embed_types(types)
         return x_BSD
 
-    def _logits(self, hidden_BSD: Tensor) -> Tensor | None:
+    def logits(self, hidden_BSD: Tensor) -> Tensor | None:
+        """What the last norm gives [B, S, D] -> logits [B, S, V]; None without a head."""
         head = self.spec.head
         if self.lm_head is None or head is None:
             return None

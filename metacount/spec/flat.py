@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.frozen import REQUIRED
 from metacount.spec.embedding import Embedding, Head
 from metacount.spec.field import Field, choice, declared, flag, one_of, size, where
+from metacount.spec.mtp import MultiToken
 from metacount.spec.position import POSITIONS
 from metacount.spec.stack import KINDS, Encoder, Stack
 from metacount.spec.tree import fields_of
@@ -53,6 +54,7 @@ ROOT: dict[str, Field | Place] = {
         flag("has_head", "an output head over the vocabulary", default=True),
         default=None,
     ),
+    "prediction": where("n_mtp_layers", MultiToken, "without n_mtp_layers", default=None),
     "pooler": flag("pooler", "a dense layer with tanh over the first token (BERT)", default=False),
     "positions": one_of(choice("position", "how the model knows positions"), *POSITIONS),
 }
@@ -79,7 +81,7 @@ def every_path() -> dict[str, Field]:
 
 
 FIELDS, PATHS = _fields()
-PARTS = {"embedding", "head", "positions", "encoder", "decoder"}
+PARTS = {"embedding", "head", "positions", "encoder", "decoder", "prediction"}
 REQUIRED_NAMES = tuple(
     name
     for name, field in FIELDS.items()

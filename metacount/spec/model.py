@@ -8,6 +8,7 @@ from __future__ import annotations
 from metacount.errors import SpecError, nearest, shown_name
 from metacount.spec.field import Field, Place, declared
 from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
+from metacount.spec.mtp import check_mtp
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from
 from metacount.spec.rules import check_goes_with, check_model
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from metacount.files import Json
     from metacount.spec.embedding import Embedding, Head
+    from metacount.spec.mtp import MultiToken
 
 
 class ModelSpec:
@@ -45,6 +47,7 @@ class ModelSpec:
         encoder: Stack | None
         decoder: Stack | None
         positions: Any
+        prediction: MultiToken | None
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -63,6 +66,7 @@ class ModelSpec:
         self._fill(filled, checked=True)
         check_shared(self, self.last_stack)
         check_model(self)
+        check_mtp(self)
 
     def _fill(self, flat: Json, *, checked: bool) -> None:
         made: dict[str, Any] = {"encoder": None, "decoder": None}

@@ -183,9 +183,10 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
             mixture.n_dense_layers,
             "lower them, or leave n_experts out",
         )
-    if routed == layers and d_ff is not None:
+    dense = routed != layers or (spec.prediction is not None and spec.prediction.dense)
+    if not dense and d_ff is not None:
         raise SpecError("d_ff", "has no meaning when every layer is MoE", d_ff, "leave d_ff out")
-    if routed != layers and d_ff is None:
+    if dense and d_ff is None:
         raise SpecError("d_ff", "is needed by the dense layers", None, "set d_ff")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.formulas import attention, model
+from metacount.formulas import attention, model, mtp
 from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
@@ -124,8 +124,29 @@ QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
     "kv_cache_bytes": _kv_cache_bytes,
     "state_bytes": _state_bytes,
 }
-# Those of one forward, which `verify` compares and proofs are recorded of, and those of training.
-COUNTS = {**QUANTITIES, **TRAINING}
+# What multi-token-prediction modules add to these; 0 in a model without them.
+PREDICTION: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
+    "mtp_params": lambda spec, _: mtp.params_by_role(spec),
+    "mtp_active_params": lambda spec, _: mtp.active_params_by_role(spec),
+    "mtp_matmul_flops": lambda spec, run: mtp.matmul_flops_by_role(
+        spec, batch_size=run["batch_size"], seq_len=run["seq_len"]
+    ),
+    "mtp_causal_matmul_flops": lambda spec, run: mtp.causal_matmul_flops_by_role(
+        spec, batch_size=run["batch_size"], seq_len=run["seq_len"]
+    ),
+    "mtp_decode_matmul_flops": lambda spec, run: mtp.decode_matmul_flops_by_role(
+        spec, batch_size=run["batch_size"], kv_len=run["kv_len"]
+    ),
+    "mtp_kv_cache_bytes": lambda spec, run: mtp.kv_cache_bytes_by_part(
+        spec,
+        batch_size=run["batch_size"],
+        seq_len=run["seq_len"],
+        bytes_per_value=run["bytes_per_value"],
+    ),
+}
+# Those of one forward, which `verify` compares and proofs are recorded of, what prediction modules
+# add, and those of training.
+COUNTS = {**QUANTITIES, **PREDICTION, **TRAINING}
 
 
 def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedForm:

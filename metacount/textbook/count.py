@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model
+from metacount.formulas.mtp import predicted
 from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 ALL_POSITIONS = "all its positions"
+OTHERS = "others"
 
 
 def length_shown(spec: ModelSpec, n: int) -> str:
@@ -48,11 +50,31 @@ class Count:
     state_bytes: int
     warnings: tuple[str, ...]
     selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
+    prediction: dict[str, int]  # what prediction modules add, by name; empty without them
 
     @property
     def macs(self) -> int:
         """Multiply-adds of the forward; every product counts 2 FLOPs, so the half is exact."""
         return self.matmul_flops // 2
+
+    def checkpoint_parts(self, total: int) -> dict[str, int]:
+        """What a checkpoint of `total` values of a model with prediction modules holds, by name.
+
+        A copy of embedding and head for each module where there is room for it; what is left, if
+        anything, are others.
+        """
+        added = self.prediction
+        parts = {
+            "params": self.params,
+            **self.buffers,
+            **{name: added[name] for name in ("mtp_params", "mtp_buffers")},
+        }
+        left = total - sum(parts.values())
+        copies = added["mtp_params_with_copies"] - added["mtp_params"]
+        if left >= copies:
+            parts["mtp_copies"] = copies
+            left -= copies
+        return {name: n for name, n in {**parts, OTHERS: left}.items() if n}
 
     def to_dict(self) -> Json:
         """The figures as plain data, under their public names."""
@@ -74,6 +96,7 @@ class Count:
             "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
             "state_bytes": self.state_bytes,
             **self.selection,
+            **self.prediction,
             "source": "formula",
             "warnings": list(self.warnings),
         }
@@ -183,6 +206,9 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
         selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
+        prediction=predicted(
+            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
+        ),
         warnings=_warnings(spec, run),
     )
 
@@ -194,12 +220,16 @@ def count_data(model: Model, result: Count) -> Json:
     inferred = list(model.entry.inferred) if model.entry is not None else []
     config = None if model.source is None else model.source.config
     proof = None if model.refused else proven(model.spec, result.workload, config)
+    figures = result.to_dict()
+    stored = None if model.published is None else model.published.stored_checkpoint
+    if stored is not None and result.prediction:
+        figures["checkpoint_parts"] = result.checkpoint_parts(stored.total)
     return {
         "model": model.id,
         "name": model.name,
         "changes": model.changes,
         "computed": list(model.computed),
-        **result.to_dict(),
+        **figures,
         "inferred": inferred,
         "notes": list(model.notes),
         "proof": None if proof is None else proof.to_dict(),

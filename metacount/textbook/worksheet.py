@@ -105,6 +105,7 @@ def _chosen(spec: ModelSpec, run: Workload) -> dict[str, int]:
     fields = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     if spec.moe_every == 1:
         fields.pop("moe_every")
+    fields.pop("n_mtp_layers")  # no form of the page has any of what prediction modules add
     lengths = {name: getattr(run, name) for name in RUN}
     return {name: size for name, size in {**fields, **lengths}.items() if size}
 

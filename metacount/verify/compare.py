@@ -11,6 +11,7 @@ from metacount.resolve import TransformersOnly
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from metacount.textbook.count import count, fitted, said_of_length
 from metacount.units import exact
+from metacount.verify.prediction import formula_parts, measured_prediction
 from metacount.witness import BREAKDOWNS, QUANTITIES
 from metacount.witness import Witness as Witness
 
@@ -60,7 +61,7 @@ def formula_witness(spec: ModelSpec, workload: Workload) -> Witness:
         decode = model.decode_matmul_flops_by_role(spec, **sizes, kv_len=run.seq_len)
     return Witness(
         name="formula",
-        figures={name: counted[name] for name in QUANTITIES},
+        figures={name: counted.get(name) for name in QUANTITIES},
         parts={
             "by_role": counted["by_role"],
             "active_by_role": counted["active_by_role"],
@@ -70,6 +71,7 @@ def formula_witness(spec: ModelSpec, workload: Workload) -> Witness:
             ),
             "decode_matmul_flops_by_role": decode,
             "buffers": model.buffers(spec),
+            **formula_parts(spec, run),
         },
         detail="algebra from the papers",
     )
@@ -90,6 +92,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
     module = build(spec, dtype=dtype)
     found = measure_params(module)
     ran = measure_forward(module, run)
+    beside, beside_parts = measured_prediction(module, run)
 
     def priced(n_bytes: int) -> int:
         return n_bytes // DTYPE_BYTES[dtype] * DTYPE_BYTES[run.dtype]
@@ -109,6 +112,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
             # a state of another dtype than the module's keeps it
             "state_bytes": tensor_bytes(s for s in ran.states if s.dtype != DTYPES[dtype])
             + priced(tensor_bytes(s for s in ran.states if s.dtype == DTYPES[dtype])),
+            **beside,
         },
         parts={
             "by_role": found.by_role,
@@ -117,6 +121,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
             "causal_matmul_flops_by_role": ran.prefill.causal_by_role,
             "decode_matmul_flops_by_role": None if ran.decode is None else ran.decode.by_role,
             "buffers": found.buffers,
+            **beside_parts,
         },
         detail=f"our module on meta, torch {torch.__version__}",
     )

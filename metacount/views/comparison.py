@@ -30,6 +30,7 @@ FIGURES = (
     "kv_cache_bytes",
     "state_bytes",
 )
+PREDICTION = ("mtp_params", "mtp_matmul_flops")  # where one of the models has it
 
 
 def heading(model: Model | TransformersOnly) -> str:
@@ -101,7 +102,8 @@ def _common_line(data: Sequence[Json]) -> str:
 def _labels(data: Sequence[Json]) -> list[str]:
     roles = [role for role in data[0]["by_role"] if any(each["by_role"].get(role) for each in data)]
     run = ["seq_len"] if len({each["workload"]["seq_len"] for each in data}) > 1 else []
-    return [*FACTS, "", *roles, "params", "", *run, *FIGURES]
+    rare = [name for name in PREDICTION if any(each.get(name) for each in data)]
+    return [*FACTS, "", *roles, "params", "", *run, *FIGURES, *rare]
 
 
 def _cells(model: Model | TransformersOnly, data: Json, labels: Sequence[str]) -> list[str]:

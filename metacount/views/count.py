@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import length_shown
+from metacount.textbook.count import OTHERS, length_shown
 from metacount.textbook.proven import proven
 from metacount.views.bars import with_bars
 from metacount.views.layout import (
@@ -17,11 +17,13 @@ from metacount.views.layout import (
     table,
     wrapped,
 )
-from metacount.views.models import compared
+from metacount.views.models import compared, said_besides
 from metacount.views.proven import proven_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from metacount.resolve import Model
     from metacount.spec import ModelSpec
     from metacount.textbook.count import Count
@@ -31,6 +33,18 @@ SELECTION = {
     "dense_attention_flops": "its products over all it may see",
     "selected_attention_flops": "over what the index leaves",
     "index_flops": "the index itself",
+}
+PREDICTION = {
+    "mtp_params": "without the embedding and the head, which they share",
+    "mtp_params_with_copies": "with a copy of both in each",
+    "mtp_active_params": "of mtp_params for one token",
+    "mtp_active_params_with_shared": "with the embedding and the head",
+    "mtp_buffers": "selection biases, not among them",
+    "mtp_matmul_flops": "forward, with the head",
+    "mtp_matmul_flops_no_head": "without it",
+    "mtp_causal_matmul_flops": "over the pairs that the mask keeps, with the head",
+    "mtp_decode_matmul_flops": "one more position, with the head",
+    "mtp_kv_cache_bytes": "kept after seq tokens",
 }
 
 
@@ -45,6 +59,7 @@ def count_text(model: Model, result: Count) -> str:
             *map(bold, wrapped(_workload_line(model.spec, result), width)),
             *noted_table((), _figure_rows(model.spec, result), "<>", width),
         ],
+        _prediction(model, result, width),
         _notes(model, result, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -178,6 +193,44 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
     ]
 
 
+def _prediction(model: Model, result: Count, width: int) -> list[str]:
+    """What prediction modules add, in a table of their own."""
+    if not result.prediction:
+        return []
+    n = model.spec.n_mtp_layers
+    said = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
+    rows = [
+        (name, units.exact(n), f"{_rounded(name)(n)}: {PREDICTION[name]}")
+        for name, n in result.prediction.items()
+        if n
+    ]
+    lines = [*map(bold, wrapped(said, width)), *noted_table((), rows, "<>", width)]
+    return [*lines, *paragraph("stored", _stored(model, result), width)]
+
+
+def _stored(model: Model, result: Count) -> str:
+    """The published checkpoint as a sum of figures and a rest; "" where nothing is published."""
+    stored = None if model.published is None else model.published.stored_checkpoint
+    if stored is None:
+        return ""
+    parts = result.checkpoint_parts(stored.total)
+    words = {"mtp_copies": "copies of embedding and head"}
+    terms = " + ".join(f"{units.exact(n)} {words.get(name, name)}" for name, n in parts.items())
+    said = f"{units.exact(stored.total)} values in the published checkpoint = {terms}"
+    return f"{said} ({stored.note})" if OTHERS in parts else said
+
+
+def _rounded(name: str) -> Callable[[int], str]:
+    """How a figure is shown in short, by what its name says it counts.
+
+    >>> _rounded("mtp_matmul_flops")(2 * 10**12), _rounded("mtp_params")(5 * 10**9)
+    ('2.00 TFLOP', '5.00B')
+    """
+    if name.endswith("bytes"):
+        return units.gib
+    return units.flops if "flops" in name else units.short
+
+
 def _notes(model: Model, result: Count, width: int) -> list[str]:
     lines: list[str] = []
     for warning in result.warnings:
@@ -188,14 +241,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     if entry is not None:
         published = compared(compare_published(entry, result.params), entry)
         lines += paragraph("published", published, width)
-        if entry.published.active_label:
-            meaning = entry.published.active_label_meaning
-            active = entry.published.active_label + (f" ({meaning})" if meaning else "")
-            lines += paragraph("active   ", f"{active} published", width)
-        lines += paragraph("source   ", "; ".join(entry.source), width)
-        for inferred in entry.inferred:
-            lines += paragraph("inferred ", inferred, width)
-        lines += paragraph("notes    ", entry.notes or "", width)
+        lines += said_besides(entry, width)
     lines += paragraph("units    ", "B = 10^9, T = 10^12; GiB = 2^30 bytes", width)
     check = f"the formulas; `metacount verify {model.id}` compares them with code"
     if model.entry is None:

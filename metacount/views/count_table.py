@@ -26,6 +26,22 @@ FIGURES = (
     "kv_cache_bytes",
     "cross_kv_cache_bytes",
     "state_bytes",
+    "mtp_params",
+    "mtp_params_with_copies",
+    "mtp_active_params",
+    "mtp_active_params_with_shared",
+    "mtp_buffers",
+    "mtp_matmul_flops",
+    "mtp_matmul_flops_no_head",
+    "mtp_causal_matmul_flops",
+    "mtp_decode_matmul_flops",
+    "mtp_kv_cache_bytes",
+)
+# What few models have: a row only where one of the models does.
+RARE = (
+    *(name for name in FIGURES if name.startswith("mtp_")),
+    "cross_kv_cache_bytes",
+    "state_bytes",
 )
 
 
@@ -45,7 +61,7 @@ def count_table(data: Sequence[Json]) -> Table:
             rows.append((name, *values))
     for name in FIGURES:
         values = [model.get(name) for model in data]
-        if name not in ("cross_kv_cache_bytes", "state_bytes") or any(values):
+        if name not in RARE or any(values):
             rows.append((name, *values))
     heads = ("figure", *(str(model["model"]) for model in data))
     return Table(heads=heads, rows=tuple(rows), align="<" + ">" * len(data))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.diff.compared import STATUSES
+from metacount.diff.compared import RARE, STATUSES
 from metacount.diff.parts import QUANTITIES
 from metacount.spec.legend import TERMS
 from metacount.views.layout import (
@@ -42,7 +42,7 @@ def diff_text(found: Diff) -> str:
     lines = [bold(f"{found.a.name} → {found.b.name}"), *wrapped(_runs(found), width), ""]
     lines += [*_sentence(found, width), ""]
     both = [(name, found.a.figures[name], found.b.figures[name]) for name in found.a.figures]
-    both = [one for one in both if one[0] != "state_bytes" or any(one[1:])]
+    both = [one for one in both if one[0] not in RARE or any(one[1:])]
     briefs = [brief(name) for name, *_ in both]
     lines += [*_fitting(_heads(found, "figure"), both, briefs, width), ""]
     for quantity in QUANTITIES:

@@ -6,7 +6,8 @@ from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
 from metacount.views.layout import bold, columns, paragraph, table
-from metacount.views.models import compared
+from metacount.views.models import compared, said_besides
+from metacount.witness import PREDICTED
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def measured_text(
     figures = [
         (name, DASH if data[name] is None else units.exact(data[name]))
         for name in (*said.figures, "param_bytes")
+        if data[name] is not None or name not in PREDICTED
     ]
     run = f"batch {workload.batch_size}, seq {workload.seq_len}, {workload.dtype}"
     width = columns()
@@ -82,5 +84,5 @@ def _published(model: TransformersOnly, total: int | None, width: int) -> list[s
     """The published count beside the measured one, of a model of the catalog."""
     if model.entry is None or total is None:
         return []
-    said = compared(compare_published(model.entry, total), model.entry)
-    return paragraph("published", said, width)
+    said, entry = compared(compare_published(model.entry, total), model.entry), model.entry
+    return [*paragraph("published", said, width), *said_besides(entry, width)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.catalog import compare_published
-from metacount.views.layout import WIDEST_TEXT, columns, table, width_of, wrapped
+from metacount.views.layout import WIDEST_TEXT, columns, paragraph, table, width_of, wrapped
 from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -47,6 +47,19 @@ def compared(comparison: Comparison, entry: CatalogEntry) -> str:
         return f"{label}: our count rounds to it"
     difference = "" if comparison.difference is None else units.signed(comparison.difference)
     return f"{label}: ours differs by {difference} ({comparison.percent}); {comparison.explanation}"
+
+
+def said_besides(entry: CatalogEntry, width: int) -> list[str]:
+    """What was published of active parameters, the sources, what is inferred, and notes."""
+    lines: list[str] = []
+    if entry.published.active_label:
+        meaning = entry.published.active_label_meaning
+        active = entry.published.active_label + (f" ({meaning})" if meaning else "")
+        lines += paragraph("active   ", f"{active} published", width)
+    lines += paragraph("source   ", "; ".join(entry.source), width)
+    for inferred in entry.inferred:
+        lines += paragraph("inferred ", inferred, width)
+    return [*lines, *paragraph("notes    ", entry.notes or "", width)]
 
 
 def models_table(counted: Sequence[Counted]) -> Table:

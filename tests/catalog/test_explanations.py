@@ -9,7 +9,9 @@ import pytest
 
 from metacount import catalog
 from metacount.formulas import model
+from metacount.huggingface.module.model import build_transformers
 from metacount.spec import ModelSpec
+from metacount.units import parse_count
 
 
 def said(id: str) -> str:
@@ -143,3 +145,30 @@ def test_nothing_is_left_unexplained_without_a_word() -> None:
         == catalog.UNEXPLAINED
     ]
     assert unexplained == []
+
+
+# The vision tower is timm's, which is not installed here: MobileNetV5-300M in timm 1.0.31.
+TIMM = 294_126_912
+EMBEDDERS = (128 * 2048 + 2 * 2048 + 2048**2) + (128 * 1536 + 2 * 1536 + 1536 * 2048)
+
+
+@pytest.mark.parametrize(("id", "n_reusing"), [("e2b", 10), ("e4b", 15)])
+def test_gemma_3n_is_its_text_two_towers_and_what_its_class_leaves_out(
+    id: str, n_reusing: int
+) -> None:
+    entry = catalog.entry(f"gemma-3n-{id}-text")
+    assert entry.config is not None and entry.stored_checkpoint is not None
+    text, audio = (build_transformers(source)[0] for source in (entry.config, "gemma3n_audio"))
+    own, audio_params = (sum(p.numel() for p in one.parameters()) for one in (text, audio))
+    towers = TIMM + audio_params + EMBEDDERS
+    unused = n_reusing * (2 * 2048 * 512 + 256)  # k_proj, v_proj and k_norm
+    total = entry.stored_checkpoint.total
+    assert total == own + towers + unused and entry.stored_checkpoint.extra == towers + unused
+    assert f"{total:,} = {own:,} here + {towers:,} of" in said(entry.id)
+    assert f"{unused:,} of the {n_reusing} layers" in said(entry.id)
+    assert rounded(total, 1) == int(f"{entry.published.label}"[0]) * 10**9
+    # "effective": without the token table and the embeddings of each layer, as stored
+    n_layers = entry.config["num_hidden_layers"]
+    effective = own + unused - 262_400 * 2048 - 262_144 * 256 * n_layers
+    value, half = parse_count(entry.published.active_label or "")
+    assert abs(effective - value) <= half

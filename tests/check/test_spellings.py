@@ -128,11 +128,14 @@ def test_a_config_is_judged_in_its_own_words() -> None:
 
 
 def test_a_number_that_is_no_size_is_said() -> None:
-    result = metacount.check("num_nextn_predict_layers*hidden_size", "type:deepseek_v3")
-    assert result.theirs_value == 7168
+    result = metacount.check("max_window_layers*hidden_size", "type:qwen2_moe")
+    assert result.theirs_value == 28 * 2048
     assert result.notes == (
-        "num_nextn_predict_layers is 1 at whatever sizes: it is none of those that vary here",
+        "max_window_layers is 28 at whatever sizes: it is none of those that vary here",
     )
+    # a number that others call otherwise is one of ours
+    result = metacount.check("num_nextn_predict_layers*hidden_size", "type:deepseek_v3")
+    assert str(result.theirs) == "N_p*d"
     # a table with two more rows than positions
     result = metacount.check("(max_position_embeddings + 2)*hidden_size", "type:opt")
     assert str(result.theirs) == "P*d"

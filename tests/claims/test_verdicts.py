@@ -14,6 +14,12 @@ from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
 from metacount.claims.labels import parse
 from metacount.errors import SpecError
 
+V3_TABLES = 2 * 129_280 * 7168
+# MLA: q down and up, keys and values down and up, o, two norms; two norms of the block
+V3_ATTENTION = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+V3_ATTENTION += 1536 + 512 + 2 * 7168
+# 3 dense layers of width 18432, 58 of 257 experts of width 2048 and a router
+V3_LAYERS = 61 * V3_ATTENTION + 3 * 3 * 7168 * 18_432 + 58 * (257 * 3 * 7168 * 2048 + 256 * 7168)
 # id -> verdict, and the correct number where there is one
 NUMBERS: dict[str, tuple[str, int]] = {
     "block-512-attention": (RIGHT, 4 * 512 * 512),
@@ -53,6 +59,8 @@ NUMBERS: dict[str, tuple[str, int]] = {
     # 70 of 80 layers keep a state, of 128 by 128 in each of 64 heads; 10 attend, 2·8·128 each:
     # 70·64·128·128 / (10·2·8·128) = 3584
     "minimax-state": (RIGHT, 70 * 64 * 128 * 128),
+    "v3-671b": (RIGHT, V3_LAYERS + V3_TABLES + 7168),
+    "v3-685b": (WRONG, V3_LAYERS + V3_TABLES + 7168),
     # q, k, v of 5120 read 2·2560 values, o; gate, up, down of 10240; norms over 5120 and 2560
     "zamba2-shared-blocks": (
         RIGHT,
@@ -139,6 +147,8 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "all-moe-k2": (WRONG, ("Mixtral 8x7B 2", "DeepSeekMoE 16B 6", "V2 236B 6", "V3 671B 8")),
     "v2-162-experts": (CONDITIONAL, ("160", "162")),
     "v3-257-experts": (CONDITIONAL, ("256", "257")),
+    # the module's own, and 2·129280·7168 more
+    "v3-mtp-14b": (WRONG, ("its own: 11,610,067,968", f"{11_610_067_968 + V3_TABLES:,}")),
     "gemma-gelu": (WRONG, ("gated", "8,537,680,896")),
     "t5-prenorm-rms": (CONDITIONAL, ("n_layers 24", "n_encoder_layers 24", "rmsnorm", "relu")),
     # OLMo 2 1B: 16·3·2048·8192 of 1,484,916,736; Gemma 2B: 18·2·2048·256·9 of 2,506,172,416
@@ -226,7 +236,7 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def test_no_claim_is_without_a_test() -> None:
     assert sorted(ALL) == sorted([*NUMBERS, *SAID])
-    assert len(ALL) == len(claims()) == 104
+    assert len(ALL) == len(claims()) == 107
     assert not NUMBERS.keys() & SAID.keys()
 
 

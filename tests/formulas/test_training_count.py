@@ -15,7 +15,7 @@ from metacount.errors import SpecError
 from metacount.formulas.forward import Pass
 from metacount.formulas.training import activation_bytes, backward_matmul_flops
 from metacount.spec import Workload
-from metacount.textbook.closed_form import COUNTS, QUANTITIES, closed_form, run_sizes
+from metacount.textbook.closed_form import COUNTS, PREDICTION, QUANTITIES, closed_form, run_sizes
 from metacount.textbook.training import TRAINING, training_count
 
 LLAMA = entry("llama-7b").spec()
@@ -59,7 +59,7 @@ def test_arrays_sweep_lengths() -> None:
 
 def test_quantities_of_a_forward_stay_apart() -> None:
     assert not QUANTITIES.keys() & TRAINING.keys()
-    assert [*COUNTS] == [*QUANTITIES, *TRAINING]
+    assert [*COUNTS] == [*QUANTITIES, *PREDICTION, *TRAINING]
 
 
 def test_a_step_in_numbers() -> None:

@@ -10,7 +10,8 @@ def words(text: str) -> list[str]:
 IDS = words("""
 baichuan2-13b bamba-9b bert-base bloom-176b chinchilla-70b deepseek-67b deepseek-moe-16b deepseek-v2
 deepseek-v3 deepseek-v3.2 falcon-180b falcon-h1-0.5b falcon-h1-7b falcon-mamba-7b galactica-120b
-gemma-2b gemma-7b gemma2-2b gemma2-9b gemma3-1b gemma3-270m gemma3-27b-text gemma3-4b-text glm-130b
+gemma-2b gemma-3n-e2b-text gemma-3n-e4b-text gemma-7b gemma2-2b gemma2-9b gemma3-1b gemma3-270m
+gemma3-27b-text gemma3-4b-text glm-130b
 glm-4.5 gopher-280b gpt-oss-20b gpt2 gpt2-large gpt2-medium gpt2-xl gpt3-175b granite-4.0-h-micro
 granite-4.0-h-small granite-4.0-h-tiny granite-4.0-micro gshard-600b internlm2-20b jamba-1.5-large
 jamba-1.5-mini jurassic1-178b kimi-linear-48b-a3b lamda-137b lfm2-1.2b lfm2-350m lfm2-700m

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from metacount.spec import ModelSpec, Workload
-from metacount.witness import Witness
+from metacount.witness import PREDICTED, Witness
 
 WORKLOAD = Workload(batch_size=2, seq_len=11, dtype="fp32")
 
@@ -87,15 +87,21 @@ ROLES_OF = {
     "matmul_flops": "matmul_flops_by_role",
     "causal_matmul_flops": "causal_matmul_flops_by_role",
     "decode_matmul_flops": "decode_matmul_flops_by_role",
+    "mtp_params": "mtp_by_role",
+    "mtp_matmul_flops": "mtp_matmul_flops_by_role",
 }
 
 
-def assert_full(witness: Witness, silent: set[str]) -> None:
-    """It has an opinion on all but `silent`, and each figure is the sum of its roles."""
-    assert {name for name, figure in witness.figures.items() if figure is None} == silent
+def assert_full(witness: Witness, silent: set[str], *, predicts: bool = False) -> None:
+    """It has an opinion on all but `silent`, and each figure is the sum of its roles.
+
+    Of prediction modules where the model `predicts` with some, and nowhere else.
+    """
+    none = {name for name, figure in witness.figures.items() if figure is None}
+    assert none == silent | (set() if predicts else {*PREDICTED})
     for name, roles in ROLES_OF.items():
         parts, figure = witness.parts[roles], witness.figures[name]
-        assert (parts is None) == (figure is None) == (name in silent), (witness.name, name)
+        assert (parts is None) == (figure is None) == (name in none), (witness.name, name)
         if parts is not None:
             assert sum(parts.values()) == figure and len([n for n in parts.values() if n]) > 1
 

@@ -14,6 +14,7 @@ from metacount.frozen import frozen
 from metacount.huggingface.checkpoint.formats import APART, INTEGERS, Unpacked, Weight, unpack
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.names import ModuleTensors, Names, fold
+from metacount.huggingface.checkpoint.prediction import by_kind, is_prediction, prediction_layers
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ OLD_BUFFERS = (
     "sin_cached",
     "num_batches_tracked",
 )
-# What a multi-token-prediction layer has and no other layer: DeepSeek-V3, GLM-4.5 and their kin.
-PREDICTION_PARTS = ("eh_proj", "enorm", "hnorm", "shared_head")
-PREDICTION_ROOTS = ("mtp", "mtp_layers", "mtp_block")
-
 Convert = Callable[[Sequence[Weight]], Sequence[Weight]]
 
 
@@ -89,6 +86,11 @@ class Comparison:
         """The extra tensors of one kind."""
         return tuple(extra for extra in self.extra if extra.kind == kind)
 
+    @property
+    def prediction(self) -> dict[str, int]:
+        """Values of prediction modules: params, copies of embedding and head, buffers."""
+        return by_kind({extra.name: extra.n_values for extra in self.extra_of(PREDICTION)})
+
     def differences(self) -> tuple[str, ...]:
         """One line for each tensor on which the sides differ without a reason."""
         lines = [f"{name}: in the module, not in the checkpoint" for name in self.missing]
@@ -106,9 +108,9 @@ class Comparison:
 
     def to_dict(self) -> Json:
         """As plain data."""
-        by_kind: dict[str, dict[str, int]] = {}
+        extras: dict[str, dict[str, int]] = {}
         for extra in self.extra:
-            found = by_kind.setdefault(extra.kind, {"tensors": 0, "values": 0})
+            found = extras.setdefault(extra.kind, {"tensors": 0, "values": 0})
             found["tensors"] += extra.n_tensors
             found["values"] += extra.n_values
         return {
@@ -119,7 +121,8 @@ class Comparison:
             "stored_per_expert": len(self.per_expert),
             "packed": len(self.packed),
             "formats": dict(self.formats),
-            "extra": by_kind,
+            "extra": extras,
+            "prediction": self.prediction,
             "differences": list(self.differences()),
         }
 
@@ -176,7 +179,8 @@ class _Sides:
         self.not_comparable: dict[str, str] = {}
         self.params = 0
         self._ignored = [re.compile(pattern) for pattern in module.ignored]
-        self._predicting = _prediction_layers(module.parameters, arrived)
+        stored = (weight.name for weight in arrived)
+        self._predicting = prediction_layers(module.parameters, stored)
         # a tied copy may come first: what is stored under the counted name goes before it
         for weight in sorted(arrived, key=lambda weight: weight.name in module.tied):
             self._put(weight)
@@ -243,9 +247,7 @@ class _Sides:
             return BUFFER
         if self.names.outside(weight):
             return OUTSIDE
-        if any(step in PREDICTION_ROOTS for step in parts[:2]):
-            return PREDICTION
-        if any(".".join(parts[:n]) in self._predicting for n in range(1, len(parts))):
+        if is_prediction(name, self._predicting):
             return PREDICTION
         if any(pattern.search(name) for pattern in self._ignored):
             return IGNORED
@@ -255,28 +257,3 @@ class _Sides:
 def _turned(shape: Shape) -> Shape:
     """The last two sizes exchanged: packed formats keep [out, in] where a module has [in, out]."""
     return shape if len(shape) < 2 else (*shape[:-2], shape[-1], shape[-2])
-
-
-def _prediction_layers(parameters: Iterable[str], arrived: Iterable[Weight]) -> set[str]:
-    """Layers beyond the module's last that hold what only a prediction layer has.
-
-    A layer beyond the last without it means a wrong number of layers, and stays unexplained.
-    """
-    n_layers: dict[str, int] = {}
-    for name in parameters:
-        for folder, layer, _ in _numbered(name):
-            n_layers[folder] = max(n_layers.get(folder, 0), layer + 1)
-    return {
-        f"{folder}.{layer}"
-        for weight in arrived
-        for folder, layer, part in _numbered(weight.name)
-        if part in PREDICTION_PARTS and folder in n_layers and layer >= n_layers[folder]
-    }
-
-
-def _numbered(name: str) -> Iterable[tuple[str, int, str]]:
-    """Of `model.layers.61.enorm.weight`: model.layers, 61, enorm."""
-    parts = name.split(".")
-    for n, part in enumerate(parts[1:-1], start=1):
-        if part.isdecimal() and part.isascii() and len(part) < 10:
-            yield ".".join(parts[:n]), int(part), parts[n + 1]

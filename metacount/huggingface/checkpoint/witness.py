@@ -20,6 +20,7 @@ from metacount.huggingface.checkpoint.header import (
     read_local_index,
 )
 from metacount.huggingface.checkpoint.names import ModuleTensors, module_tensors
+from metacount.huggingface.checkpoint.prediction import said_besides
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -225,7 +226,9 @@ def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) 
     from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
 
     figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
-    figures["params"] = None if comparison is None else comparison.params
+    if comparison is not None:
+        prediction = comparison.prediction["params"] or None
+        figures |= {"params": comparison.params, "mtp_params": prediction}
     return Witness(
         name="checkpoint",
         figures=figures,
@@ -283,7 +286,7 @@ def _said(comparison: Comparison) -> list[str]:
         ("not comparable", comparison.not_comparable),
     )
     said += [f"{_n(len(names), 'tensor')} {fault}" for fault, names in faults if names]
-    return said
+    return [*said, *said_besides(comparison.prediction)]
 
 
 def _n(n: int, what: str) -> str:

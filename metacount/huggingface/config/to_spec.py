@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.huggingface.config.families.family import Family
 
-# Of a spec, what belongs to the output head; a base class has none of it.
+# Of a spec, what belongs to the output head or needs it; a base class has none of it.
 HEAD_FIELDS = (
+    "n_mtp_layers",
     "tie_embeddings",
     "head_bias",
     "logit_scale",

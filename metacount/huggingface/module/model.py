@@ -136,7 +136,7 @@ def _config_for(
 
 
 def built_quietly(
-    chosen: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+    chosen: Callable[[PreTrainedConfig], nn.Module], config: PreTrainedConfig, dtype: torch.dtype
 ) -> nn.Module:
     """The module of a class and a config object as `chosen_class` gave them, on meta."""
     with _quiet():
@@ -144,7 +144,7 @@ def built_quietly(
 
 
 def _on_meta(
-    chosen: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+    chosen: Callable[[PreTrainedConfig], nn.Module], config: PreTrainedConfig, dtype: torch.dtype
 ) -> nn.Module:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

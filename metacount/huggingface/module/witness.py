@@ -13,6 +13,11 @@ from torch import nn
 
 from metacount.huggingface.module.classes import ClassChoice, version
 from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.module.prediction import (
+    prediction_flops,
+    prediction_modules,
+    prediction_params,
+)
 from metacount.measure.operators import UncountedOp
 from metacount.measure.others.forward import KEEPS_GIVEN, MeasuredRun, measure_any_forward
 from metacount.measure.others.params import MeasuredParams, measure_any_params
@@ -69,7 +74,25 @@ def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -
         details.append(f"forward not measured: {failure}")
     else:
         details += _run_figures(module, run, workload, dtype, figures, parts)
+    details += _predicted(module, workload, figures, parts)
     return Witness(name="transformers", figures=figures, parts=parts, detail="; ".join(details))
+
+
+def _predicted(
+    module: nn.Module,
+    workload: Workload,
+    figures: dict[str, int | None],
+    parts: dict[str, dict[str, int] | None],
+) -> list[str]:
+    """Fill in what its prediction modules show, where it has some; returns what is to be said."""
+    modules, why = prediction_modules(module, run_dtype(workload))
+    if modules is None:
+        return [why] if why else []
+    found = prediction_params(modules)
+    figures["mtp_params"], parts["mtp_by_role"] = found.params, found.by_role
+    figures["mtp_active_params"] = found.active_params
+    figures["mtp_matmul_flops"], why = prediction_flops(modules, workload)
+    return [why] if why else []
 
 
 def shortfall(error: Exception) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers.configuration_utils import PreTrainedConfig
 
 # A module, and its function that says whether a field of a strict config has the declared type.
@@ -90,3 +91,15 @@ def distribute(model: Any, config: Any, meshes: Any, between: Callable[[], None]
     between()
     if config.dp_size > 1:
         apply_fully_sharded_data_parallelism(model, meshes, spread, experts)
+
+
+def run_prediction(modules: Any, hidden: Tensor, tokens: Tensor) -> list[Tensor]:
+    """Run transformers' multi-token-prediction modules one after the other; the logits of each."""
+    import torch
+
+    positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+    found = []
+    for k in range(len(modules.layers)):
+        hidden = modules.forward_layer(k, hidden, positions, None, input_ids=tokens)
+        found.append(modules._project_to_logits(hidden))
+    return found

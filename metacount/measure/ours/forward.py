@@ -10,6 +10,7 @@ from torch import Tensor
 from metacount.measure.ours.flops import FlopReport, ReferenceCounter
 from metacount.modules.cache import Cache
 from metacount.modules.model import Model
+from metacount.modules.mtp import MultiTokenPrediction
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
@@ -54,6 +55,45 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
         kv_cache_bytes_per_token=per_token // batch,
         states=tuple(cache.state_tensors()),
     )
+
+
+def measure_prediction(module: MultiTokenPrediction, workload: Workload) -> ForwardReport:
+    """Run prediction modules (on meta) over `workload`, the model itself not, and measure them.
+
+    Each reads as many hidden states and next tokens as the workload has tokens.
+    """
+    prefill, decode, seq_len = ReferenceCounter(), ReferenceCounter(), workload.seq_len
+    cache, single, shorter = (module.new_cache() for _ in range(3))
+    _predict(module, workload.batch_size, seq_len, cache, prefill)
+    _predict(module, workload.batch_size, 1, single, ReferenceCounter())
+    if seq_len > 1:
+        _predict(module, workload.batch_size, seq_len - 1, shorter, ReferenceCounter())
+    _predict(module, workload.batch_size, 1, shorter, decode, absorbed=True)
+    return ForwardReport(
+        prefill=prefill.report(),
+        decode=decode.report(),
+        kv_cache_bytes=tensor_bytes(cache.tensors()),
+        cross_kv_cache_bytes=0,
+        kv_cache_bytes_per_token=tensor_bytes(single.tensors()) // workload.batch_size,
+    )
+
+
+def _predict(
+    module: MultiTokenPrediction,
+    batch: int,
+    length: int,
+    cache: Cache,
+    counter: ReferenceCounter,
+    *,
+    absorbed: bool = False,
+) -> None:
+    like = next(module.parameters())
+    hidden_BSD = torch.empty(
+        batch, length, module.main.spec.d_model, device="meta", dtype=like.dtype
+    )
+    tokens = torch.empty(batch, length + len(module.layers) - 1, device="meta", dtype=torch.long)
+    with torch.no_grad(), counter.watching(module):
+        module(hidden_BSD, tokens, cache=cache, absorbed=absorbed)
 
 
 def measure_prefill(model: Model, workload: Workload) -> FlopReport:

@@ -23,6 +23,7 @@ from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
+from metacount.modules.mtp import PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection
 from metacount.modules.rg_lru import RecurrentBlock
@@ -57,6 +58,7 @@ ROLE_OF: dict[type[nn.Module], str] = {
     LayerNorm: "norm",
     RMSNorm: "norm",
     GatedNorm: "norm",
+    PredictionModule: "other",  # its projection; what else it holds has a role of its own
     HeadTransform: "head",
     OutputHead: "head",
     Pooler: "other",

@@ -6,6 +6,7 @@ from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.llama import LLAMA, all_windows, block
 from metacount.huggingface.config.families.routing import (
     all_experts,
+    prediction,
     qwen_experts,
     routed,
 )
@@ -87,7 +88,9 @@ def qwen(keys: Keys, fields: Json) -> Json:
         **rope(keys, fields["head_dim"]),
     }
     letters = mixed(keys, fields, interval(keys, fields["n_layers"]))
-    fields = {**fields, "norm_unit_offset": True}
+    keys.fixed("mtp_use_dedicated_embeddings", False)  # its modules share the embedding
+    predicting = prediction(keys, "mtp_num_hidden_layers")
+    fields = {**fields, **predicting, "norm_unit_offset": True}
     return hybrid(fields, letters, attention, gated_delta(keys))
 
 

@@ -79,12 +79,6 @@ def qwen_experts(keys: Keys, fields: Json, count: str) -> Json:
 def deepseek_experts(keys: Keys, fields: Json, scoring: str) -> Json:
     """DeepSeek-V3's experts (arXiv:2412.19437): dense first, groups, a bias for the choice."""
     layout = dense_first(keys, fields["n_layers"])
-    extra = keys.raw("num_nextn_predict_layers")
-    if extra:
-        keys.notes.append(
-            f"num_nextn_predict_layers: {extra} prediction layers are in the "
-            "checkpoint, not in the class"
-        )
     experts = {
         **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, scoring)),
         "d_ff_expert": keys.size("moe_intermediate_size"),
@@ -93,4 +87,18 @@ def deepseek_experts(keys: Keys, fields: Json, scoring: str) -> Json:
         "routed_scale": keys.number("routed_scaling_factor"),
         **grouped(keys, "top2_sum"),
     }
-    return with_experts(fields, layout, experts)
+    return {**with_experts(fields, layout, experts), **prediction(keys)}
+
+
+def prediction(keys: Keys, name: str = "num_nextn_predict_layers") -> Json:
+    """Multi-token-prediction modules, which are in the checkpoint, not in the class."""
+    if name not in keys.data and name not in keys.defaults:
+        return {}
+    n_modules = keys.raw(name) and keys.layers(name, lowest=0)
+    if not n_modules:
+        return {}
+    apart = "; they are counted apart, as mtp_params" if keys.end == "head" else ""
+    keys.notes.append(
+        f"{name}: {n_modules} prediction layers are in the checkpoint, not in the class{apart}"
+    )
+    return {"n_mtp_layers": n_modules}

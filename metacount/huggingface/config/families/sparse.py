@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount.huggingface.config.families.family import decoder
 from metacount.huggingface.config.families.latent import DEEPSEEK, latent
 from metacount.huggingface.config.families.mixtures import EXPERTS, NOAUX, noaux, sparse_layers
-from metacount.huggingface.config.families.routing import with_experts
+from metacount.huggingface.config.families.routing import prediction, with_experts
 from metacount.huggingface.config.keys import Keys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -28,12 +28,6 @@ def deepseek_v32(keys: Keys) -> Json:
         ("rope_interleave", True),
     ):
         keys.fixed(name, value)
-    extra = keys.given("num_nextn_predict_layers")
-    if extra:
-        keys.notes.append(
-            f"num_nextn_predict_layers: {extra} prediction layers are in the "
-            "checkpoint, not in the class"
-        )
     index = {
         "index_top_k": keys.size("index_topk"),
         "n_index_heads": keys.size("index_n_heads"),
@@ -41,7 +35,7 @@ def deepseek_v32(keys: Keys) -> Json:
     }
     layout = sparse_layers(keys, n_layers, keys.size("first_k_dense_replace", lowest=0))
     experts = noaux(keys, "n_routed_experts", "n_shared_experts")
-    return {**with_experts(fields, layout, experts), **index}
+    return {**with_experts(fields, layout, experts), **index, **prediction(keys)}
 
 
 FAMILIES = {

@@ -1,0 +1,228 @@
+"""Counts multi-token-prediction modules: what they add to a model, apart from it.
+
+A module norms the model's hidden state and the next token's embedding, projects the two side by
+side to d, and puts a layer of its own, a norm and the model's head behind it. Embedding and head
+are the model's: a module stores none, though some checkpoints hold copies.
+
+>>> from metacount.catalog import entry
+>>> spec = entry("deepseek-v3").spec()
+>>> params_by_role(spec)  # doctest: +NORMALIZE_WHITESPACE
+{'embedding': 0, 'position': 0, 'attention': 187105280, 'recurrent': 0, 'ffn': 0,
+ 'moe': 11320164352, 'norm': 37888, 'head': 0, 'other': 102760448}
+>>> params(spec), active_params(spec), buffers(spec)
+(11610067968, 688100352, {'selection_bias': 256})
+>>> shared_params(spec)  # of which each module of DeepSeek-V3's checkpoint has a copy
+1853358080
+>>> sum(matmul_flops_by_role(spec, batch_size=1, seq_len=128).values())
+414716002304
+>>> kv_cache_bytes_by_part(spec, batch_size=1, seq_len=2048, bytes_per_value=2)
+{'self-attention': 2359296}
+"""
+
+from __future__ import annotations
+
+from metacount.formulas import caches, ends, norm, runs, stack
+from metacount.formulas.dim import Dim
+from metacount.formulas.model import ROLES
+from metacount.formulas.terms import TOKENS, Product, Weight, by_role, matrix, params_of
+from metacount.spec import ModelSpec
+from metacount.spec.mtp import prediction_layers
+
+
+def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """List the tensors of all modules, without the embedding and the head that they share.
+
+    enorm [d], hnorm [d], eh_proj [d, 2·d], a layer, norm [d]: for each of N_p modules
+
+    Source: DeepSeek-V3, arXiv:2412.19437, sec. 2.2, eq. 21 to 23; the names, its checkpoint's.
+    """
+    if spec.prediction is None:
+        return ()
+    own, d, norms = prediction_layers(spec), spec.d_model, spec.last_stack.norms
+    n = own.last_stack.n_layers
+    shape = {"bias": norms.bias, "affine": norms.affine}
+    around: list[Weight] = []
+    for name in ("enorm", "hnorm", "norm"):
+        around += norm.norm_weights(name, d, **shape)
+    around += matrix("eh_proj", "other", (d, 2 * d), TOKENS)
+    layers = stack.in_blocks(own, n, cross=False)
+    return tuple(one.repeated(times) for times, each in [(n, around), *layers] for one in each)
+
+
+def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
+    """List what the modules multiply besides: products of attention, and the head for each.
+
+    Source: `stack.stack_products`; DeepSeek-V3, arXiv:2412.19437, sec. 2.2 (shared head).
+    """
+    if spec.prediction is None:
+        return ()
+    own = prediction_layers(spec)
+    n = own.last_stack.n_layers
+    head = Product(role="head", name="shared head", width=head_params(spec), per=TOKENS)
+    return (*stack.stack_products(own, n, cross=False, decode=decode), head.repeated(n))
+
+
+def head_params(spec: ModelSpec) -> Dim:
+    """Count the values of the matrices between the last norm and the logits, tied or not.
+
+    Source: `ends.end_weights`, `ends.end_products`.
+    """
+    rows = (one.size for one in ends.end_weights(spec) if one.role == "head" and one.rows)
+    return sum(rows) + sum(one.width for one in ends.end_products(spec))
+
+
+def shared_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of embedding and head, which modules share with the model.
+
+    Source: `ends.end_params`.
+    """
+    found = ends.end_params(spec)
+    return found["embedding"] + found["head"]
+
+
+def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
+    """Count the parameters of the modules by role, without the shared embedding and head.
+
+    Returns: every role in order; 0 without modules.
+    Source: `module_weights`.
+    """
+    return by_role(module_weights(spec), lambda one: one.params, ROLES)
+
+
+def params(spec: ModelSpec) -> Dim:
+    """Count the parameters of the modules. See `params_by_role`."""
+    return params_of(module_weights(spec))
+
+
+def params_with_copies(spec: ModelSpec) -> Dim:
+    """Count the parameters of the modules where each has a copy of the embedding and of the head.
+
+    Source: `params`, `shared_params`; README_WEIGHTS of DeepSeek-V3's repository.
+    """
+    modules = spec.prediction
+    return 0 if modules is None else params(spec) + modules.n_modules * shared_params(spec)
+
+
+def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
+    """Count the parameters of the modules that one token uses, without embedding and head.
+
+    Returns: every role in order.
+    Source: `module_weights`.
+    """
+    return by_role(module_weights(spec), lambda one: one.active, ROLES)
+
+
+def active_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of the modules that one token uses. See `active_params_by_role`."""
+    return sum(active_params_by_role(spec).values())
+
+
+def buffers(spec: ModelSpec) -> dict[str, Dim]:
+    """Count stored values of the modules that are no parameters: their selection biases.
+
+    Source: `model.buffers`.
+    """
+    if spec.prediction is None:
+        return {"selection_bias": 0}
+    own = prediction_layers(spec)
+    mixture = own.last_stack.mixture
+    if mixture is None or not mixture.selection_bias:
+        return {"selection_bias": 0}
+    return {"selection_bias": own.last_stack.n_layers * mixture.n_experts}
+
+
+def matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, seq_len: Dim) -> dict[str, Dim]:
+    """Count FLOPs of a forward of the modules by role, attention in full, the head included.
+
+    Each module reads seq_len hidden states and as many next tokens, and gives as many logits.
+
+    Returns: every role in order, exact.
+    Source: `module_weights`, `module_products`.
+    Not counted: what `model.matmul_flops_by_role` does not count; the model itself.
+    """
+    return _flops_by_role(spec, runs.forward_run(spec, batch_size=batch_size, seq_len=seq_len))
+
+
+def causal_matmul_flops_by_role(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim
+) -> dict[str, Dim]:
+    """Count FLOPs of a forward of the modules by role, over the pairs that the mask keeps.
+
+    Returns: every role in order, exact.
+    Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
+    Not counted: as there.
+    """
+    pairs = runs.kept_pairs(spec, seq_len, 0)
+    run = runs.forward_run(spec, batch_size=batch_size, seq_len=seq_len, pairs=pairs)
+    return _flops_by_role(spec, run)
+
+
+def decode_matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim) -> dict[str, Dim]:
+    """Count FLOPs by role of one more position in every module, attending to kv_len ones.
+
+    Returns: every role in order, exact.
+    Source: `matmul_flops_by_role`, with one query per sequence; MLA in its absorbed form.
+    Not counted: as there.
+    """
+    run = runs.decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=0)
+    return _flops_by_role(spec, run, decode=True)
+
+
+def kv_cache_bytes_by_part(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
+) -> dict[str, Dim]:
+    """Count bytes of keys and values that the modules keep after seq_len tokens, by kind.
+
+    Returns: bytes of self-attention, the only kind that such a layer has.
+    Source: `caches.kv_cache_bytes` of those layers.
+    """
+    if spec.prediction is None:
+        return {"self-attention": 0}
+    kept = caches.kv_cache_bytes(
+        prediction_layers(spec),
+        batch_size=batch_size,
+        seq_len=seq_len,
+        bytes_per_value=bytes_per_value,
+    )
+    return {"self-attention": kept}
+
+
+def predicted(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
+) -> dict[str, Dim]:
+    """Count what the modules add to a model, by name; nothing for a model without them.
+
+    mtp_params_with_copies         with a copy of embedding and head in each, as DeepSeek-V3 stores
+    mtp_active_params_with_shared  with the one embedding and head that they use
+    mtp_matmul_flops_no_head       without the products with the head
+
+    Returns: counts, exact; no figure of the model itself has any of it.
+    Source: the other functions of this file.
+    """
+    if spec.prediction is None:
+        return {}
+    run = {"batch_size": batch_size, "seq_len": seq_len}
+    flops = matmul_flops_by_role(spec, **run)
+    causal = causal_matmul_flops_by_role(spec, **run)
+    step = decode_matmul_flops_by_role(spec, batch_size=batch_size, kv_len=seq_len)
+    cache = kv_cache_bytes_by_part(spec, **run, bytes_per_value=bytes_per_value)
+    return {
+        "mtp_params": params(spec),
+        "mtp_params_with_copies": params_with_copies(spec),
+        "mtp_active_params": active_params(spec),
+        "mtp_active_params_with_shared": active_params(spec) + shared_params(spec),
+        "mtp_buffers": sum(buffers(spec).values()),
+        "mtp_matmul_flops": sum(flops.values()),
+        "mtp_matmul_flops_no_head": sum(flops.values()) - flops["head"],
+        "mtp_causal_matmul_flops": sum(causal.values()),
+        "mtp_decode_matmul_flops": sum(step.values()),
+        "mtp_kv_cache_bytes": sum(cache.values()),
+    }
+
+
+def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool = False) -> dict[str, Dim]:
+    terms: tuple[Weight | Product, ...] = (
+        *module_weights(spec),
+        *module_products(spec, decode=decode),
+    )
+    return by_role(terms, lambda term: term.flops(run), ROLES)
