@@ -59,6 +59,8 @@ def outside(spec: ModelSpec) -> str:
         return "an audited formula is of attention and a feed-forward in every layer"
     if spec.index_top_k is not None:
         return "an audited formula knows no indexer"
+    if spec.n_zero_experts:
+        return "an audited formula knows no zero experts"
     return ""
 
 

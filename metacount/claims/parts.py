@@ -84,7 +84,7 @@ def _expert(spec: ModelSpec) -> Dim:
 
 
 def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
-    rows = spec.n_experts - spec.top_k
+    rows = spec.n_experts + spec.n_zero_experts - spec.top_k
     return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
 
 

@@ -115,14 +115,14 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Stored values that are not parameters: one selection bias per expert of each MoE layer.
+    """Stored values that are not parameters: one selection bias per score of each MoE layer.
 
     Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
     """
     values = 0
     mixture = spec.last_stack.mixture
     if mixture is not None and mixture.selection_bias:
-        values = sum(stack.moe_layers(spec, n) * mixture.n_experts for n, _ in stack.stacks(spec))
+        values = sum(stack.moe_layers(spec, n) * mixture.n_scores for n, _ in stack.stacks(spec))
     return {"selection_bias": values}
 
 

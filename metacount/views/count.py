@@ -61,7 +61,8 @@ def _title(model: Model, width: int) -> list[str]:
     if spec.vocab_size is not None:
         facts.append(f"vocab_size {spec.vocab_size}")
     if spec.is_moe:
-        facts.append(f"{spec.top_k} of {spec.n_experts} experts per token")
+        zero = f" and {spec.n_zero_experts} zero" if spec.n_zero_experts else ""
+        facts.append(f"{spec.top_k} of {spec.n_experts}{zero} experts per token")
     lines = [bold(model.name) + (f"  ({model.id})" if model.id != model.name else "")]
     lines += wrapped(", ".join(facts), min(width, WIDEST_TEXT))
     if model.changes:

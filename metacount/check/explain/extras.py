@@ -65,13 +65,13 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
             if letters.spec.selection_bias:
                 yield (
                     "the selection bias counted; it is a buffer, no parameter",
-                    n_moe * o.n_experts,
+                    n_moe * (o.n_experts + o.n_zero_experts),
                 )
             one = n_moe * (3 if o.gated else 2) * o.d_model * o.d_ff_expert
             yield TOO_MANY, one
             yield TOO_FEW, -one
             if not o.router_bias:
-                yield f"a bias of the router {none}", n_moe * o.n_experts
+                yield f"a bias of the router {none}", n_moe * (o.n_experts + o.n_zero_experts)
     norms = [part.total for part in parts if part.group == NORMS and part.name != "QK-norm"]
     if norms and o.norm_affine and not o.norm_bias:
         yield "norms counted with a bias, or twice; these have no bias", sympy.Add(*norms)
