@@ -186,7 +186,8 @@ class Experts(nn.Module):
             hidden = gate(gate_RM, up_RM, self.activation, self.swish_beta)
         else:
             hidden = activate(hidden, self.activation, self.swish_beta)
-        return self.rows(hidden, "down_proj", expert_R, counts)
+        y_RD = self.rows(hidden, "down_proj", expert_R, counts)
+        return y_RD
 
     def rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
         """Rows [R, D] times the matrix of that name of their experts, with its bias: [R, M]."""

@@ -29,7 +29,10 @@ def length_shown(spec: ModelSpec, n: int) -> str:
 
 @frozen
 class Count:
-    """The figures of one model, exact. `decode_matmul_flops` is None for an encoder."""
+    """The figures of one model, exact. `decode_matmul_flops` is None for an encoder.
+
+    `least_active_params` is None where every token uses as many: without zero experts.
+    """
 
     workload: Workload
     params: int
@@ -47,6 +50,7 @@ class Count:
     cross_kv_cache_bytes: int
     state_bytes: int
     warnings: tuple[str, ...]
+    least_active_params: int | None
     selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
 
     @property
@@ -73,6 +77,11 @@ class Count:
             "kv_cache_bytes": self.kv_cache_bytes,
             "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
             "state_bytes": self.state_bytes,
+            **(
+                {}
+                if self.least_active_params is None
+                else {"least_active_params": self.least_active_params}
+            ),
             **self.selection,
             "source": "formula",
             "warnings": list(self.warnings),
@@ -182,6 +191,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
             bytes_per_value=bytes_per_value,
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
+        least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
         selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
         warnings=_warnings(spec, run),
     )

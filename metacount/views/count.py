@@ -122,9 +122,15 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
     """Name, exact value, definition in few words with the rounded value before it."""
     table_stays = "its tied token table stays: the head multiplies with it"
     forward = "encoder and decoder" if spec.has_encoder else "forward"
+    least = result.least_active_params
     rows = [
         ("params", result.params, units.short, "stored, tied ones once"),
-        ("active_params", result.active_params, units.short, "used for one token"),
+        (
+            "active_params",
+            result.active_params,
+            units.short,
+            "used for one token" if least is None else "the most used for one token",
+        ),
         (
             "active_params_no_embed",
             result.active_params_no_embed,
@@ -159,6 +165,9 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
         ),
         ("kv_cache_bytes", result.kv_cache_bytes, units.gib, "kept after seq tokens"),
     ]
+    if least is not None:
+        said = "the least, with zero experts alone; FLOPs are of the most"
+        rows.insert(2, ("least_active_params", least, units.short, said))
     if spec.has_encoder:
         rows.append(
             (

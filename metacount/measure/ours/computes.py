@@ -74,6 +74,8 @@ def _block(module: Block) -> str:
     said = [PLACEMENTS[placement]]
     if module.window is not None:
         said.append(f"window {module.window}")
+    if module.beside:
+        said.append("moe added a layer later")
     return ", ".join(said)
 
 
