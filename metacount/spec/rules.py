@@ -242,9 +242,8 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * d
     if mixture is not None:
         sizes["n_experts"] = mixture.n_experts, mixture.n_experts * 2 * d * mixture.d_ff
-        if mixture.zero is not None:
-            first = mixture.n_scores * 2 * d * mixture.d_ff  # a row for each expert of them
-            values = first if mixture.zero.rows else mixture.n_scores * d
+        if mixture.zero is not None and mixture.zero.rows:
+            values = mixture.n_scores * 2 * d * mixture.d_ff
             sizes["n_zero_experts"] = mixture.zero.n_experts, values
         if mixture.shared is not None:
             n_shared = mixture.shared.n_experts

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
 
 
-def latent(keys: Keys, style: str, *, layers: str = "num_hidden_layers") -> Json:
-    """Sizes, MLA, gated FFN and RMSNorm; `layers` is the key that says how many there are."""
+def latent(
+    keys: Keys,
+    style: str,
+    *,
+    layers: str = "num_hidden_layers",
+    width: str = "intermediate_size",
+) -> Json:
+    """Sizes, MLA, gated FFN and RMSNorm; `layers` and `width` are the keys of these sizes."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
     rope_dim, nope_dim = keys.size("qk_rope_head_dim"), keys.size("qk_nope_head_dim")
@@ -43,7 +49,7 @@ def latent(keys: Keys, style: str, *, layers: str = "num_hidden_layers") -> Json
         "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
         "qk_rope_head_dim": rope_dim,
         "mla_bias": keys.flag("attention_bias"),
-        "d_ff": keys.size("intermediate_size"),
+        "d_ff": keys.size(width),
         **keys.activation("hidden_act", gated=True),
         "norm": "rmsnorm",
         "norm_eps": eps,

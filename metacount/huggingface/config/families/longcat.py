@@ -20,7 +20,8 @@ def longcat_flash(keys: Keys) -> Json:
     transformers' class stores the first matrix of every zero expert, which no token reads: the spec
     of a config has these rows, that of the catalog has not.
     """
-    fields = {**latent(keys, "interleaved", layers="num_layers"), "n_layers": _n_layers(keys)}
+    fields = latent(keys, "interleaved", layers="num_layers", width="ffn_hidden_size")
+    fields |= {"n_layers": _n_layers(keys), "q_lora_rank": keys.size("q_lora_rank")}
     rope_dim = fields["qk_rope_head_dim"]
     keys.fixed("qk_head_dim", fields["qk_nope_head_dim"] + rope_dim)
     if (turned := keys.size("head_dim")) != rope_dim:
@@ -32,11 +33,11 @@ def longcat_flash(keys: Keys) -> Json:
         ("mla_scale_q_lora", True),
         ("mla_scale_kv_lora", True),
         ("norm_topk_prob", False),
+        ("router_bias", False),  # the class stores one and adds none
     ):
         keys.fixed(name, value)
     if keys.given("num_nextn_predict_layers"):
         keys.notes.append("num_nextn_predict_layers: prediction layers are not in the class")
-    fields["q_lora_rank"] = keys.size("q_lora_rank")
     return {
         **fields,
         "v_head_dim": keys.size("v_head_dim"),
@@ -61,7 +62,7 @@ def _n_layers(keys: Keys) -> int:
                 "give num_layers",
             )
         return n_layers
-    if said != n_layers:
+    if type(said) is not int or said != n_layers:
         raise SpecError(
             "num_hidden_layers",
             f"must be twice num_layers: 2 · {n_layers // 2} = {n_layers}",
@@ -82,16 +83,15 @@ def _experts(keys: Keys, fields: Json) -> Json:
             "remove it, or choose identity",
         )
     experts = {
-        **routed(keys, "n_routed_experts", "softmax"),
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "router_bias": keys.flag("router_bias"),
+        **routed(keys, "n_routed_experts", "softmax", chosen="moe_topk"),
+        "d_ff_expert": keys.size("expert_ffn_hidden_size"),
         "selection_bias": True,
         "routed_scale": keys.number("routed_scaling_factor"),
     }
-    if experts["router_bias"]:
-        keys.differs("transformers stores a bias of the router and adds none")
     if experts["top_k"] > experts["n_experts"]:
         keys.unmapped("moe_topk", experts["top_k"], "choose at most n_routed_experts")
+    if experts["top_k"] == 1:
+        keys.differs("transformers' code fails where each token has one expert")
     n_zero = keys.optional_size("zero_expert_num", lowest=0)
     if not n_zero:
         return experts
@@ -113,21 +113,20 @@ FAMILIES = {
             "hidden_size": 6144,
             "num_layers": 28,
             "num_attention_heads": 64,
-            "intermediate_size": 12288,
+            "ffn_hidden_size": 12288,
             "head_dim": 64,
             "rms_norm_eps": 1e-5,
             "rope_theta": 10000000.0,
-            "moe_intermediate_size": 2048,
+            "expert_ffn_hidden_size": 2048,
             "n_routed_experts": 512,
             "zero_expert_num": 256,
-            "num_experts_per_tok": 12,
+            "moe_topk": 12,
             "routed_scaling_factor": 6.0,
-            "router_bias": False,
         },
         aliases={
-            "ffn_hidden_size": "intermediate_size",
-            "expert_ffn_hidden_size": "moe_intermediate_size",
-            "moe_topk": "num_experts_per_tok",
+            "intermediate_size": "ffn_hidden_size",
+            "moe_intermediate_size": "expert_ffn_hidden_size",
+            "num_experts_per_tok": "moe_topk",
             "num_local_experts": "n_routed_experts",
         },
         ignored="ep_size topk_method nextn_use_scmoe router_dtype params_dtype",
