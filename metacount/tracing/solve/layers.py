@@ -136,7 +136,7 @@ def law(
     if len(seen) > 2:
         moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
         for more, laws in (
-            ((), chain([sympy.Integer(count)], _candidates(sorted(moved)))),
+            ((), chain([sympy.Integer(count)], _candidates(sorted(moved), 0 in indices))),
             (_longer(fields, stack.length), _begun_somewhere(sorted(moved))),
         ):
             for change in more:
@@ -178,7 +178,9 @@ def _count(found: Layout | None, path: str, kind: set[object], rest: set[object]
     return sum(one in kind for one in layers)
 
 
-def _candidates(fields: list[str]) -> Iterator[sympy.Expr]:
+def _candidates(fields: list[str], with_first: bool) -> Iterator[sympy.Expr]:
+    """Laws of layers, those `with_first` rounded up before down: where a model has pairs of layers
+    alone, no number of them tells, and both kinds together are all."""
     names = [symbol(name) for name in fields]
     yield from names
     pairs = [(a, b) for a in names for b in names if a != b]
@@ -192,7 +194,7 @@ def _candidates(fields: list[str]) -> Iterator[sympy.Expr]:
         yield from (a - c for a in names)
     for c in range(2, 9):
         # every c-th layer, from the first or the c-th, and the others
-        for count in (sympy.ceiling, sympy.floor):
+        for count in (sympy.ceiling, sympy.floor)[:: 1 if with_first else -1]:
             yield from (count(a / c) for a in names)
             yield from (a - count(a / c) for a in names)
 
