@@ -266,6 +266,12 @@ def with_kv_len(amounts: Amounts) -> Amounts:
     return {key: expr.subs(symbol("S"), symbol("T")) for key, expr in amounts.items()}
 
 
+def _stack_of(n_caches: int, by_length: dict[int, Stack]) -> Stack | None:
+    """The stack with as many layers as caches; else the only one with as many caches a layer."""
+    several = [stack for length, stack in by_length.items() if length and n_caches % length == 0]
+    return by_length.get(n_caches) or (several[0] if len(several) == 1 else None)
+
+
 def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
     """Bytes of keys and values, those of an encoder apart, and of recurrent state."""
     kept: Amounts = defaultdict(lambda: 0)
@@ -283,14 +289,15 @@ def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amo
         }
     for name, part in parts.items():
         layers = getattr(part, "layers", None)
-        stack = by_length.get(len(layers)) if isinstance(layers, list) else None
+        stack = _stack_of(len(layers), by_length) if isinstance(layers, list) else None
         if not isinstance(layers, list) or stack is None:
             found = measure_cache(part)
             kept[name, None] += sizes.expr(found.kv_bytes)
             state["state", None] += sizes.expr(found.state_bytes)
             continue
         for index, layer in enumerate(layers):
-            found, place = measure_cache([layer]), Place(stack=stack, index=index)
+            at = index * stack.length // len(layers)  # LongCat-Flash has two caches a layer
+            found, place = measure_cache([layer]), Place(stack=stack, index=at)
             kept[name, place] += sizes.expr(found.kv_bytes)
             state["state", place] += sizes.expr(found.state_bytes)
     return dict(kept), dict(state)
