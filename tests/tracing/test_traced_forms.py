@@ -17,6 +17,7 @@ from metacount.tracing.run import count
 from metacount.tracing.run.build import size_values, with_fields
 from metacount.tracing.run.sizes import Sizes, divides, symbol
 from metacount.tracing.solve.interpolate import interpolated
+from metacount.tracing.solve.layers import Stack
 
 RUN = Workload(seq_len=128)
 
@@ -75,6 +76,15 @@ def test_a_router_runs_whole_and_experts_by_k() -> None:
 def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
     B, S, N, c, r = letters("B S num_hidden_layers kv_lora_rank qk_rope_head_dim")
     assert same(form("deepseek_v3", "kv_cache_bytes").total, 2 * B * S * N * (c + r))
+
+
+def test_a_cache_belongs_to_a_layer_that_may_have_several() -> None:
+    """LongCat-Flash keeps two a layer; of two stacks nobody knows whose several are."""
+    two, three = (Stack(path=f"layers{n}", length=n) for n in (2, 3))
+    assert count._stack_of(3, {2: two, 3: three}) == three
+    assert count._stack_of(4, {2: two, 3: three}) == two
+    assert count._stack_of(6, {2: two, 3: three}) is None
+    assert count._stack_of(5, {2: two, 3: three}) is None
 
 
 def test_dense_and_moe_layers_are_counted_by_the_config() -> None:
