@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
+from torch import nn
 
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.others.forward import measure_any_forward
@@ -17,7 +18,7 @@ from metacount.tracing.run import count
 from metacount.tracing.run.build import size_values, with_fields
 from metacount.tracing.run.sizes import Sizes, divides, symbol
 from metacount.tracing.solve.interpolate import interpolated
-from metacount.tracing.solve.layers import Stack
+from metacount.tracing.solve.layers import Stack, stack_of_caches
 
 RUN = Workload(seq_len=128)
 
@@ -80,11 +81,10 @@ def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
 
 def test_a_cache_belongs_to_a_layer_that_may_have_several() -> None:
     """LongCat-Flash keeps two a layer; of two stacks nobody knows whose several are."""
-    two, three = (Stack(path=f"layers{n}", length=n) for n in (2, 3))
-    assert count._stack_of(3, {2: two, 3: three}) == three
-    assert count._stack_of(4, {2: two, 3: three}) == two
-    assert count._stack_of(6, {2: two, 3: three}) is None
-    assert count._stack_of(5, {2: two, 3: three}) is None
+    model = nn.Module()
+    model.two, model.three = (nn.ModuleList(nn.Identity() for _ in range(n)) for n in (2, 3))
+    two, three = (Stack(path=name, length=n) for name, n in (("two", 2), ("three", 3)))
+    assert [stack_of_caches(n, model) for n in (3, 2, 4, 6, 5)] == [three, two, two, None, None]
 
 
 def test_dense_and_moe_layers_are_counted_by_the_config() -> None:

@@ -121,10 +121,7 @@ def _both_branches(seen: Seen) -> str:
 
 
 def _with_positions(seen: Seen) -> str:
-    """The table's rows are added to x; before that, an offset to the positions.
-
-    After a layer, it is what experts beside the feed-forward of the one before it gave.
-    """
+    """What is added to x: by experts of the layer before, or the table's rows; an offset first."""
     if any(name.startswith("layers.") for name in seen.before):
         return "x = x + moe of the layer before"
     if len(seen.inputs) > 1:
@@ -191,14 +188,10 @@ ROWS: tuple[Row, ...] = (
     Row(Attention, "y_BSW", "", "heads joined"),
     # latent attention
     Row(LatentAttention, "q_BHSn, q_BHSP", "", "q = [q_n, q_r] of each head"),
-    Row(LatentAttention, "q_BHSn, q_BHSP", "mul", "q = √(d/r_q)·q = [q_n, q_r] of each head"),
-    Row(LatentAttention, "kept_BSC", "mul", "c = √(d/d_c)·norm(c)"),
     *_rope(LatentAttention, "q_BHSP", "q_r"),
     Row(LatentAttention, "latent_BSC, k_BSP", "", "[c, k_r]: the latent and the key to rotate"),
     *_rope(LatentAttention, "rotated_BSP", "k_r"),
-    Row(LatentAttention, "kept_BTc", "cat",
-        lambda s: f"kept = [{'norm(c)' if s.module.kv_factor is None else 'c'}, k_r]: "
-        "all that a cache keeps"),
+    Row(LatentAttention, "kept_BTc", "cat", "kept = [norm(c), k_r]: all that a cache keeps"),
     Row(LatentAttention, "", f"{ROTATES} cat", "k_I = RoPE(k_I, position)", TURNS),
     Row(LatentAttention, "kept", "cat", "kept = [cached, kept]"),
     Row(LatentAttention, "y_BHSU", "cat", "q = [q_n, q_r], k = [k_n, k_r of all heads]"),

@@ -66,6 +66,20 @@ def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
             yield Stack(path=path, length=len(module)), module
 
 
+def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
+    """The stack with as many layers as caches; else the only one with several for each.
+
+    LongCat-Flash has two attentions a layer, each with a cache.
+    """
+    by_length: dict[int, Stack] = {}
+    for stack, _ in stacks(model):
+        # a decoder's stack, where an encoder has one as long
+        if stack.length not in by_length or "encoder" in by_length[stack.length].path.split("."):
+            by_length[stack.length] = stack
+    found = [stack for length, stack in by_length.items() if n_caches % length == 0]
+    return by_length.get(n_caches) or (found[0] if len(found) == 1 else None)
+
+
 def described(layer: nn.Module) -> tuple[object, ...]:
     """What can be told of a layer from outside: classes, shapes and plain attributes."""
     return tuple(
