@@ -73,7 +73,9 @@ class CounterByClass(FlopCounter):
             charge = Charge(self._running(), "moe", IDLE, detail)
             self.ran[charge] += flops - flops // n_experts * chosen
 
-    def _n_experts(self, path: list[nn.Module]) -> tuple[int | torch.SymInt | None, Any]:
+    def _n_experts(
+        self, path: list[nn.Module]
+    ) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
         """The experts that the running module, or one around it, says it has, and zero experts."""
         for module in reversed(path[-3:]):
             for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
