@@ -114,13 +114,15 @@ def _check_beside(stack: Stack) -> None:
             stack.norms.placement,
             "choose pre",
         )
-    if stack.ffn_of(last) == BESIDE:
-        raise SpecError(
-            "ffn_pattern",
-            f"leaves nobody to add what the experts of the last layer, {last}, give",
-            short(ffns),
-            "choose another n_layers, or another letter than B for the last one",
-        )
+    for place, letter in enumerate(ffns):
+        # that the last layer has this letter, as a comparison of numbers, which others read
+        if letter == BESIDE and stack.n_layers % len(ffns) == (place + 1) % len(ffns):
+            raise SpecError(
+                "ffn_pattern",
+                f"leaves nobody to add what the experts of the last layer, {last}, give",
+                short(ffns),
+                "choose another n_layers, or another letter than B for the last one",
+            )
 
 
 def short(letters: str) -> str:
