@@ -11,6 +11,7 @@ from metacount.audit.names import Absent, Place, Structure, reference
 from metacount.claims.facts import computed
 from metacount.errors import InputError
 from metacount.spec import DTYPE_BYTES
+from metacount.spec.stack import BESIDE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -55,10 +56,14 @@ def outside(spec: ModelSpec) -> str:
     """
     if spec.has_encoder:
         return "an encoder-decoder has tokens of two kinds, and an audited formula one"
+    if BESIDE in spec.ffn_pattern:
+        return "an audited formula knows no experts beside a feed-forward"
     if not spec.last_stack.uniform:
         return "an audited formula is of attention and a feed-forward in every layer"
     if spec.index_top_k is not None:
         return "an audited formula knows no indexer"
+    if spec.n_zero_experts:
+        return "an audited formula knows no zero experts"
     return ""
 
 

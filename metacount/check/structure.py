@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_FFN
+from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_EXPERTS, WITH_FFN
 
 if TYPE_CHECKING:
     from metacount.spec import ModelSpec
@@ -92,9 +92,13 @@ def _ffn(spec: ModelSpec) -> str:
     shared = " and shared experts" if spec.n_shared_experts else ""
     dense = " after dense layers" if spec.n_dense_layers else ""
     every = " in every moe_every-th layer" if spec.moe_every > 1 else ""
-    if "E" in spec.ffn_pattern:
-        every = _of_layers("E", spec.ffn_pattern)
-    return f"{kind} experts{shared}{bias}{dense}{every}"
+    if set(WITH_EXPERTS) & set(spec.ffn_pattern):
+        letter = BESIDE if BESIDE in spec.ffn_pattern else "E"
+        every = _of_layers(letter, spec.ffn_pattern)
+    shared += " and zero experts" if spec.n_zero_experts else ""
+    shared += " (with rows that nobody reads)" if spec.zero_expert_rows else ""
+    beside = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
+    return f"{beside}{kind} experts{shared}{bias}{dense}{every}"
 
 
 def _adapters(spec: ModelSpec) -> str:

@@ -84,7 +84,7 @@ def _expert(spec: ModelSpec) -> Dim:
 
 
 def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
-    rows = spec.n_experts - spec.top_k
+    rows = spec.n_experts + spec.n_zero_experts - spec.top_k
     return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
 
 
@@ -172,6 +172,13 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "pooler": lambda spec: ends.end_params(spec)["other"],
     "params": model.params,
     "active_params": model.active_params,
+    "active_params_no_embed": model.active_params_no_embed,
+    "least_active_params": model.least_active_params,
+    "least_active_params_no_embed": lambda spec: (
+        model.least_active_params(spec)
+        - model.active_params(spec)
+        + model.active_params_no_embed(spec)
+    ),
     "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
     "cache_values": lambda spec: model.kv_cache_bytes_per_token(spec, bytes_per_value=1),
     "cache_of_every_layer": _cache_of_every_layer,

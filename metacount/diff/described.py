@@ -30,8 +30,12 @@ def attention_described(spec: ModelSpec) -> str:
 def mixture_described(mixture: Mixture, activation: str) -> str:
     """How many experts of which width a token gets."""
     said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
-    shared = mixture.shared.n_experts if mixture.shared is not None else 0
-    return said + (f", {shared} shared" if shared else "")
+    if mixture.shared is not None:
+        said += f", {mixture.shared.n_experts} shared"
+    if mixture.zero is not None:
+        said += f", {mixture.zero.n_experts} zero experts"
+        said += " with rows that nobody reads" if mixture.zero.rows else ""
+    return said
 
 
 def table_described(spec: ModelSpec) -> str:

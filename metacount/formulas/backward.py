@@ -15,6 +15,7 @@ from metacount.formulas.layers import layers_with
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import TransformerXL
+from metacount.spec.stack import WITH_DENSE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
         per_width = 2 * run.batch_size * n * spec.d_model
         spared: list[tuple[str, Dim, Dim]] = []
         if dense is not None and dense.d_ff is not None:
-            layers = layers_with(spec, part.n_layers, mixers=mixers, ffns="F")
+            layers = layers_with(spec, part.n_layers, mixers=mixers, ffns=WITH_DENSE)
             spared.append(("ffn", layers, dense.d_ff))
         if mixture is not None and mixture.shared is not None and not mixture.shared.gate:
             width = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff

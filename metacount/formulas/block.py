@@ -44,7 +44,7 @@ from metacount.formulas.terms import (
     params_of,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.stack import SHARING, WITH_STATE
+from metacount.spec.stack import SHARING, WITH_DENSE, WITH_EXPERTS, WITH_STATE
 
 
 def block_weights(
@@ -63,9 +63,9 @@ def block_weights(
         found += shared_use_weights(spec)
     if cross:
         found += cross_attention_weights(spec)
-    if ffn == "F":
+    if ffn in WITH_DENSE:
         found += dense_weights(spec)
-    if ffn == "E":
+    if ffn in WITH_EXPERTS:
         found += mixture_weights(spec)
     n_norms = norm.norms_per_block(
         spec.last_stack.norms.placement, cross=cross, mixer=mixer != "N", ffn=ffn != "N"

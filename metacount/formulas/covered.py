@@ -15,6 +15,7 @@ ALIKE = {
     "n_shared_blocks": None,
     "mixer_pattern": "A",
     "ffn_pattern": "F",
+    "n_zero_experts": 0,
     "output_gate": False,
     "index_top_k": None,
     "attention_out_scale": 1.0,

@@ -22,7 +22,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
-from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_STATE
+from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_DENSE, WITH_EXPERTS, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
     else:
         one = around_terms(spec, run, n, cross=False, branches=1)
         # apart, as closed forms have a letter for each of these numbers
-        parts += [(n_blocks, one) for n_blocks in (n_mixing, n_routed, n_dense)]
+        n_both = stack.layers_of_both(spec, n_layers)  # whose branches read one input
+        parts += [(n_blocks, one) for n_blocks in (n_mixing, n_routed - n_both, n_dense)]
     if attention_of(spec) is not None:
         parts.append((n_rotated, attention_terms(spec, run, n, rotated=True)))
         parts.append((n_attending - n_rotated, attention_terms(spec, run, n, rotated=False)))
@@ -197,15 +198,14 @@ def block_terms(
     run: Pass,
     n: Dim,
     *,
-    routed: bool,
     rotated: bool,
     cross: bool = False,
     mixer: str = "A",
-    feeds: bool = True,
+    ffn: str = "F",
 ) -> list[Kept]:
-    """Name what one block keeps, `routed` to experts or dense, with `rotated` positions or without.
+    """Name what one block keeps, with `rotated` positions or without.
 
-    `mixer` is its letter in the stack's pattern; `feeds`: it has a feed-forward.
+    `mixer` and `ffn` are its letters in the stack's patterns.
 
     Returns: terms; without what a decoder keeps of its encoder once for all its blocks.
     Source: `attention_terms`, `recurrent_terms`, `feed_forward_terms`, `around_terms`.
@@ -213,7 +213,7 @@ def block_terms(
     >>> from metacount.catalog import entry
     >>> from metacount.formulas.kept import bytes_of
     >>> run, llama = Pass(batch_size=1, seq_len=2048), entry("llama-7b").spec()
-    >>> bytes_of(block_terms(llama, run, 2048, routed=False, rotated=True))
+    >>> bytes_of(block_terms(llama, run, 2048, rotated=True))
     1226850304
     """
     check_covered(spec, run)
@@ -224,9 +224,11 @@ def block_terms(
         kept += attention_terms(spec, run, n, rotated=rotated)
     if mixer in WITH_STATE:
         kept += recurrent_terms(spec, run, n)
-    if feeds:
-        kept += feed_forward_terms(spec, run, n, routed=routed)
-    branches = (mixer != "N") + feeds + cross
+    if ffn in WITH_EXPERTS:
+        kept += feed_forward_terms(spec, run, n, routed=True)
+    if ffn in WITH_DENSE:
+        kept += feed_forward_terms(spec, run, n, routed=False)
+    branches = (mixer != "N") + (ffn != "N") + cross
     return kept + around_terms(spec, run, n, cross=cross, branches=branches)
 
 

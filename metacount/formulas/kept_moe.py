@@ -12,7 +12,7 @@ from metacount.spec.moe import Mixture
 def router_kept(n_tokens: Dim, part: Mixture, widths: Widths) -> list[Kept]:
     """Count what one router keeps: scores of every expert, the choice, and the weights.
 
-    softmax, sigmoid: the scores [n, E] and the k chosen indices
+    softmax, sigmoid: the scores [n, E + E_z] and the k chosen indices
     topk_softmax: the logits [n, E], the indices, the softmax over k
     renorm: also the k weights and their sum
     SparseMixer, for each of k: a softmax [n, E], a mask [n, E] and an index
@@ -26,7 +26,7 @@ def router_kept(n_tokens: Dim, part: Mixture, widths: Widths) -> list[Kept]:
     >>> bytes_of(router_kept(2048, mixture, Widths(value=2)))  # Mixtral 8x7B, 2048 tokens
     114688
     """
-    n_scores, k, wide = n_tokens * part.n_experts, part.top_k, widths.wide
+    n_scores, k, wide = n_tokens * part.n_scores, part.top_k, widths.wide
 
     def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
         return Kept(role="moe", name=f"router: {name}", values=values, width=width, times=times)
@@ -55,7 +55,8 @@ def moe_kept(
     weight multiplies the input instead: that input once more), and what is summed [R, d]
     + the shared experts, a feed-forward of width E_s·m_s (+ n·(d + 1) with a gate)
 
-    Returns: terms, exact; the same for every routing, as each token has k rows.
+    Returns: terms, exact; the same for every routing, as each token has k rows. With zero experts
+    it is of k that compute.
     Source: `router_kept`, `hidden_tensors`; Shazeer et al. 2017, arXiv:1701.06538, eq. 1.
     Not counted: a capacity's padding; a kernel of grouped products keeps the same.
 

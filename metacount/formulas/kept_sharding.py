@@ -44,10 +44,9 @@ def block_kept(
     305676288
     """
     mine, n = kept_spec(spec, rank), run.seq_len
-    routed = ffn == "E"
-    kept = block_terms(mine, run, n, routed=routed, rotated=rotated, mixer=mixer, feeds=ffn != "N")
+    kept = block_terms(mine, run, n, rotated=rotated, mixer=mixer, ffn=ffn)
     tokens, mixture = run.batch_size * n, mine.last_stack.mixture
-    if routed and rank.ep != 1 and mixture is not None:
+    if ffn == "E" and rank.ep != 1 and mixture is not None:
         rows = mixture.top_k * piece(tokens, rank.tp, rank.tp_index)
         kept = [term for term in kept if not term.name.startswith("experts: ")]
         kept += rows_kept(rows, spec.d_model, mixture, dense_of(mine), run.widths, sent=True)

@@ -9,13 +9,13 @@ from metacount.formulas.dim import Dim
 from metacount.spec import ModelSpec
 from metacount.spec.stack import Stack, common_period
 
-ANY_MIXER, ANY_FFN = "ARPSN", "FEN"
+ANY_MIXER, ANY_FFN = "ARPSN", "FEBN"
 
 
 def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns: str) -> Dim:
     """Count the blocks whose mixer is one of `mixers` and whose feed-forward is one of `ffns`.
 
-    A, R, P, S, N and F, E, N as in the two patterns; E also where a mixture's own law says so.
+    A, R, P, S, N and F, E, B, N as in the two patterns; E also where a mixture's own law says so.
 
     Returns: a count.
     Source: `stack.moe_layers`, `stack.dense_layers`; of both patterns, `lettered_layers`.
@@ -27,16 +27,18 @@ def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns
     """
     last = spec.last_stack
     if set(last.mixer_pattern) <= set(mixers):
-        routed, dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
-        found = {"E": routed, "F": dense, "N": n_layers - routed - dense}
+        both = stack.layers_of_both(spec, n_layers)
+        routed = stack.moe_layers(spec, n_layers) - both
+        dense = stack.dense_layers(spec, n_layers) - both
+        found = {"E": routed, "F": dense, "B": both, "N": n_layers - routed - dense - both}
         return sum(found[ffn] for ffn in ffns)
     if not set(last.mixer_pattern) & set(mixers):
         return 0
-    if last.mixture is not None and "E" not in last.ffn_pattern:
+    if last.mixture is not None and not last.names_experts:
         return _by_law(spec, n_layers, mixers, ffns)
     period = common_period(len(last.mixer_pattern), len(last.ffn_pattern))
-    both = "".join("x" if _has(last, i, mixers, ffns) else "-" for i in range(period))
-    return lettered_layers(n_layers, both, "x")
+    having = "".join("x" if _has(last, i, mixers, ffns) else "-" for i in range(period))
+    return lettered_layers(n_layers, having, "x")
 
 
 def _has(last: Stack, index: int, mixers: str, ffns: str) -> bool:

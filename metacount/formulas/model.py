@@ -36,7 +36,7 @@ from metacount.formulas.caches import kv_cache_bytes as kv_cache_bytes
 from metacount.formulas.caches import kv_cache_bytes_per_token as kv_cache_bytes_per_token
 from metacount.formulas.caches import state_bytes as state_bytes
 from metacount.formulas.caches import state_bytes_by_part as state_bytes_by_part
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.dim import Dim, exact_div, is_zero, smaller
 from metacount.formulas.runs import decode_run as decode_run
 from metacount.formulas.runs import forward_run as forward_run
 from metacount.formulas.runs import kept_pairs as kept_pairs
@@ -88,6 +88,8 @@ def params(spec: ModelSpec) -> Dim:
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Parameters used for one token by role: top_k of the experts, everything else whole.
 
+    The most, where there are zero experts: `least_active_params` has the least.
+
     Returns: every role in order; their sum is `active_params`.
     Source: `params_by_role`, with the MoE layers of `moe.moe_active_params`.
     """
@@ -114,15 +116,35 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
     return active_params(spec) - looked_up
 
 
+def least_active_params(spec: ModelSpec) -> Dim:
+    """Parameters used for one token whose experts are zero experts, as many as there are.
+
+    `active_params` less min(k, E_z) of its k experts in each MoE layer; the same where E_z is 0
+
+    Source: LongCat-Flash, arXiv:2509.01322, sec. 2.1.
+
+    >>> from metacount.catalog import entry
+    >>> longcat = entry("longcat-flash").spec()
+    >>> active_params(longcat), least_active_params(longcat)
+    (32182654976, 19499079680)
+    """
+    mixture = spec.last_stack.mixture
+    if mixture is None or mixture.zero is None:
+        return active_params(spec)
+    k, given_back = mixture.top_k, smaller(mixture.top_k, mixture.zero.n_experts)
+    chosen = sum(one.active for one in weights(spec) if one.used is not None)
+    return active_params(spec) - exact_div(chosen, k) * given_back
+
+
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Stored values that are not parameters: one selection bias per expert of each MoE layer.
+    """Stored values that are not parameters: one selection bias per score of each MoE layer.
 
     Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
     """
     values = 0
     mixture = spec.last_stack.mixture
     if mixture is not None and mixture.selection_bias:
-        values = sum(stack.moe_layers(spec, n) * mixture.n_experts for n, _ in stack.stacks(spec))
+        values = sum(stack.moe_layers(spec, n) * mixture.n_scores for n, _ in stack.stacks(spec))
     return {"selection_bias": values}
 
 

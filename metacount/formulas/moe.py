@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, floor_div, is_symbolic, is_zero, smaller
-from metacount.formulas.ffn import ffn_weights
+from metacount.formulas.dim import Dim, floor_div, is_symbolic, smaller
+from metacount.formulas.shared_experts import shared_matmul_flops as shared_matmul_flops
+from metacount.formulas.shared_experts import shared_params as shared_params
+from metacount.formulas.shared_experts import shared_weights
 from metacount.formulas.terms import TOKENS, Weight, active_params_of, flops_of, matrix, params_of
 
 
@@ -20,11 +22,18 @@ def moe_weights(
     d_ff_shared: Dim | None = None,
     shared_bias: bool = False,
     shared_gate: bool = False,
+    n_zero_experts: Dim = 0,
+    zero_expert_rows: bool = False,
+    name: str = "mlp",
 ) -> tuple[Weight, ...]:
     """The tensors of one MoE layer: router [E, d], E experts of which k are used, shared experts.
 
+    Zero experts have a row of the router each, [E + E_z, d], and no matrix; with `zero_expert_rows`
+    the first matrix of each is stored, and never read. k of the E compute, the most that can.
+
     Returns: tensors; gate and up of the routed experts are one, [2·m_e, d], as they are stored.
-    Source: as `moe_params`.
+    Source: as `moe_params`; zero experts, LongCat-Flash, arXiv:2509.01322, eq. 1; what is stored of
+    them for nobody, `LongcatFlashExperts` of transformers.
 
     >>> for weight in moe_weights(4096, 14336, 8, 2, gated=True):  # Mixtral 8x7B
     ...     print(weight.name, weight.shape, weight.times, weight.used)
@@ -32,23 +41,24 @@ def moe_weights(
     mlp.experts.gate_up_proj (28672, 4096) 8 2
     mlp.experts.down_proj (4096, 14336) 8 2
     """
-    router = matrix("mlp.gate.proj", "moe", (n_experts, d_model), TOKENS, bias=router_bias)
+    n_scores = n_experts + n_zero_experts
+    router = matrix(f"{name}.gate.proj", "moe", (n_scores, d_model), TOKENS, bias=router_bias)
+    n_first = n_scores if zero_expert_rows else n_experts
     up = (
         ("gate_up_proj", (2 * d_ff_expert, d_model))
         if gated
         else ("up_proj", (d_ff_expert, d_model))
     )
     found = list(router)
-    for name, shape in (up, ("down_proj", (d_model, d_ff_expert))):
-        path = f"mlp.experts.{name}"
+    down = ("down_proj", (d_model, d_ff_expert))
+    for (part, shape), times in ((up, n_first), (down, n_experts)):
+        path = f"{name}.experts.{part}"
         found.append(
-            Weight(role="moe", name=path, shape=shape, times=n_experts, used=top_k, rows=TOKENS)
+            Weight(role="moe", name=path, shape=shape, times=times, used=top_k, rows=TOKENS)
         )
         if expert_bias:
             found.append(
-                Weight(
-                    role="moe", name=f"{path}_bias", shape=shape[:1], times=n_experts, used=top_k
-                )
+                Weight(role="moe", name=f"{path}_bias", shape=shape[:1], times=times, used=top_k)
             )
     shared = shared_weights(
         d_model,
@@ -57,39 +67,9 @@ def moe_weights(
         gated=gated,
         bias=shared_bias,
         gate=shared_gate,
+        name=name,
     )
     return (*found, *shared)
-
-
-def shared_weights(
-    d_model: Dim,
-    d_ff_shared: Dim,
-    n_shared_experts: Dim,
-    *,
-    gated: bool,
-    bias: bool = False,
-    gate: bool = False,
-) -> tuple[Weight, ...]:
-    """The tensors of the shared experts of one layer: one feed-forward of width E_s·m_s, a gate.
-
-    Returns: tensors; none when E_s is 0.
-    Source: as `shared_params`.
-
-    >>> for weight in shared_weights(2048, 1408, 4, gated=True, gate=True):  # Qwen1.5-MoE-A2.7B
-    ...     print(weight.name, weight.shape)
-    mlp.shared_experts.gate_proj.weight (5632, 2048)
-    mlp.shared_experts.up_proj.weight (5632, 2048)
-    mlp.shared_experts.down_proj.weight (2048, 5632)
-    mlp.shared_expert_gate.weight (1, 2048)
-    """
-    if is_zero(n_shared_experts):
-        return ()
-    width = n_shared_experts * d_ff_shared
-    experts = ffn_weights(
-        d_model, width, gated=gated, bias=bias, name="mlp.shared_experts", role="moe"
-    )
-    gates = matrix("mlp.shared_expert_gate", "moe", (1, d_model), TOKENS) if gate else ()
-    return (*experts, *gates)
 
 
 def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
@@ -106,54 +86,6 @@ def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
     return params_of(matrix("gate", "moe", (n_experts, d_model), TOKENS, bias=bias))
 
 
-def shared_params(
-    d_model: Dim,
-    d_ff_shared: Dim,
-    n_shared_experts: Dim,
-    *,
-    gated: bool,
-    bias: bool = False,
-    gate: bool = False,
-) -> Dim:
-    """Parameters of the shared experts of one layer, stored as one feed-forward of width E_s·m_s.
-
-    the feed-forward of width E_s·m_s   (+ d with a gate d -> 1)   nothing when E_s is 0
-
-    Returns: parameters, exact.
-    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; the gate is Qwen1.5-MoE's.
-
-    >>> shared_params(7168, 2048, 1, gated=True)  # DeepSeek-V3
-    44040192
-    """
-    return params_of(
-        shared_weights(d_model, d_ff_shared, n_shared_experts, gated=gated, bias=bias, gate=gate)
-    )
-
-
-def shared_matmul_flops(
-    n_tokens: Dim,
-    d_model: Dim,
-    d_ff_shared: Dim,
-    n_shared_experts: Dim,
-    *,
-    gated: bool,
-    gate: bool = False,
-) -> Dim:
-    """FLOPs of the shared experts of one layer, which see every token.
-
-    the feed-forward of width E_s·m_s   (+ 2·n·d with a gate d -> 1)   nothing when E_s is 0
-
-    Returns: FLOPs of the forward, exact.
-    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9.
-    Not counted: the activation, the gate's sigmoid and its product with the output, the biases.
-
-    >>> shared_matmul_flops(128, 7168, 2048, 1, gated=True)  # DeepSeek-V3, 128 tokens
-    11274289152
-    """
-    weights = shared_weights(d_model, d_ff_shared, n_shared_experts, gated=gated, gate=gate)
-    return flops_of(weights, {TOKENS: n_tokens})
-
-
 def moe_params(
     d_model: Dim,
     d_ff_expert: Dim,
@@ -166,30 +98,39 @@ def moe_params(
     d_ff_shared: Dim | None = None,
     shared_bias: bool = False,
     shared_gate: bool = False,
+    n_zero_experts: Dim = 0,
+    zero_expert_rows: bool = False,
 ) -> Dim:
     """Parameters of one MoE layer.
 
-    router E·d + E experts of width m_e + shared experts; d_ff_shared None means m_e
+    router (E + E_z)·d + E experts of width m_e + shared experts; d_ff_shared None means m_e
+    (+ with `zero_expert_rows` E_z first matrices, [2·m_e, d] or [m_e, d], that nobody reads)
 
     Returns: parameters, exact. A selection bias is a buffer, not counted here.
-    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1; DeepSeekMoE, arXiv:2401.06066, eq. 9.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1; DeepSeekMoE, arXiv:2401.06066, eq. 9;
+    LongCat-Flash, arXiv:2509.01322, eq. 1 (zero experts).
 
     >>> moe_params(4096, 14336, 8, gated=True)  # Mixtral 8x7B
     1409318912
+    >>> moe_params(6144, 2048, 512, gated=True, n_zero_experts=256)  # LongCat-Flash
+    19332071424
     """
-    # a token that is sent to every expert uses every parameter
-    return moe_active_params(
-        d_model,
-        d_ff_expert,
-        n_experts,
-        n_experts,
-        gated=gated,
-        router_bias=router_bias,
-        expert_bias=expert_bias,
-        n_shared_experts=n_shared_experts,
-        d_ff_shared=d_ff_shared,
-        shared_bias=shared_bias,
-        shared_gate=shared_gate,
+    return params_of(
+        moe_weights(
+            d_model,
+            d_ff_expert,
+            n_experts,
+            n_experts,  # how many a token uses does not matter
+            gated=gated,
+            router_bias=router_bias,
+            expert_bias=expert_bias,
+            n_shared_experts=n_shared_experts,
+            d_ff_shared=d_ff_shared,
+            shared_bias=shared_bias,
+            shared_gate=shared_gate,
+            n_zero_experts=n_zero_experts,
+            zero_expert_rows=zero_expert_rows,
+        )
     )
 
 
@@ -206,12 +147,13 @@ def moe_active_params(
     d_ff_shared: Dim | None = None,
     shared_bias: bool = False,
     shared_gate: bool = False,
+    n_zero_experts: Dim = 0,
 ) -> Dim:
     """Parameters of one MoE layer that one token uses.
 
-    router E·d, whole + k experts of width m_e + shared experts; d_ff_shared None means m_e
+    router (E + E_z)·d, whole + k experts of width m_e + shared experts; d_ff_shared None means m_e
 
-    Returns: parameters, exact.
+    Returns: parameters, exact; with zero experts the most: a token may choose some of these.
     Source: Fedus et al. 2021, arXiv:2101.03961, sec. 2.1; Mixtral, arXiv:2401.04088, sec. 2.1.
 
     >>> moe_active_params(4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B
@@ -230,6 +172,7 @@ def moe_active_params(
             d_ff_shared=d_ff_shared,
             shared_bias=shared_bias,
             shared_gate=shared_gate,
+            n_zero_experts=n_zero_experts,
         )
     )
 
@@ -245,13 +188,15 @@ def moe_matmul_flops(
     n_shared_experts: Dim = 0,
     d_ff_shared: Dim | None = None,
     shared_gate: bool = False,
+    n_zero_experts: Dim = 0,
 ) -> Dim:
     """FLOPs of one MoE layer, each token in exactly k experts.
 
-    router 2·n·d·E + k experts of width m_e + shared feed-forward of width E_s·m_s
+    router 2·n·d·(E + E_z) + k experts of width m_e + shared feed-forward of width E_s·m_s
     (+ 2·n·d with a shared gate); 2 FLOPs per multiply-add
 
-    Returns: FLOPs of the forward, exact, when no token is dropped and no expert is padded.
+    Returns: FLOPs of the forward, exact, when no token is dropped, none chooses a zero expert and
+    no expert is padded.
     Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1 and 4; DeepSeekMoE,
     arXiv:2401.06066, eq. 9.
     Not counted: the choice of experts, dispatch, weighting and summing of their outputs.
@@ -268,6 +213,7 @@ def moe_matmul_flops(
         n_shared_experts=n_shared_experts,
         d_ff_shared=d_ff_shared,
         shared_gate=shared_gate,
+        n_zero_experts=n_zero_experts,
     )
     return flops_of(weights, {TOKENS: n_tokens})
 

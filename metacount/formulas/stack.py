@@ -32,7 +32,15 @@ from metacount.formulas.terms import (
 )
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
-from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_FFN, WITH_STATE
+from metacount.spec.stack import (
+    BESIDE,
+    SHARING,
+    WITH_ATTENTION,
+    WITH_DENSE,
+    WITH_EXPERTS,
+    WITH_FFN,
+    WITH_STATE,
+)
 
 OF_ENCODER = {TOKENS: SOURCE}  # an encoder beside a decoder multiplies its source's tokens
 
@@ -51,8 +59,8 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     mixture = spec.last_stack.mixture
     if mixture is None:
         return 0
-    if "E" in spec.last_stack.ffn_pattern:
-        return attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, "E")
+    if spec.last_stack.names_experts:
+        return attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, WITH_EXPERTS)
     return moe.moe_layers(
         n_layers,
         n_dense_layers=mixture.n_dense_layers,
@@ -64,12 +72,21 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 def dense_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     """Blocks with a dense feed-forward in a stack of n_layers.
 
-    Source: those that are not MoE; where a pattern names them, `attention.lettered_layers`.
+    Source: those that are not MoE; where a pattern names them, `attention.lettered_layers`, with
+    the blocks that have experts beside it.
     """
     pattern = spec.last_stack.ffn_pattern
     if set(pattern) == {"F"}:
         return n_layers - moe_layers(spec, n_layers)
-    return attention.lettered_layers(n_layers, pattern, "F")
+    return attention.lettered_layers(n_layers, pattern, WITH_DENSE)
+
+
+def layers_of_both(spec: ModelSpec, n_layers: Dim) -> Dim:
+    """Blocks with experts beside a dense feed-forward in a stack of n_layers.
+
+    Source: `attention.lettered_layers`.
+    """
+    return attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, BESIDE)
 
 
 def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:

@@ -23,10 +23,11 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.ffn import FeedForward
 from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture, SharedExperts
+from metacount.spec.moe import Mixture, SharedExperts, ZeroExperts
 from metacount.spec.position import TransformerXL
+from metacount.spec.stack import BESIDE
 
-NO_SHARED = SharedExperts()
+NO_SHARED, NO_ZERO = SharedExperts(), ZeroExperts()
 
 
 def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
@@ -197,13 +198,13 @@ def dense_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of the feed-forward of one MoE block.
+    """Tensors of the experts of one MoE block, in place of a feed-forward or beside one.
 
     Source: `moe.moe_weights`.
     """
     dense, mixture = spec.last_stack.feed_forward, _mixture(spec)
     assert isinstance(dense, FeedForward)  # experts are made like it
-    shared = mixture.shared or NO_SHARED
+    shared, zero = mixture.shared or NO_SHARED, mixture.zero or NO_ZERO
     return experts.moe_weights(
         spec.d_model,
         mixture.d_ff,
@@ -216,6 +217,9 @@ def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
         d_ff_shared=shared.d_ff,
         shared_bias=dense.bias,
         shared_gate=shared.gate,
+        n_zero_experts=zero.n_experts,
+        zero_expert_rows=zero.rows,
+        name="moe" if BESIDE in spec.last_stack.ffn_pattern else "mlp",
     )
 
 

@@ -31,7 +31,8 @@ class Ordinary:
     """What an ordinary run answers when code asks for a value.
 
     `any` is False (nothing is padded or special) and `all` is True (the mask is full). Tokens
-    choose experts evenly: of a list of E experts all are hit, each by its share of the choices.
+    choose experts evenly: of a list of E experts all are hit, each by its share of the choices,
+    and none of those that compute nothing.
     The largest of any positions is the last one.
     """
 
@@ -61,14 +62,19 @@ class Ordinary:
         self.assumed.add("assumed full sequences without padding")
         return said
 
-    def nonzero(self, asked: Tensor, n_experts: int | torch.SymInt | None) -> Tensor:
+    def nonzero(
+        self, asked: Tensor, n_experts: int | torch.SymInt | None, n_zero: int | torch.SymInt = 0
+    ) -> Tensor:
         """Indices of what is not zero: all experts of a list, or one expert's share of choices.
 
         A list one longer than the experts has a last place for no expert, which nothing chooses.
+        Nor does anything choose one of `n_zero` experts behind the others, which compute nothing:
+        what runs is the most that tokens can ask for.
         """
-        if asked.dim() == 1 and n_experts and asked.shape[0] - n_experts in (0, 1):
+        if asked.dim() == 1 and n_experts and asked.shape[0] - n_experts in (n_zero, 0, 1):
             self._experts, self._turn = self.hit(n_experts), 0
-            self.assumed.add("assumed tokens spread evenly over experts")
+            none = " that compute, none over zero experts" if n_zero else ""
+            self.assumed.add(f"assumed tokens spread evenly over experts{none}")
             with unwatched():
                 # real numbers: the code makes names and places of them
                 return torch.arange(self._experts, device="cpu")[:, None]

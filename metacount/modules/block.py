@@ -20,7 +20,7 @@ from metacount.spec.attention import Attention as GroupedPart
 from metacount.spec.attention import NoAttention
 from metacount.spec.field import altered
 from metacount.spec.position import Rope, TransformerXL
-from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_STATE
+from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_STATE
 
 # sublayer -> names of the norm before it and of the norm after it
 NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
@@ -90,7 +90,7 @@ def make_cross_attention(spec: ModelSpec) -> Attention:
 def make_feed_forward(
     spec: ModelSpec, index: int
 ) -> FeedForward | GatedFeedForward | MixtureOfExperts:
-    """The feed-forward of block `index`, dense or a mixture of experts."""
+    """The feed-forward of block `index`, dense or a mixture of experts in its place."""
     stack = spec.last_stack
     assert stack.feed_forward is not None  # who asks has asked
     if stack.mixture is not None and stack.ffn_of(index) == "E":
@@ -131,6 +131,10 @@ class Block(nn.Module):
     `residual_scale` multiplies what is added to x, after any norm of the branch; `residual_weight`
     multiplies x.
 
+    Experts may stand beside the feed-forward and read what it reads; their output is given beside
+    the block's, and added behind the next block: a shortcut around its attention (Cai et al. 2024,
+    arXiv:2404.05019; LongCat-Flash, arXiv:2509.01322, section 2.2).
+
     `kind` says what distinguishes the block from others of its stack: blocks of equal kind have
     the same structure and cost.
     """
@@ -148,6 +152,7 @@ class Block(nn.Module):
         self.window = window.size if window is not None and law and law.holds(index) else None
         self.attends = letter in WITH_ATTENTION
         self.shares = letter == SHARING
+        self.beside = stack.ffn_of(index) == BESIDE
         self.keeps = name_of(stack.recurrent) if letter in WITH_STATE else None
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
@@ -179,6 +184,10 @@ class Block(nn.Module):
             if name == "cross_attn":
                 self.add_module(name, make_cross_attention(spec))
             if name == "mlp":
+                if self.beside:
+                    assert stack.mixture is not None and stack.feed_forward is not None
+                    like = stack.feed_forward  # the spec requires both
+                    self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like)
                 self.add_module(name, make_feed_forward(spec, index))
             if after:
                 self.add_module(after, make_norm(norms, spec.d_model))
@@ -198,10 +207,11 @@ class Block(nn.Module):
         states: StateCache | None = None,
         shared: SharedBlock | None = None,
         first_BSD: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """[B, S, D] -> [B, S, D]. See `Attention` for the arguments that are passed on to it.
 
-        `shared` is the stored block that the layer uses, which also reads the embedding.
+        `shared` is the stored block that the layer uses, which also reads the embedding. With
+        experts beside the feed-forward, what they give comes second.
         """
 
         def self_attn(x: Tensor) -> Tensor:
@@ -235,9 +245,11 @@ class Block(nn.Module):
                 use = self.get_submodule("shared_use")
                 read_BSD = x_BSD + use(x_BSD, first_BSD, visibility, block=shared, cache=cache)
             normed = read_BSD if norm is None else norm(read_BSD)
+            if name == "mlp" and self.beside:
+                beside_BSD = self.moe(normed)
             y = run[name](normed)
             x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
-        return x_BSD
+        return (x_BSD, self._scaled(beside_BSD)) if self.beside else x_BSD
 
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
         normed = self.get_submodule("input_layernorm")(x_BSD)
@@ -253,7 +265,10 @@ class Block(nn.Module):
         norm = None if after is None else self.get_submodule(after)
         if norm is not None and not self.norms_sum:
             y = norm(y)  # before the scale, which it would undo
-        y = y if self.residual_scale == 1.0 else y * self.residual_scale
+        y = self._scaled(y)
         if norm is not None and self.norms_sum:
             return norm(self._weighted(x) + y)
         return self._weighted(x) + y
+
+    def _scaled(self, y: Tensor) -> Tensor:
+        return y if self.residual_scale == 1.0 else y * self.residual_scale

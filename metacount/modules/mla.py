@@ -30,6 +30,9 @@ class LatentAttention(nn.Module):
     * absorbed: the key expansion is applied to the query and the value expansion to the result,
       so that attention runs over the latent itself as if it were one shared key/value head.
 
+    `scaled` latents (LongCat-Flash, arXiv:2509.01322, section 2.3): the query times
+    √(D/q_lora_rank), the normed latent times √(D/C), before it is cached.
+
     With an indexer (DeepSeek-V3.2) a query reads the positions that it chooses only; the products
     are computed over all of them, and what was not chosen is masked. The cache then holds the
     indexer's keys, too.
@@ -58,6 +61,10 @@ class LatentAttention(nn.Module):
             self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
         eps = norms.eps if part.norm_eps is None else part.norm_eps
         q_head_dim = self.nope + self.rope
+        self.q_factor = self.kv_factor = None
+        if part.scaled:
+            self.kv_factor = (d_model / kv_lora_rank) ** 0.5
+            self.q_factor = None if q_lora_rank is None else (d_model / q_lora_rank) ** 0.5
         if q_lora_rank is None:
             self.q_proj = Linear(d_model, n_heads * q_head_dim, bias=False)
         else:
@@ -94,7 +101,10 @@ class LatentAttention(nn.Module):
         q_BHSP = self._rope(q_BHSP, visibility)
         latent_BSC, k_BSP = self.kv_a_proj_with_mqa(x_BSD).split((self.rank, self.rope), dim=-1)
         rotated_BSP = self._rope(k_BSP.unsqueeze(1), visibility).squeeze(1)
-        kept_BTc = torch.cat((self.kv_a_layernorm(latent_BSC), rotated_BSP), dim=-1)
+        kept_BSC = self.kv_a_layernorm(latent_BSC)
+        if self.kv_factor is not None:
+            kept_BSC = kept_BSC * self.kv_factor
+        kept_BTc = torch.cat((kept_BSC, rotated_BSP), dim=-1)
         kept = [kept_BTc]
         if self.indexer is not None:
             kept.append(self.indexer.keys(x_BSD, visibility))
@@ -115,6 +125,8 @@ class LatentAttention(nn.Module):
 
     def _query(self, x_BSD: Tensor, latent_BSR: Tensor | None) -> Tensor:
         q = self.q_proj(x_BSD) if latent_BSR is None else self.q_b_proj(latent_BSR)
+        if self.q_factor is not None:
+            q = q * self.q_factor
         return q.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def _expanded(

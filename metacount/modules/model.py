@@ -109,6 +109,7 @@ class Stack(nn.Module):
             query_BSD = self.embed_queries(positions).expand_as(x_BSD)
         last, first_BSD = len(self.layers) - 1, x_BSD
         biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
+        beside_BSD: Tensor | None = None  # what experts of the block before gave beside it
         for i, block in enumerate(self.blocks):
             layer_cache = cache.layers[i] if cache and block.attends else None
             first = layer_cache.start if layer_cache else 0
@@ -122,7 +123,7 @@ class Stack(nn.Module):
             windowed, shared = block.window is not None, self._shared(i)
             if windowed not in biases:
                 biases[windowed] = self._bias(mask, x_BSD.device)
-            x_BSD = block(
+            given = block(
                 x_BSD,
                 mask,
                 bias=biases[windowed],
@@ -136,6 +137,9 @@ class Stack(nn.Module):
                 shared=shared,
                 first_BSD=None if shared is None else first_BSD,
             )
+            x_BSD, next_BSD = given if block.beside else (given, None)
+            x_BSD = x_BSD if beside_BSD is None else x_BSD + beside_BSD
+            beside_BSD = next_BSD
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _shared(self, index: int) -> SharedBlock | None:

@@ -39,7 +39,7 @@ class Router(nn.Module):
     `selection_bias` is added for the choice only (arXiv:2408.15664). With groups, only the experts
     of the `top_groups` best groups can be chosen; a group scores its best expert ("max",
     DeepSeek-V2) or the sum of its two best ("top2_sum", V3). `mixer_jitter` makes the choice that
-    of SparseMixer: see `mixed`.
+    of SparseMixer: see `mixed`. Zero experts, which come last, have scores like the others.
     """
 
     def __init__(self, part: parts.Mixture, d_model: int) -> None:
@@ -47,9 +47,9 @@ class Router(nn.Module):
         self.mixer_jitter = part.mixer_jitter
         self.top_k, self.scoring, self.routed_scale = part.top_k, part.router, part.routed_scale
         self.groups = part.groups
-        self.proj = Linear(d_model, part.n_experts, bias=part.router_bias)
+        self.proj = Linear(d_model, part.n_scores, bias=part.router_bias)
         self.e_score_correction_bias: Tensor | None
-        bias = torch.zeros(part.n_experts) if part.selection_bias else None
+        bias = torch.zeros(part.n_scores) if part.selection_bias else None
         self.register_buffer("e_score_correction_bias", bias)
 
     def forward(self, x_ND: Tensor) -> Routing:
@@ -123,7 +123,9 @@ def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[
 class Experts(nn.Module):
     """All experts of a layer in 3-D tensors [E, out, in]; gate and up in one, gate first.
 
-    `like` says their activation and whether they have a gate.
+    `like` says their activation and whether they have a gate. Zero experts have numbers from E on
+    and give back what they get (LongCat-Flash, arXiv:2509.01322, eq. 1); with `unread` of them, the
+    first tensor has rows for them that nobody reads, as transformers' class stores it.
     """
 
     def __init__(self, part: parts.Mixture, d_model: int, like: FeedForwardPart) -> None:
@@ -131,10 +133,13 @@ class Experts(nn.Module):
         n_experts, d_ff, bias, gated = part.n_experts, part.d_ff, part.bias, like.gated
         self.weigh_input = part.router_scales_input
         self.n_experts, self.top_k, self.gated = n_experts, part.top_k, gated
+        self.n_zero = part.n_scores - n_experts
+        self.unread = self.n_zero if part.zero is not None and part.zero.rows else 0
         self.activation, self.swish_beta = like.activation, like.swish_beta
         up = 2 * d_ff if gated else d_ff
         self.up_name = "gate_up_proj" if gated else "up_proj"
-        shapes = {self.up_name: (n_experts, up, d_model), "down_proj": (n_experts, d_model, d_ff)}
+        n_first = n_experts + self.unread
+        shapes = {self.up_name: (n_first, up, d_model), "down_proj": (n_experts, d_model, d_ff)}
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
             bias_shape = torch.zeros(shape[:2]) if bias else None
@@ -152,13 +157,29 @@ class Experts(nn.Module):
     def forward(self, x_ND: Tensor, chosen_Nk: Tensor, weights_Nk: Tensor) -> Tensor:
         """[N, D] -> [N, D]: each token through its `top_k` experts, weighted and summed.
 
-        With `weigh_input` the weight multiplies an expert's input (Llama 4), not its output.
+        With `weigh_input` the weight multiplies an expert's input (Llama 4), not its output. On
+        meta nobody chooses a zero expert: what runs is the most that a token can use.
         """
         expert_R, order = chosen_Nk.flatten().sort(stable=True)
         token_R = order // chosen_Nk.shape[-1]
-        counts = [] if x_ND.is_meta else expert_R.bincount(minlength=self.n_experts).tolist()
+        n_all = self.n_experts + self.n_zero
+        counts = [] if x_ND.is_meta else expert_R.bincount(minlength=n_all).tolist()
         weight_R1 = weights_Nk.flatten()[order].unsqueeze(-1).to(x_ND.dtype)
         x_RD = x_ND[token_R] * weight_R1 if self.weigh_input else x_ND[token_R]
+        n_given_back = sum(counts[self.n_experts :])  # the last rows
+        if n_given_back:
+            n_computed = len(x_RD) - n_given_back
+            y_RD = self._computed(
+                x_RD[:n_computed], expert_R[:n_computed], counts[: self.n_experts]
+            )
+            y_RD = torch.cat((y_RD, x_RD[n_computed:]))
+        else:
+            y_RD = self._computed(x_RD, expert_R, counts[: self.n_experts])
+        y_RD = y_RD if self.weigh_input else y_RD * weight_R1
+        return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
+
+    def _computed(self, x_RD: Tensor, expert_R: Tensor, counts: list[int]) -> Tensor:
+        """Rows [R, D], each through its expert: [R, D]."""
         hidden = self.rows(x_RD, self.up_name, expert_R, counts)
         if self.gated:
             gate_RM, up_RM = hidden.chunk(2, dim=-1)
@@ -166,12 +187,14 @@ class Experts(nn.Module):
         else:
             hidden = activate(hidden, self.activation, self.swish_beta)
         y_RD = self.rows(hidden, "down_proj", expert_R, counts)
-        y_RD = y_RD if self.weigh_input else y_RD * weight_R1
-        return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
+        return y_RD
 
     def rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
         """Rows [R, D] times the matrix of that name of their experts, with its bias: [R, M]."""
-        y = apply_rows(x_RD, self.get_parameter(name), expert_R, counts)
+        weight_EMD: Tensor = self.get_parameter(name)
+        if self.unread and name == self.up_name:
+            weight_EMD = weight_EMD[: self.n_experts]
+        y = apply_rows(x_RD, weight_EMD, expert_R, counts)
         bias_EM = getattr(self, f"{name}_bias")
         return y if bias_EM is None else y + bias_EM[expert_R]
 

@@ -13,7 +13,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
-from metacount.spec.stack import WITH_STATE
+from metacount.spec.stack import BESIDE, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -157,6 +157,20 @@ def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
             "n_shared_blocks",
             "has no plan for a mesh: layers of several stages would share them",
             stack.shared.n_blocks,
+            "choose another model",
+        )
+    if stack.mixture is not None and stack.mixture.zero is not None:
+        raise SpecError(
+            "n_zero_experts",
+            "has no plan for a mesh: what ranks send depends on how many tokens choose them",
+            stack.mixture.zero.n_experts,
+            "choose another model",
+        )
+    if BESIDE in stack.ffn_pattern:
+        raise SpecError(
+            "ffn_pattern",
+            "has no plan for a mesh: what experts give one layer is added in the next",
+            stack.ffn_pattern,
             "choose another model",
         )
     if set(stack.mixer_pattern) & set(WITH_STATE):

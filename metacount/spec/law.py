@@ -7,7 +7,7 @@ from metacount.frozen import frozen
 
 @frozen
 class Law:
-    """Layers from `after` on where `every` divides i + 1 - offset, or whose letter is `letter`.
+    """Layers from `after` on where `every` divides i + 1 - offset, or whose letter is in `letter`.
 
     The first n dense: `after`. Every c-th: `every`, shifted by `offset`. Alternating, or listed one
     by one: `letters`, repeated over the layers. `but` turns it round: all layers but those.
@@ -30,7 +30,7 @@ class Law:
     def holds(self, index: int) -> bool:
         """Whether layer `index`, from 0, is of the kind."""
         if self.letters is not None:
-            found = self.letters[index % len(self.letters)] == self.letter
+            found = self.letters[index % len(self.letters)] in self.letter
         else:
             found = bool(index >= self.after and (index + 1 - self.offset) % self.every == 0)
         return found is not self.but
@@ -47,7 +47,7 @@ class Law:
         if self.letters is not None:
             period = len(self.letters)
             # letter i falls on the layers i, i + period, ... up to the last
-            places = [i for i, letter in enumerate(self.letters) if letter == self.letter]
+            places = [i for i, letter in enumerate(self.letters) if letter in self.letter]
             found = sum((n_layers - 1 - i) // period + 1 for i in places)
         else:
             numbers = isinstance(n_layers, int) and isinstance(self.after, int)

@@ -56,6 +56,7 @@ ORDER = (
     "d_ff_shared",
     "n_experts",
     "n_shared_experts",
+    "n_zero_experts",
     "top_k",
     "moe_every",
     "n_groups",

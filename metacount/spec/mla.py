@@ -32,6 +32,11 @@ class LatentAttention(Heads):
         "v_head_dim", "d_v", "MLA: width of a value head", "values", "value_length"
     )
     bias: bool = flag("mla_bias", "a bias on MLA's q_a, kv_a and output projections", default=False)
+    scaled: bool = flag(
+        "scaled_latents",
+        "MLA: queries times √(d/r_q), the normed key/value latent times √(d/d_c) (LongCat-Flash)",
+        default=False,
+    )
     indexer: Indexer | None = where("index_top_k", Indexer, "without index_top_k", default=None)
     norm_eps: float | None = number(
         "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same", default=None

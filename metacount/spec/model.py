@@ -13,7 +13,7 @@ from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from
 from metacount.spec.rules import check_goes_with, check_model
 from metacount.spec.shared_rules import check_shared
-from metacount.spec.stack import KINDS, Encoder, Stack
+from metacount.spec.stack import KINDS, WITH_EXPERTS, Encoder, Stack
 from metacount.spec.tree import assembled, flat_place, flattened, paths_below, placed, refuse
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -185,7 +185,7 @@ class ModelSpec:
 
     def is_moe_layer(self, index: int) -> bool:
         """Whether block `index` (from 0, in either stack) routes to experts."""
-        return self.last_stack.mixture is not None and self.last_stack.ffn_of(index) == "E"
+        return self.last_stack.mixture is not None and self.last_stack.ffn_of(index) in WITH_EXPERTS
 
     def is_windowed_layer(self, index: int) -> bool:
         """Whether block `index` sees a window only."""

@@ -66,6 +66,27 @@ class Groups:
 
 
 @part
+class ZeroExperts:
+    """Experts without weights that give back what they get (LongCat-Flash)."""
+
+    n_experts: int = size(
+        "n_zero_experts",
+        "E_z",
+        "experts without weights, which give back what they get",
+        "experts",
+        "zero_expert_num",
+        default=0,
+        least=0,
+        most=MAX_EXPERTS,
+    )
+    rows: bool = flag(
+        "zero_expert_rows",
+        "a first matrix stored for each zero expert, which no token reads (transformers' class)",
+        default=False,
+    )
+
+
+@part
 class Mixture:
     """Routed experts in place of the feed-forward, in the layers that `law` names."""
 
@@ -132,6 +153,12 @@ class Mixture:
         "without shared experts",
         default=None,
     )
+    zero: ZeroExperts | None = where(
+        "n_zero_experts",
+        ZeroExperts,
+        "without zero experts",
+        default=None,
+    )
     router: str = choice(
         "router",
         "how scores become weights",
@@ -168,6 +195,13 @@ class Mixture:
         if self.mixer_jitter is not None:
             self._check_mixer()
         if self.groups is not None:
+            if self.zero is not None:
+                raise SpecError(
+                    "n_zero_experts",
+                    "is not defined for experts in groups",
+                    self.zero.n_experts,
+                    "leave n_zero_experts or n_groups out",
+                )
             self._check_groups(self.groups)
         if self.offset >= self.every:
             raise SpecError(
@@ -203,6 +237,11 @@ class Mixture:
                 groups.score,
                 "choose max",
             )
+
+    @property
+    def n_scores(self) -> int:
+        """Experts that the router scores: those that compute, and zero experts."""
+        return self.n_experts if self.zero is None else self.n_experts + self.zero.n_experts
 
     @property
     def law(self) -> Law:

@@ -6,6 +6,7 @@ from metacount.errors import SpecError
 from metacount.spec.attention import NoAttention
 from metacount.spec.field import MAX_LAYERS, altered, flag, part, size
 from metacount.spec.recurrent import NoRecurrent
+from metacount.spec.stack import BESIDE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -78,6 +79,13 @@ def check_mtp(spec: ModelSpec) -> None:
             f"needs {missing}: a prediction module has a layer with it",
             modules.n_modules,
             "leave n_mtp_layers out",
+        )
+    if BESIDE in stack.ffn_pattern and not modules.dense:
+        raise SpecError(
+            "mtp_dense",
+            f"must be true where experts stand beside a feed-forward ({BESIDE} in ffn_pattern)",
+            False,
+            "set mtp_dense",
         )
     if modules.dense and stack.mixture is None:
         raise SpecError(

@@ -9,6 +9,7 @@ from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Learned, NoPositions, Rope, Sinusoidal, TransformerXL
 from metacount.spec.rope_scaling import check_pairs
 from metacount.spec.rules_of_layers import check_patterns
+from metacount.spec.stack import WITH_DENSE, WITH_EXPERTS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -171,11 +172,13 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
             raise SpecError("d_ff", "is needed by a dense feed-forward", None, "set d_ff")
         return
     layers = [each.n_layers for each in spec.stacks]
-    if "E" in stack.ffn_pattern:
-        routed = [Law(letters=stack.ffn_pattern, letter="E").count(n) for n in layers]
-        layers = [Law(letters=stack.ffn_pattern, letter="N", but=True).count(n) for n in layers]
+    if stack.names_experts:
+        letters = stack.ffn_pattern
+        routed = [Law(letters=letters, letter=WITH_EXPERTS).count(n) for n in layers]
+        dense = [Law(letters=letters, letter=WITH_DENSE).count(n) for n in layers]
     else:
         routed = [mixture.law.count(n) for n in layers]
+        dense = [n - with_experts for n, with_experts in zip(layers, routed, strict=True)]
     if not any(routed):
         raise SpecError(
             "n_dense_layers",
@@ -183,10 +186,10 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
             mixture.n_dense_layers,
             "lower them, or leave n_experts out",
         )
-    dense = routed != layers or (spec.prediction is not None and spec.prediction.dense)
-    if not dense and d_ff is not None:
+    needed = any(dense) or (spec.prediction is not None and spec.prediction.dense)
+    if not needed and d_ff is not None:
         raise SpecError("d_ff", "has no meaning when every layer is MoE", d_ff, "leave d_ff out")
-    if dense and d_ff is None:
+    if needed and d_ff is None:
         raise SpecError("d_ff", "is needed by the dense layers", None, "set d_ff")
 
 
@@ -240,6 +243,9 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
         sizes["n_heads"] = mixer.n_heads, mixer.n_heads * mixer.head_dim * d
     if mixture is not None:
         sizes["n_experts"] = mixture.n_experts, mixture.n_experts * 2 * d * mixture.d_ff
+        if mixture.zero is not None and mixture.zero.rows:
+            values = mixture.n_scores * 2 * d * mixture.d_ff
+            sizes["n_zero_experts"] = mixture.zero.n_experts, values
         if mixture.shared is not None:
             n_shared = mixture.shared.n_experts
             width = mixture.shared.d_ff or mixture.d_ff

@@ -6,7 +6,14 @@ from metacount.errors import SpecError
 from metacount.spec.attention import NoAttention
 from metacount.spec.field import MAX_LAYERS
 from metacount.spec.recurrent import NoRecurrent
-from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE, common_period
+from metacount.spec.stack import (
+    BESIDE,
+    WITH_ATTENTION,
+    WITH_EXPERTS,
+    WITH_FFN,
+    WITH_STATE,
+    common_period,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ def check_patterns(spec: ModelSpec, stack: Stack) -> None:
         ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
         ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
         ("activation", stack.feed_forward and not stack.shared, "ffn_pattern", ffns, WITH_FFN),
-        ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, "E"),
+        ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, WITH_EXPERTS),
     )
     for name, given, pattern, letters, meant in told:
         asks = bool(set(letters) & set(meant))
@@ -72,20 +79,50 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
             short(ffns),
             "put F in, or a mixer",
         )
+    if BESIDE in ffns:
+        _check_beside(stack)
     mixture = stack.mixture
     if mixture is None:
         return
-    if "E" in ffns and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
+    if stack.names_experts and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
         raise SpecError(
             "moe_every",
             "has no meaning where ffn_pattern names the layers of experts",
             mixture.every,
             "leave it out, and n_dense_layers and moe_offset",
         )
-    if "N" in ffns and "E" not in ffns:
+    if "N" in ffns and not stack.names_experts:
         raise SpecError(
             "ffn_pattern", "with N must name the layers of experts", short(ffns), "write E for them"
         )
+
+
+def _check_beside(stack: Stack) -> None:
+    """Experts beside a feed-forward: of one input, and a layer later somebody adds their output."""
+    ffns, last = stack.ffn_pattern, stack.n_layers - 1
+    if "E" in ffns:
+        raise SpecError(
+            "ffn_pattern",
+            "has experts beside a feed-forward and in the place of one",
+            short(ffns),
+            "choose one of the letters B and E",
+        )
+    if stack.norms.placement != "pre":
+        raise SpecError(
+            "norm_placement",
+            "is not defined for experts beside a feed-forward",
+            stack.norms.placement,
+            "choose pre",
+        )
+    for place, letter in enumerate(ffns):
+        # that the last layer has this letter, as a comparison of numbers, which others read
+        if letter == BESIDE and stack.n_layers % len(ffns) == (place + 1) % len(ffns):
+            raise SpecError(
+                "ffn_pattern",
+                f"leaves nobody to add what the experts of the last layer, {last}, give",
+                short(ffns),
+                "choose another n_layers, or another letter than B for the last one",
+            )
 
 
 def short(letters: str) -> str:

@@ -33,7 +33,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FE"  # letters of the two patterns
+WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
+WITH_DENSE, WITH_EXPERTS = "FB", "EB"
+BESIDE = "B"  # a layer of both, whose experts' output is added one layer later
 SHARING = "S"  # a layer whose mixer stands behind a shared block
 
 
@@ -86,8 +88,9 @@ class Stack:
     )
     ffn_pattern: str = pattern(
         "ffn_pattern",
-        "of each layer, repeated: F feed-forward, E experts, N neither",
-        "F feed-forward, E experts, N neither",
+        "of each layer, repeated: F feed-forward, E experts, B both of one input, the experts'"
+        " output added after the next layer, N neither",
+        "F feed-forward, E experts, B both, N neither",
         "FN",
         default="F",
     )
@@ -121,10 +124,15 @@ class Stack:
         turn: int = before % self.shared.n_blocks
         return turn
 
+    @property
+    def names_experts(self) -> bool:
+        """Whether `ffn_pattern` says which layers have experts, in place of the mixture's law."""
+        return bool(set(self.ffn_pattern) & set(WITH_EXPERTS))
+
     def ffn_of(self, index: int) -> str:
         """The letter of layer `index` in `ffn_pattern`; E also where the mixture's law says so."""
         letter = self.ffn_pattern[index % len(self.ffn_pattern)]
-        if letter == "F" and self.mixture is not None and "E" not in self.ffn_pattern:
+        if letter == "F" and self.mixture is not None and not self.names_experts:
             return "E" if self.mixture.law.holds(index) else "F"
         return letter
 

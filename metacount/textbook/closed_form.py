@@ -13,7 +13,13 @@ from metacount.formulas.dim import Dim
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.legend import Term
-from metacount.spec.stack import WITH_ATTENTION, WITH_FFN, WITH_STATE
+from metacount.spec.stack import (
+    WITH_ATTENTION,
+    WITH_DENSE,
+    WITH_EXPERTS,
+    WITH_FFN,
+    WITH_STATE,
+)
 from metacount.textbook.training import TRAINING, holds_dtype
 
 if TYPE_CHECKING:
@@ -219,8 +225,8 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
         "N_r": (last.mixer_pattern, WITH_STATE),
         "N_x": (last.mixer_pattern, WITH_ATTENTION + WITH_STATE),
         "N_f": (last.ffn_pattern, WITH_FFN),
-        "N_m": (last.ffn_pattern, "E"),
-        "N_d": (last.ffn_pattern if "E" in last.ffn_pattern else "", "F"),
+        "N_m": (last.ffn_pattern, WITH_EXPERTS),
+        "N_d": (last.ffn_pattern if last.names_experts else "", WITH_DENSE),
     }
     found = {
         letter: attention.lettered_layers(last.n_layers, pattern, letters)

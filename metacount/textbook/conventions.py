@@ -163,7 +163,7 @@ def _router_weights(spec: ModelSpec) -> Dim:
     """Weights that score experts, of all layers: the router, and the gate of shared experts."""
     if spec.n_experts is None:
         return 0
-    rows = spec.n_experts + int(spec.shared_expert_gate)
+    rows = spec.n_experts + spec.n_zero_experts + int(spec.shared_expert_gate)
     return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
 
 

@@ -31,7 +31,10 @@ def length_shown(spec: ModelSpec, n: int) -> str:
 
 @frozen
 class Count:
-    """The figures of one model, exact. `decode_matmul_flops` is None for an encoder."""
+    """The figures of one model, exact. `decode_matmul_flops` is None for an encoder.
+
+    `least_active_params` is None where every token uses as many: without zero experts.
+    """
 
     workload: Workload
     params: int
@@ -49,6 +52,7 @@ class Count:
     cross_kv_cache_bytes: int
     state_bytes: int
     warnings: tuple[str, ...]
+    least_active_params: int | None
     selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
     prediction: dict[str, int]  # what prediction modules add, by name; empty without them
 
@@ -95,6 +99,11 @@ class Count:
             "kv_cache_bytes": self.kv_cache_bytes,
             "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
             "state_bytes": self.state_bytes,
+            **(
+                {}
+                if self.least_active_params is None
+                else {"least_active_params": self.least_active_params}
+            ),
             **self.selection,
             **self.prediction,
             "source": "formula",
@@ -205,6 +214,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
             bytes_per_value=bytes_per_value,
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
+        least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
         selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
         prediction=predicted(
             spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value

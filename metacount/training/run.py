@@ -76,7 +76,8 @@ def train_reference(
     program = reference_program(module, run, setup)
     notes = said_of_too_many(module.spec, run)
     if module.spec.is_moe:
-        notes += ("tokens are spread evenly over experts",)
+        none = " that compute, none over zero experts" if module.spec.n_zero_experts else ""
+        notes += (f"tokens are spread evenly over experts{none}",)
     found = told(names, "reference", program, run.to_dict(), setup, notes)
     formula, uncovered = beside(module.spec, run, setup)
     return Training(**{**vars(found), "formula": formula, "uncovered": uncovered})

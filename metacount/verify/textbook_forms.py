@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 # Sizes of two stacks, of which a spec has one.
 TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
+# A size that may be written down beside those that it is the sum of.
+SUMS = {"qk_head_dim": ("qk_nope_head_dim", "qk_rope_head_dim")}
 OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 
 
@@ -173,6 +175,11 @@ def _put_right(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
         value = values.get(name)
         if value and value == values.get(other) and not _free(config, {name: 2 * value}):
             found[symbol(name)] = symbol(other)
+    for name, others in SUMS.items():
+        value = values.get(name)
+        adds_up = value and value == sum(values.get(n, 0) for n in others)
+        if value and adds_up and not _free(config, {name: 2 * value}):
+            found[symbol(name)] = sympy.Add(*map(symbol, others))
     return found
 
 

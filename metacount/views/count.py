@@ -76,7 +76,8 @@ def _title(model: Model, width: int) -> list[str]:
     if spec.vocab_size is not None:
         facts.append(f"vocab_size {spec.vocab_size}")
     if spec.is_moe:
-        facts.append(f"{spec.top_k} of {spec.n_experts} experts per token")
+        zero = f" and {spec.n_zero_experts} zero" if spec.n_zero_experts else ""
+        facts.append(f"{spec.top_k} of {spec.n_experts}{zero} experts per token")
     lines = [bold(model.name) + (f"  ({model.id})" if model.id != model.name else "")]
     lines += wrapped(", ".join(facts), min(width, WIDEST_TEXT))
     if model.changes:
@@ -136,9 +137,15 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
     """Name, exact value, definition in few words with the rounded value before it."""
     table_stays = "its tied token table stays: the head multiplies with it"
     forward = "encoder and decoder" if spec.has_encoder else "forward"
+    least = result.least_active_params
     rows = [
         ("params", result.params, units.short, "stored, tied ones once"),
-        ("active_params", result.active_params, units.short, "used for one token"),
+        (
+            "active_params",
+            result.active_params,
+            units.short,
+            "used for one token" if least is None else "the most used for one token",
+        ),
         (
             "active_params_no_embed",
             result.active_params_no_embed,
@@ -173,6 +180,9 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
         ),
         ("kv_cache_bytes", result.kv_cache_bytes, units.gib, "kept after seq tokens"),
     ]
+    if least is not None:
+        said = "the least, with zero experts alone; FLOPs are of the most"
+        rows.insert(2, ("least_active_params", least, units.short, said))
     if spec.has_encoder:
         rows.append(
             (

@@ -15,6 +15,7 @@ from metacount.audit.judge import NOT_ASKED, Found, judged
 from metacount.audit.mfu import mfu
 from metacount.audit.record import NO_COUNT, Formula, chosen, compared, formulas
 from metacount.audit.report import Audited, audit, models
+from metacount.audit.restated import outside
 from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.errors import InputError
@@ -146,6 +147,12 @@ def test_how_many_models_is_said_where_they_are_counted(
             audit("vllm", model=id)
 
 
+def test_zero_experts_are_outside() -> None:
+    spec = entry("mixtral-8x7b").spec()
+    assert outside(spec) == ""
+    assert outside(spec.replace(n_zero_experts=3)) == "an audited formula knows no zero experts"
+
+
 def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     # LLaMA-3-8B at 8,192 tokens, 3·(W + C) = 51,471,187,968 FLOPs a token (tests/test_conventions)
     # at 8,000 tokens a second on 989 TFLOP/s
@@ -202,6 +209,7 @@ def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFix
         (["slime", "--model", "t5-small"], "choose a model of one stack"),
         (["slime", "--model", "jamba-1.5-mini"], "attention and a feed-forward in every layer"),
         (["slime", "--model", "deepseek-v3.2"], "an audited formula knows no indexer"),
+        (["slime", "--model", "longcat-flash"], "knows no experts beside a feed-forward"),
         (
             ["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"],
             "t5-small: an encoder-decoder has tokens of two kinds",

@@ -33,6 +33,11 @@ def test_every_mixer_has_words() -> None:
             "decoder with MLA that attends to the pairs an indexer selects, gated "
             "experts and shared experts after dense layers, RMSNorm, untied head",
         ),
+        (
+            "longcat-flash",
+            "decoder with MLA, gated FFN and beside it gated experts and zero experts in the "
+            "layers B of BF, RMSNorm, untied head",
+        ),
     ],
 )
 def test_states_and_patterns_are_said(model: str, said: str) -> None:

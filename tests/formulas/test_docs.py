@@ -17,6 +17,7 @@ TOPICS = (
     "masks",
     "mla",
     "moe",
+    "shared_experts",
     "position",
     "convolution",
     "short_conv",

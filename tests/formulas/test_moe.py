@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import sympy
+from helpers.small_specs import MLA
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metacount.formulas import model
 from metacount.formulas.ffn import ffn_matmul_flops, ffn_params
 from metacount.formulas.moe import (
     moe_active_params,
@@ -17,6 +20,7 @@ from metacount.formulas.moe import (
     shared_matmul_flops,
     shared_params,
 )
+from metacount.spec import ModelSpec
 
 SMALL = st.integers(1, 30)
 
@@ -86,6 +90,46 @@ def test_flops_by_hand() -> None:
     assert moe_matmul_flops(2, 13, 17, 7, 3, **shared, d_ff_shared=5) == 6708
     assert moe_matmul_flops(2, 13, 17, 7, 3, **shared) == 9204
     assert moe_matmul_flops(2, 13, 17, 7, 3, **shared, d_ff_shared=5, shared_gate=True) == 6760
+
+
+def test_zero_experts_by_hand() -> None:
+    # 5 rows of the router more, and nothing else: 5·13 = 65
+    zero = {"gated": True, "n_zero_experts": 5}
+    assert moe_params(13, 17, 7, **zero) == 4732 + 65
+    assert moe_active_params(13, 17, 7, 3, **zero) == 2080 + 65
+    assert moe_matmul_flops(2, 13, 17, 7, 3, **zero) == 8320 + 2 * 2 * 65
+    # gate and up of 5 experts more that nobody reads: 5·2·13·17 = 2210; plain, up alone
+    assert moe_params(13, 17, 7, **zero, zero_expert_rows=True) == 4732 + 65 + 2210
+    plain = {"gated": False, "n_zero_experts": 5, "zero_expert_rows": True}
+    assert moe_params(13, 17, 7, **plain) == 3185 + 65 + 1105
+    # their biases too: 5·17; a bias of the router for each score
+    assert moe_params(13, 17, 7, **plain, expert_bias=True) == 3395 + 65 + 1105 + 85
+    assert moe_params(13, 17, 7, **zero, router_bias=True) == 4732 + 65 + 12
+
+
+@pytest.mark.parametrize(("n_zero", "given_back"), [(0, 0), (2, 2), (3, 3), (9, 3)])
+def test_the_least_that_a_token_uses(n_zero: int, given_back: int) -> None:
+    """Of 3 choices as many fall on zero experts as there are; 2 of 4 layers have experts."""
+    sizes = {"n_experts": 7, "top_k": 3, "d_ff_expert": 17, "n_zero_experts": n_zero}
+    spec = ModelSpec.from_dict({**MLA, **sizes, "n_layers": 4, "ffn_pattern": "BF"})
+    for rows in (False, True)[: 1 + bool(n_zero)]:
+        one = spec.replace(zero_expert_rows=rows)
+        spared = model.active_params(one) - model.least_active_params(one)
+        assert spared == 2 * given_back * 663
+
+
+def test_a_feed_forward_and_experts_beside_it_by_hand() -> None:
+    sizes = {"n_experts": 7, "top_k": 3, "d_ff_expert": 17, "n_zero_experts": 5}
+    spec = ModelSpec.from_dict({**MLA, **sizes, "n_layers": 6, "ffn_pattern": "BFF"})
+    by_role = model.params_by_role(spec)
+    # 6 feed-forwards of 3·13·17, 2 mixtures, 2 norms in each layer and the last one
+    assert (by_role["ffn"], by_role["moe"]) == (6 * 663, 2 * 4797)
+    assert by_role["norm"] == 13 * 13 + 6 * (11 + 5)
+    assert model.active_params_by_role(spec)["moe"] == 2 * 2145
+    run = {"batch_size": 1, "seq_len": 2}
+    flops = model.matmul_flops_by_role(spec, **run)
+    assert (flops["ffn"], flops["moe"]) == (2 * 2 * 6 * 663, 2 * 2 * 2 * 2145)
+    assert model.kv_cache_bytes_per_token(spec, bytes_per_value=1) == 6 * (5 + 4)
 
 
 @given(SMALL, SMALL, SMALL, st.booleans(), st.booleans())

@@ -16,7 +16,8 @@ glm-4.5 gopher-280b gpt-oss-20b gpt2 gpt2-large gpt2-medium gpt2-xl gpt3-175b gr
 granite-4.0-h-small granite-4.0-h-tiny granite-4.0-micro gshard-600b internlm2-20b jamba-1.5-large
 jamba-1.5-mini jurassic1-178b kimi-linear-48b-a3b lamda-137b lfm2-1.2b lfm2-350m lfm2-700m
 lfm2-8b-a1b llama-13b llama-33b llama-65b llama-7b llama2-70b llama3-70b llama3-8b llama3.1-405b
-llama4-maverick llama4-scout llama4-scout-text mamba-2.8b mamba-codestral-7b mamba2-1.3b mamba2-130m
+llama4-maverick llama4-scout llama4-scout-text longcat-flash mamba-2.8b mamba-codestral-7b
+mamba2-1.3b mamba2-130m
 mamba2-2.7b mamba2-370m mamba2-780m minimax-text-01 mistral-7b mixtral-8x7b mpt-30b mt-nlg-530b
 nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b
 pangu-alpha-207b phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b
@@ -53,6 +54,7 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "llama-7b": 6_738_415_616, "llama2-70b": 68_976_648_192, "llama3-70b": 70_553_706_496,
     "llama3-8b": 8_030_261_248, "llama3.1-405b": 405_853_388_800,
     "llama4-scout-text": (107_769_861_120, 17_172_894_720, 16_138_408_960),
+    "longcat-flash": (741_053_585_408, 32_182_654_976, 31_377_348_608),
     "mistral-7b": 7_241_732_096, "mixtral-8x7b": (46_702_792_704, 12_879_925_248, 12_748_853_248),
     "mpt-30b": 29_957_200_896, "mt-nlg-530b": 529_600_819_200, "olmo2-13b": 13_716_198_400,
     "olmo2-1b": 1_484_916_736, "olmo2-7b": 7_298_617_344, "opt-175b": 174_604_468_224,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from metacount.spec import ModelSpec, Workload
+from metacount.spec.stack import BESIDE
 from metacount.witness import PREDICTED, Witness
 
 WORKLOAD = Workload(batch_size=2, seq_len=11, dtype="fp32")
@@ -66,6 +67,10 @@ def miniature(spec: ModelSpec) -> ModelSpec:
         sizes["n_dense_layers"] = min(spec.n_dense_layers, 2)
         if spec.n_groups is not None:
             sizes |= {"n_experts": 14, "n_groups": 7, "top_groups": 3}
+        if spec.n_zero_experts:
+            sizes["n_zero_experts"] = 5
+        if BESIDE in spec.ffn_pattern:
+            sizes["n_layers"] = 4  # the last one adds what experts of the one before it gave
         if spec.n_shared_experts:
             sizes |= {"n_shared_experts": 2, "d_ff_shared": 31}
     for name, size in (

@@ -182,7 +182,9 @@ def route(router: Any, row: Row) -> dict[int, float]:
 
 
 def expert(experts: Any, index: int, row: Row) -> Row:
-    """One expert of the fused tensors on one token."""
+    """One expert of the fused tensors on one token; a zero expert gives it back."""
+    if index >= len(experts.down_proj):
+        return row
 
     def product(name: str, x: Row) -> Row:
         bias = getattr(experts, f"{name}_bias")

@@ -163,6 +163,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "deepseek_v32": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
                      "index_n_heads": 9, "index_head_dim": 8},
     "minicpm3": {**MLA, "dim_model_base": 24},
+    "longcat_flash": {**{k: v for k, v in MLA.items()
+                         if k not in ("num_hidden_layers", "intermediate_size")},
+                      "num_layers": 2, "ffn_hidden_size": 72, "head_dim": 6, "n_routed_experts": 8,
+                      "zero_expert_num": 5, "moe_topk": 3, "expert_ffn_hidden_size": 24},
     "t5": T5,
     "switch_transformers": {**T5, "num_experts": 6, "num_sparse_encoder_layers": 2,
                             "num_sparse_decoder_layers": 1},
@@ -257,6 +261,8 @@ DRAWN: dict[str, list[Any]] = {
     "num_experts_per_tok": [1, 3],
     "first_k_dense_replace": [0, 1, 2],
     "n_shared_experts": [1, 3],
+    "moe_topk": [1, 4],
+    "zero_expert_num": [0, 2, 9],
     "decoder_sparse_step": [1, 2],
     "norm_topk_prob": [True, False],
     "interleave_moe_layer_step": [1, 2],
@@ -337,6 +343,12 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
     },
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
     "deepseek_v32": {"num_key_value_heads": [6], "mlp_bias": [False]},
+    "longcat_flash": {
+        "num_key_value_heads": [6],
+        "head_dim": [6],
+        "q_lora_rank": [24],
+        "moe_topk": [2, 4],  # with one transformers' code fails
+    },
     "cohere": {"use_qk_norm": [False]},
     "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
     "phimoe": {"num_experts_per_tok": [2]},

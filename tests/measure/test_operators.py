@@ -183,6 +183,12 @@ def test_questions_are_answered_as_for_an_ordinary_text() -> None:
     for n in (2, 5):
         with pytest.raises(NeedsData, match="which of"):
             asked.nonzero(empty(n), 3)
+    # nobody chooses one of the zero experts behind them
+    before = set(asked.assumed)
+    assert asked.nonzero(empty(8), 3, 5).tolist() == [[0], [1], [2]]
+    assert asked.assumed - before == {
+        "assumed tokens spread evenly over experts that compute, none over zero experts"
+    }
     asked.note(aten.topk.default, (empty(7, 2), empty(7, 2)))
     assert asked.sizes(empty(3)) == [5, 5, 4]
     with pytest.raises(NeedsData, match="asks for"):

@@ -16,6 +16,7 @@ from helpers.module_loops import (
     parts,
     randomised,
     rope,
+    times,
     weighted,
 )
 from helpers.module_parts import make_mla
@@ -39,6 +40,8 @@ CASES: dict[str, dict[str, Any]] = {
     "scale and softcap": {"q_lora_rank": 17, "scale": 0.7, "softcap": 1.5},
     "half rope": {"q_lora_rank": None, "rope_style": "half", "rope_theta": 50.0},
     "eps": {"q_lora_rank": 17, "norm_eps": 0.2},
+    "scaled latents": {"q_lora_rank": 17, "scaled": True},
+    "scaled latent, whole queries": {"q_lora_rank": None, "scaled": True},
 }
 
 
@@ -54,6 +57,7 @@ def mla_by_loop(module: Any, rows: Rows, options: dict[str, Any], window: int) -
     for position, x in enumerate(rows):
         if options["q_lora_rank"]:
             q = linear(module.q_b_proj, norm(module.q_a_layernorm, linear(module.q_a_proj, x)))
+            q = times(q, math.sqrt(13 / 17)) if options.get("scaled") else q
         else:
             q = linear(module.q_proj, x)
         of_heads = parts(q, nope + rope_dim)
@@ -61,7 +65,9 @@ def mla_by_loop(module: Any, rows: Rows, options: dict[str, Any], window: int) -
         q_p.append([rope(head[nope:], position, *turn) for head in of_heads])
         down = linear(module.kv_a_proj_with_mqa, x)
         k_p.append(rope(down[rank:], position, *turn))
-        up = parts(linear(module.kv_b_proj, norm(module.kv_a_layernorm, down[:rank])), nope + 5)
+        latent = norm(module.kv_a_layernorm, down[:rank])
+        latent = times(latent, math.sqrt(13 / 11)) if options.get("scaled") else latent
+        up = parts(linear(module.kv_b_proj, latent), nope + 5)
         k_n.append([head[:nope] for head in up])
         values.append([head[nope:] for head in up])
     scale, cap = options.get("scale") or 1 / math.sqrt(nope + rope_dim), options.get("softcap")

@@ -189,6 +189,8 @@ def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -
         ("jamba-1.5-mini --mesh cp=2 --train", "recurrent=mamba, a mixer that keeps a state; ch"),
         ("falcon-h1-7b --mesh tp=2", "choose tp=1"),
         ("zamba2-1.2b --mesh pp=2", "n_shared_blocks has no plan for a mesh"),
+        ("longcat-flash --mesh pp=2", "n_zero_experts has no plan for a mesh"),
+        ("longcat-flash --mesh dp=2 --set n_zero_experts=0", "ffn_pattern has no plan for a mesh"),
         ("lfm2-1.2b --mesh dp=2,ep=2", "ep needs a model with experts"),
     ],
 )

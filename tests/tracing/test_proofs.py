@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers.release import one_in
+from helpers.small_configs import SMALL
 
 from metacount.algebra.named_sizes import Named
 from metacount.catalog import entry
@@ -17,6 +18,8 @@ from metacount.spec import Workload
 from metacount.textbook.count import fitted
 from metacount.textbook.proof_record import structure
 from metacount.tracing.forms import CodeForm, Tracer
+from metacount.tracing.run.sizes import symbol
+from metacount.tracing.run.source import As
 from metacount.verify.for_all_sizes import PROVEN, differences, prove, spec_forms, textbook_forms
 
 RUN = Workload(seq_len=64)
@@ -52,6 +55,15 @@ def test_a_formula_with_any_term_changed_is_refuted(model_type: str, quantity: s
                 changed = {**textbook[quantity], role: wrong}
                 assert set(differences(changed, code[quantity])) == {role}
     assert tried >= 1
+
+
+def test_a_size_that_can_only_be_a_sum_is_no_difference() -> None:
+    """LongCat-Flash's config writes qk_head_dim down, which can be no other number."""
+    config = {"model_type": "longcat_flash", **SMALL["longcat_flash"]}
+    (found,) = prove(config, RUN, As(), ("params",))
+    assert (found.differences, found.problem) == ({}, "")
+    nope, rope = symbol("qk_nope_head_dim"), symbol("qk_rope_head_dim")
+    assert sympy.Eq(symbol("config_qk_head_dim"), nope + rope) in found.domain
 
 
 def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:

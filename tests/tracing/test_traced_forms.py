@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
+from torch import nn
 
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.others.forward import measure_any_forward
@@ -17,6 +18,7 @@ from metacount.tracing.run import count
 from metacount.tracing.run.build import size_values, with_fields
 from metacount.tracing.run.sizes import Sizes, divides, symbol
 from metacount.tracing.solve.interpolate import interpolated
+from metacount.tracing.solve.layers import Stack, stack_of_caches
 
 RUN = Workload(seq_len=128)
 
@@ -75,6 +77,14 @@ def test_a_router_runs_whole_and_experts_by_k() -> None:
 def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
     B, S, N, c, r = letters("B S num_hidden_layers kv_lora_rank qk_rope_head_dim")
     assert same(form("deepseek_v3", "kv_cache_bytes").total, 2 * B * S * N * (c + r))
+
+
+def test_a_cache_belongs_to_a_layer_that_may_have_several() -> None:
+    """LongCat-Flash keeps two a layer; of two stacks nobody knows whose several are."""
+    model = nn.Module()
+    model.two, model.three = (nn.ModuleList(nn.Identity() for _ in range(n)) for n in (2, 3))
+    two, three = (Stack(path=name, length=n) for name, n in (("two", 2), ("three", 3)))
+    assert [stack_of_caches(n, model) for n in (3, 2, 4, 6, 5)] == [three, two, two, None, None]
 
 
 def test_dense_and_moe_layers_are_counted_by_the_config() -> None:

@@ -26,6 +26,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "lfm2-8b-a1b": {"mixer_pattern": "RRA", "n_dense_layers": 1},
     "recurrentgemma-2b": {"mixer_pattern": "RA"},
     "deepseek-v3.2": {"n_dense_layers": 1},
+    "longcat-flash": {},  # experts beside a feed-forward, zero experts
     "minimax-text-01": {"mixer_pattern": "RA"},
     "mamba-2.8b": {},
     "jamba-1.5-mini": {"mixer_pattern": "RA", "ffn_pattern": "FE"},

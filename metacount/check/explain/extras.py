@@ -65,13 +65,14 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
             if letters.spec.selection_bias:
                 yield (
                     "the selection bias counted; it is a buffer, no parameter",
-                    n_moe * o.n_experts,
+                    n_moe * (o.n_experts + o.n_zero_experts),
                 )
             one = n_moe * (3 if o.gated else 2) * o.d_model * o.d_ff_expert
             yield TOO_MANY, one
             yield TOO_FEW, -one
+            yield from _of_zero_experts(letters, n_moe)
             if not o.router_bias:
-                yield f"a bias of the router {none}", n_moe * o.n_experts
+                yield f"a bias of the router {none}", n_moe * (o.n_experts + o.n_zero_experts)
     norms = [part.total for part in parts if part.group == NORMS and part.name != "QK-norm"]
     if norms and o.norm_affine and not o.norm_bias:
         yield "norms counted with a bias, or twice; these have no bias", sympy.Add(*norms)
@@ -83,6 +84,21 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
         yield TIED, ends.token_table_params(o)
     if o.vocab_size is not None and not o.head_bias:
         yield f"a bias of the head {none}", o.vocab_size
+
+
+def _of_zero_experts(letters: Letters, n_moe: sympy.Expr) -> Iterator[tuple[str, sympy.Expr]]:
+    o = letters.of
+    if not o.n_zero_experts:
+        return
+    rows = n_moe * o.n_zero_experts * o.d_model
+    matrices = 3 if o.gated else 2
+    yield "zero experts counted like others; they have no matrices", matrices * rows * o.d_ff_expert
+    if not o.zero_expert_rows:
+        yield (
+            "rows for zero experts counted, which transformers' class stores and no token reads",
+            (matrices - 1) * rows * o.d_ff_expert,
+        )
+    yield "the router's rows for zero experts left out", -rows
 
 
 def _extra_products(letters: Letters, quantity: str) -> Iterator[tuple[str, sympy.Expr]]:

@@ -62,13 +62,13 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"cross_attn.(\w+)_proj.bias", r"cross-attention \1 bias", BIASES),
     (r"mlp.(\w+_proj).weight", r"FFN \1", FEED_FORWARD),
     (r"mlp.\w+_proj.bias", "FFN biases", BIASES),
-    (r"mlp.gate.proj.weight", "router", FEED_FORWARD),
-    (r"mlp.gate.proj.bias", "router bias", BIASES),
-    (r"mlp.experts.\w+_proj_bias", "experts' biases", BIASES),
-    (r"mlp.experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),
-    (r"mlp.shared_experts.\w+_proj.weight", "matrices of the shared experts", FEED_FORWARD),
-    (r"mlp.shared_experts.\w+_proj.bias", "shared experts' biases", BIASES),
-    (r"mlp.shared_expert_gate.weight", "gate of the shared experts", FEED_FORWARD),
+    (r"(?:mlp|moe).gate.proj.weight", "router", FEED_FORWARD),
+    (r"(?:mlp|moe).gate.proj.bias", "router bias", BIASES),
+    (r"(?:mlp|moe).experts.\w+_proj_bias", "experts' biases", BIASES),
+    (r"(?:mlp|moe).experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),
+    (r"(?:mlp|moe).shared_experts.\w+_proj.weight", "matrices of the shared experts", FEED_FORWARD),
+    (r"(?:mlp|moe).shared_experts.\w+_proj.bias", "shared experts' biases", BIASES),
+    (r"(?:mlp|moe).shared_expert_gate.weight", "gate of the shared experts", FEED_FORWARD),
 )
 # Of a mixer with a state, by what a tensor is: no name is better known than its own.
 OF_MIXERS = ((r".*norm\w*\.(weight|bias)", NORMS), (r".*bias", BIASES), (r".*", RECURRENT))

@@ -14,6 +14,7 @@ from metacount.huggingface.weights.names import (
     joined_qkv,
     transposed,
 )
+from metacount.spec import ModelSpec
 
 
 def same(names: str) -> dict[str, str | Place]:
@@ -105,6 +106,25 @@ GRIFFIN_BLOCK: Table = {
     **same(" ".join(f"{GRIFFIN}.rg_lru.{p}" for p in LRU.split())),
     **{f"mlp_block.{p}_proj": f"mlp.{p}_proj" for p in FFN},
 }
+
+# Of each layer of theirs two of ours, see `longcat`.
+LONGCAT_BLOCK: Table = {
+    **NORMS,
+    **{name: place for name, place in LLAMA_BLOCK.items() if name.startswith("self_attn.")},
+    **{f"mlps.{p}_proj": f"mlp.{p}_proj" for p in FFN},
+    "mlp.router.classifier": "moe.gate.proj",
+    "mlp.router.e_score_correction_bias": "moe.gate.e_score_correction_bias",
+    **{f"mlp.experts.{p}": f"moe.experts.{p}" for p in EXPERTS},
+}
+
+
+def longcat(index: int, rest: str, spec: ModelSpec) -> tuple[str, str] | None:
+    """Where a tensor of layer `index` stands: `self_attn.1.` in the second of two, `mlp.` first."""
+    module, number, below = (*rest.split(".", 2), "", "")[:3]
+    if number in ("0", "1"):
+        return f"decoder.layers.{2 * index + int(number)}.", f"{module}.{below}".rstrip(".")
+    return f"decoder.layers.{2 * index}.", rest
+
 
 HYPERCLOVAX_BLOCK: Table = {
     **LLAMA_BLOCK,

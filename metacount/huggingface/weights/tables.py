@@ -19,11 +19,13 @@ from metacount.huggingface.weights.blocks import (
     LFM2_BLOCK,
     LLAMA_BLOCK,
     LLAMA_ENDS,
+    LONGCAT_BLOCK,
     MODERNBERT_BLOCK,
     MPT_BLOCK,
     NEOX_BLOCK,
     OPT_BLOCK,
     T5_BIAS,
+    longcat,
     same,
     t5_block,
 )
@@ -71,6 +73,13 @@ DIALECTS = {
         prefix="model.",
         ends=LLAMA_ENDS,
         stacks={"layers.": ("decoder.layers", HYPERCLOVAX_BLOCK)},
+    ),
+    "longcat": Dialect(
+        mark="layers.0.input_layernorm.0.weight",
+        prefix="model.",
+        ends=LLAMA_ENDS,
+        stacks={"layers.": ("decoder.layers", LONGCAT_BLOCK)},
+        outside=longcat,
     ),
     "lfm2": Dialect(
         mark="layers.0.operator_norm.weight",

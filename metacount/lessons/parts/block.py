@@ -166,7 +166,8 @@ VALUES: Values = {
 
 def _alike(spec: ModelSpec) -> bool:
     """Whether the last block is like all others, and there is no second stack."""
-    return not spec.has_encoder and not spec.n_dense_layers and spec.moe_every == 1
+    one = not spec.has_encoder and not spec.n_dense_layers and spec.moe_every == 1
+    return one and spec.last_stack.uniform
 
 
 def _squares(spec: ModelSpec, part: str) -> Fraction:

@@ -12,6 +12,7 @@ from metacount.lessons.executed import mixture
 from metacount.lessons.here import matrix, rows, vector
 from metacount.lessons.page import Exercise
 from metacount.spec import DTYPE_BYTES
+from metacount.spec.stack import BESIDE
 from metacount.units import short
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("mixtral-8x7b", "deepseek-v3", "qwen3-235b-a22b", "gpt-oss-20b", "switch-base-8")
-NEEDS = "a model with experts"
+NEEDS = "a model with experts in the place of a feed-forward"
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Only mixtures have a router."""
-    return bool(spec.is_moe)
+    """Only mixtures have a router; its dense twin has a feed-forward where it has experts."""
+    return bool(spec.is_moe and BESIDE not in spec.ffn_pattern and not spec.n_zero_experts)
 
 
 def expert(spec: ModelSpec) -> int:
@@ -49,6 +50,7 @@ def dense_twin(spec: ModelSpec) -> ModelSpec:
 
     for name in EXPERT_FIELDS:
         flat[name] = FIELDS[name].absent
+    flat["ffn_pattern"] = spec.ffn_pattern.replace("E", "F")
     return type(spec).from_dict({**flat, "d_ff": spec.d_ff_expert})
 
 

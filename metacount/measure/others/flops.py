@@ -43,7 +43,7 @@ class CounterByClass(FlopCounter):
         if packet is aten._local_scalar_dense and args[0].is_meta:
             return self.ordinary.item(args[0])
         if packet is aten.nonzero and args[0].is_meta:
-            return self.ordinary.nonzero(args[0], self._n_experts(path))
+            return self.ordinary.nonzero(args[0], *self._n_experts(path))
         return NotImplemented
 
     def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
@@ -73,14 +73,16 @@ class CounterByClass(FlopCounter):
             charge = Charge(self._running(), "moe", IDLE, detail)
             self.ran[charge] += flops - flops // n_experts * chosen
 
-    def _n_experts(self, path: list[nn.Module]) -> int | torch.SymInt | None:
-        """The number of experts that the running module, or one around it, says it has."""
+    def _n_experts(
+        self, path: list[nn.Module]
+    ) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
+        """The experts that the running module, or one around it, says it has, and zero experts."""
         for module in reversed(path[-3:]):
-            for name in ("total_experts", "num_experts", "moe_num_experts"):
+            for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
                 value = getattr(module, name, None)
                 if isinstance(value, int | torch.SymInt):
-                    return value
-        return None
+                    return value, getattr(module, "zero_expert_num", 0)
+        return None, 0
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[Self]:

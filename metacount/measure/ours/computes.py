@@ -46,7 +46,8 @@ def computes(module: nn.Module) -> str:
         return f"Σ weight · expert{shared}"
     if isinstance(module, Experts):
         inside = activated(module.activation, module.swish_beta, gated=module.gated)
-        return f"{module.top_k} of {module.n_experts} per token, {inside}"
+        zero = f" + {module.n_zero} zero" if module.n_zero else ""
+        return f"{module.top_k} of {module.n_experts}{zero} per token, {inside}"
     if isinstance(module, Router):
         scores = "sigmoid" if module.scoring.startswith("sigmoid") else "softmax"
         return f"{scores}, top {module.top_k}"
@@ -73,6 +74,8 @@ def _block(module: Block) -> str:
     said = [PLACEMENTS[placement]]
     if module.window is not None:
         said.append(f"window {module.window}")
+    if module.beside:
+        said.append("moe added a layer later")
     return ", ".join(said)
 
 

@@ -121,7 +121,9 @@ def _both_branches(seen: Seen) -> str:
 
 
 def _with_positions(seen: Seen) -> str:
-    """The table's rows are added to x; before that, an offset to the positions."""
+    """What is added to x: by experts of the layer before, or the table's rows; an offset first."""
+    if any(name.startswith("layers.") for name in seen.before):
+        return "x = x + moe of the layer before"
     if len(seen.inputs) > 1:
         return "x = x + p"
     offset: int = seen.module.spec.positions.offset

@@ -17,6 +17,7 @@ from metacount.modules.kimi_delta import ForgetGate, KimiDelta
 from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import GatedNorm, Mamba2
+from metacount.modules.mla import LatentAttention
 from metacount.modules.rg_lru import RecurrentBlock, RgLru
 from metacount.modules.shared_block import SharedBlock
 from metacount.modules.short_conv import ShortConvolution
@@ -54,6 +55,9 @@ def _clamped(seen: Seen) -> str:
 
 
 MIXERS: tuple[Row, ...] = (
+    # latents that LongCat-Flash scales
+    Row(LatentAttention, "q_BHSn, q_BHSP", "mul", "q = √(d/r_q)·q = [q_n, q_r] of each head"),
+    Row(LatentAttention, "kept_BSC", "mul", "norm(c) = √(d/d_c)·norm(c)"),
     # attention beside them: a gate on what it gives, both side by side
     Row(Attention, "q, gate_BSW", "", "[q, gate] of each head"),
     Row(Attention, "y_BSD", "sigmoid mul", "out = out · sigmoid(gate)"),

@@ -118,14 +118,14 @@ class ReferenceCounter(FlopCounter):
 class _Replay:
     ran: Block  # whose cost it is
     cost: Cost
-    out: Tensor
+    out: object
     cached: tuple[tuple[tuple[Tensor, ...], int], ...]  # tensors kept, positions added
     states: tuple[tuple[dict[str, Tensor], int], ...]  # the same of mixers with a state
 
 
 def _once(
     block: Block, counter: ReferenceCounter, record: dict[object, _Replay]
-) -> Callable[..., Tensor]:
+) -> Callable[..., object]:
     """The block's forward, run once for each kind of block and shape of input, on meta only.
 
     Two blocks are of one kind when their class says so (`kind`), when their parameters have the
@@ -133,7 +133,7 @@ def _once(
     """
     forward = type(block).forward
 
-    def run(x_BSD: Tensor, visibility: Visibility, **rest: Any) -> Tensor:
+    def run(x_BSD: Tensor, visibility: Visibility, **rest: Any) -> object:
         caches = [c for c in rest.values() if isinstance(c, LayerCache)]
         states = [c for c in rest.values() if isinstance(c, StateCache)]
         if not x_BSD.is_meta:

@@ -51,7 +51,7 @@ def active_values(owner: nn.Module, tensor: Tensor) -> int:
     """Values of `tensor` that one token uses: of E fused experts, k."""
     if not isinstance(owner, Experts):
         return tensor.numel()
-    if tensor.shape[0] != owner.n_experts:
+    if tensor.shape[0] not in (owner.n_experts, owner.n_experts + owner.unread):
         raise ValueError(
             f"an expert tensor of shape {tuple(tensor.shape)} does not start with "
             f"n_experts = {owner.n_experts}"

@@ -22,7 +22,7 @@ MIXERS = {
     "S": "recurrent behind a shared block",
     "N": "no mixer",
 }
-FFNS = {"F": "dense", "E": "experts", "N": "no feed-forward"}
+FFNS = {"F": "dense", "E": "experts", "B": "dense and experts", "N": "no feed-forward"}
 
 
 def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
@@ -77,15 +77,13 @@ def _kind(spec: ModelSpec, index: int) -> list[str]:
 def _of_block(spec: ModelSpec, run: Pass, n: int, index: int, decodes: bool) -> int:
     if run.checkpointing == FULL:
         return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
-    ffn = spec.last_stack.ffn_of(index)
     terms = block_terms(
         spec,
         run,
         n,
-        routed=ffn == "E",
         rotated=spec.has_rope_layer(index),
         cross=spec.has_encoder and decodes,
         mixer=spec.last_stack.mixer_of(index),
-        feeds=ffn != "N",
+        ffn=spec.last_stack.ffn_of(index),
     )
     return int(bytes_of(terms))

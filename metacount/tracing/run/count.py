@@ -23,7 +23,7 @@ from metacount.measure.others.roles import Roles, role_name
 from metacount.measure.questions import Ordinary
 from metacount.measure.torch_private import is_fake, unwatched
 from metacount.tracing.run.sizes import NotTraced, Sizes, symbol
-from metacount.tracing.solve.layers import Place, Stack, places, places_by_name, stacks
+from metacount.tracing.solve.layers import Place, places, places_by_name, stack_of_caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -270,11 +270,6 @@ def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amo
     """Bytes of keys and values, those of an encoder apart, and of recurrent state."""
     kept: Amounts = defaultdict(lambda: 0)
     state: Amounts = defaultdict(lambda: 0)
-    by_length: dict[int, Stack] = {}
-    for path, module in stacks(model):
-        # a decoder's stack, where an encoder has one as long
-        if path.length not in by_length or "encoder" in by_length[path.length].path.split("."):
-            by_length[len(module)] = path
     parts = {"self-attention": cache}
     if hasattr(cache, "self_attention_cache") and hasattr(cache, "cross_attention_cache"):
         parts = {
@@ -283,14 +278,15 @@ def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amo
         }
     for name, part in parts.items():
         layers = getattr(part, "layers", None)
-        stack = by_length.get(len(layers)) if isinstance(layers, list) else None
+        stack = stack_of_caches(len(layers), model) if isinstance(layers, list) else None
         if not isinstance(layers, list) or stack is None:
             found = measure_cache(part)
             kept[name, None] += sizes.expr(found.kv_bytes)
             state["state", None] += sizes.expr(found.state_bytes)
             continue
         for index, layer in enumerate(layers):
-            found, place = measure_cache([layer]), Place(stack=stack, index=index)
+            at = index * stack.length // len(layers)
+            found, place = measure_cache([layer]), Place(stack=stack, index=at)
             kept[name, place] += sizes.expr(found.kv_bytes)
             state["state", place] += sizes.expr(found.state_bytes)
     return dict(kept), dict(state)

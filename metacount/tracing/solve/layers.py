@@ -66,6 +66,20 @@ def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
             yield Stack(path=path, length=len(module)), module
 
 
+def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
+    """The stack with as many layers as caches; else the only one with several for each.
+
+    LongCat-Flash has two attentions a layer, each with a cache.
+    """
+    by_length: dict[int, Stack] = {}
+    for stack, _ in stacks(model):
+        # a decoder's stack, where an encoder has one as long
+        if stack.length not in by_length or "encoder" in by_length[stack.length].path.split("."):
+            by_length[stack.length] = stack
+    found = [stack for length, stack in by_length.items() if n_caches % length == 0]
+    return by_length.get(n_caches) or (found[0] if len(found) == 1 else None)
+
+
 def described(layer: nn.Module) -> tuple[object, ...]:
     """What can be told of a layer from outside: classes, shapes and plain attributes."""
     return tuple(
@@ -136,7 +150,7 @@ def law(
     if len(seen) > 2:
         moved = {name for name in fields if len({at[name] for at, _ in seen}) > 1}
         for more, laws in (
-            ((), chain([sympy.Integer(count)], _candidates(sorted(moved)))),
+            ((), chain([sympy.Integer(count)], _candidates(sorted(moved), 0 in indices))),
             (_longer(fields, stack.length), _begun_somewhere(sorted(moved))),
         ):
             for change in more:
@@ -178,7 +192,9 @@ def _count(found: Layout | None, path: str, kind: set[object], rest: set[object]
     return sum(one in kind for one in layers)
 
 
-def _candidates(fields: list[str]) -> Iterator[sympy.Expr]:
+def _candidates(fields: list[str], with_first: bool) -> Iterator[sympy.Expr]:
+    """Laws of layers, those `with_first` rounded up before down: where a model has pairs of layers
+    alone, no number of them tells, and both kinds together are all."""
     names = [symbol(name) for name in fields]
     yield from names
     pairs = [(a, b) for a in names for b in names if a != b]
@@ -192,7 +208,7 @@ def _candidates(fields: list[str]) -> Iterator[sympy.Expr]:
         yield from (a - c for a in names)
     for c in range(2, 9):
         # every c-th layer, from the first or the c-th, and the others
-        for count in (sympy.ceiling, sympy.floor):
+        for count in (sympy.ceiling, sympy.floor)[:: 1 if with_first else -1]:
             yield from (count(a / c) for a in names)
             yield from (a - count(a / c) for a in names)
 

@@ -117,6 +117,7 @@ LAYERS = {
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "codegen", "bloom"), "n_layer"),
     "mpt": "n_layers",
     "xglm": "num_layers",
+    "longcat_flash": "num_layers",
 }
 FEW: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
@@ -146,6 +147,7 @@ EXPANDED = {
     "glm4_moe_lite",
     "youtu",
     "kimi_linear",
+    "longcat_flash",
 }
 STATES_IN_MODULES = {"recurrent_gemma"}  # it keeps its states in its modules, not in the cache
 KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask

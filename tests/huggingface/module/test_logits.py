@@ -47,6 +47,17 @@ DEEPSEEK = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 2.5,
 }
+LONGCAT = {
+    **{k: v for k, v in BASE.items() if k not in ("num_hidden_layers", "intermediate_size")},
+    **{k: v for k, v in DEEPSEEK.items() if k.endswith(("_rank", "_dim", "_heads", "_factor"))},
+    "num_layers": 2,
+    "ffn_hidden_size": 71,
+    "expert_ffn_hidden_size": 23,
+    "head_dim": 4,
+    "n_routed_experts": 7,
+    "zero_expert_num": 5,
+    "moe_topk": 3,
+}
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -139,6 +150,7 @@ DECODERS: dict[str, dict[str, Any]] = {
                     "topk_group": 2},
     "deepseek_v2, queries not compressed": {**DEEPSEEK, "q_lora_rank": None},
     "deepseek_v3": {**DEEPSEEK, "n_group": 5, "topk_group": 2},
+    "longcat_flash": LONGCAT,
     "qwen3_next": {**GQA, **DELTA, **EXPERTS, "num_experts": 7,
                    "shared_expert_intermediate_size": 19},
     "qwen3_5_text": {**GQA, **DELTA, "num_hidden_layers": 4,
@@ -173,6 +185,9 @@ DRAWN: dict[str, list[Any]] = {
     "num_key_value_heads": [1, 2, 3, 6],
     "head_dim": [4, 14, 26],
     "num_experts_per_tok": [1, 2, 4],
+    "moe_topk": [2, 4, 7],  # with one transformers' code fails
+    "zero_expert_num": [0, 1, 20],
+    "num_layers": [1, 3],
     "n_shared_experts": [1, 3],
     "sliding_window": [2, 3, 8, 20],
     "kv_lora_rank": [6, 20, 32],
@@ -191,7 +206,7 @@ DRAWN: dict[str, list[Any]] = {
     "chunk_size": [2, 9, 40],
 }
 TIES = ("llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "falcon", "opt", "olmo2", "mixtral")
-LATENT = [name for name in DECODERS if name.startswith(("deepseek", "kimi"))]
+LATENT = [name for name in DECODERS if name.startswith(("deepseek", "kimi", "longcat"))]
 
 
 def config_of(name: str, configs: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -217,6 +232,11 @@ def drawn(name: str, seed: int) -> dict[str, Any]:
             config[key] = chance.choice(values)
     if "linear_num_key_heads" in config and "head_dim" in config:
         config["head_dim"] = chance.choice([8, 16, 24])  # a quarter of it is rotated, in pairs
+    if config["model_type"] == "longcat_flash":  # whose queries are always compressed
+        config |= {
+            "head_dim": config["qk_rope_head_dim"],
+            "q_lora_rank": config["q_lora_rank"] or 16,
+        }
     if config["model_type"] in TIES:
         config["tie_word_embeddings"] = chance.choice([False, True])
     return config

@@ -19,7 +19,7 @@ from metacount.views.page import page_html
 
 # A decoder with one head for each key, GQA, experts, latent attention, an encoder, an
 # encoder-decoder, windows that slide, positions that run out, configs of types of their own, with
-# chunks, with a quantity that was refuted and one whose code runs more.
+# chunks, with a quantity that was refuted and one whose code runs more, layers that come in pairs.
 MODELS = (
     "llama-7b",
     "llama3-8b",
@@ -32,6 +32,7 @@ MODELS = (
     "switch-base-8",
     "type:llama4_text",
     "type:gpt_neo",
+    "longcat-flash",
 )
 EACH = 16
 

@@ -40,12 +40,13 @@ def gate_order(claim: Claim) -> Finding:
         # a router that another one stands in for says nothing about the model
         if not spec.is_moe or any(text.startswith("router:") for text in entry.inferred):
             continue
+        n_scored = (spec.n_experts or 0) + spec.n_zero_experts
         router, x_ND = _router(spec)
         routing = router(x_ND)
         chosen_Nk, weights_Nk = stated(router.proj(x_ND), int(spec.top_k or 0))
         same = torch.equal(routing.chosen_Nk.sort(-1).values, chosen_Nk.sort(-1).values)
         theirs, said = (
-            _spread(chosen, w, int(spec.n_experts or 0))
+            _spread(chosen, w, n_scored)
             for chosen, w in ((routing.chosen_Nk, routing.weights_Nk), (chosen_Nk, weights_Nk))
         )
         off = unequal(theirs.detach(), said.detach())
@@ -58,7 +59,7 @@ def gate_order(claim: Claim) -> Finding:
                 "{sum} on average",
                 model=entry.id,
                 k=str(spec.top_k),
-                n=str(spec.n_experts),
+                n=str(n_scored),
                 experts=say("the same experts" if same else "other experts"),
                 off=f"{off:.1g}",
                 sum=f"{mean:.4g}",

@@ -25,6 +25,7 @@ FILES = {
     "griffin": "recurrent_gemma",
     "sparse": "deepseek_v32",
     "latent": "deepseek_v2 deepseek_v3 minicpm3",
+    "longcat": "longcat_flash",
     "linear_attention": "qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid minimax",
     "kimi": "kimi_linear",
     "state_space": "mamba falcon_mamba mamba2 jamba",

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
 
 
-def latent(keys: Keys, style: str) -> Json:
-    """Sizes, MLA, gated FFN and RMSNorm."""
+def latent(
+    keys: Keys,
+    style: str,
+    *,
+    layers: str = "num_hidden_layers",
+    width: str = "intermediate_size",
+) -> Json:
+    """Sizes, MLA, gated FFN and RMSNorm; `layers` and `width` are the keys of these sizes."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
     rope_dim, nope_dim = keys.size("qk_rope_head_dim"), keys.size("qk_nope_head_dim")
@@ -31,7 +37,7 @@ def latent(keys: Keys, style: str) -> Json:
     return {
         "kind": "decoder",
         "d_model": keys.size("hidden_size"),
-        "n_layers": keys.layers("num_hidden_layers"),
+        "n_layers": keys.layers(layers),
         "vocab_size": keys.size("vocab_size"),
         "tie_embeddings": keys.flag("tie_word_embeddings"),
         "attention": "mla",
@@ -43,7 +49,7 @@ def latent(keys: Keys, style: str) -> Json:
         "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
         "qk_rope_head_dim": rope_dim,
         "mla_bias": keys.flag("attention_bias"),
-        "d_ff": keys.size("intermediate_size"),
+        "d_ff": keys.size(width),
         **keys.activation("hidden_act", gated=True),
         "norm": "rmsnorm",
         "norm_eps": eps,

@@ -27,11 +27,11 @@ def all_experts(fields: Json, experts: Json) -> Json:
     return {**kept, "d_ff_expert": fields["d_ff"], **experts}
 
 
-def routed(keys: Keys, count: str, router: str) -> Json:
+def routed(keys: Keys, count: str, router: str, *, chosen: str = "num_experts_per_tok") -> Json:
     """How many experts, how many of them a token uses, and how it chooses."""
     return {
         "n_experts": keys.size(count),
-        "top_k": keys.size("num_experts_per_tok"),
+        "top_k": keys.size(chosen),
         "router": router,
     }
 
