@@ -133,7 +133,7 @@ class Experts(nn.Module):
         n_experts, d_ff, bias, gated = part.n_experts, part.d_ff, part.bias, like.gated
         self.weigh_input = part.router_scales_input
         self.n_experts, self.top_k, self.gated = n_experts, part.top_k, gated
-        self.n_zero = part.n_scores - n_experts
+        self.n_zero = 0 if part.zero is None else part.zero.n_experts
         self.unread = self.n_zero if part.zero is not None and part.zero.rows else 0
         self.activation, self.swish_beta = like.activation, like.swish_beta
         up = 2 * d_ff if gated else d_ff
@@ -166,15 +166,12 @@ class Experts(nn.Module):
         counts = [] if x_ND.is_meta else expert_R.bincount(minlength=n_all).tolist()
         weight_R1 = weights_Nk.flatten()[order].unsqueeze(-1).to(x_ND.dtype)
         x_RD = x_ND[token_R] * weight_R1 if self.weigh_input else x_ND[token_R]
-        n_given_back = sum(counts[self.n_experts :])  # the last rows
-        if n_given_back:
-            n_computed = len(x_RD) - n_given_back
-            y_RD = self._computed(
-                x_RD[:n_computed], expert_R[:n_computed], counts[: self.n_experts]
-            )
-            y_RD = torch.cat((y_RD, x_RD[n_computed:]))
+        if counts and self.n_zero:  # whose rows are the last ones
+            own = counts[: self.n_experts]
+            y_RD = self._computed(x_RD[: sum(own)], expert_R[: sum(own)], own)
+            y_RD = torch.cat((y_RD, x_RD[sum(own) :]))
         else:
-            y_RD = self._computed(x_RD, expert_R, counts[: self.n_experts])
+            y_RD = self._computed(x_RD, expert_R, counts)
         y_RD = y_RD if self.weigh_input else y_RD * weight_R1
         return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
 
