@@ -12,6 +12,7 @@ from metacount.commands.options import (
 )
 from metacount.errors import InputError, nearest, shown
 from metacount.resolve import Model, find_any
+from metacount.spec.mtp import left_out
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> Result:
         return table_text(args.table, tree_table(asked)), 0
     if args.json:
         changes = model.changes if isinstance(model, Model) else {}
-        data = {"model": model.id, "name": model.name, "changes": changes}
+        apart = left_out(model.spec) if isinstance(model, Model) else ()
+        data = {"model": model.id, "name": model.name, "changes": changes, "left_out": list(apart)}
         return json_text({**data, "source": found.made_by, "tree": tree_data(asked)}), 0
     return tree_text(model, asked), 0
 

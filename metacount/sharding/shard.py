@@ -10,6 +10,7 @@ from metacount.sharding.mesh import Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
 from metacount.spec import DTYPE_BYTES, SEQ_LEN
+from metacount.spec.mtp import left_out
 from metacount.spec.position import Alibi
 from metacount.spec.stack import WITH_STATE
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
@@ -241,6 +242,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
 def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> list[str]:
     """What is not in the figures, or was not run, one sentence each."""
     found = _of_training(spec, job, formula, ours) if job.train else []
+    found += left_out(spec)
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
@@ -264,10 +266,8 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
                 "fetches ahead in the order of the last forward"
             )
         if spec.head is not None and spec.head.tied:
-            found.append(
-                "the first and the last stage each hold the tied table; keeping both "
-                "equal is not counted"
-            )
+            said = "the first and the last stage each hold the tied table; keeping both equal"
+            found.append(f"{said} is not counted")
     if job.ring:
         found.append(
             "keys and values between cp ranks: torch's context parallelism, gathered (its default)"

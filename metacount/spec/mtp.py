@@ -93,6 +93,17 @@ def check_mtp(spec: ModelSpec) -> None:
         )
 
 
+def left_out(spec: ModelSpec) -> tuple[str, ...]:
+    """Say that no figure has the prediction modules of a model in it; nothing without them."""
+    if spec.prediction is None:
+        return ()
+    n = spec.prediction.n_modules
+    return (
+        f"not counted: {n} multi-token-prediction module{'s' if n > 1 else ''}; "
+        "`count` says what they add",
+    )
+
+
 def prediction_layers(spec: ModelSpec) -> ModelSpec:
     """Give the layers of the prediction modules as the stack of a model; sizes may be symbols.
 

@@ -12,6 +12,7 @@ from metacount.errors import InputError, SpecError
 from metacount.measure.adam8bit import torchao_version
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload
+from metacount.spec.mtp import left_out
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training.chosen import beside
 from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
@@ -74,7 +75,7 @@ def train_reference(
 
     run = fitted(module.spec, request)
     program = reference_program(module, run, setup)
-    notes = said_of_too_many(module.spec, run)
+    notes = said_of_too_many(module.spec, run) + left_out(module.spec)
     if module.spec.is_moe:
         none = " that compute, none over zero experts" if module.spec.n_zero_experts else ""
         notes += (f"tokens are spread evenly over experts{none}",)
@@ -95,6 +96,7 @@ def _of_config(
     check_dtypes(setup, run.dtype)
     module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
+    notes += left_out(model.spec) if isinstance(model, Model) else ()
     return train_transformers(module, (model.id, model.name), run, setup, notes)
 
 

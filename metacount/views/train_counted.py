@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
+from metacount.spec.mtp import left_out
 from metacount.textbook.count import said_of_too_many
 from metacount.views.layout import columns, paragraph, table
 from metacount.views.train import bytes_table, flops_table, joined, role_table, title
@@ -68,7 +69,7 @@ def counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
 
 
 def _notes(model: Model, found: TrainingCount) -> tuple[str, ...]:
-    said = said_of_too_many(model.spec, found.workload)
+    said = said_of_too_many(model.spec, found.workload) + left_out(model.spec)
     return said if found.activation_bytes is None else (*said, ROLES)
 
 

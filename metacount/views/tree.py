@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from metacount.resolve import Model
+from metacount.spec.mtp import left_out
 from metacount.views.layout import (
     GAP,
     bold,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from metacount.files import Json
     from metacount.measure.ours.node import Node
-    from metacount.resolve import Model, TransformersOnly
+    from metacount.resolve import TransformersOnly
     from metacount.spec import ModelSpec
     from metacount.views.tables import Cell
     from metacount.views.tree_forms import Forms
@@ -71,6 +73,8 @@ def tree_text(model: Model | TransformersOnly, asked: Shown) -> str:
         title += f": {asked.root.path}"
     lines = [title, "", *_lines(rows, chosen, asked, width), ""]
     lines += _notes(rows, chosen, asked, width)
+    for said in left_out(model.spec) if isinstance(model, Model) and not asked.root.path else ():
+        lines += paragraph("apart", said, width)
     for name, place in _tied(asked.root):
         lines += paragraph("tied", f"{name} is {place}, counted there", width)
     if model.source is None and not asked.root.path:

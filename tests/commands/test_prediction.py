@@ -94,3 +94,22 @@ def test_gemma_3n_says_that_it_is_measured_only(capsys: pytest.CaptureFixture[st
     assert "inferred stored_checkpoint: recalled" in words
     # 20 of 30 layers keep keys and values, of 2 heads of 256; the others reuse theirs
     assert f"kv_cache_bytes_per_token {20 * 2 * 2 * 256 * 2:,}" in words
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tree", "deepseek-v3", "--depth", "0"),
+        ("shard", "deepseek-v3", "--mesh", "dp=64,ep=64", "--formula"),
+        ("fit", "deepseek-v3", "--gpu", "h200", "--serve"),
+        ("train", "deepseek-v3", "--formula"),
+        ("train", "qwen3-next-80b-a3b", "--set", "n_layers=4", "--seq", "8"),
+    ],
+)
+def test_what_leaves_the_modules_out_says_so(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    said = "not counted: 1 multi-token-prediction module; `count` says what they add"
+    assert said in " ".join(run(capsys, *arguments).split())
+    without = run(capsys, *arguments, "--set", "n_mtp_layers=none")
+    assert "prediction" not in without

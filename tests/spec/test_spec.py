@@ -296,7 +296,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"n_mtp_layers": 1, "mtp_dense": True},
      "mtp_dense has no meaning without n_experts: got True; leave mtp_dense out"),
     (MOE, {"n_mtp_layers": 1, "ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4},
-     "mtp_dense must be true where experts stand beside a feed-forward (B in ffn_pattern): got Fal"),
+     "mtp_dense must be true where experts stand beside a feed-forward (B in ffn_pattern): got"),
     (MOE, {"n_mtp_layers": 1, "mtp_dense": True, "n_dense_layers": 0, "d_ff": None},
      "d_ff is needed by the dense layers: got None; set d_ff"),
     # blocks that layers share
