@@ -43,7 +43,9 @@ MEANINGS = {
 }
 WAYS = {
     "flash": "fused attention",
+    "sdpa": "attention by the kernel of torch's CPU",
     "full": "full checkpointing",
+    "selective": "selective checkpointing",
     "sgd": "SGD",
     "sgd-momentum": "SGD with momentum",
     "adafactor": "Adafactor",

@@ -12,14 +12,15 @@ from metacount.tracing.code_form import CodePart, FormDiffers, summed
 from metacount.tracing.condition import in_domain
 from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.domain import Asked, asked_of
-from metacount.tracing.parts import parts_of, totals
+from metacount.tracing.parts import levelled, parts_of, totals
 from metacount.tracing.run.chunks import always, known_counts
 from metacount.tracing.run.count import TooSlow, check_free
 from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.sizes import Sizes, WrongHint
-from metacount.tracing.run.source import OF_PARAMS, Source, Trace
+from metacount.tracing.run.source import OF_PARAMS, Source, Trace, of_parameters
 from metacount.tracing.solve.constants import Reading, solved_layer_counts
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
+from metacount.training.setup import setup_of
 
 
 class Readings:
@@ -33,8 +34,13 @@ class Readings:
         self._asked: dict[tuple[int, int, int], Asked] = {}
 
     def here(self, quantity: str) -> Reading:
-        """The quantity at the model's own sizes: read off all of its layers, or else off few."""
+        """The quantity at the model's own sizes: read off all of its layers, or else off few.
+
+        A step goes through all layers, alike or not: of that, few are enough.
+        """
         try:
+            if setup_of(quantity) is not None and self._many_layers(FEW):
+                return self._of_few_layers(quantity, FEW)
             return self._first(quantity)
         except TooSlow:
             return self._of_few_layers(quantity)
@@ -57,12 +63,12 @@ class Readings:
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
 
-    def _many_layers(self) -> dict[str, int]:
+    def _many_layers(self, few: int = 2 * FEW) -> dict[str, int]:
         fields = self._source.layer_fields({}).items()
         return {
             name: number
             for name, number in fields
-            if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW
+            if name.rpartition(".")[2] in LAYER_COUNTS and number > few
         }
 
     def _of(self, source: Source) -> Readings:
@@ -76,7 +82,7 @@ class Readings:
         self._measured.here(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
         for trace in self._traces(failures):
-            if quantity in OF_PARAMS and not trace.in_sizes:
+            if of_parameters(quantity) and not trace.in_sizes:
                 break  # nothing but numbers
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
                 try:
@@ -98,6 +104,8 @@ class Readings:
                     if seq_len > self._measured.workload.seq_len:
                         continue  # perhaps more tokens than there are positions
                     break
+                if setup_of(quantity) is not None:
+                    amounts = levelled(amounts, self._layout_at({}) or {})
                 rounded = known_counts(domain)
                 amounts = {key: sympy.expand(e.xreplace(rounded)) for key, e in amounts.items()}
                 return Reading(
@@ -161,19 +169,19 @@ class Readings:
         asked = self._measured.workload.seq_len
         return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
-    def _of_few_layers(self, quantity: str) -> Reading:
+    def _of_few_layers(self, quantity: str, few: int = 2 * FEW) -> Reading:
         """The form read off a model of few layers; laws say how many there are in this one.
 
         For code whose layers all run, where that takes too long with symbols.
         """
-        for name, number in self._many_layers().items():
+        for name, number in self._many_layers(few).items():
             source = self._source.other({name: FEW})
             if source is None:
                 continue
             found = self._of(source)._first(quantity)
             if not self._measured.agrees(summed(found.parts), quantity):
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
-            note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
+            note = f"read off {FEW} layers: {number} take long with symbols for sizes"
             return found.but(
                 parts=tuple(map(self._counted_here, found.parts)), notes=(*found.notes, note)
             )
