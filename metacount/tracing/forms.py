@@ -71,6 +71,9 @@ class Tracer:
         setup = setup_of(quantity)
         if setup is not None:
             check_dtypes(setup, self._measured.workload.dtype)
+            if setup.optimizer == "adam8bit":
+                why = "whether a state is of 8 bits depends on how many values a tensor has"
+                raise NotTraced(f"{why}; `train --optimizer adam8bit` measures it")
         try:
             return self._form(quantity)
         except (NotTraced, SpecError, InputError, OurError):

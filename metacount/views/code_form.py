@@ -60,7 +60,8 @@ def in_fields(expr: sympy.Expr) -> str:
 def code_form_text(name: str, form: CodeForm) -> str:
     """Each role, the layers it is made of, the domain, and how all that was found."""
     width = columns()
-    lines = [bold(f"{name}: {form.quantity}, read off the code"), meaning(form.quantity), ""]
+    lines = [bold(f"{name}: {form.quantity}, read off the code")]
+    lines += [*wrapped(meaning(form.quantity), width), ""]
     label = max(map(len, (*form.by_role, "total")))
     for role, expr in form.by_role.items():
         lines += _part(f"{role:<{label}}", expr, form, width)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from metacount.measure.roles import ROLES
 from metacount.tracing.run.count import Amounts, WithSymbols
-from metacount.tracing.run.sizes import NotTraced, Sizes
+from metacount.tracing.run.sizes import Sizes
 from metacount.training.counter import (
     BACKWARD,
     LOSS,
@@ -120,8 +120,6 @@ def traced_step(
     places: dict[str, Place],
 ) -> Amounts:
     """A quantity of a step that runs with symbols, by role (or operator) and layer."""
-    if quantity.endswith("adam8bit"):
-        raise NotTraced("a state is kept in 8 bits where a tensor has enough values: no one form")
     by = "operator" if by_operator else "role"
     parts: Amounts = defaultdict(lambda: 0)
     for part, module, amount in shares(program, quantity, roles, by, _with_symbols(sizes)):
