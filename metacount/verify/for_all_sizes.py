@@ -40,7 +40,7 @@ class Proof:
     """One quantity of one model: the textbook's form less the code's in letters, role by role.
 
     `differences` has what is not zero, of kept bytes in total; it is empty where both are the same
-    in all of `domain`. That is in our names (`ours` has those of the code's letters), as are `least`
+    in all of `domain`. That is in our names (`ours` has those of the code's letters), as `least`
     (from which number on each letter is; 1 where it is not named), `numbers` (what stayed a number)
     and `idle` (what the code runs besides, on experts that a token did not choose). `problem` says
     why nothing could be compared, `note` what is to be known of a difference.
