@@ -218,7 +218,9 @@ class Tracer:
             )
             return self._measured.run(quantity, workload) or {}
 
-        by_role, step = _by_steps(at, asked)
+        # a step with all of its layers takes long; of chunks a forward says as much
+        steps = STEPS if setup_of(quantity) is None else STEPS[:1]
+        by_role, step = _by_steps(at, asked, steps)
         if not self._measured.agrees(by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives another number than was measured")
         return CodeForm(
@@ -244,11 +246,13 @@ class Tracer:
 
 
 def _by_steps(
-    at: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[sympy.Symbol, int]
+    at: Callable[[tuple[int, ...]], dict[str, int]],
+    asked: dict[sympy.Symbol, int],
+    steps: tuple[int, ...],
 ) -> tuple[dict[str, sympy.Expr], int]:
     """The form through lengths side by side; else through some that are whole chunks apart."""
     first: NotTraced | None = None
-    for step in STEPS:
+    for step in steps:
         try:
             return interpolated(at, asked, step), step
         except NotTraced as error:

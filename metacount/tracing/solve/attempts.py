@@ -181,7 +181,9 @@ class Readings:
             found = self._of(source)._first(quantity)
             if not self._measured.agrees(summed(found.parts), quantity):
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
-            note = f"read off {FEW} layers: {number} take long with symbols for sizes"
+            note = f"read off {FEW} layers instead of {number}, which is quicker"
+            if few != FEW:
+                note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
             return found.but(
                 parts=tuple(map(self._counted_here, found.parts)), notes=(*found.notes, note)
             )
