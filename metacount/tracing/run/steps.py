@@ -10,6 +10,10 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
 from metacount.measure.roles import ROLES
 from metacount.tracing.run.count import Amounts, WithSymbols
 from metacount.tracing.run.sizes import Sizes
@@ -28,8 +32,6 @@ from metacount.training.step import Step, measure_step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
     from metacount.tracing.solve.layers import Place
     from metacount.training.counter import Made
     from metacount.training.setup import Setup
@@ -39,13 +41,31 @@ MAX_OPERATORS = 30_000  # of a forward, a backward and an optimizer's step
 PHASES = {"backward_matmul_flops": BACKWARD, "recompute_matmul_flops": RECOMPUTE}
 SECONDS = 120.0  # of this process, for a step with symbols
 # Part of an amount: its role (or operator), the name of the module that it is put down to.
-Share = tuple[str, str, "int | torch.SymInt"]
+Share = tuple[str, str, int | torch.SymInt]
 
 
 class _Counter(WithSymbols, StepCounter):
     """Counts a step with symbols for sizes."""
 
     may_run = MAX_OPERATORS
+
+
+class _Counted(TorchFunctionMode):
+    """Rows are counted by expert where their number is a symbol, of which torch makes a number."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Give an empty tensor of as many counts, or let torch."""
+        given = kwargs or {}
+        bins, x = given.get("bins"), args[0] if args else None
+        if func is torch.histc and isinstance(bins, torch.SymInt) and isinstance(x, Tensor):
+            return x.new_empty(bins)
+        return func(*args, **given)
 
 
 def _with_symbols(sizes: Sizes) -> Made:
@@ -122,6 +142,8 @@ def traced_step(
     """A quantity of a step that runs with symbols, by role (or operator) and layer."""
     by = "operator" if by_operator else "role"
     parts: Amounts = defaultdict(lambda: 0)
-    for part, module, amount in shares(program, quantity, roles, by, _with_symbols(sizes)):
+    with _Counted():
+        found = shares(program, quantity, roles, by, _with_symbols(sizes))
+    for part, module, amount in found:
         parts[part, places.get(module)] += sizes.expr(amount)
     return dict(parts)

@@ -22,6 +22,9 @@ from metacount.tracing.solve.constants import Reading, solved_layer_counts
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
 from metacount.training.setup import setup_of
 
+# Layers of which a step is read, where that is enough: the first one may keep what all share.
+FEWEST = (4, FEW)
+
 
 class Readings:
     """What is read off one source's code; builds with symbols are made once."""
@@ -32,25 +35,38 @@ class Readings:
         self._built: list[Trace | Exception] = []
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
         self._asked: dict[tuple[int, int, int], Asked] = {}
+        self._few = FEW  # layers that are read where there are many
 
     def here(self, quantity: str) -> Reading:
-        """The quantity at the model's own sizes: read off all of its layers, or else off few.
-
-        A step goes through all layers, alike or not: of that, few are enough.
-        """
+        """The quantity at the model's own sizes: read off all of its layers, or else off few."""
         try:
-            if setup_of(quantity) is not None and self._many_layers(FEW):
-                return self._of_few_layers(quantity, FEW)
-            return self._first(quantity)
+            return self._first(quantity) if setup_of(quantity) is None else self._of_step(quantity)
         except TooSlow:
+            self._few = FEW
             return self._of_few_layers(quantity)
+
+    def _of_step(self, quantity: str) -> Reading:
+        """A quantity of a step, which goes through all layers, alike or not: read off as few as
+        give what is measured of all."""
+        for few in FEWEST:
+            self._few = few
+            try:
+                found = self._of_few_layers(quantity, few) if self._many_layers(few) else None
+            except TooSlow:
+                raise
+            except Exception as error:  # somebody else's code, of another number of layers
+                self._ours_fails(error)
+                continue
+            if found is not None and self._measured.agrees(summed(found.parts), quantity):
+                return found
+        return self._first(quantity)
 
     def elsewhere(self, quantity: str, change: dict[str, int]) -> Reading | None:
         """The same where some sizes have other numbers; None where nothing can be read.
 
         Where there are many layers, few are read: parts and laws are those of all.
         """
-        few = {name: FEW for name in self._many_layers() if name not in change}
+        few = {name: self._few for name in self._many_layers() if name not in change}
         source = self._source.other({**change, **few}) or self._source.other(change)
         if source is None:
             return None
@@ -169,20 +185,21 @@ class Readings:
         asked = self._measured.workload.seq_len
         return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
-    def _of_few_layers(self, quantity: str, few: int = 2 * FEW) -> Reading:
+    def _of_few_layers(self, quantity: str, more_than: int = 2 * FEW) -> Reading:
         """The form read off a model of few layers; laws say how many there are in this one.
 
         For code whose layers all run, where that takes too long with symbols.
         """
-        for name, number in self._many_layers(few).items():
-            source = self._source.other({name: FEW})
+        for name, number in self._many_layers(more_than).items():
+            source = self._source.other({name: self._few})
             if source is None:
                 continue
             found = self._of(source)._first(quantity)
-            if not self._measured.agrees(summed(found.parts), quantity):
+            agrees = self._measured.agrees(summed(found.parts), quantity)
+            if not agrees and self._few == FEW:
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
-            note = f"read off {FEW} layers instead of {number}, which is quicker"
-            if few != FEW:
+            note = f"read off {self._few} layers instead of {number}, which is quicker"
+            if more_than > FEW:
                 note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
             return found.but(
                 parts=tuple(map(self._counted_here, found.parts)), notes=(*found.notes, note)
@@ -199,7 +216,7 @@ class Readings:
             moved=part.layers.moved,
         )
         return CodePart(
-            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {FEW}"
+            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {self._few}"
         )
 
     def _law(self, sizes: Sizes, stack: Stack, indices: frozenset[int]) -> Law:
