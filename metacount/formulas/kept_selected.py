@@ -15,8 +15,6 @@ from metacount.spec.mla import LatentAttention
 from metacount.spec.position import TransformerXL
 from metacount.spec.stack import WITH_ATTENTION
 
-ROUTER = "gate"  # its logits are computed in float32 at least
-
 
 def results_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
     """Name the results of the matrix products of all blocks of a stack.
@@ -25,8 +23,17 @@ def results_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: b
     sums of values; of a fused kernel its result, the log-sum-exp and the random state
 
     Returns: terms, exact; without the inputs of blocks.
-    Source: torch.utils.checkpoint with a policy; Korthikanti et al. 2022, arXiv:2205.05198, sec. 5
-    (what to repeat).
+    Source: torch.utils.checkpoint with a policy that keeps every product.
+    Not counted: what a block computes beside products, which is repeated.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.formulas.kept import bytes_of
+    >>> run, llama = Pass(batch_size=1, seq_len=2048), entry("llama-7b").spec()
+    >>> # q, k, v, o and the sums of values; the scores of 32 heads; gate, up and down
+    >>> 2 * 2048 * (5 * 4096 + 32 * 2048 + 2 * 11008 + 4096)
+    459276288
+    >>> bytes_of(results_terms(llama, run, 2048, 1, cross=False))
+    459276288
     """
     _check_covered(spec)
     rows = {
@@ -56,7 +63,7 @@ def _result(weight: Weight, rows: Dim, run: Pass, times: Dim) -> Kept:
         role=weight.role,
         name=f"{name}: result",
         values=times * used * rows * weight.shape[0],
-        width=run.widths.wide if name == ROUTER else run.widths.value,
+        width=run.widths.value,
     )
 
 

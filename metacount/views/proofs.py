@@ -28,8 +28,9 @@ def proofs_text(name: str, shown: Shown) -> str:
         lines += ["", bold(case.name)]
         for proof in proofs:
             lines += paragraph(f"{proof.quantity:{label}}", _said(proof), width)
-        every = sizes_text(where_of(proofs))
-        lines += paragraph(f"{'that is':{label}}", every, width)
+        if any(proof.form is not None for proof in proofs):
+            every = sizes_text(where_of(proofs))
+            lines += paragraph(f"{'that is':{label}}", every, width)
     form = next((p.form for _, proofs in shown for p in proofs if p.form is not None), None)
     if form is not None:
         lines += ["", *paragraph(f"{'code':{label}}", form.source, width)]

@@ -39,6 +39,7 @@ SUMS = (
     "kept_attention",
     "kept_ends",
     "kept_model",
+    "kept_selected",
     "backward",
     "trained",
     "optimizer",
