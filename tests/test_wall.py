@@ -104,10 +104,11 @@ FLOORS = (
     ("modules",),
     ("measure",),
     ("huggingface", "formats"),
+    ("training",),
     ("tracing", "resolve"),
     ("verify",),
     ("check",),
-    ("claims", "bench", "many", "flow", "training"),
+    ("claims", "bench", "many", "flow", "training.run"),
     ("claims", "bench", "many", "flow", "sharding"),
     ("audit",),
     ("lessons",),
@@ -212,7 +213,7 @@ def upward(package: Path) -> list[str]:
     floors = {f"metacount.{room}": n for n, rooms in enumerate(FLOORS) for room in rooms}
 
     def floor(name: str) -> int:
-        return floors[".".join(name.split(".")[:2])]
+        return floors[max((row for row in floors if within(name, row)), key=len)]
 
     return [
         f"{name} -> {other}"

@@ -76,14 +76,16 @@ def _from_code(args: argparse.Namespace) -> Result:
     """The form that the code has, in the names of its config or of our spec."""
     model = find_any(args.model, args.settings)
     prepare_for_torch()
+    from metacount.textbook.training import TRAINING
     from metacount.tracing.forms import QUANTITIES, NotTraced, Tracer
+    from metacount.training.setup import setup_of
     from metacount.views import code_form
 
-    check_quantity(args.quantity, QUANTITIES)
-    if args.by == "operator" and not args.quantity.endswith("flops"):
-        raise InputError(
-            f"--by operator splits FLOPs: {args.quantity} have no operator; leave it out"
-        )
+    name = args.quantity.partition(":")[0]
+    if setup_of(args.quantity) is None:
+        check_quantity(args.quantity, (*QUANTITIES, *TRAINING))
+    if args.by == "operator" and not name.endswith("flops") and name != "activation_bytes":
+        raise InputError(f"--by operator splits FLOPs: {name} have no operator; leave it out")
     if isinstance(model, TransformersOnly):
         from metacount.verify.compare import fitted_outside
 

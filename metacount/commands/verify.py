@@ -5,7 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from metacount.commands import json_text, prepare_for_torch
-from metacount.commands.options import MODEL_HELP, add_json, add_settings, add_workload, request_of
+from metacount.commands.options import (
+    MODEL_HELP,
+    add_json,
+    add_settings,
+    add_workload,
+    check_quantity,
+    request_of,
+)
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
 
@@ -33,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "domain, which is printed: transformers' code of a config, our reference modules of a name "
         "of the catalog",
     )
+    parser.add_argument(
+        "--quantity",
+        action="append",
+        metavar="NAME",
+        help="with --all-sizes: of a training step (backward_matmul_flops, activation_bytes, ..., "
+        "as `formula` names them) instead of a forward's; may be repeated",
+    )
     add_settings(parser)
     add_workload(parser)
     add_json(parser)
@@ -44,6 +58,7 @@ def run(args: argparse.Namespace) -> Result:
     if args.all == bool(args.model):
         raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")
     request = request_of(args)
+    asked = _quantities(args)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
     from metacount.textbook.count import fitted
@@ -65,7 +80,7 @@ def run(args: argparse.Namespace) -> Result:
     proofs: list[list[tuple[Case, tuple[Proof, ...]]]] = []
     if args.all_sizes and not said:
         formulas = [model for model in models if isinstance(model, Model)]
-        proofs = _with_progress(_proved, formulas, "proving")
+        proofs = _with_progress(lambda model: _proved(model, asked), formulas, "proving")
         if any(proof.differences for cases in proofs for _, found in cases for proof in found):
             code = EXIT_DISAGREE
         if len(proofs) < len(models):
@@ -95,15 +110,27 @@ def run(args: argparse.Namespace) -> Result:
     return text + (f"\n{said}\n" if said else ""), code
 
 
-def _proved(model: Model) -> list[tuple[Case, tuple[Proof, ...]]]:
+def _quantities(args: argparse.Namespace) -> tuple[str, ...]:
+    """The quantities of a training step that are asked for."""
+    from metacount.textbook.training import TRAINING
+
+    asked = tuple(dict.fromkeys(args.quantity or ()))
+    if asked and not args.all_sizes:
+        raise InputError("--quantity goes with --all-sizes: give both, or leave it out")
+    for name in asked:
+        check_quantity(name, TRAINING)
+    return asked
+
+
+def _proved(model: Model, asked: tuple[str, ...]) -> list[tuple[Case, tuple[Proof, ...]]]:
     """Each case of its structure: all sizes as letters first, then those that it has at 1."""
-    from metacount.verify.cases import shown_cases
+    from metacount.verify.cases import cases_of_a_step, shown_cases
     from metacount.verify.for_all_sizes import prove
 
     read = model.spec if model.source is None else model.source.config
     return [
         (case, prove(case.model, case.workload, case.run_as, case.quantities))
-        for case in shown_cases(read)
+        for case in (cases_of_a_step(read, asked) if asked else shown_cases(read))
     ]
 
 

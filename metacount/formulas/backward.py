@@ -82,7 +82,8 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     """Count the FLOPs of what a backward computes a second time, by role.
 
     full checkpointing: the forward of the blocks once more, up to the last tensor that is kept;
-    without checkpoints nothing, as what a fused kernel repeats is its backward's own
+    without checkpoints nothing, as what a fused kernel repeats is its backward's own; nothing with
+    selective ones, which keep the results of all products
 
     Returns: every role in order, exact.
     Source: Chen et al. 2016, arXiv:1604.06174; `not_repeated`.

@@ -17,8 +17,8 @@ FLOAT64 = 8
 
 EAGER, FLASH = "eager", "flash"
 ATTENTIONS = (EAGER, FLASH)
-NONE, FULL = "none", "full"
-CHECKPOINTINGS = (NONE, FULL)
+NONE, FULL, SELECTIVE = "none", "full", "selective"
+CHECKPOINTINGS = (NONE, FULL, SELECTIVE)
 
 
 @frozen

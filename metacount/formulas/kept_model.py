@@ -1,6 +1,6 @@
 """What the backward of a whole model keeps: its blocks, as many as there are of each, its ends.
 
-With full checkpointing a block keeps its input and computes the rest again.
+With checkpointing a block keeps its input, and the results of its products if that is selective.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from metacount.formulas import stack
 from metacount.formulas.attention import lettered_layers
 from metacount.formulas.covered import check_fused_run
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.forward import FULL, Kept, Pass, Widths, attention_of, dense_of
+from metacount.formulas.forward import NONE, SELECTIVE, Kept, Pass, Widths, attention_of, dense_of
 from metacount.formulas.kept import ffn_kept, norm_kept
 from metacount.formulas.kept_attention import attention_kept, latent_kept, several
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
 from metacount.formulas.kept_recurrent import recurrent_terms
+from metacount.formulas.kept_selected import results_terms
 from metacount.formulas.kept_shared import shared_use_terms
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
@@ -77,9 +78,11 @@ def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
     if cross:
         memory = run.batch_size * run.source * d
         kept.append(_of("attention", "what the encoder gave", memory, widths))
-    if run.checkpointing == FULL:
+    if run.checkpointing != NONE:
         kept.append(_of("other", "input of a block", run.batch_size * n * d, widths, layers))
         kept += _handed_to_blocks(spec, run, n)
+        if run.checkpointing == SELECTIVE:
+            kept += results_terms(spec, run, n, layers, cross=cross)
     else:
         kept += blocks_terms(spec, run, n, layers, cross=cross)
     if part.norms.final:
@@ -237,8 +240,7 @@ def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> l
 
     Source: `kept.ffn_kept`, `kept.moe_kept`.
     """
-    mixture, tokens = spec.last_stack.mixture, run.batch_size * n
-    dense = dense_of(spec)
+    mixture, tokens, dense = spec.last_stack.mixture, run.batch_size * n, dense_of(spec)
     if routed and mixture is not None:
         return moe_kept(tokens, spec.d_model, mixture, dense, run.widths)
     return [] if dense.d_ff is None else ffn_kept(tokens, dense.d_ff, dense, run.widths)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from metacount.errors import SpecError
 from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import kv_cache_values
 from metacount.formulas.caches import state_bytes
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import Kept, Pass, dense_of
+from metacount.formulas.forward import SELECTIVE, Kept, Pass, dense_of
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_ends import head_terms
-from metacount.formulas.kept_model import block_terms, repeated
+from metacount.formulas.kept_model import block_terms, check_covered, repeated
 from metacount.formulas.kept_moe import rows_kept
 from metacount.formulas.sharding import Rank, kept_spec, piece
 from metacount.formulas.stack import recurrent_layers
@@ -54,6 +55,14 @@ def block_kept(
         missing = norm_kept("norm", tokens, spec.d_model, spec.last_stack.norms, run.widths)
         kept += [repeated(term, -1) for term in missing]
     return kept
+
+
+def check_rank_covered(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` where what a rank keeps has no formula."""
+    if run.checkpointing == SELECTIVE:
+        rule = "has no formula of what a rank keeps"
+        raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full")
+    check_covered(spec, run)
 
 
 def last_kept(spec: ModelSpec, run: Pass) -> list[Kept]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import sharding, traffic
+from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.block import block_weights
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_ends import table_terms
-from metacount.formulas.kept_model import check_covered
 from metacount.formulas.kept_sharding import block_kept, block_state_bytes, cached_bytes, last_kept
 from metacount.formulas.sharding import Cut, Rank
 from metacount.formulas.traffic import Move
@@ -251,7 +250,7 @@ def pass_of(job: Job) -> Pass:
 def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
     try:
-        check_covered(spec, pass_of(job))
+        kept_sharding.check_rank_covered(spec, pass_of(job))
     except SpecError as error:
         return str(error)
     return ""

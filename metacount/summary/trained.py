@@ -16,10 +16,11 @@ from metacount.summary.copied import copied_on_meta, named, said
 from metacount.summary.ran import Sizes, made_inputs
 from metacount.summary.shown import Training
 from metacount.training import run
+from metacount.training.checkpointing import outermost_layers
 from metacount.training.result import Training as Record
 from metacount.training.run import told, train_reference, train_transformers
 from metacount.training.setup import Setup, check_dtypes
-from metacount.training.step import Program, outermost_layers
+from metacount.training.step import Program
 
 if TYPE_CHECKING:
     from metacount.resolve import Given

@@ -165,6 +165,16 @@ def is_below(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> boo
     return any(number <= -1 and sympy.expand(y - x - form) == 0 for number, form in asked)
 
 
+def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
+    """Whether a domain says, in one of its conditions, that x <= y."""
+    for one in domain:
+        if isinstance(one, sympy.Ge | sympy.Le):
+            more = one.lhs - one.rhs if isinstance(one, sympy.Ge) else one.rhs - one.lhs
+            if sympy.expand(more - (y - x)) == 0:
+                return True
+    return False
+
+
 def _plain_pair(relation: sympy.Rel) -> bool:
     return bool(relation.lhs.is_Symbol and relation.rhs.is_Symbol)
 

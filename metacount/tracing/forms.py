@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.errors import SpecError
+from metacount.errors import InputError, SpecError
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES
@@ -24,10 +24,11 @@ from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.of_reference import ReferenceSource
 from metacount.tracing.run.of_transformers import TransformersSource
 from metacount.tracing.run.sizes import NotTraced, divides, symbol
-from metacount.tracing.run.source import IDLE, OF_PARAMS, QUANTITIES, As, Source
+from metacount.tracing.run.source import IDLE, QUANTITIES, As, Source, of_parameters
 from metacount.tracing.solve.attempts import Readings
 from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
 from metacount.tracing.solve.interpolate import FARTHEST, interpolated
+from metacount.training.setup import check_dtypes, setup_of
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -63,10 +64,19 @@ class Tracer:
         self._readings = Readings(self._measured, strict=run_as.strict)
 
     def form(self, quantity: str) -> CodeForm:
-        """One of `QUANTITIES`, or of `IDLE`. Raises `NotTraced`, with the reason in one line."""
+        """One of `QUANTITIES`, of `IDLE`, or of a training step (`activation_bytes:flash`).
+
+        Raises `NotTraced`, with the reason in one line.
+        """
+        setup = setup_of(quantity)
+        if setup is not None:
+            check_dtypes(setup, self._measured.workload.dtype)
+            if setup.optimizer == "adam8bit":
+                why = "whether a state is of 8 bits depends on how many values a tensor has"
+                raise NotTraced(f"{why}; `train --optimizer adam8bit` measures it")
         try:
             return self._form(quantity)
-        except (NotTraced, SpecError, OurError):
+        except (NotTraced, SpecError, InputError, OurError):
             raise
         except Exception as error:  # somebody else's code, at sizes that are none of its
             raise NotTraced(_line(error)) from error
@@ -75,9 +85,11 @@ class Tracer:
         try:
             return self._traced(quantity)
         except Exception as error:
+            if isinstance(error, InputError) and setup_of(quantity) is not None:
+                raise  # a step that cannot be run so
             if self._strict and not is_of_that_code(error):
                 raise OurError(_line(error)) from error
-            if quantity in OF_PARAMS:
+            if of_parameters(quantity):
                 raise NotTraced(_line(error)) from error
             try:
                 return self._interpolated(quantity, error)
@@ -124,7 +136,7 @@ class Tracer:
             if not c.free_symbols & letters
             and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)
         ]
-        if self._one_sequence and reading.in_sizes and quantity not in OF_PARAMS:
+        if self._one_sequence and reading.in_sizes and not of_parameters(quantity):
             asked.append(sympy.Eq(symbol("B"), 1, evaluate=False))
         stuck = tried.stuck if tried else ()
         return CodeForm(
@@ -159,7 +171,7 @@ class Tracer:
         return counting(form.parts) | moved(form.parts) | patterns
 
     def _run_letters(self, quantity: str) -> set[str]:
-        if quantity in OF_PARAMS:
+        if of_parameters(quantity):
             return set()
         lengths = {"S", "S_e"} if self.source.has_encoder else {"S"}
         return lengths if self._one_sequence else lengths | {"B"}
@@ -206,7 +218,9 @@ class Tracer:
             )
             return self._measured.run(quantity, workload) or {}
 
-        by_role, step = _by_steps(at, asked)
+        # a step with all of its layers takes long; of chunks a forward says as much
+        steps = STEPS if setup_of(quantity) is None else STEPS[:1]
+        by_role, step = _by_steps(at, asked, steps)
         if not self._measured.agrees(by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives another number than was measured")
         return CodeForm(
@@ -232,11 +246,13 @@ class Tracer:
 
 
 def _by_steps(
-    at: Callable[[tuple[int, ...]], dict[str, int]], asked: dict[sympy.Symbol, int]
+    at: Callable[[tuple[int, ...]], dict[str, int]],
+    asked: dict[sympy.Symbol, int],
+    steps: tuple[int, ...],
 ) -> tuple[dict[str, sympy.Expr], int]:
     """The form through lengths side by side; else through some that are whole chunks apart."""
     first: NotTraced | None = None
-    for step in STEPS:
+    for step in steps:
         try:
             return interpolated(at, asked, step), step
         except NotTraced as error:

@@ -9,7 +9,7 @@ import sympy
 
 from metacount.tracing.code_form import CodePart
 from metacount.tracing.run.count import Amounts
-from metacount.tracing.solve.layers import Law, Stack
+from metacount.tracing.solve.layers import Law, Layout, Place, Stack
 
 
 def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:
@@ -37,6 +37,30 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
                 yield CodePart(
                     role=role, expr=expr, layers=number, where=f"{stack.path}[{_ranges(indices)}]"
                 )
+
+
+def levelled(amounts: Amounts, layout: Layout) -> Amounts:
+    """The same with what single layers have beside others that are made alike outside of layers.
+
+    The first that reads a table which all of them share is the one that keeps it.
+    """
+    found: dict[tuple[str, Place | None], sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
+    alike: dict[tuple[str, Stack, object], list[Place]] = {}
+    for role, place in amounts:
+        layers = layout.get(place.stack.path, ()) if place else ()
+        if place is None or len(layers) != place.stack.length:
+            found[role, place] += amounts[role, place]
+            continue
+        kind = layers[place.index]
+        alike[role, place.stack, kind] = [
+            Place(stack=place.stack, index=i) for i, one in enumerate(layers) if one == kind
+        ]
+    for (role, _, _), group in alike.items():
+        exprs = [sympy.expand(amounts.get((role, place), sympy.Integer(0))) for place in group]
+        usual = max(exprs[::-1], key=exprs.count)  # of several the last layer's
+        found[role, None] += sum(exprs) - len(exprs) * usual
+        found |= {(role, place): usual for place in group}
+    return dict(found)
 
 
 def totals(amounts: Amounts) -> dict[str, sympy.Expr]:

@@ -45,13 +45,19 @@ class FusedAttention(TorchFunctionMode):
             # on a fake CPU torch takes the kernel that its CPU would
             flash = self._run is by_flash
             if isinstance(q, Tensor) and (q.is_meta or (flash and is_fake(q))):
-                if flash and q.shape[-1] % 8:
+                width = q.shape[-1]
+                # of a symbol nothing is asked that no figure depends on
+                if flash and isinstance(width, int) and width % 8:
                     self._said.add(
-                        f"CUDA pads heads of {q.shape[-1]} to a multiple of 8: no "
-                        "padding is counted"
+                        f"CUDA pads heads of {width} to a multiple of 8: no padding is counted"
                     )
                 return self._run(*args, **given)
         return func(*args, **given)
+
+
+def scale_of(scale: float | None) -> float | None:
+    """The scale of a kernel's scores; none where it is a symbol: no size depends on it."""
+    return None if isinstance(scale, torch.SymFloat) else scale
 
 
 def as_on_cpu(

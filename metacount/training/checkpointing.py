@@ -45,6 +45,16 @@ class Unwatched:
         return nullcontext()
 
 
+def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The children of the lists of modules that are in no other list, by name."""
+    found: dict[str, nn.Module] = {}
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{layer}.") for layer in found)
+        if isinstance(module, nn.ModuleList) and not inside:
+            found |= {f"{path}.{n}" if path else n: child for n, child in module.named_children()}
+    return found
+
+
 Modes = Callable[[], AbstractContextManager[None]]
 
 

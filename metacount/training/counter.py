@@ -219,12 +219,17 @@ class StepCounter(FlopCounter):
                 name = names.get(self._node_of[number], "")
                 self.kept[number] = kept._replace(operator=name)
 
+    def charged(self, phase: str) -> Iterator[tuple[Charge, int]]:
+        """The charges of a phase that belong to the figures."""
+        for charge, flops in self.ran.items():
+            if charge.detail == (phase, True):
+                yield charge, flops
+
     def flops(self, phase: str, by: str) -> dict[str, int]:
         """FLOPs of a phase by `role`, `operator` or `module`."""
         found: Counter[str] = Counter()
-        for charge, flops in self.ran.items():
-            if charge.detail == (phase, True):
-                found[getattr(charge, by) or ("other" if by == "role" else "")] += flops
+        for charge, flops in self.charged(phase):
+            found[getattr(charge, by) or ("other" if by == "role" else "")] += flops
         return in_order(found) if by == "role" else dict(found)
 
     def kept_bytes(self, by: str) -> dict[str, int]:
@@ -233,6 +238,10 @@ class StepCounter(FlopCounter):
         for number, kept in self.kept.items():
             found[getattr(kept, by)] += self.ledger.bytes[number]
         return in_order(found) if by == "role" else dict(found)
+
+
+# Makes the counter of a step for a book of roles, a ledger, and the layer of a module.
+Made = Callable[[RoleBook, Ledger, Callable[[str], str]], StepCounter]
 
 
 def in_order(by_role: Counter[str]) -> dict[str, int]:

@@ -45,11 +45,18 @@ class Updates:
 
         Of a wrapper those that hold its values: `exp_avg.codes`.
         """
+        for _, name, tensor in self.state_of_each():
+            yield name, tensor
+
+    def state_of_each(self) -> Iterator[tuple[str, str, Tensor]]:
+        """The same, each with the name of the parameter that it belongs to before it."""
+        names = {id(p): name for name, p in (self._master or self._trained).items()}
         for optimizer in self.optimizers:
-            for held in optimizer.state.values():
+            for p, held in optimizer.state.items():
                 for name, value in held.items():
                     if isinstance(value, Tensor):
-                        yield from inner_tensors(name, value)
+                        for inner, tensor in inner_tensors(name, value):
+                            yield names[id(p)], inner, tensor
 
     def prepare(self) -> None:
         """Have the state that a first step makes, by a step with gradients of no values."""

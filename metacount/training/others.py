@@ -20,9 +20,11 @@ from metacount.measure.others.roles import Roles, told
 from metacount.measure.others.transformers_private import attention_way
 from metacount.measure.questions import ListQuestions, Ordinary
 from metacount.spec import Workload
+from metacount.training.attention import scale_of
+from metacount.training.checkpointing import outermost_layers
 from metacount.training.counter import BACKWARD, RoleBook
 from metacount.training.setup import Setup
-from metacount.training.step import Program, measure_step, outermost_layers
+from metacount.training.step import Program, measure_step
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
@@ -48,6 +50,10 @@ class BookByClass(RoleBook):
     def ordinary(self) -> Ordinary:
         """What is answered, and what was assumed in doing so."""
         return self._counter.ordinary
+
+    @ordinary.setter
+    def ordinary(self, ordinary: Ordinary) -> None:
+        self._counter.ordinary = ordinary
 
     def role(self, path: list[nn.Module]) -> str | None:
         """The role of the innermost module that has one."""
@@ -182,8 +188,8 @@ def _flash(
         what = ", ".join(sorted(has)) or "a mask of its own"
         raise InputError(f"attention flash takes no {what}: choose sdpa or eager")
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
-    grouped = query.shape[1] != key.shape[1]
+    grouped = bool(query.shape[1] != key.shape[1])  # of symbols too
     out = F.scaled_dot_product_attention(
-        query, key, value, is_causal=causal, scale=scaling, enable_gqa=grouped
+        query, key, value, is_causal=causal, scale=scale_of(scaling), enable_gqa=grouped
     )
     return out.transpose(1, 2), None

@@ -19,12 +19,16 @@ from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.modules.shared_block import SharedBlock
 from metacount.spec import Workload
+from metacount.training.attention import scale_of
 from metacount.training.counter import RoleBook
 from metacount.training.setup import Setup
 from metacount.training.step import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
+
+    RowsOf: TypeAlias = Callable[[Experts], Callable[..., Tensor]]
 
 
 class ReferenceBook(RoleBook):
@@ -36,9 +40,17 @@ class ReferenceBook(RoleBook):
 
 
 def reference_program(
-    model: Model, workload: Workload, setup: Setup, *, device: str = "meta"
+    model: Model,
+    workload: Workload,
+    setup: Setup,
+    *,
+    device: str = "meta",
+    rows_of: RowsOf | None = None,
 ) -> Program:
-    """A training step of a reference module over a workload; its tokens are zeros off meta."""
+    """A training step of a reference module over a workload; its tokens are zeros off meta.
+
+    `rows_of` runs experts in another way than with as many rows as each other.
+    """
 
     def tokens(length: int) -> Tensor:
         if model.spec.vocab_size is None:
@@ -66,7 +78,7 @@ def reference_program(
         head=model.lm_head,
         unseen=lambda: _unseen(model),
         book=ReferenceBook(),
-        context=lambda: as_trained(model, setup.attention),
+        context=lambda: as_trained(model, setup.attention, rows_of),
     )
 
 
@@ -80,12 +92,12 @@ def _unseen(model: Model) -> Iterator[nn.Parameter]:
 
 
 @contextmanager
-def as_trained(model: nn.Module, attention: str) -> Iterator[None]:
+def as_trained(model: nn.Module, attention: str, rows_of: RowsOf | None = None) -> Iterator[None]:
     """Inside, attention runs in a way, and on meta tokens are spread evenly over experts."""
     changed: list[tuple[nn.Module, str]] = []
     for module in model.modules():
         if isinstance(module, Experts):
-            vars(module)["rows"] = _even(module)
+            vars(module)["rows"] = (rows_of or _even)(module)
             changed.append((module, "rows"))
         elif isinstance(module, ScaledDotProduct) and attention != "eager":
             vars(module)["forward"] = _fused(module, attention)
@@ -131,8 +143,8 @@ def _fused(core: ScaledDotProduct, way: str) -> Callable[..., Tensor]:
             v_BGTU,
             attn_mask=mask,
             is_causal=mask is None and sees.kind == "causal",
-            scale=core.scale,
-            enable_gqa=q_BHSK.shape[1] != k_BGTK.shape[1],
+            scale=scale_of(core.scale),
+            enable_gqa=bool(q_BHSK.shape[1] != k_BGTK.shape[1]),  # of symbols too
         )
 
     return forward

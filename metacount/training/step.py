@@ -24,6 +24,7 @@ from metacount.training.counter import (
     KEPT_RESULT,
     LOSS,
     OPTIMIZER,
+    Made,
     RoleBook,
     StepCounter,
 )
@@ -59,16 +60,6 @@ class Program:
             found = next((path for path in paths if path in self.layers), module)
             self._places[module] = found
         return self._places[module]
-
-
-def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The children of the lists of modules that are in no other list, by name."""
-    found: dict[str, nn.Module] = {}
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{layer}.") for layer in found)
-        if isinstance(module, nn.ModuleList) and not inside:
-            found |= {f"{path}.{n}" if path else n: child for n, child in module.named_children()}
-    return found
 
 
 def loss_of(logits: Tensor, targets: Tensor, setup: Setup) -> Tensor:
@@ -107,8 +98,8 @@ class Step:
             unseen = [p for p in program.unseen() if p.requires_grad]
             for p in unseen:
                 p.requires_grad_(False)
-            if unseen:
-                values = sum(p.numel() for p in unseen)
+            values = sum(p.numel() for p in unseen)
+            if isinstance(values, int) and unseen:  # symbols have no number to say
                 self.said.add(
                     f"{values:,} parameters have no gradient: the loss does not depend on them"
                 )
@@ -176,6 +167,7 @@ class Measured:
     ledger: Ledger
     numbers: dict[str, set[int]]  # storages by what they are
     optimizer_state: dict[str, int]
+    gradients: dict[str, int]  # bytes by parameter, each storage with the first that has it
     params: int
     trainable: int
     logits_bytes: int
@@ -202,33 +194,44 @@ class _Watching:
         return self.counter.recomputing(layer)
 
 
-def measure_step(program: Program, setup: Setup) -> Measured:
-    """Measure a step that is not the first: the optimizer's state is there when it begins."""
+def measure_step(
+    program: Program, setup: Setup, made: Made = StepCounter, last: str = OPTIMIZER
+) -> Measured:
+    """Measure a step that is not the first: the optimizer's state is there when it begins.
+
+    `made` makes the counter. The step ends after the phase `last`; no state before the optimizer's.
+    """
     watch = _Watching()
     with Step(program, setup, watch) as step:
         model = program.model
-        warm_up = StepCounter(RoleBook(), Ledger(), program.place_of)
-        with warm_up.watching(model), warm_up.during(OPTIMIZER):
-            step.updates.prepare()
+        warm_up = made(RoleBook(), Ledger(), program.place_of)
+        if last == OPTIMIZER:
+            with warm_up.watching(model), warm_up.during(OPTIMIZER):
+                step.updates.prepare()
         ledger = Ledger()
-        counter = StepCounter(program.book, ledger, program.place_of)
+        counter = made(program.book, ledger, program.place_of)
         numbers = _there_before(ledger, step)
         counter.leave_out([*model.parameters(), *model.buffers()])
         watch.counter = counter
         with counter.watching(model):
             with step.program.context():
-                logits = _through_backward(step, counter, numbers)
-            with counter.during(OPTIMIZER):
-                step.updates.step()
+                logits = _through_backward(step, counter, numbers, last)
+            gradients = _gradients(step, ledger)
+            numbers["gradients"] = set(gradients)
+            if last == OPTIMIZER:
+                with counter.during(OPTIMIZER):
+                    step.updates.step()
         state: Counter[str] = Counter()
         for name, tensor in step.updates.state():
             state[name] += tensor.untyped_storage().nbytes()
+        model.zero_grad()
         ledger.close()
         return Measured(
             counter=counter,
             ledger=ledger,
             numbers=numbers,
             optimizer_state=dict(state),
+            gradients={path: ledger.bytes[number] for number, path in gradients.items()},
             params=sum(p.numel() for p in model.parameters()),
             trainable=sum(p.numel() for p in step.trained.values()),
             logits_bytes=logits[0],
@@ -251,9 +254,12 @@ def _there_before(ledger: Ledger, step: Step) -> dict[str, set[int]]:
 
 
 def _through_backward(
-    step: Step, counter: StepCounter, numbers: dict[str, set[int]]
+    step: Step, counter: StepCounter, numbers: dict[str, set[int]], last: str
 ) -> tuple[int, int]:
-    """Forward, loss and backward; returns the bytes of the logits and of their float32 copy."""
+    """Forward, loss and backward; returns the bytes of the logits and of their float32 copy.
+
+    No backward where `last` is the loss.
+    """
     ledger = counter.ledger
     with saved_tensors_hooks(counter.pack, lambda kept: kept):
         with counter.during(FORWARD):
@@ -270,18 +276,25 @@ def _through_backward(
     before = ledger.living()
     numbers["activations"] = set(counter.kept)
     numbers["held"] = before - set().union(*numbers.values()) - ledger.numbers([loss])
-    with counter.during(BACKWARD):
-        loss.backward()
-        del loss
-    grads = [p.grad for p in step.trained.values() if p.grad is not None]
-    numbers["gradients"] = ledger.numbers(grads)
+    if last != LOSS:
+        with counter.during(BACKWARD):
+            loss.backward()
+            del loss
     return sizes
+
+
+def _gradients(step: Step, ledger: Ledger) -> dict[int, str]:
+    """The numbers of the gradients' storages, each with the first parameter that has it."""
+    found: dict[int, str] = {}
+    for name, p in step.trained.items():
+        if p.grad is not None:
+            found.setdefault(ledger.number(p.grad), name)
+    return found
 
 
 def _sizes(logits: Tensor, setup: Setup) -> tuple[int, int]:
     values, wide = logits.numel(), 4 if logits.element_size() < 4 else 0
+    copied = values
     if setup.loss == "chunked":
-        rows = values // logits.shape[-1]
-        values_of_chunk = -(-rows // setup.loss_chunks) * logits.shape[-1]
-        return values * logits.element_size(), values_of_chunk * wide
-    return values * logits.element_size(), values * wide
+        copied = -(-values // logits.shape[-1] // setup.loss_chunks) * logits.shape[-1]
+    return values * logits.element_size(), copied * wide

@@ -18,7 +18,7 @@ from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.proof_record import SIZES, structure
 from metacount.tracing.run.build import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
-from metacount.tracing.run.source import As
+from metacount.tracing.run.source import As, of_parameters
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -30,6 +30,7 @@ FEW_LAYERS = 12  # are traced sooner than many; how many there are is a letter
 MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)
 OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 OF_A_MODEL = ("params", "active_params")
+KEPT = "activation_bytes"
 # Numbers of a spec that say which blocks are of a kind: letters at 1, too.
 PATTERNS = (
     "n_layers",
@@ -70,6 +71,31 @@ def shown_cases(model: Json | ModelSpec) -> list[Case]:
     return [
         case for case in every if case.name in of_many or case.name.removesuffix(ONE) not in of_many
     ]
+
+
+def cases_of_a_step(model: Json | ModelSpec, quantities: tuple[str, ...]) -> Iterator[Case]:
+    """The cases of quantities of a training step, which are read of two sequences or of one.
+
+    What is stored is of all of them; kept bytes alone are different where there is one sequence.
+    """
+    for case in cases(model):
+        one = case.run_as.one_sequence
+        own = tuple(
+            name
+            for name in quantities
+            if name.startswith(KEPT) or not (one or (of_parameters(name) and "above" in case.name))
+        )
+        run = case.workload
+        if own:
+            yield Case(
+                name=case.name,
+                model=case.model,
+                workload=Workload(
+                    batch_size=1 if one else 2, seq_len=run.seq_len, source_len=run.source_len
+                ),
+                run_as=case.run_as,
+                quantities=own,
+            )
 
 
 def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> Iterator[Case]:

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from metacount.errors import InputError
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tracing.code_form import CodeForm
-from metacount.tracing.domain import is_below
+from metacount.tracing.domain import is_at_most, is_below
 from metacount.tracing.forms import IDLE, NotTraced, Tracer
 from metacount.tracing.parts import counting
 from metacount.tracing.run.build import LAYER_PATTERNS
 from metacount.tracing.run.sizes import SMALLEST, divides, symbol, unread
 from metacount.tracing.run.source import As
+from metacount.verify.cases import KEPT
 from metacount.verify.textbook_forms import (
+    OF_OURS,
     PROVEN,
     Textbook,
     spec_forms,
@@ -34,13 +37,13 @@ if TYPE_CHECKING:
 
 @frozen
 class Proof:
-    """One quantity of one model: the textbook's form less the code's, role by role, in letters.
+    """One quantity of one model: the textbook's form less the code's in letters, role by role.
 
-    `differences` has what is not zero; it is empty where both are the same in all of `domain`.
-    That is in our names (`ours` has those of the code's letters), as are `least` (from which number
-    on each letter is; 1 where it is not named), `numbers` (what stayed a number) and `idle` (what
-    the code runs besides, on experts that a token did not choose). `problem` says why nothing could
-    be compared.
+    `differences` has what is not zero, of kept bytes in total; it is empty where both are the same
+    in all of `domain`. That is in our names (`ours` has those of the code's letters), as `least`
+    (from which number on each letter is; 1 where it is not named), `numbers` (what stayed a number)
+    and `idle` (what the code runs besides, on experts that a token did not choose). `problem` says
+    why nothing could be compared, `note` what is to be known of a difference.
     """
 
     quantity: str
@@ -52,6 +55,7 @@ class Proof:
     numbers: tuple[tuple[str, int], ...] = ()
     idle: sympy.Expr | None = None
     ours: tuple[tuple[sympy.Symbol, sympy.Symbol], ...] = ()
+    note: str = ""
 
     @property
     def proven(self) -> bool:
@@ -80,13 +84,15 @@ def prove(
     letters: dict[str, int] = {}
     if isinstance(model, ModelSpec):
         letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
-    textbook = textbook_of(model, letters, workload)
+    textbook = textbook_of(model, letters, workload, quantities)
     put_right = {**textbook.put_right, **_held_patterns(textbook, tracer)}
     textbook = Textbook(**{**vars(textbook), "put_right": put_right})
     names = [name for name in textbook.forms if not quantities or name in quantities]
     if textbook.spec.recurrent == "none" and "state_bytes" not in quantities:
         names = [name for name in names if name != "state_bytes"]  # nothing keeps a state
     found = {name: _proof(name, textbook, tracer, workload) for name in names}
+    for name, why in textbook.uncovered:
+        found[name] = Proof(quantity=name, differences={}, form=None, problem=f"no formula: {why}")
     if textbook.spec.is_moe and "active_params" in found:
         found["active_params"] = _routed_as_meant(found, textbook, tracer, workload)
     return tuple(found.values())
@@ -96,7 +102,7 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     try:
         form = tracer.form(quantity)
         extra = tracer.form(IDLE[quantity]) if _may_idle(quantity, textbook) else None
-    except NotTraced as error:
+    except (NotTraced, InputError) as error:
         return Proof(quantity=quantity, differences={}, form=None, problem=str(error))
     idle = None if extra is None or extra.total == 0 else extra.total
     if form.how != "traced":
@@ -105,14 +111,16 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     if any(isinstance(c, unread) for c in form.domain):
         problem = "a condition of the code's cannot be written down"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
-    left = differences(textbook.forms[quantity], form, textbook.put_right)
+    together = quantity.startswith(KEPT)
+    left = differences(textbook.forms[quantity], form, textbook.put_right, together=together)
     rounded = (sympy.floor, sympy.ceiling)  # which a domain may decide in ways not seen here
     if left and all(expr.has(*rounded) and _at(expr, form) == 0 for expr in left.values()):
         problem = "letters do not show it, though it is so at the sizes where the code was read"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
     sides = _sides(textbook.forms[quantity], form)
     ours = textbook.ours
-    domain = [*form.domain, *form.ratios, *sides.values()]
+    said = [one for side in sides.values() if (one := _said_of(side, form)) != sympy.true]
+    domain = [*form.domain, *form.ratios, *said]
     return Proof(
         quantity=quantity,
         differences=left,
@@ -122,6 +130,7 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
         numbers=(*textbook.numbers.items(), *_numbers_of_run(quantity, textbook.spec, workload)),
         idle=None if idle is None else idle.xreplace(ours),
         ours=tuple(ours.items()),
+        note=OF_OURS if left and together and textbook.of_config else "",
     )
 
 
@@ -184,11 +193,17 @@ def differences(
     textbook: dict[str, sympy.Expr],
     form: CodeForm,
     put_right: dict[sympy.Symbol, sympy.Expr] | None = None,
+    *,
+    together: bool = False,
 ) -> dict[str, sympy.Expr]:
     """Textbook less code, role by role, where it is not zero in the form's domain.
 
-    `put_right` are fields that the config's class makes of others.
+    `put_right` are fields that the config's class makes of others. `together`: the sum of all roles
+    alone, where one storage belongs to several and each side has its own rule of whose it is.
     """
+    code = {"total": form.total} if together else form.by_role
+    if together:
+        textbook = {"total": sympy.Add(*map(sympy.sympify, textbook.values()))}
     known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.lhs.is_Symbol}
     ours = put_right or {}
     sides = _sides(textbook, form)
@@ -197,11 +212,11 @@ def differences(
     divided = [c.args for c in form.domain if isinstance(c, divides)]
     whole = {sympy.floor(above / below): above / below for below, above in divided}
     found = {}
-    for role in {**textbook, **form.by_role}:
+    for role in {**textbook, **code}:
         mine = sympy.sympify(textbook.get(role, 0)).xreplace(
             {least: side.lhs for least, side in sides.items()}
         )
-        theirs = form.by_role.get(role, sympy.Integer(0))
+        theirs = code.get(role, sympy.Integer(0))
         left = (mine - theirs).subs(ours).subs(known).subs(equal)
         # no chunk is full where a sequence is shorter than one
         floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
@@ -214,16 +229,6 @@ def differences(
         if any(_reduced(case) != 0 for case in _cases(left)):
             found[role] = sympy.factor(_reduced(left))
     return found
-
-
-def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
-    """Whether a domain says, in one of its conditions, that x <= y."""
-    for one in domain:
-        if isinstance(one, sympy.Ge | sympy.Le):
-            more = one.lhs - one.rhs if isinstance(one, sympy.Ge) else one.rhs - one.lhs
-            if sympy.expand(more - (y - x)) == 0:
-                return True
-    return False
 
 
 def _equal_by_order(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
@@ -255,6 +260,17 @@ def _sides(textbook: dict[str, sympy.Expr], form: CodeForm) -> dict[sympy.Expr, 
             smaller, larger = sorted(least.args, key=lambda arg: _at(arg, form))
             found[least] = sympy.Le(smaller, larger, evaluate=False)
     return found
+
+
+def _said_of(side: sympy.Rel, form: CodeForm) -> sympy.Basic:
+    """Which of two is smaller, as the domain says it: 1 ≤ x - 1 as x ≥ 2."""
+    known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer}
+    if not side.free_symbols - known.keys():
+        return sympy.true
+    extra, rest = side.rhs.as_coeff_Add()
+    if not side.lhs.is_Integer or not extra:
+        return side
+    return sympy.Ge(rest, side.lhs - extra, evaluate=False)
 
 
 def _at(expr: sympy.Expr, form: CodeForm) -> int:

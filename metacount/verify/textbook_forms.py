@@ -20,6 +20,7 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proof_record import SIZES
+from metacount.textbook.training import TRAINING
 from metacount.tracing.run.build import configs_of, layer_fields, size_values, with_fields
 from metacount.tracing.run.sizes import symbol
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from metacount.formulas.dim import Dim
 
 PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
+OF_OURS = "the formula is of our reference modules; other code keeps other tensors"
 # Sizes of two stacks, of which a spec has one.
 TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
 # A size that may be written down beside those that it is the sum of.
@@ -39,7 +41,8 @@ OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 class Textbook:
     """Every quantity by role in letters; `fields` has what each size of the spec is in letters.
 
-    `put_right` has letters that the config's class or its mapping makes of others.
+    `put_right` has letters that the config's class or its mapping makes of others; `uncovered` says
+    of an asked quantity why it has no formula here.
     """
 
     spec: ModelSpec
@@ -47,6 +50,7 @@ class Textbook:
     fields: dict[str, sympy.Expr]
     put_right: dict[sympy.Symbol, sympy.Expr]
     of_config: bool = True
+    uncovered: tuple[tuple[str, str], ...] = ()
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -83,18 +87,27 @@ class Textbook:
         return [sympy.Eq(x, y, evaluate=False) for x, y in pairs if x != y]
 
 
-def textbook_of(model: Json | ModelSpec, letters: Iterable[str], workload: Workload) -> Textbook:
+def textbook_of(
+    model: Json | ModelSpec,
+    letters: Iterable[str],
+    workload: Workload,
+    asked: tuple[str, ...] = (),
+) -> Textbook:
     """The textbook's forms of a config, or of a spec in the fields named in `letters`.
 
-    Raises what the mapping raises for a config without a spec.
+    Those of a training step are had where they are `asked` for. Raises what the mapping raises for
+    a config without a spec.
     """
     if isinstance(model, ModelSpec):
+        in_letters = {name: symbol(name) for name in letters}
+        of_step, uncovered = _of_a_step(model.substituted(**in_letters), model, workload, asked)
         return Textbook(
             spec=model,
-            forms=spec_forms(model, letters, workload),
-            fields={name: symbol(name) for name in letters},
+            forms={**spec_forms(model, letters, workload), **of_step},
+            fields=in_letters,
             put_right={},
             of_config=False,
+            uncovered=uncovered,
         )
     spec, fields = _spec_in_letters(model)
     fitted(spec, workload)
@@ -103,12 +116,29 @@ def textbook_of(model: Json | ModelSpec, letters: Iterable[str], workload: Workl
     names = _quantities(spec, PROVEN)
     if spec.attention == "mla":
         names.remove("decode_matmul_flops")  # transformers decodes in another form than we count
+    of_step, uncovered = _of_a_step(in_fields, spec, workload, asked)
     return Textbook(
         spec=spec,
-        forms={name: TEXTBOOK[name](in_fields, run) for name in names},
+        forms={**{name: TEXTBOOK[name](in_fields, run) for name in names}, **of_step},
         fields=fields,
         put_right=_put_right(model),
+        uncovered=uncovered,
     )
+
+
+def _of_a_step(
+    in_letters: ModelSpec, spec: ModelSpec, workload: Workload, asked: tuple[str, ...]
+) -> tuple[dict[str, dict[str, sympy.Expr]], tuple[tuple[str, str], ...]]:
+    """The asked quantities of a training step in letters, and why one of them has no formula."""
+    forms: dict[str, dict[str, sympy.Expr]] = {}
+    uncovered: list[tuple[str, str]] = []
+    for name in asked:
+        if name in TRAINING:
+            try:
+                forms[name] = TRAINING[name](in_letters, run_letters(spec, workload))
+            except SpecError as error:
+                uncovered.append((name, str(error)))
+    return forms, tuple(uncovered)
 
 
 def textbook_forms(

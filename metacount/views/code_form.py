@@ -13,7 +13,7 @@ from metacount.algebra.writing import in_letters
 from metacount.textbook.closed_form import readable
 from metacount.tracing.condition import in_words
 from metacount.tracing.run.sizes import SMALLEST
-from metacount.views.formula import MEANINGS, broken, free_name, upright, whole_python
+from metacount.views.formula import broken, free_name, meaning, upright, whole_python
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
 if TYPE_CHECKING:
@@ -23,18 +23,12 @@ if TYPE_CHECKING:
     from metacount.tracing.code_form import CodeForm
 
 NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-STATE = "bytes of recurrent state, which does not grow with tokens"
 RUN_MEANINGS = {
     "B": "sequences",
     "S": "tokens of each sequence",
     "T": "positions that one token attends to",
     "S_e": "tokens that the encoder reads",
 }
-
-
-def meaning(quantity: str) -> str:
-    """The definition of a quantity."""
-    return {**MEANINGS, "state_bytes": STATE}[quantity]
 
 
 def in_fields(expr: sympy.Expr) -> str:
@@ -66,7 +60,8 @@ def in_fields(expr: sympy.Expr) -> str:
 def code_form_text(name: str, form: CodeForm) -> str:
     """Each role, the layers it is made of, the domain, and how all that was found."""
     width = columns()
-    lines = [bold(f"{name}: {form.quantity}, read off the code"), meaning(form.quantity), ""]
+    lines = [bold(f"{name}: {form.quantity}, read off the code")]
+    lines += [*wrapped(meaning(form.quantity), width), ""]
     label = max(map(len, (*form.by_role, "total")))
     for role, expr in form.by_role.items():
         lines += _part(f"{role:<{label}}", expr, form, width)
@@ -174,7 +169,11 @@ def code_form_latex(name: str, form: CodeForm) -> str:
 def code_form_python(name: str, form: CodeForm) -> str:
     """A function of the config's fields; called without arguments it gives the model's count."""
     arguments = [f"    {_argument(n)}={number}," for n, number in form.numbers.items()]
-    head = [f"def {form.quantity}(", *(["    *,", *arguments] if arguments else []), "):"]
+    head = [
+        f"def {form.quantity.replace(':', '_')}(",
+        *(["    *,", *arguments] if arguments else []),
+        "):",
+    ]
     plain = name.replace("\\", "/").replace('"', "'")
     lines = [*head, f'    """{meaning(form.quantity)}: {plain}."""']
     if domain := _holds_for(form):

@@ -49,7 +49,9 @@ MEANINGS = {
 }
 WAYS = {
     "flash": "fused attention",
+    "sdpa": "attention by the kernel of torch's CPU",
     "full": "full checkpointing",
+    "selective": "selective checkpointing",
     "sgd": "SGD",
     "sgd-momentum": "SGD with momentum",
     "adafactor": "Adafactor",
@@ -87,7 +89,7 @@ class _Python(StrPrinter):
 def formula_text(model: Model, form: ClosedForm) -> str:
     """Each part in letters and in numbers, then the total, then the legend."""
     width = columns()
-    lines = [bold(f"{model.name}: {form.quantity}"), meaning(form.quantity), ""]
+    lines = [bold(f"{model.name}: {form.quantity}"), *wrapped(meaning(form.quantity), width), ""]
     label = max(len(part) for part in (*form.parts, "total"))
     for part, expr in form.parts.items():
         lines += _part(f"{part:<{label}}", in_letters(expr), form, form.values[part], width)

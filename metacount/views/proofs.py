@@ -28,8 +28,9 @@ def proofs_text(name: str, shown: Shown) -> str:
         lines += ["", bold(case.name)]
         for proof in proofs:
             lines += paragraph(f"{proof.quantity:{label}}", _said(proof), width)
-        every = sizes_text(where_of(proofs))
-        lines += paragraph(f"{'that is':{label}}", every, width)
+        if any(proof.form is not None for proof in proofs):
+            every = sizes_text(where_of(proofs))
+            lines += paragraph(f"{'that is':{label}}", every, width)
     form = next((p.form for _, proofs in shown for p in proofs if p.form is not None), None)
     if form is not None:
         lines += ["", *paragraph(f"{'code':{label}}", form.source, width)]
@@ -41,7 +42,7 @@ def _said(proof: Proof) -> str:
         return f"not shown: {proof.problem}"
     if proof.differences:
         left = "; ".join(f"{role} {in_fields(expr)}" for role, expr in proof.differences.items())
-        return f"differs: {left}"
+        return f"differs: {left}" + (f" ({proof.note})" if proof.note else "")
     if proof.idle is not None:
         return (
             f"0 for the experts that a token chose; the code runs {in_fields(proof.idle)} "
@@ -67,6 +68,7 @@ def proofs_data(shown: Shown) -> list[Json]:
             "more_by_code": None if proof.idle is None else in_fields(proof.idle),
             "differences": {role: in_fields(expr) for role, expr in proof.differences.items()},
             "problem": proof.problem,
+            "note": proof.note,
             "sizes_from": FROM,
             "domain": where_of([proof]),
             "code": None if proof.form is None else in_fields(proof.form.total),

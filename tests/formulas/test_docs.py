@@ -40,6 +40,7 @@ SUMS = (
     "kept_attention",
     "kept_ends",
     "kept_model",
+    "kept_selected",
     "backward",
     "trained",
     "optimizer",

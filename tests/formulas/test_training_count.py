@@ -83,8 +83,13 @@ def test_what_is_not_covered_is_none_with_a_reason() -> None:
     step = training_count(entry("gemma2-9b").spec(), Workload(), attention="flash")
     assert step.activation_bytes is None
     assert "attention_softcap has no formula" in step.uncovered["activation_bytes"]
+    mamba = entry("mamba2-130m").spec()
+    step = training_count(mamba, Workload(), checkpointing="selective")
+    assert "no formula for this model's mixer" in step.uncovered["activation_bytes"]
     step = training_count(LLAMA, Workload(), checkpointing="selective")
-    assert "checkpointing has no formula: got 'selective'" in step.uncovered["activation_bytes"]
+    assert step.activation_bytes_of_block is None
+    assert "of what one block keeps" in step.uncovered["activation_bytes_of_block"]
+    assert step.recompute_matmul_flops == 0
     with pytest.raises(SpecError, match="optimizer has no formula: got 'adam'"):
         training_count(LLAMA, Workload(), optimizer="adam")
 

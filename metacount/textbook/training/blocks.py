@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metacount.formulas.forward import FULL, Pass
+from metacount.errors import SpecError
+from metacount.formulas.forward import FULL, SELECTIVE, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_model import block_terms
 from metacount.spec import ModelSpec
@@ -75,6 +76,9 @@ def _kind(spec: ModelSpec, index: int) -> list[str]:
 
 
 def _of_block(spec: ModelSpec, run: Pass, n: int, index: int, decodes: bool) -> int:
+    if run.checkpointing == SELECTIVE:
+        rule = "has no formula of what one block keeps"
+        raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full")
     if run.checkpointing == FULL:
         return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
     terms = block_terms(

@@ -11,7 +11,7 @@ from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.tracing.code_form import agrees
 from metacount.tracing.run.sizes import NotTraced, symbol
-from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, Source
+from metacount.tracing.run.source import IN_BYTES, Source, of_parameters
 
 
 class Measured:
@@ -34,8 +34,8 @@ class Measured:
         return {symbol(name): number for name, number in {**fields, **run}.items()}
 
     def split_of(self, quantity: str) -> str:
-        """How a quantity is split: parameters and caches have no operators."""
-        return "role" if quantity in (*OF_PARAMS, *IN_BYTES) else self.split
+        """How a quantity is split: parameters, their gradients and caches have no operators."""
+        return "role" if of_parameters(quantity) or quantity in IN_BYTES else self.split
 
     def value(self, expr: sympy.Expr) -> sympy.Expr:
         """An expression at the model's own sizes."""

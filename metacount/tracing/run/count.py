@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from metacount.frozen import frozen
+from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import flops_of
 from metacount.measure.others.cache import measure_cache
 from metacount.measure.others.flops import IDLE, CounterByClass
 from metacount.measure.others.fold import folded
 from metacount.measure.others.forward import Runner, kind_of
 from metacount.measure.others.forward import changed as run_as
-from metacount.measure.others.params import routing
+from metacount.measure.others.params import distinct_tensors, routing
 from metacount.measure.others.roles import Roles, role_name
 from metacount.measure.questions import Ordinary
 from metacount.measure.torch_private import is_fake, unwatched
@@ -45,8 +46,6 @@ class TooSlow(NotTraced):
 
 def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts, Amounts | None]:
     """Distinct parameters, and those that one token uses; None where routing is unknown."""
-    from metacount.measure.others.params import distinct_tensors
-
     where = places(model)
     every: Amounts = defaultdict(lambda: 0)
     active: Amounts = defaultdict(lambda: 0)
@@ -61,7 +60,7 @@ def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts
     return dict(every), None if unknown else dict(active)
 
 
-class _OneExpert(Ordinary):
+class OneExpert(Ordinary):
     """All tokens choose one expert of a list: what experts do is linear in the tokens they get."""
 
     def hit(self, n_experts: int | torch.SymInt) -> int:
@@ -69,7 +68,7 @@ class _OneExpert(Ordinary):
         return 1
 
 
-class _Counter(CounterByClass):
+class WithSymbols(FlopCounter):
     """Counts with symbols for sizes, and not for ever."""
 
     sizes: Sizes
@@ -102,6 +101,10 @@ class _Counter(CounterByClass):
         if flops := flops_of(func, args, out):
             self.charge(func.overloadpacket, args, flops)
         return out
+
+
+class _Counter(WithSymbols, CounterByClass):
+    """Of transformers' code."""
 
 
 def _padded(x: Tensor, pads: Sequence[int], *_: object) -> Tensor:
@@ -212,7 +215,7 @@ def _run(
 
     def counter(*args: Any, **kwargs: Any) -> CounterByClass:
         made = _Counter(*args, **kwargs)
-        made.ordinary = _OneExpert(kwargs["last_position"])
+        made.ordinary = OneExpert(kwargs["last_position"])
         made.deadline, made.sizes = deadline, sizes
         return made
 

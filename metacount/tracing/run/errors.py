@@ -14,7 +14,7 @@ from metacount.tracing.run.sizes import NotTraced
 # Code that is read, and what it calls: an error with one of these files on its way is theirs.
 READ = tuple(
     os.path.dirname(os.path.abspath(str(package.__file__)))
-    for package in (transformers, modules, torch.nn)
+    for package in (transformers, modules, torch.nn, torch.autograd)
 )
 
 

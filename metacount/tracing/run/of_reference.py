@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metacount.errors import SpecError
-from metacount.measure.ours.flops import ReferenceCounter
 from metacount.measure.ours.forward import measure_forward
 from metacount.measure.ours.params import active_values, measure_params, owned
 from metacount.measure.ours.roles import role_of
@@ -26,9 +24,18 @@ from metacount.tensors import DTYPES, tensor_bytes
 from metacount.tracing.run.count import Amounts, with_kv_len
 from metacount.tracing.run.masks import kept_pairs
 from metacount.tracing.run.patches import with_symbols
+from metacount.tracing.run.reference_runs import (
+    ReferenceRun,
+    SymbolicCounter,
+    roles_of_parameters,
+    symbolic_program,
+)
 from metacount.tracing.run.sizes import NotTraced, Sizes
 from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, As, Built, Way, apart
+from metacount.tracing.run.steps import measured_step, traced_step
 from metacount.tracing.solve.layers import Place, places, places_by_name, stacks
+from metacount.training.ours import reference_program
+from metacount.training.setup import Setup, check_dtypes, setup_of
 
 if TYPE_CHECKING:
     import sympy
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 # Fields that say which blocks are of which kind, not how large one is.
 LAYERS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every")
 HEADS = {"n_kv_heads": "n_heads"}
+TOGETHER = "what experts multiply and keep is linear in their rows: one takes all of them"
 
 
 class ReferenceTrace:
@@ -48,7 +56,7 @@ class ReferenceTrace:
         self._run_as = run_as
         self.in_sizes = bool(sizes.hints)
         self._places, self._by_name = places(model), places_by_name(model)
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, ReferenceRun] = {}
 
     def amounts(
         self, quantity: str, seq_len: int, by_operator: bool
@@ -56,9 +64,14 @@ class ReferenceTrace:
         """A quantity by role (or operator) and layer, and notes; `seq_len` is the hint behind S."""
         if quantity in OF_PARAMS:
             return self._params(quantity == "active_params"), ()
+        setup = setup_of(quantity)
+        if setup is not None:
+            return self._of_step(quantity, setup, seq_len, by_operator), (
+                (TOGETHER,) if self._model.spec.is_moe else ()
+            )
         run = self._runs.get(seq_len)
         if run is None:
-            run = _Run(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
+            run = ReferenceRun(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
             self._runs[seq_len] = run
         if quantity == "matmul_flops":
             return self._flops(run.prefill, by_operator, causal=False), ()
@@ -73,6 +86,19 @@ class ReferenceTrace:
             return with_kv_len(self._flops(run.decode, by_operator, causal=False)), ()
         raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
 
+    def _of_step(self, quantity: str, setup: Setup, seq_len: int, by_operator: bool) -> Amounts:
+        with self.sizes.tracing(), with_symbols(Model):
+            return traced_step(
+                symbolic_program(
+                    self._model, self.sizes, setup, seq_len, self._prefix_len, self._run_as
+                ),
+                quantity,
+                roles_of_parameters(self._model),
+                by_operator=by_operator,
+                sizes=self.sizes,
+                places=self._by_name,
+            )
+
     def _params(self, active: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
         with self.sizes.tracing():
@@ -82,7 +108,7 @@ class ReferenceTrace:
                 found[key] += self.sizes.expr(values)
         return dict(found)
 
-    def _flops(self, counter: _Counter, by_operator: bool, *, causal: bool) -> Amounts:
+    def _flops(self, counter: SymbolicCounter, by_operator: bool, *, causal: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
         kept: dict[object, sympy.Expr] = {}
         for charge, flops in counter.charges():
@@ -108,77 +134,6 @@ class ReferenceTrace:
                 place = Place(stack=stack, index=index)
                 found[name, place] = self.sizes.expr(tensor_bytes(layer.tensors))
         return found
-
-
-class _Counter(ReferenceCounter):
-    """Counts with symbols for sizes; visibilities of symbolic sizes stand in `seen`."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self._sizes = sizes
-        self.seen: dict[object, Visibility] = {}
-
-    def hashable(self, value: object) -> object:
-        """The same with expressions for symbols; sizes alone can be compared so."""
-        if isinstance(value, torch.SymInt):
-            return self._sizes.expr(value)
-        if isinstance(value, tuple | list):
-            return tuple(map(self.hashable, value))
-        if isinstance(value, Visibility):
-            key = self.hashable(tuple(vars(value).items()))
-            self.seen[key] = value
-            return key
-        return value
-
-
-class _Run:
-    """One workload of B sequences of S tokens: prefill, one more token, and what is kept."""
-
-    def __init__(
-        self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int, run_as: As
-    ) -> None:
-        self._model, self._sizes = model, sizes
-        self._batch = 1 if run_as.one_sequence else sizes.new("B", 5)
-        length = sizes.new("S", seq_len)
-        self._source_len = sizes.new("S_e", 53) if model.spec.has_encoder else 0
-        self._length, self._prefix_len = length, prefix_len
-        self.cache = model.new_cache() if model.spec.kind != "encoder" else None
-        with sizes.tracing(), with_symbols(Model):
-            self.prefill, _ = self._prefill(length, self.cache)
-
-    @cached_property
-    def decode(self) -> _Counter | None:
-        """One token more; None for an encoder. It is run when it is asked for."""
-        if self.cache is None:
-            return None
-        shorter = self._model.new_cache()
-        with self._sizes.tracing(), with_symbols(Model):
-            _, memory = self._prefill(self._length - 1, shorter)
-            with self._counter().watching(self._model) as counter, torch.no_grad():
-                self._model(self._input(1), memory_BTD=memory, cache=shorter, absorbed=True)
-        return counter
-
-    def _counter(self) -> _Counter:
-        return _Counter(self._sizes)
-
-    def _prefill(
-        self, length: int | torch.SymInt, cache: Cache | None
-    ) -> tuple[_Counter, Tensor | None]:
-        with self._counter().watching(self._model) as counter, torch.no_grad():
-            memory = None
-            if self._model.spec.has_encoder:
-                memory = self._model.encode(self._input(self._source_len))
-            self._model(
-                self._input(length), memory_BTD=memory, cache=cache, prefix_len=self._prefix_len
-            )
-        return counter, memory
-
-    def _input(self, length: int | torch.SymInt) -> Tensor:
-        if self._model.spec.vocab_size is None:
-            dtype = next(self._model.parameters()).dtype
-            width = self._model.spec.d_model
-            return torch.empty(self._batch, length, width, device="meta", dtype=dtype)
-        return torch.empty(self._batch, length, device="meta", dtype=torch.long)
 
 
 class ReferenceSource:
@@ -264,6 +219,13 @@ class ReferenceSource:
         if quantity in OF_PARAMS:
             found = measure_params(module)
             return found.by_role if quantity == "params" else found.active_by_role
+        setup = setup_of(quantity)
+        if setup is not None:
+            check_dtypes(setup, workload.dtype)
+            program = reference_program(module, workload, setup)
+            return measured_step(
+                program, quantity, roles_of_parameters(module), by_operator=by_operator
+            )
         run = measure_forward(module, workload)
         if quantity == "kv_cache_bytes" and run.decode is not None:
             cross = run.cross_kv_cache_bytes

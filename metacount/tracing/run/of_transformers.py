@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -12,9 +13,14 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.limits import EXPERT_COUNTS
 from metacount.huggingface.module.classes import version
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import MeasuredRun, kind_of, measure_any_forward
-from metacount.measure.others.params import measure_any_params
-from metacount.measure.others.roles import Roles
+from metacount.measure.others.forward import (
+    MeasuredRun,
+    as_it_runs,
+    kind_of,
+    measure_any_forward,
+)
+from metacount.measure.others.params import distinct_tensors, measure_any_params
+from metacount.measure.others.roles import Roles, role_name
 from metacount.spec import Workload
 from metacount.tracing.run.build import (
     layer_fields,
@@ -23,10 +29,20 @@ from metacount.tracing.run.build import (
     whole_fields,
     with_fields,
 )
-from metacount.tracing.run.count import Amounts, TracedRun, traced_forward, traced_params
+from metacount.tracing.run.count import (
+    Amounts,
+    OneExpert,
+    TracedRun,
+    traced_forward,
+    traced_params,
+)
 from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
 from metacount.tracing.run.source import IDLE, OF_PARAMS, As, Built, Way, apart
+from metacount.tracing.run.steps import measured_step, traced_step
+from metacount.tracing.solve.layers import places_by_name
+from metacount.training.others import BookByClass, foreign_program, said_of
+from metacount.training.setup import Setup, check_dtypes, setup_of
 
 if TYPE_CHECKING:
     import sympy
@@ -61,6 +77,9 @@ class TransformersTrace:
             if found is None:
                 raise NotTraced("nothing says how many experts a token meets")
             return found, ()
+        setup = setup_of(quantity)
+        if setup is not None:
+            return self._of_step(quantity, setup, seq_len, by_operator)
         run = self._run(seq_len, "decode" in quantity)
         found = {
             IDLE["matmul_flops"]: run.prefill.idle,
@@ -73,6 +92,34 @@ class TransformersTrace:
         if found is None:
             raise NotTraced(f"its class does not generate: there is no {quantity}")
         return found, run.assumed
+
+    def _of_step(
+        self, quantity: str, setup: Setup, seq_len: int, by_operator: bool
+    ) -> tuple[Amounts, tuple[str, ...]]:
+        lengths = {
+            "batch_size": 1 if self._run_as.one_sequence else self.sizes.new("B", 5),
+            "seq_len": self.sizes.new("S", seq_len),
+            "encoder_len": self.sizes.new("S_e", 53),
+        }
+        run = cast("Workload", SimpleNamespace(**lengths))
+
+        def step() -> tuple[Amounts, tuple[str, ...]]:
+            with with_symbols(type(self._module)), self.sizes.tracing():
+                program = foreign_program(self._module, run, setup)
+                assert isinstance(program.book, BookByClass)
+                program.book.ordinary = OneExpert(run.seq_len - 1)
+                amounts = traced_step(
+                    program,
+                    quantity,
+                    _roles(self._module, self._roles),
+                    by_operator=by_operator,
+                    sizes=self.sizes,
+                    places=places_by_name(self._module),
+                )
+            return amounts, tuple(sorted(program.book.ordinary.assumed))
+
+        (amounts, assumed), change, notes = as_it_runs(self._module, step)
+        return amounts, (*notes, *said_of(self._module, change), *assumed)
 
     def _run(self, seq_len: int, decode: bool) -> TracedRun:
         key = seq_len, decode
@@ -178,11 +225,34 @@ class TransformersSource:
         if quantity in OF_PARAMS:
             found = measure_any_params(module, Roles(module))
             return found.by_role if quantity == "params" else found.active_by_role
+        setup = setup_of(quantity)
+        if setup is not None:
+            check_dtypes(setup, workload.dtype)
+            return _of_step(module, quantity, setup, workload, by_operator)
         key = id(module), workload
         if self._last_run is None or self._last_run[0] != key or module is not self._own:
             run = measure_any_forward(module, workload, Roles(module))
             self._last_run = key, run
         return _of_run(self._last_run[1], quantity, by_operator)
+
+
+def _of_step(
+    module: nn.Module, quantity: str, setup: Setup, workload: Workload, by_operator: bool
+) -> dict[str, int]:
+    roles = _roles(module, Roles(module))
+
+    def step() -> dict[str, int]:
+        program = foreign_program(module, workload, setup)
+        return measured_step(program, quantity, roles, by_operator=by_operator)
+
+    return as_it_runs(module, step)[0]
+
+
+def _roles(module: nn.Module, roles: Roles) -> dict[str, str]:
+    """The role of each parameter, by its name."""
+    owners = distinct_tensors(module, roles)
+    by_id = {id(tensor): role_name(roles.role[id(owner)]) or "other" for _, owner, tensor in owners}
+    return {name: by_id[id(p)] for name, p in module.named_parameters()}
 
 
 def _of_run(run: MeasuredRun, quantity: str, by_operator: bool) -> dict[str, int] | None:

@@ -28,6 +28,12 @@ QUANTITIES = (
 IDLE = {"matmul_flops": "idle_matmul_flops", "decode_matmul_flops": "idle_decode_matmul_flops"}
 OF_PARAMS = frozenset(["params", "active_params"])
 IN_BYTES = frozenset(["kv_cache_bytes", "state_bytes"])
+OF_TENSORS = ("gradient_bytes", "optimizer_bytes")  # of a step, and of each parameter's size alone
+
+
+def of_parameters(quantity: str) -> bool:
+    """Whether a quantity is of what is stored, whatever is run."""
+    return quantity in OF_PARAMS or quantity.startswith(OF_TENSORS)
 
 
 @frozen

@@ -12,14 +12,18 @@ from metacount.tracing.code_form import CodePart, FormDiffers, summed
 from metacount.tracing.condition import in_domain
 from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.domain import Asked, asked_of
-from metacount.tracing.parts import parts_of, totals
+from metacount.tracing.parts import levelled, parts_of, totals
 from metacount.tracing.run.chunks import always, known_counts
 from metacount.tracing.run.count import TooSlow, check_free
 from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.sizes import Sizes, WrongHint
-from metacount.tracing.run.source import OF_PARAMS, Source, Trace
+from metacount.tracing.run.source import OF_PARAMS, Source, Trace, of_parameters
 from metacount.tracing.solve.constants import Reading, solved_layer_counts
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
+from metacount.training.setup import setup_of
+
+# Layers of which a step is read, where that is enough: the first one may keep what all share.
+FEWEST = (4, FEW)
 
 
 class Readings:
@@ -31,20 +35,38 @@ class Readings:
         self._built: list[Trace | Exception] = []
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
         self._asked: dict[tuple[int, int, int], Asked] = {}
+        self._few = FEW  # layers that are read where there are many
 
     def here(self, quantity: str) -> Reading:
         """The quantity at the model's own sizes: read off all of its layers, or else off few."""
         try:
-            return self._first(quantity)
+            return self._first(quantity) if setup_of(quantity) is None else self._of_step(quantity)
         except TooSlow:
+            self._few = FEW
             return self._of_few_layers(quantity)
+
+    def _of_step(self, quantity: str) -> Reading:
+        """A quantity of a step, which goes through all layers, alike or not: read off as few as
+        give what is measured of all."""
+        for few in FEWEST:
+            self._few = few
+            try:
+                found = self._of_few_layers(quantity, few) if self._many_layers(few) else None
+            except TooSlow:
+                raise
+            except Exception as error:  # somebody else's code, of another number of layers
+                self._ours_fails(error)
+                continue
+            if found is not None and self._measured.agrees(summed(found.parts), quantity):
+                return found
+        return self._first(quantity)
 
     def elsewhere(self, quantity: str, change: dict[str, int]) -> Reading | None:
         """The same where some sizes have other numbers; None where nothing can be read.
 
         Where there are many layers, few are read: parts and laws are those of all.
         """
-        few = {name: FEW for name in self._many_layers() if name not in change}
+        few = {name: self._few for name in self._many_layers() if name not in change}
         source = self._source.other({**change, **few}) or self._source.other(change)
         if source is None:
             return None
@@ -57,12 +79,12 @@ class Readings:
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
 
-    def _many_layers(self) -> dict[str, int]:
+    def _many_layers(self, few: int = 2 * FEW) -> dict[str, int]:
         fields = self._source.layer_fields({}).items()
         return {
             name: number
             for name, number in fields
-            if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW
+            if name.rpartition(".")[2] in LAYER_COUNTS and number > few
         }
 
     def _of(self, source: Source) -> Readings:
@@ -76,7 +98,7 @@ class Readings:
         self._measured.here(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
         for trace in self._traces(failures):
-            if quantity in OF_PARAMS and not trace.in_sizes:
+            if of_parameters(quantity) and not trace.in_sizes:
                 break  # nothing but numbers
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
                 try:
@@ -98,6 +120,8 @@ class Readings:
                     if seq_len > self._measured.workload.seq_len:
                         continue  # perhaps more tokens than there are positions
                     break
+                if setup_of(quantity) is not None:
+                    amounts = levelled(amounts, self._layout_at({}) or {})
                 rounded = known_counts(domain)
                 amounts = {key: sympy.expand(e.xreplace(rounded)) for key, e in amounts.items()}
                 return Reading(
@@ -161,19 +185,22 @@ class Readings:
         asked = self._measured.workload.seq_len
         return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
-    def _of_few_layers(self, quantity: str) -> Reading:
+    def _of_few_layers(self, quantity: str, more_than: int = 2 * FEW) -> Reading:
         """The form read off a model of few layers; laws say how many there are in this one.
 
         For code whose layers all run, where that takes too long with symbols.
         """
-        for name, number in self._many_layers().items():
-            source = self._source.other({name: FEW})
+        for name, number in self._many_layers(more_than).items():
+            source = self._source.other({name: self._few})
             if source is None:
                 continue
             found = self._of(source)._first(quantity)
-            if not self._measured.agrees(summed(found.parts), quantity):
+            agrees = self._measured.agrees(summed(found.parts), quantity)
+            if not agrees and self._few == FEW:
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
-            note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
+            note = f"read off {self._few} layers instead of {number}, which is quicker"
+            if more_than > FEW:
+                note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
             return found.but(
                 parts=tuple(map(self._counted_here, found.parts)), notes=(*found.notes, note)
             )
@@ -189,7 +216,7 @@ class Readings:
             moved=part.layers.moved,
         )
         return CodePart(
-            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {FEW}"
+            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {self._few}"
         )
 
     def _law(self, sizes: Sizes, stack: Stack, indices: frozenset[int]) -> Law:

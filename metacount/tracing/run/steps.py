@@ -1,0 +1,149 @@
+"""One training step, measured with numbers for sizes or read with symbols for them.
+
+The step is the one that `train` measures, with its counter: what is kept for the backward, and what
+that multiplies, have expressions where sizes are symbols.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from metacount.measure.roles import ROLES
+from metacount.tracing.run.count import Amounts, WithSymbols
+from metacount.tracing.run.sizes import Sizes
+from metacount.training.counter import (
+    BACKWARD,
+    LOSS,
+    OPTIMIZER,
+    RECOMPUTE,
+    RoleBook,
+    StepCounter,
+)
+from metacount.training.memory import Ledger
+from metacount.training.setup import setup_of
+from metacount.training.step import Step, measure_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.tracing.solve.layers import Place
+    from metacount.training.counter import Made
+    from metacount.training.setup import Setup
+    from metacount.training.step import Program
+
+MAX_OPERATORS = 30_000  # of a forward, a backward and an optimizer's step
+PHASES = {"backward_matmul_flops": BACKWARD, "recompute_matmul_flops": RECOMPUTE}
+SECONDS = 120.0  # of this process, for a step with symbols
+# Part of an amount: its role (or operator), the name of the module that it is put down to.
+Share = tuple[str, str, int | torch.SymInt]
+
+
+class _Counter(WithSymbols, StepCounter):
+    """Counts a step with symbols for sizes."""
+
+    may_run = MAX_OPERATORS
+
+
+class _Counted(TorchFunctionMode):
+    """Rows are counted by expert where their number is a symbol, of which torch makes a number."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Give an empty tensor of as many counts, or let torch."""
+        given = kwargs or {}
+        bins, x = given.get("bins"), args[0] if args else None
+        if func is torch.histc and isinstance(bins, torch.SymInt) and isinstance(x, Tensor):
+            return x.new_empty(bins)
+        return func(*args, **given)
+
+
+def _with_symbols(sizes: Sizes) -> Made:
+    """What makes the counter of a step with symbols, which ends after a time."""
+    deadline = time.process_time() + SECONDS
+
+    def made(book: RoleBook, ledger: Ledger, place_of: Callable[[str], str]) -> StepCounter:
+        counter = _Counter(book, ledger, place_of)
+        counter.deadline, counter.sizes = deadline, sizes
+        return counter
+
+    return made
+
+
+def shares(
+    program: Program, quantity: str, roles: dict[str, str], by: str, made: Made
+) -> list[Share]:
+    """A quantity of a step, run as far as it asks for: each share in it, by role or operator.
+
+    `roles` are those of parameters, by name.
+    """
+    setup, name = setup_of(quantity), quantity.partition(":")[0]
+    assert setup is not None  # a quantity of a step
+    if name == "optimizer_bytes":
+        return _by_owner(_states(program, setup, made), roles)
+    if name == "activation_bytes":
+        found = measure_step(program, setup, made, last=LOSS)
+        kept = found.counter.kept.items()
+        return [(getattr(k, by), k.module, found.ledger.bytes[number]) for number, k in kept]
+    found = measure_step(program, setup, made, last=BACKWARD)
+    if name == "gradient_bytes":
+        return _by_owner(found.gradients, roles)
+    charged = found.counter.charged(PHASES[name])
+    return [(getattr(one, by) or "other", one.module, flops) for one, flops in charged]
+
+
+def _states(program: Program, setup: Setup, made: Made) -> dict[str, int]:
+    """What an optimizer keeps between steps, in bytes by parameter, from a step of it."""
+    found: Counter[str] = Counter()
+    with Step(program, setup) as step:
+        counter = made(RoleBook(), Ledger(), program.place_of)
+        with counter.watching(program.model), counter.during(OPTIMIZER):
+            step.updates.prepare()
+        for path, _, tensor in step.updates.state_of_each():
+            found[path] += tensor.untyped_storage().nbytes()
+        counter.ledger.close()
+    return dict(found)
+
+
+def _by_owner(held: dict[str, int], roles: dict[str, str]) -> list[Share]:
+    return [(roles[path], path.rpartition(".")[0], size) for path, size in held.items()]
+
+
+def measured_step(
+    program: Program, quantity: str, roles: dict[str, str], *, by_operator: bool
+) -> dict[str, int]:
+    """A quantity of a step that runs with numbers, by role (or operator)."""
+    by = "operator" if by_operator else "role"
+    parts: dict[str, int] = {} if by_operator else dict.fromkeys(ROLES, 0)
+    for part, _, amount in shares(program, quantity, roles, by, StepCounter):
+        parts[part] = parts.get(part, 0) + int(amount)
+    return parts
+
+
+def traced_step(
+    program: Program,
+    quantity: str,
+    roles: dict[str, str],
+    *,
+    by_operator: bool,
+    sizes: Sizes,
+    places: dict[str, Place],
+) -> Amounts:
+    """A quantity of a step that runs with symbols, by role (or operator) and layer."""
+    by = "operator" if by_operator else "role"
+    parts: Amounts = defaultdict(lambda: 0)
+    with _Counted():
+        found = shares(program, quantity, roles, by, _with_symbols(sizes))
+    for part, module, amount in found:
+        parts[part, places.get(module)] += sizes.expr(amount)
+    return dict(parts)
