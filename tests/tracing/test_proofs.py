@@ -41,8 +41,8 @@ def test_the_textbook_is_what_the_code_does(model_type: str) -> None:
         assert differences(textbook[quantity], code[quantity]) == {}, quantity
 
 
-@pytest.mark.parametrize("model_type", TYPES)
 @pytest.mark.parametrize("quantity", PROVEN)
+@pytest.mark.parametrize("model_type", one_in(3, TYPES))
 def test_a_formula_with_any_term_changed_is_refuted(model_type: str, quantity: str) -> None:
     textbook, code = both(model_type)
     tried = 0

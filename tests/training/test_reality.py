@@ -34,7 +34,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "choices"), one_in(3, CASES))
+@pytest.mark.parametrize(("name", "dtype", "choices"), one_in(4, CASES))
 def test_a_real_step_holds_what_was_measured(
     name: str, dtype: str, choices: dict[str, Any]
 ) -> None:

@@ -120,7 +120,7 @@ def test_other_sizes_and_structures(name: str, data: st.DataObject) -> None:
     assert same(found), found
 
 
-@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "minicpm3"])
+@pytest.mark.parametrize("name", one_in(3, ["deepseek_v2", "deepseek_v3", "minicpm3"]))
 @settings(max_examples=12)
 @given(data=st.data())
 def test_latent_attention_of_any_sizes(name: str, data: st.DataObject) -> None:
@@ -211,7 +211,7 @@ def rotated(name: str) -> int:
 
 
 @pytest.mark.parametrize("kind", SCALED)
-@pytest.mark.parametrize("name", one_in(5, ROPE))
+@pytest.mark.parametrize("name", one_in(8, ROPE))
 def test_scaled_rope_is_that_of_transformers(name: str, kind: str) -> None:
     found = compare(scaled(name, kind), bound=BOUND, gradients=False)
     assert found.kind == NOT_THEIRS.get((name, kind), "equal"), found
@@ -277,7 +277,7 @@ def _other(value: Any, kind: str) -> Any:
     return None
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", one_in(4, TYPES, first=3))
 def test_every_number_at_once(name: str) -> None:
     """Multipliers, eps, bases, jitters; one by one where transformers or the spec refuses some."""
     numbers = {key: value for key, value in changed(name).items() if type(value) is float}
@@ -319,7 +319,7 @@ ACTIVATIONS = (
 ACTIVATION_KEYS = ("hidden_act", "activation_function", "hidden_activation", "activation")
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", one_in(4, TYPES, first=2))
 def test_activations(name: str) -> None:
     """Two a type, so that each is tried in several: another start for each type."""
     family = family_of(name)
