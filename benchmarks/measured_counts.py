@@ -92,20 +92,30 @@ def switch(s: Sizes) -> dict[str, Any]:
     }
 
 
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def paired(s: Sizes) -> dict[str, Any]:
+    """LongCat-Flash: two of our layers are one of its class's."""
+    return {
+        **{name: s[name] for name in LATENT},
+        "hidden_size": s["d_model"],
+        "num_layers": s["n_layers"] // 2,
+        "num_attention_heads": s["n_heads"],
+        "ffn_hidden_size": s["d_ff"],
+        "expert_ffn_hidden_size": s["d_ff_expert"],
+        "n_routed_experts": s["n_experts"],
+        "zero_expert_num": s["n_zero_experts"],
+        "moe_topk": s["top_k"],
+        "vocab_size": s["vocab_size"],
+    }
+
+
 def latent(s: Sizes) -> dict[str, Any]:
     return {
         **without(common(s), "head_dim"),
         "num_key_value_heads": s["n_heads"],
-        **{
-            name: s[name]
-            for name in (
-                "q_lora_rank",
-                "kv_lora_rank",
-                "qk_nope_head_dim",
-                "qk_rope_head_dim",
-                "v_head_dim",
-            )
-        },
+        **{name: s[name] for name in LATENT},
         "n_routed_experts": s["n_experts"],
         "num_experts_per_tok": s["top_k"],
         "n_shared_experts": s["n_shared_experts"],
@@ -346,6 +356,7 @@ CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
         **without(common(s), "intermediate_size"), "intermediate_size": s["d_ff_expert"],
         "num_local_experts": s["n_experts"], "num_experts_per_tok": s["top_k"],
         "interleave_moe_layer_step": 1, "use_qk_norm": True}),
+    ("longcat-flash", "LongcatFlashForCausalLM", paired),
     ("mistral", "MistralForCausalLM", common),
     ("mixtral", "MixtralForCausalLM", lambda s: mixture(s, "num_local_experts")),
     ("mpt", "MptForCausalLM", lambda s: {"d_model": s["d_model"], "n_layers": s["n_layers"],
@@ -494,9 +505,14 @@ def numel(model: nn.Module, s: Sizes) -> Count:
     if not s.get("n_experts") or s["kind"] != "decoder":
         return total
     e, k = s["n_experts"], s["top_k"]
-    experts = sum(t.numel() for name, t in model.named_parameters() if ".experts." in name)
-    assert experts % e == 0
-    active = total - experts // e * (e - k)
+    experts = [t for name, t in model.named_parameters() if ".experts." in name]
+    if s.get("n_zero_experts"):  # one matrix has rows for these, which no token reads
+        unused = sum(t.numel() // len(t) * (len(t) - k) for t in experts)
+    else:
+        stored = sum(t.numel() for t in experts)
+        assert stored % e == 0
+        unused = stored // e * (e - k)
+    active = total - unused
     table = 0 if s.get("tie_embeddings") else s["vocab_size"] * s["d_model"]
     return total, active, active - table
 

@@ -139,6 +139,8 @@ def random_config(rng: random.Random, bases: Sequence[dict[str, Any]]) -> dict[s
         }
     else:
         sizes["d_model"] = 64 * rng.randint(2, 256)
+    if "B" in (config.get("ffn_pattern") or ""):  # such layers come in pairs
+        sizes["n_layers"] = 2 * rng.randint(4, 64)
     return config | {key: size for key, size in sizes.items() if config.get(key) is not None}
 
 

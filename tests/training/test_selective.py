@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
+from helpers.release import one_in
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from metacount.catalog import entry
+from metacount.catalog import entries, entry
 from metacount.errors import SpecError
 from metacount.formulas import kept_selected
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
+from metacount.spec.position import TransformerXL
+from metacount.textbook.proof_record import structure
 from metacount.textbook.training import training_count
 from metacount.training.run import train_reference
 from metacount.training.setup import Setup
@@ -40,6 +45,40 @@ def test_formula_is_what_is_measured(name: str) -> None:
     source = 7 if spec.has_encoder else None
     ours, measured = both(spec, Workload(batch_size=3, seq_len=11, source_len=source), "eager")
     assert ours == measured
+
+
+def of_the_catalog() -> dict[str, str]:
+    """The first model of each structure of the catalog."""
+    found: dict[str, str] = {}
+    for one in entries():
+        if one.sizes is not None and None not in (one.spec().embedding, one.spec().head):
+            found.setdefault(structure(one.spec()), one.id)
+    return found
+
+
+@pytest.mark.parametrize("name", one_in(8, of_the_catalog().values()))
+def test_each_structure_of_the_catalog(name: str) -> None:
+    """Equal for one sequence and for three, in both kernels, or refused with the reason."""
+    spec = miniature(entry(name).spec())
+    last = spec.last_stack
+    refused = (
+        spec.recurrent != "none"
+        or spec.index_top_k is not None
+        or last.shared is not None
+        or isinstance(spec.positions, TransformerXL)
+    )
+    seen = 0
+    source = 7 if spec.has_encoder else None
+    for batch_size, attention in itertools.product((1, 3), ("eager", "flash")):
+        run = Workload(batch_size=batch_size, seq_len=11, source_len=source)
+        try:
+            ours, measured = both(spec, run, attention)
+        except SpecError as error:
+            assert refused or (attention == "flash" and "fused attention" in str(error)), error
+            continue
+        assert ours == measured
+        seen += 1
+    assert refused or seen >= 2
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
