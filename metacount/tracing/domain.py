@@ -10,7 +10,7 @@ import sympy
 from metacount.frozen import frozen
 from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
 from metacount.tracing.run.sizes import SMALLEST, NotTraced, Sizes, divides
-from metacount.tracing.solve.smallest import smallest
+from metacount.tracing.solve.smallest import for_arithmetic, sign_above, smallest
 
 LARGEST = 2**60
 TURNED = {sympy.Ge: sympy.Le, sympy.Gt: sympy.Lt, sympy.Le: sympy.Ge, sympy.Lt: sympy.Gt}
@@ -168,8 +168,9 @@ def is_below(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> boo
 def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
     """Whether a domain says, in one of its conditions, that x <= y."""
     for one in domain:
-        if isinstance(one, sympy.Ge | sympy.Le):
-            more = one.lhs - one.rhs if isinstance(one, sympy.Ge) else one.rhs - one.lhs
+        if isinstance(one, sympy.Ge | sympy.Le | sympy.Gt | sympy.Lt):
+            is_more = isinstance(one, sympy.Ge | sympy.Gt)
+            more = one.lhs - one.rhs if is_more else one.rhs - one.lhs
             if sympy.expand(more - (y - x)) == 0:
                 return True
     return False
@@ -246,11 +247,7 @@ def _positive(expr: sympy.Expr) -> int:
     letters = sorted(expr.free_symbols, key=str)
     if not letters:
         return 2 if expr > 0 else int(expr == 0)
-    above = {s: s + SMALLEST for s in letters}
-    poly = sympy.Poly(expr.xreplace(above), *letters)
-    if any(c < 0 for c in poly.coeffs()):
-        return 0
-    return 2 if poly.TC() > 0 else 1
+    return sign_above(for_arithmetic(expr, letters), dict.fromkeys(letters, SMALLEST))
 
 
 def _single(

@@ -6,7 +6,7 @@ on the model itself, built and run with plain numbers; so at other sizes, and ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,15 @@ from metacount.tracing.code_form import CodeForm, CodePart, FormDiffers, agrees,
 from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.confirm.other_sizes import OtherSizes, tried_at_other_sizes
 from metacount.tracing.parts import counting, limits, moved
+from metacount.tracing.run.count import NeedsLength
 from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.of_reference import ReferenceSource
 from metacount.tracing.run.of_transformers import TransformersSource
-from metacount.tracing.run.sizes import NotTraced, divides, symbol
-from metacount.tracing.run.source import IDLE, QUANTITIES, As, Source, of_parameters
+from metacount.tracing.run.sizes import NotTraced, symbol
+from metacount.tracing.run.source import IDLE, IN_BYTES, QUANTITIES, As, Source, of_parameters
 from metacount.tracing.solve.attempts import Readings
 from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
-from metacount.tracing.solve.interpolate import FARTHEST, interpolated
+from metacount.tracing.solve.interpolate import FARTHEST, as_here, by_steps
 from metacount.training.setup import check_dtypes, setup_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 # Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
 STEPS = (1, 64, 256)
+LONG = (331, 1031)  # tokens at which a form that is solved for S is measured
+LOWER, UPPER = (sympy.Gt, sympy.Ge), (sympy.Lt, sympy.Le)
+FEW_TOKENS = 8  # that S is more than so many is asked of a convolution's kernel
 
 
 class Tracer:
@@ -83,7 +87,11 @@ class Tracer:
 
     def _form(self, quantity: str) -> CodeForm:
         try:
-            return self._traced(quantity)
+            try:
+                form = self._traced(quantity)
+            except NeedsLength:
+                return self._solved_in_length(quantity)
+            return self._widened(quantity, form)
         except Exception as error:
             if isinstance(error, InputError) and setup_of(quantity) is not None:
                 raise  # a step that cannot be run so
@@ -95,6 +103,32 @@ class Tracer:
                 return self._interpolated(quantity, error)
             except Exception as other:
                 raise NotTraced(f"{_line(other)}; not traced: {_line(error)}") from error
+
+    def _solved_in_length(self, quantity: str) -> CodeForm:
+        """The form of code that makes a number of S: read at some short ones, solved for, and held
+        against long ones, at which another chunk may begin."""
+        self._readings.by_length = True
+        try:
+            form = self._traced(quantity)
+        finally:
+            self._readings.by_length = False
+        for length in LONG:
+            found = self._measured.at(quantity, {"S": length})
+            numbers = {**self._measured.numbers, symbol("S"): length, symbol("T"): length}
+            if found is None or not agrees(form.by_role, numbers, found[1], form.split):
+                raise NotTraced(f"the code needs the number S, and does something else at {length}")
+        return form
+
+    def _widened(self, quantity: str, form: CodeForm) -> CodeForm:
+        """Where code halves or doubles S as often as it goes, a form is of S between two numbers:
+        that of any S, if there is one."""
+        between = {type(c) for c in form.domain if _is_limit_of_length(c)}
+        if between.isdisjoint(UPPER) or between.isdisjoint(LOWER):
+            return form
+        try:
+            return self._solved_in_length(quantity)
+        except NotTraced:
+            return form
 
     def _traced(self, quantity: str) -> CodeForm:
         here = self._readings.here(quantity)
@@ -167,7 +201,10 @@ class Tracer:
 
     def _letters_of_layers(self, form: CodeForm) -> set[str]:
         """Numbers of layers that the form has or may have, and of those of another kind."""
-        patterns = set(self.source.layer_fields({})) - LAYER_COUNTS
+        named = set(self.source.layer_fields({}))
+        # what is kept is kept by layers: outside of them nobody saw how many there are
+        unseen = form.quantity in IN_BYTES and any(part.layers is None for part in form.parts)
+        patterns = named if unseen else named - LAYER_COUNTS
         return counting(form.parts) | moved(form.parts) | patterns
 
     def _run_letters(self, quantity: str) -> set[str]:
@@ -220,7 +257,7 @@ class Tracer:
 
         # a step with all of its layers takes long; of chunks a forward says as much
         steps = STEPS if setup_of(quantity) is None else STEPS[:1]
-        by_role, step = _by_steps(at, asked, steps)
+        by_role, step = by_steps(at, asked, steps)
         if not self._measured.agrees(by_role, quantity):
             raise FormDiffers(f"{quantity}: the form gives another number than was measured")
         return CodeForm(
@@ -231,7 +268,7 @@ class Tracer:
             ),
             by_role=by_role,
             **self._in_numbers(by_role),
-            domain=tuple(_as_here(letter, number, step) for letter, number in [*asked.items()][1:])
+            domain=tuple(as_here(letter, number, step) for letter, number in [*asked.items()][1:])
             if step > 1
             else (),
             how="interpolated in " + ("B, S and S_e" if self.source.has_encoder else "B and S"),
@@ -245,27 +282,11 @@ class Tracer:
         )
 
 
-def _by_steps(
-    at: Callable[[tuple[int, ...]], dict[str, int]],
-    asked: dict[sympy.Symbol, int],
-    steps: tuple[int, ...],
-) -> tuple[dict[str, sympy.Expr], int]:
-    """The form through lengths side by side; else through some that are whole chunks apart."""
-    first: NotTraced | None = None
-    for step in steps:
-        try:
-            return interpolated(at, asked, step), step
-        except NotTraced as error:
-            first = first or error
-    assert first is not None
-    raise first
-
-
-def _as_here(letter: sympy.Symbol, number: int, step: int) -> sympy.Basic:
-    """That a length leaves the same of a chunk as the asked one."""
-    if number % step == 0:
-        return divides(sympy.Integer(step), letter)
-    return sympy.Eq(sympy.Mod(letter, step), number % step, evaluate=False)
+def _is_limit_of_length(condition: sympy.Basic) -> bool:
+    """Whether a condition says that S is above a number, or below one."""
+    if not isinstance(condition, LOWER + UPPER) or condition.lhs != symbol("S"):
+        return False
+    return bool(condition.rhs.is_Integer and condition.rhs > FEW_TOKENS)
 
 
 def _line(error: Exception) -> str:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SEQ_LEN = 64
 ONE = ", one sequence"
 WINDOWS = {"below": 128, "above": 32, "at": SEQ_LEN}  # beside SEQ_LEN tokens
+CHUNKS = ("ssm_chunk_size",)  # of a length that is a letter
+SHORT_CHUNK = 16  # of which a sequence has several: any number of them is ⌈S/c⌉
 FEW_LAYERS = 12  # are traced sooner than many; how many there are is a letter
 MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)
 OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
@@ -148,6 +150,9 @@ def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
     for name in ("n_layers", "n_encoder_layers"):
         if getattr(spec, name) > FEW_LAYERS:
             model = next(_changed(model, name, [FEW_LAYERS], spec), model)
+    for name in CHUNKS:
+        if (getattr(spec, name) or 0) > SHORT_CHUNK:
+            model = next(_changed(model, name, [SHORT_CHUNK], spec_of(model)), model)
     for name in small(spec):
         now = spec_of(model)
         others = _heads(now) if name == "n_kv_heads" else [3, 4, 2, 5, 6, 8]

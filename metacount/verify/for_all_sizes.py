@@ -6,22 +6,23 @@ side of a window, what torch asked of sizes: all of that is its domain, in our o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import sympy
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
+from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tracing.code_form import CodeForm
-from metacount.tracing.domain import is_at_most, is_below
 from metacount.tracing.forms import IDLE, NotTraced, Tracer
 from metacount.tracing.parts import counting
 from metacount.tracing.run.build import LAYER_PATTERNS
 from metacount.tracing.run.sizes import SMALLEST, divides, symbol, unread
 from metacount.tracing.run.source import As
 from metacount.verify.cases import KEPT
+from metacount.verify.differences import differences, said_of, sides_of, value_at
 from metacount.verify.textbook_forms import (
     OF_OURS,
     PROVEN,
@@ -33,6 +34,8 @@ from metacount.verify.textbook_forms import (
 
 if TYPE_CHECKING:
     from metacount.files import Json
+
+ROUNDED = (sympy.floor, sympy.ceiling)  # which a domain may decide in ways not seen here
 
 
 @frozen
@@ -112,26 +115,52 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
         problem = "a condition of the code's cannot be written down"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
     together = quantity.startswith(KEPT)
-    left = differences(textbook.forms[quantity], form, textbook.put_right, together=together)
-    rounded = (sympy.floor, sympy.ceiling)  # which a domain may decide in ways not seen here
-    if left and all(expr.has(*rounded) and _at(expr, form) == 0 for expr in left.values()):
+    put_right, here = textbook.put_right, tuple[sympy.Eq, ...]()
+    left = differences(textbook.forms[quantity], form, put_right, together=together)
+    if left and (layers := _numbers_of_layers(left, tracer)):
+        held = {**put_right, **layers}
+        if not differences(textbook.forms[quantity], form, held, together=together):
+            left, here = {}, tuple(sympy.Eq(x, n, evaluate=False) for x, n in layers.items())
+    if left and all(expr.has(*ROUNDED) and value_at(expr, form) == 0 for expr in left.values()):
         problem = "letters do not show it, though it is so at the sizes where the code was read"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
-    sides = _sides(textbook.forms[quantity], form)
+    sides = sides_of(textbook.forms[quantity], form)
     ours = textbook.ours
-    said = [one for side in sides.values() if (one := _said_of(side, form)) != sympy.true]
-    domain = [*form.domain, *form.ratios, *said]
+    said = [one for side in sides.values() if (one := said_of(side, form)) != sympy.true]
+    domain = [*form.domain, *form.ratios, *said, *here]
+    domain = list(_without(textbook.implied, domain, form))
     return Proof(
         quantity=quantity,
         differences=left,
         form=form,
         domain=tuple(dict.fromkeys([*(c.xreplace(ours) for c in domain), *textbook.relations])),
-        least=_least(form, ours),
+        least=_least(form, ours, textbook.implied),
         numbers=(*textbook.numbers.items(), *_numbers_of_run(quantity, textbook.spec, workload)),
         idle=None if idle is None else idle.xreplace(ours),
         ours=tuple(ours.items()),
         note=OF_OURS if left and together and textbook.of_config else "",
     )
+
+
+def _without(
+    implied: dict[sympy.Symbol, sympy.Expr], domain: list[sympy.Basic], form: CodeForm
+) -> Iterator[sympy.Basic]:
+    """A domain without letters that others imply: what is asked of them is asked of the others."""
+    for letter, made in implied.items():
+        above, below = made.as_numer_denom()
+        if not below.is_Integer:
+            yield divides(below, above)
+        if (least := dict(form.least).get(letter, 1)) > 1:
+            yield sympy.Ge(made, least, evaluate=False)
+    for one in domain:
+        if one.free_symbols.isdisjoint(implied):
+            yield one
+            continue
+        asked = one.xreplace(implied)
+        if isinstance(asked, divides) and sympy.cancel(asked.args[1] / asked.args[0]).is_integer:
+            continue
+        if asked != sympy.true:
+            yield asked
 
 
 def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sympy.Expr]:
@@ -142,6 +171,20 @@ def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sym
         symbol(name): sympy.Integer(number)
         for name, number in tracer.source.layer_fields({}).items()
         if name in LAYER_PATTERNS and symbol(name) not in letters
+    }
+
+
+def _numbers_of_layers(
+    left: dict[str, sympy.Expr], tracer: Tracer
+) -> dict[sympy.Symbol, sympy.Integer]:
+    """How many layers there are, where what is left rounds parts of that: a spec repeats the
+    pattern of its layers, a config may go on otherwise."""
+    asked = set().union(*(e.free_symbols for x in left.values() for e in x.atoms(*ROUNDED)))
+    fields = tracer.source.layer_fields({})
+    return {
+        symbol(name): sympy.Integer(number)
+        for name, number in fields.items()
+        if name in LAYER_COUNTS and symbol(name) in asked
     }
 
 
@@ -170,9 +213,13 @@ def _routed_as_meant(
     return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
 
 
-def _least(form: CodeForm, ours: dict[sympy.Symbol, sympy.Symbol]) -> tuple[tuple[str, int], ...]:
+def _least(
+    form: CodeForm,
+    ours: dict[sympy.Symbol, sympy.Symbol],
+    implied: dict[sympy.Symbol, sympy.Expr],
+) -> tuple[tuple[str, int], ...]:
     """From which number on each letter is, in our names; a number of layers from its own on."""
-    least = {ours.get(s, s).name: n for s, n in form.least}
+    least = {ours.get(s, s).name: n for s, n in form.least if s not in implied}
     for name in counting(form.parts):
         letter = symbol(name)
         least[ours.get(letter, letter).name] = min(SMALLEST, form.every_number[letter])
@@ -187,114 +234,6 @@ def _numbers_of_run(
         yield "prefix_len", workload.prefix_len
     if quantity == "kv_cache_bytes":
         yield "bytes_per_value", DTYPE_BYTES[workload.dtype]
-
-
-def differences(
-    textbook: dict[str, sympy.Expr],
-    form: CodeForm,
-    put_right: dict[sympy.Symbol, sympy.Expr] | None = None,
-    *,
-    together: bool = False,
-) -> dict[str, sympy.Expr]:
-    """Textbook less code, role by role, where it is not zero in the form's domain.
-
-    `put_right` are fields that the config's class makes of others. `together`: the sum of all roles
-    alone, where one storage belongs to several and each side has its own rule of whose it is.
-    """
-    code = {"total": form.total} if together else form.by_role
-    if together:
-        textbook = {"total": sympy.Add(*map(sympy.sympify, textbook.values()))}
-    known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.lhs.is_Symbol}
-    ours = put_right or {}
-    sides = _sides(textbook, form)
-    equal = _equal_by_order((*form.domain, *sides.values()))
-    # where chunks fill a sequence, their number is no rounded one
-    divided = [c.args for c in form.domain if isinstance(c, divides)]
-    whole = {sympy.floor(above / below): above / below for below, above in divided}
-    found = {}
-    for role in {**textbook, **code}:
-        mine = sympy.sympify(textbook.get(role, 0)).xreplace(
-            {least: side.lhs for least, side in sides.items()}
-        )
-        theirs = code.get(role, sympy.Integer(0))
-        left = (mine - theirs).subs(ours).subs(known).subs(equal)
-        # no chunk is full where a sequence is shorter than one
-        floors = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.floor)]
-        none = {part: sympy.Integer(0) for part, (x, y) in floors if is_below(x, y, form.domain)}
-        left = left.xreplace(none).xreplace(whole)
-        # and one chunk holds a sequence that is no longer than it
-        above = [(part, part.args[0].as_numer_denom()) for part in left.atoms(sympy.ceiling)]
-        one = {part: sympy.Integer(1) for part, (x, y) in above if is_at_most(x, y, form.domain)}
-        left = left.xreplace(one)
-        if any(_reduced(case) != 0 for case in _cases(left)):
-            found[role] = sympy.factor(_reduced(left))
-    return found
-
-
-def _equal_by_order(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
-    """Sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S, seen from the
-    last token."""
-    found: dict[sympy.Expr, sympy.Expr] = {}
-    least = set()
-    for one in domain:
-        if not isinstance(one, sympy.Rel) or isinstance(one, sympy.Eq | sympy.Ne):
-            continue
-        strict = 1 if isinstance(one, sympy.Gt | sympy.Lt) else 0
-        more = one.lhs - one.rhs if isinstance(one, sympy.Ge | sympy.Gt) else one.rhs - one.lhs
-        more = sympy.expand(more - strict).xreplace({symbol("T"): symbol("S")})
-        least.add(more)
-        if -more in least:
-            lengths = {symbol("S"), symbol("T")} & (one.lhs.free_symbols | one.rhs.free_symbols)
-            for other in more.free_symbols - {symbol("S")} if lengths else ():
-                if sympy.expand(more - symbol("S") + other) == 0 or more == other - symbol("S"):
-                    found |= {symbol("S"): other, symbol("T"): other}
-    return found
-
-
-def _sides(textbook: dict[str, sympy.Expr], form: CodeForm) -> dict[sympy.Expr, sympy.Expr]:
-    """For each smaller of two that the textbook has (a window, a length): which it is where the
-    form was read, as a condition `smaller ≤ larger`."""
-    found = {}
-    for expr in textbook.values():
-        for least in sympy.sympify(expr).atoms(sympy.Min):
-            smaller, larger = sorted(least.args, key=lambda arg: _at(arg, form))
-            found[least] = sympy.Le(smaller, larger, evaluate=False)
-    return found
-
-
-def _said_of(side: sympy.Rel, form: CodeForm) -> sympy.Basic:
-    """Which of two is smaller, as the domain says it: 1 ≤ x - 1 as x ≥ 2."""
-    known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer}
-    if not side.free_symbols - known.keys():
-        return sympy.true
-    extra, rest = side.rhs.as_coeff_Add()
-    if not side.lhs.is_Integer or not extra:
-        return side
-    return sympy.Ge(rest, side.lhs - extra, evaluate=False)
-
-
-def _at(expr: sympy.Expr, form: CodeForm) -> int:
-    return int(expr.xreplace({s: sympy.Integer(form.every_number[s]) for s in expr.free_symbols}))
-
-
-def _reduced(expr: sympy.Expr) -> sympy.Expr:
-    return sympy.expand(sympy.cancel(sympy.expand(expr)))
-
-
-def _cases(expr: sympy.Expr) -> sympy.Expr:
-    """`expr` for every remainder of the counts that it rounds parts of: floor(N/2), N = 2·q + r."""
-    periods: dict[sympy.Symbol, int] = {}
-    for rounded in expr.atoms(sympy.floor, sympy.ceiling):
-        below = sympy.together(rounded.args[0]).as_numer_denom()[1]
-        letters = rounded.free_symbols
-        if below.is_Integer and len(letters) == 1:
-            (letter,) = letters
-            periods[letter] = sympy.ilcm(periods.get(letter, 1), int(below))
-    cases = [expr]
-    for letter, period in periods.items():
-        whole = sympy.Symbol(f"{letter}_q", integer=True, nonnegative=True)
-        cases = [c.subs(letter, period * whole + r) for c in cases for r in range(period)]
-    return cases
 
 
 __all__ = ["PROVEN", "Proof", "differences", "prove", "spec_forms", "textbook_forms"]

@@ -34,6 +34,14 @@ OF_OURS = "the formula is of our reference modules; other code keeps other tenso
 TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
 # A size that may be written down beside those that it is the sum of.
 SUMS = {"qk_head_dim": ("qk_nope_head_dim", "qk_rope_head_dim")}
+# A size that follows from others, where a config has all of them: (product, what divides it).
+FOLLOWS = (
+    ("expand", ("intermediate_size",), "hidden_size"),
+    ("expand", ("num_heads", "head_dim"), "hidden_size"),
+    ("mamba_expand", ("mamba_n_heads", "mamba_d_head"), "hidden_size"),
+    ("mamba_expand", ("n_mamba_heads", "mamba_headdim"), "hidden_size"),
+    ("mamba_d_ssm", ("mamba_n_heads", "mamba_d_head"), ""),
+)
 OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 
 
@@ -41,14 +49,16 @@ OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 class Textbook:
     """Every quantity by role in letters; `fields` has what each size of the spec is in letters.
 
-    `put_right` has letters that the config's class or its mapping makes of others; `uncovered` says
-    of an asked quantity why it has no formula here.
+    `put_right` has letters that the config's class or its mapping makes of others; `implied` those
+    of them that no formula needs: the quotient of others. `uncovered` says of an asked quantity why
+    it has no formula here.
     """
 
     spec: ModelSpec
     forms: dict[str, dict[str, sympy.Expr]]
     fields: dict[str, sympy.Expr]
     put_right: dict[sympy.Symbol, sympy.Expr]
+    implied: dict[sympy.Symbol, sympy.Expr]
     of_config: bool = True
     uncovered: tuple[tuple[str, str], ...] = ()
 
@@ -81,7 +91,11 @@ class Textbook:
         ours = self.ours
         equal = [
             *((symbol(name), expr) for name, expr in self.fields.items()),
-            *((x, y) for x, y in self.put_right.items() if not y.is_Integer),  # else: a pattern
+            *(
+                (x, y)
+                for x, y in self.put_right.items()
+                if not y.is_Integer and x not in self.implied  # else: a pattern, a quotient
+            ),
         ]
         pairs = [(x.xreplace(ours), y.xreplace(ours)) for x, y in equal]
         return [sympy.Eq(x, y, evaluate=False) for x, y in pairs if x != y]
@@ -106,11 +120,14 @@ def textbook_of(
             forms={**spec_forms(model, letters, workload), **of_step},
             fields=in_letters,
             put_right={},
+            implied={},
             of_config=False,
             uncovered=uncovered,
         )
     spec, fields = _spec_in_letters(model)
     fitted(spec, workload)
+    implied = _implied(model)
+    fields = {name: expr.xreplace(implied) for name, expr in fields.items()}
     in_fields = spec.substituted(**fields)
     run = run_letters(spec, workload)
     names = _quantities(spec, PROVEN)
@@ -121,8 +138,9 @@ def textbook_of(
         spec=spec,
         forms={**{name: TEXTBOOK[name](in_fields, run) for name in names}, **of_step},
         fields=fields,
-        put_right=_put_right(model),
+        put_right={**_put_right(model), **implied},
         uncovered=uncovered,
+        implied=implied,
     )
 
 
@@ -210,6 +228,20 @@ def _put_right(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
         adds_up = value and value == sum(values.get(n, 0) for n in others)
         if value and adds_up and not _free(config, {name: 2 * value}):
             found[symbol(name)] = sympy.Add(*map(symbol, others))
+    return found
+
+
+def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
+    """Sizes that others imply, where the mapping refuses to have another number for them."""
+    values = size_values(config)
+    found: dict[sympy.Symbol, sympy.Expr] = {}
+    for name, factors, below in FOLLOWS:
+        known = {name, *factors, *([below] if below else [])} <= values.keys()
+        if not known or _free(config, {factors[-1]: 2 * values[factors[-1]]}):
+            continue
+        made = sympy.Mul(*map(symbol, factors)) / (symbol(below) if below else 1)
+        if made.xreplace({symbol(n): sympy.Integer(v) for n, v in values.items()}) == values[name]:
+            found[symbol(name)] = made
     return found
 
 

@@ -13,6 +13,7 @@ from metacount.tracing.domain import is_below
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
 from metacount.tracing.run.sizes import divides, symbol
+from metacount.tracing.solve.smallest import for_arithmetic, sign_above
 from metacount.views.code_form import in_fields
 from metacount.views.formula import whole_python
 
@@ -91,3 +92,22 @@ def test_equal_sizes_are_not_asked_to_differ() -> None:
     assert sympy.expand(at_the_end.total - before.total) == 0
     assert "S ≤ max_seq_len" in [in_words(one, str) for one in at_the_end.domain]
     assert "S < max_seq_len" in [in_words(one, str) for one in before.domain]
+
+
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [
+        ("a*b - 8", 2),
+        ("a*b - 9", 1),
+        ("a*b - 10", 0),
+        ("a - b", 0),
+        ("a**2*b - a*b + a", 2),
+        ("a - floor(1/b) - 3", 1),
+        ("a/2 - 1", 2),
+    ],
+)
+def test_signs_are_shown_of_all_sizes_from_three(text: str, sign: int) -> None:
+    a, b = sympy.symbols("a b", integer=True, positive=True)
+    expr = sympy.sympify(text, locals={"a": a, "b": b})
+    assert sign_above(for_arithmetic(expr, [a, b]), {a: 3, b: 3}) == sign
+    assert sign_above(expr, {a: 3, b: 3}) == sign  # the slower way

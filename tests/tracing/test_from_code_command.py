@@ -203,7 +203,8 @@ def test_a_form_over_whole_chunks_says_of_which_lengths_it_is() -> None:
     found = Tracer({"model_type": "cpmant", "num_hidden_layers": 1}, Workload(seq_len=48))
     form = found.form("matmul_flops")
     assert "lengths where" not in code_form_text("cpmant", form)
-    shown = CodeForm(**{**vars(form), "domain": (divides(Integer(64), symbol("S")),)})
+    whole = {"how": "interpolated in B and S", "domain": (divides(Integer(64), symbol("S")),)}
+    shown = CodeForm(**{**vars(form), **whole})
     assert "for     lengths where 64 divides S" in code_form_text("cpmant", shown)
 
 

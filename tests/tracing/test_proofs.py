@@ -18,7 +18,7 @@ from metacount.spec import Workload
 from metacount.textbook.count import fitted
 from metacount.textbook.proof_record import structure
 from metacount.tracing.forms import CodeForm, Tracer
-from metacount.tracing.run.sizes import symbol
+from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.run.source import As
 from metacount.verify.for_all_sizes import PROVEN, differences, prove, spec_forms, textbook_forms
 
@@ -64,6 +64,39 @@ def test_a_size_that_can_only_be_a_sum_is_no_difference() -> None:
     assert (found.differences, found.problem) == ({}, "")
     nope, rope = symbol("qk_nope_head_dim"), symbol("qk_rope_head_dim")
     assert sympy.Eq(symbol("config_qk_head_dim"), nope + rope) in found.domain
+
+
+MAMBA2 = {
+    "model_type": "mamba2",
+    **{"num_hidden_layers": 2, "hidden_size": 32, "num_heads": 4, "head_dim": 16, "expand": 2},
+    **{"state_size": 8, "n_groups": 2, "chunk_size": 16, "vocab_size": 50},
+}
+
+
+def test_a_size_that_others_imply_is_no_letter_of_a_proof() -> None:
+    """Heads fill expand·hidden_size channels: the domain says that expand is a whole number."""
+    (found,) = prove(MAMBA2, RUN, As(), ("params",))
+    assert found.proven
+    d, h, p = map(symbol, ("d_model", "n_ssm_heads", "ssm_head_dim"))
+    assert found.domain == (divides(d, h * p),)
+
+
+def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metacount.verify import textbook_forms
+
+    wrong = (("expand", ("num_heads", "state_size"), "hidden_size"),)
+    monkeypatch.setattr(textbook_forms, "FOLLOWS", wrong)
+    (found,) = prove(MAMBA2, RUN, As(), ("params",))
+    assert found.differences
+
+
+@pytest.mark.release
+def test_chunks_are_counted_for_any_length() -> None:
+    (found,) = prove(MAMBA2, RUN, As(one_sequence=True), ("matmul_flops",))
+    assert found.proven
+    assert found.form is not None
+    assert found.form.total.has(sympy.ceiling(symbol("S") / symbol("chunk_size")))
+    assert not any(isinstance(one, sympy.Lt) and one.lhs == symbol("S") for one in found.domain)
 
 
 def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,12 @@ from metacount.huggingface.module.model import build_transformers
 from metacount.measure.others.forward import measure_any_forward
 from metacount.spec import Workload
 from metacount.tracing.condition import in_words
+from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
 from metacount.tracing.run import count
 from metacount.tracing.run.build import size_values, with_fields
 from metacount.tracing.run.sizes import Sizes, divides, symbol
+from metacount.tracing.run.source import As
 from metacount.tracing.solve.interpolate import interpolated
 from metacount.tracing.solve.layers import Stack, stack_of_caches
 
@@ -161,13 +163,61 @@ def test_a_config_inside_has_its_name_before_its_fields() -> None:
 
 
 def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
-    found = Tracer({"model_type": "cpmant", "num_hidden_layers": 2}, RUN).form("matmul_flops")
+    found = Tracer({"model_type": "jetmoe", "num_hidden_layers": 2}, RUN).form("matmul_flops")
     assert found.how == "interpolated in B and S"
-    # attention of 32 heads of 128 over every pair: 2 products, 2 FLOPs, 2 layers
+    # attention of 2 chosen experts with 16 heads of 128 each over every pair: 2 products, 2 FLOPs
     B, S = letters("B S")
     assert sympy.Poly(found.total, B, S).coeff_monomial(B * S**2) == 2 * 2 * 2 * 32 * 128
-    assert any("the code needs the number S = " in note for note in found.notes)
+    assert any("not traced: " in note for note in found.notes)
     assert any("nothing is known of other lengths" in note for note in found.notes)
+
+
+ONE_BY_ONE = {"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 50}
+
+
+def test_code_that_goes_through_tokens_is_read_at_several_lengths() -> None:
+    """Mamba's scan, whose state [I, N] each token reads: 2·I·N FLOPs for it in every layer."""
+    one = As(one_sequence=True)
+    found = Tracer(ONE_BY_ONE, RUN, run_as=one).form("matmul_flops")
+    assert found.how == "traced"
+    assert [name for name, _ in found.solved_for] == ["S"]
+    L, S, c, N, d, r, w, v = letters(
+        "num_hidden_layers S intermediate_size state_size hidden_size time_step_rank conv_kernel "
+        "vocab_size"
+    )
+    of_a_token = 2 * c * 2 * d + 2 * c * (r + 2 * N) + 2 * r * c + 2 * c * N + 2 * d * c
+    # the convolution runs over w - 1 positions of padding as well
+    mixer = L * (S * of_a_token + 2 * w * c * (S + w - 1))
+    assert sympy.expand(found.total - mixer - 2 * S * d * v) == 0
+
+
+@pytest.mark.release
+def test_a_form_solved_for_the_length_is_held_against_long_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Code that did something else from 256 tokens on would be of that form up to there alone."""
+    right = Measured.run
+
+    def more_if_long(
+        self: Measured, quantity: str, workload: Workload, module: nn.Module | None = None
+    ) -> dict[str, sympy.Expr] | None:
+        found = right(self, quantity, workload, module)
+        assert found is not None
+        return {**found, "head": found["head"] + (workload.seq_len > 256)}
+
+    monkeypatch.setattr(Measured, "run", more_if_long)
+    found = Tracer(ONE_BY_ONE, RUN, run_as=As(one_sequence=True)).form("matmul_flops")
+    assert found.how == "interpolated in B and S"
+    assert any("does something else at 331" in note for note in found.notes)
+
+
+def test_caches_of_fewer_layers_than_there_are_count_by_layers() -> None:
+    """MiniMax's last layer of 4 keeps a state alone: its cache has 3 places."""
+    config = {"model_type": "minimax", "num_hidden_layers": 4, "hidden_size": 64}
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 50}
+    found = Tracer({**config, **sizes, "intermediate_size": 32}, RUN).form("kv_cache_bytes")
+    L = letters("num_hidden_layers")
+    assert found.total.has(sympy.ceiling(L / 2))
 
 
 @pytest.mark.release

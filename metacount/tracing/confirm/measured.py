@@ -14,6 +14,17 @@ from metacount.tracing.run.sizes import NotTraced, symbol
 from metacount.tracing.run.source import IN_BYTES, Source, of_parameters
 
 
+def of_length(run: Workload, seq_len: int) -> Workload:
+    """The same workload of other sequences' length."""
+    return Workload(
+        batch_size=run.batch_size,
+        seq_len=seq_len,
+        source_len=run.source_len,
+        prefix_len=run.prefix_len,
+        dtype=run.dtype,
+    )
+
+
 class Measured:
     """Quantities of one source under one workload; by operator where `split` says so."""
 

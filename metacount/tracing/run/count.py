@@ -44,6 +44,10 @@ class TooSlow(NotTraced):
     """The code takes too long with symbols for sizes."""
 
 
+class NeedsLength(NotTraced):
+    """The code goes through the tokens one by one, or in so many pieces."""
+
+
 def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts, Amounts | None]:
     """Distinct parameters, and those that one token uses; None where routing is unknown."""
     where = places(model)
@@ -134,7 +138,8 @@ def check_free(sizes: Sizes) -> None:
     """That the code left B and S symbols: else the form is of one number of them alone."""
     for letter, number in sizes.constants.items():
         if letter.name in ("B", "S", "S_e"):
-            raise NotTraced(f"the code needs the number {letter} = {number}")
+            kind = NeedsLength if letter.name == "S" else NotTraced
+            raise kind(f"the code needs the number {letter} = {number}")
 
 
 @frozen
@@ -288,7 +293,7 @@ def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amo
             state["state", None] += sizes.expr(found.state_bytes)
             continue
         for index, layer in enumerate(layers):
-            at = index * stack.length // len(layers)
+            at = index * stack.length // max(len(layers), stack.length)
             found, place = measure_cache([layer]), Place(stack=stack, index=at)
             kept[name, place] += sizes.expr(found.kv_bytes)
             state["state", place] += sizes.expr(found.state_bytes)

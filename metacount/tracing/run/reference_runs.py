@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -14,6 +16,7 @@ from metacount.measure.ours.params import owned
 from metacount.measure.ours.roles import role_of
 from metacount.modules.attention import Visibility
 from metacount.modules.model import Model
+from metacount.tracing.run.count import WithSymbols
 from metacount.tracing.run.patches import with_symbols
 from metacount.training.ours import reference_program
 
@@ -29,18 +32,20 @@ if TYPE_CHECKING:
     from metacount.training.step import Program
 
 
-class SymbolicCounter(ReferenceCounter):
+class SymbolicCounter(WithSymbols, ReferenceCounter):
     """Counts with symbols for sizes; visibilities of symbolic sizes stand in `seen`."""
+
+    deadline, may_run = math.inf, sys.maxsize  # our own modules go through no tokens one by one
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self._sizes = sizes
+        self.sizes = sizes
         self.seen: dict[object, Visibility] = {}
 
     def hashable(self, value: object) -> object:
         """The same with expressions for symbols; sizes alone can be compared so."""
         if isinstance(value, torch.SymInt):
-            return self._sizes.expr(value)
+            return self.sizes.expr(value)
         if isinstance(value, tuple | list):
             return tuple(map(self.hashable, value))
         if isinstance(value, Visibility):

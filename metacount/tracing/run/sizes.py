@@ -41,9 +41,12 @@ class Sizes:
         self._letters: dict[sympy.Symbol, sympy.Symbol] = {}
         self._plain: dict[sympy.Basic, sympy.Basic] = {}
         self.conditions: dict[sympy.Basic, None] = {}
+        self.stay_numbers: frozenset[str] = frozenset()  # names that get no symbol
 
-    def new(self, name: str, hint: int) -> torch.SymInt:
+    def new(self, name: str, hint: int) -> int | torch.SymInt:
         """A size of that name that is `hint` wherever code must know."""
+        if name in self.stay_numbers:
+            return hint
         raw, made = symbolic_size(self.env, name, hint)
         letter = symbol(name)
         self._letters[raw] = letter

@@ -10,15 +10,15 @@ import sympy
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.tracing.code_form import CodePart, FormDiffers, summed
 from metacount.tracing.condition import in_domain
-from metacount.tracing.confirm.measured import Measured
+from metacount.tracing.confirm.measured import Measured, of_length
 from metacount.tracing.domain import Asked, asked_of
 from metacount.tracing.parts import levelled, parts_of, totals
 from metacount.tracing.run.chunks import always, known_counts
 from metacount.tracing.run.count import TooSlow, check_free
 from metacount.tracing.run.errors import OurError, is_of_that_code
-from metacount.tracing.run.sizes import Sizes, WrongHint
+from metacount.tracing.run.sizes import NotTraced, Sizes, WrongHint, symbol
 from metacount.tracing.run.source import OF_PARAMS, Source, Trace, of_parameters
-from metacount.tracing.solve.constants import Reading, solved_layer_counts
+from metacount.tracing.solve.constants import Reading, solved_layer_counts, solved_length
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
 from metacount.training.setup import setup_of
 
@@ -36,11 +36,14 @@ class Readings:
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
         self._asked: dict[tuple[int, int, int], Asked] = {}
         self._few = FEW  # layers that are read where there are many
+        self._length: int | None = None  # of a sequence, where S is to be that number
+        self._lengths: dict[int, Readings] = {}
+        self.by_length = False  # whether S is solved for
 
     def here(self, quantity: str) -> Reading:
         """The quantity at the model's own sizes: read off all of its layers, or else off few."""
         try:
-            return self._first(quantity) if setup_of(quantity) is None else self._of_step(quantity)
+            return self._read(quantity) if setup_of(quantity) is None else self._of_step(quantity)
         except TooSlow:
             self._few = FEW
             return self._of_few_layers(quantity)
@@ -73,7 +76,7 @@ class Readings:
         if not change.items() <= {**source.sizes(), **source.layer_fields({})}.items():
             return None
         try:
-            return self._of(source)._first(quantity)
+            return self._of(source)._read(quantity)
         except OurError:
             raise
         except Exception:  # somebody else's code, at sizes that its config let through
@@ -89,7 +92,33 @@ class Readings:
 
     def _of(self, source: Source) -> Readings:
         measured = Measured(source, self._measured.workload, self._measured.split)
-        return Readings(measured, strict=self._strict)
+        made = Readings(measured, strict=self._strict)
+        made.by_length = self.by_length
+        return made
+
+    def _read(self, quantity: str) -> Reading:
+        return self._solved_length(quantity) if self.by_length else self._first(quantity)
+
+    def _solved_length(self, quantity: str) -> Reading:
+        """The form of code that goes through tokens one by one, read at several lengths."""
+        found = solved_length(partial(self._at_length, quantity))
+        if found is None:
+            raise NotTraced("the code needs the number S, and no polynomial in S is what it does")
+        if "decode" not in quantity:
+            return found
+        return found.but(parts=tuple(map(_in_kv_len, found.parts)))
+
+    def _at_length(self, quantity: str, change: dict[str, int]) -> Reading | None:
+        length = change["S"]
+        if length not in self._lengths:
+            workload = of_length(self._measured.workload, length)
+            measured = Measured(self._source, workload, self._measured.split)
+            made = self._lengths[length] = Readings(measured, strict=self._strict)
+            made._length = length
+        try:
+            return self._lengths[length]._first(quantity)
+        except NotTraced:
+            return None
 
     def _first(self, quantity: str) -> Reading:
         """The first way in which the quantity is traced and comes to what is measured."""
@@ -178,10 +207,14 @@ class Readings:
             if isinstance(made, Exception):
                 failures.append(made)
             else:
+                if self._length is not None:
+                    made.sizes.stay_numbers = frozenset("S")
                 yield made
 
     def _hints_of_seq(self) -> tuple[int, ...]:
         """Numbers behind S: primes beside the asked one, so that it falls together with no size."""
+        if self._length is not None:
+            return (self._length,)
         asked = self._measured.workload.seq_len
         return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
@@ -194,7 +227,7 @@ class Readings:
             source = self._source.other({name: self._few})
             if source is None:
                 continue
-            found = self._of(source)._first(quantity)
+            found = self._of(source)._read(quantity)
             agrees = self._measured.agrees(summed(found.parts), quantity)
             if not agrees and self._few == FEW:
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
@@ -229,3 +262,9 @@ class Readings:
             asked = built is not None and change.items() <= built.numbers.items()
             self._layouts[key] = layout(built.module) if built is not None and asked else None
         return self._layouts[key]
+
+
+def _in_kv_len(part: CodePart) -> CodePart:
+    """The same part of one token's work, S tokens being those that it attends to."""
+    expr = part.expr.subs(symbol("S"), symbol("T"))
+    return CodePart(role=part.role, expr=expr, layers=part.layers, where=part.where)

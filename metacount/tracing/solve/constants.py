@@ -18,6 +18,7 @@ from metacount.tracing.run.sizes import divides, symbol
 HELD_OUT = 2  # readings that must confirm a polynomial
 MISSES = 2  # readings of another shape, or none: then no more are tried
 FEW_LAYERS = (6, 7, 8, 9, 5, 13)
+LENGTHS = (7, 11, 13, 17, 19, 23)
 MOST = 2  # sizes that are solved for in one form: the readings multiply
 
 
@@ -81,6 +82,13 @@ def solved_layer_counts(here: Reading, name: str, number: int, read: Read) -> Re
     return _from_readings(symbol(name), number, here, changes, read, 1) or here
 
 
+def solved_length(read: Read) -> Reading | None:
+    """The form of code that makes a number of S, which is read at several and solved for."""
+    changes = ({"S": n} for n in LENGTHS[1:])
+    own = read({"S": LENGTHS[0]})
+    return own and _from_readings(symbol("S"), LENGTHS[0], own, changes, read, 2)
+
+
 def _from_readings(
     letter: sympy.Symbol,
     number: int,
@@ -139,13 +147,14 @@ def _shape(reading: Reading) -> list[tuple[str, sympy.Expr | None]]:
 
 
 def _common(letter: sympy.Symbol, readings: list[tuple[int, Reading]]) -> list[sympy.Basic] | None:
-    """The conditions of all readings, with the letter for its number where they differ in that.
+    """The conditions of all readings, with the letter for its number where they differ in that, or
+    for one less: the tokens before the last.
 
     What is asked of the letter alone may differ: each reading is of its own number.
     """
     ways = [
         [
-            (c, c.xreplace({sympy.Integer(number): letter}))
+            (c, *(c.xreplace({sympy.Integer(number - n): letter - n}) for n in (0, 1)))
             for c in reading.domain
             if c.free_symbols != {letter}
         ]

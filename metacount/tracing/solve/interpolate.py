@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import sympy
 
-from metacount.tracing.run.sizes import NotTraced
+from metacount.tracing.run.sizes import NotTraced, divides
 
 # What is added to the asked lengths: of one sequence, or of the decoder's and the encoder's. First
 # what finds the polynomial of degree 2, for each of B and B + 1; then what tests it, with its B.
@@ -65,6 +65,29 @@ def interpolated(
                     f"{run.get(part, 0)}, where {value} would follow"
                 )
     return {part: form for part, form in forms.items() if form != 0}
+
+
+def by_steps(
+    at: Callable[[tuple[int, ...]], dict[str, int]],
+    asked: dict[sympy.Symbol, int],
+    steps: tuple[int, ...],
+) -> tuple[dict[str, sympy.Expr], int]:
+    """The form through lengths side by side; else through some that are whole chunks apart."""
+    first: NotTraced | None = None
+    for step in steps:
+        try:
+            return interpolated(at, asked, step), step
+        except NotTraced as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def as_here(letter: sympy.Symbol, number: int, step: int) -> sympy.Basic:
+    """That a length leaves the same of a chunk as the asked one."""
+    if number % step == 0:
+        return divides(sympy.Integer(step), letter)
+    return sympy.Eq(sympy.Mod(letter, step), number % step, evaluate=False)
 
 
 def _powers(lengths: int) -> list[tuple[int, ...]]:

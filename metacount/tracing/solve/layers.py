@@ -67,9 +67,10 @@ def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
 
 
 def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
-    """The stack with as many layers as caches; else the only one with several for each.
+    """The stack with as many layers as caches; else the only one with several for each, or with
+    more layers.
 
-    LongCat-Flash has two attentions a layer, each with a cache.
+    LongCat-Flash has two attentions a layer, each with a cache; MiniMax's last layer may keep none.
     """
     by_length: dict[int, Stack] = {}
     for stack, _ in stacks(model):
@@ -77,6 +78,8 @@ def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
         if stack.length not in by_length or "encoder" in by_length[stack.length].path.split("."):
             by_length[stack.length] = stack
     found = [stack for length, stack in by_length.items() if n_caches % length == 0]
+    if not found and len(by_length) == 1:
+        found = [stack for length, stack in by_length.items() if n_caches < length]
     return by_length.get(n_caches) or (found[0] if len(found) == 1 else None)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import sympy
+from sympy.polys.rings import PolyElement, PolyRing
 
 from metacount.tracing.run.sizes import SMALLEST
 
@@ -62,9 +63,9 @@ class _Asked:
     """One relation: expressions of which one must be positive where it is to hold."""
 
     def __init__(self, positive: list[sympy.Expr]) -> None:
-        self._positive = positive
         self._known: dict[tuple[int, ...], bool] = {}
         self.letters = sorted(set().union(*(e.free_symbols for e in positive)), key=str)
+        self._positive = [for_arithmetic(expr, self.letters) for expr in positive]
 
     @classmethod
     def of(cls, relation: sympy.Rel, quotients: dict[sympy.Expr, sympy.Expr]) -> _Asked:
@@ -91,15 +92,35 @@ class _Asked:
         coefficients in what a letter has above that."""
         key = tuple(least[s] for s in self.letters)
         if key not in self._known:
-            self._known[key] = self._shown({s: s + least[s] for s in self.letters})
+            at = {s: least[s] for s in self.letters}
+            self._known[key] = any(sign_above(one, at) == 2 for one in self._positive)
         return self._known[key]
 
-    def _shown(self, above: dict[sympy.Expr, sympy.Expr]) -> bool:
-        for expr in self._positive:
-            try:
-                poly = sympy.Poly(expr.xreplace(above), *self.letters)
-            except sympy.PolynomialError:
-                continue
-            if all(c >= 0 for c in poly.coeffs()) and poly.TC() > 0:
-                return True
-        return False
+
+def for_arithmetic(expr: sympy.Expr, letters: list[sympy.Symbol]) -> PolyElement | sympy.Expr:
+    """A polynomial in a form that is quicker to expand; another expression as it is."""
+    try:
+        return PolyRing(letters, sympy.QQ).from_expr(expr) if letters else expr
+    except ValueError:
+        return expr
+
+
+def sign_above(expr: PolyElement | sympy.Expr, least: dict[sympy.Symbol, int]) -> int:
+    """2: positive wherever no letter is below its least number; 1: not negative; 0: not shown.
+
+    By the signs of coefficients in what a letter has above that.
+    """
+    if isinstance(expr, PolyElement):
+        above = expr.compose(
+            [(s, s + n) for s, n in zip(expr.ring.gens, least.values(), strict=True)]
+        )
+        constant = above.const()
+    else:  # floor(1/(s + 2)) is 0
+        try:
+            above = sympy.Poly(expr.xreplace({s: s + n for s, n in least.items()}), *least)
+        except sympy.PolynomialError:
+            return 0
+        constant = above.TC()
+    if any(c < 0 for c in above.coeffs()):
+        return 0
+    return 2 if constant > 0 else 1

@@ -18,13 +18,9 @@ def pure(keys: Keys) -> Json:
     """A decoder of recurrent layers alone: no attention, no feed-forward, no positions."""
     keys.only("hidden_act", "silu")
     d_model, n_layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
-    # beside the keys of transformers, the first checkpoints keep those of the authors' code
-    for name, value in (
-        ("d_model", d_model),
-        ("n_layer", n_layers),
-        ("rms_norm", True),
-        ("ssm_cfg", {}),
-    ):
+    # beside transformers' keys, the first checkpoints keep those of the authors' code
+    old = {"d_model": d_model, "n_layer": n_layers, "rms_norm": True, "ssm_cfg": {}}
+    for name, value in old.items():
         keys.fixed(name, value)
     return {
         "kind": "decoder",
@@ -78,7 +74,9 @@ def without_idle(fields: Json) -> Json:
 
 def expanded(keys: Keys, name: str, d_model: int) -> int:
     """Channels of a mixer, as a multiple of the model's width."""
-    return int(keys.number(name) * d_model)
+    times, written = keys.number(name), keys.raw(name)
+    # a whole number as it is written may remember its name
+    return written * d_model if isinstance(written, int) else int(times * d_model)
 
 
 def step_rank(keys: Keys, name: str, d_model: int) -> int:
