@@ -82,7 +82,7 @@ def prove(
 
     Windows and one-sided lengths are those of the workload's side: the domain says which.
     """
-    run_as = As(one_sequence=run_as.one_sequence, tied=run_as.tied, strict=True)
+    run_as = As(**{**vars(run_as), "strict": True})
     tracer = Tracer(model, workload, run_as=run_as)
     letters: dict[str, int] = {}
     if isinstance(model, ModelSpec):

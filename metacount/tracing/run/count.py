@@ -179,7 +179,7 @@ def traced_forward(
     batch: int = 5,
     seq_len: int = 61,
     source_len: int = 53,
-    seconds: float = 60.0,
+    seconds: float,
 ) -> TracedRun:
     """Run the model over B sequences of S tokens, with `decode` then over one more token each.
 

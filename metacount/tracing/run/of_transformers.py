@@ -133,6 +133,7 @@ class TransformersTrace:
                         seq_len=seq_len,
                         decode=decode,
                         batch=1 if self._run_as.one_sequence else 5,
+                        seconds=self._run_as.seconds,
                     )
             except Exception as error:
                 self._runs[key] = error

@@ -50,11 +50,13 @@ class As:
     than of B), as many key/value heads as heads where the model has it so.
 
     `strict`: an error of ours ends it; else it is one more reason why something is not traced.
+    `seconds` of this process a forward with symbols may take.
     """
 
     one_sequence: bool = False
     tied: bool = False
     strict: bool = False
+    seconds: float = 60.0
 
 
 class Way(TypedDict, total=False):
