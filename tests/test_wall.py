@@ -54,6 +54,7 @@ SIDES = {
     "metacount.diff": "formula",
     "metacount.many.folder": "formula",
     "metacount.sharding.by_formula": "formula",
+    "metacount.sharding.formula": "formula",
     # the one counter and what it needs, without a module of ours
     "metacount.tensors": "ruler",
     "metacount.measure": "ruler",

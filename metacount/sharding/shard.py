@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
-from metacount.sharding.by_formula import without_formula
+from metacount.sharding.by_formula import STATES, without_formula
 from metacount.sharding.links import PER_MACHINE
 from metacount.sharding.mesh import Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
@@ -28,7 +28,6 @@ NOT_RUN = (
     "placed by transformers' plan, not run: neither what ranks send, nor a KV cache or a state, "
     "nor what a backward keeps is counted"
 )
-OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
 SCHEDULES = {
     "1f1b": "one forward, one backward (1f1b): at a stage as many as there are stages from it on",
     "gpipe": "all forwards before all backwards (gpipe): all of them",
@@ -166,8 +165,8 @@ def _check(asked: Asked, train: bool) -> None:
             raise InputError(f"--{name} belongs to --train; add it, or leave it out")
     if zero is not None and zero not in range(4):
         raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
-    if optimizer not in OPTIMIZERS:
-        close = nearest(optimizer, OPTIMIZERS, f"choose one of {', '.join(OPTIMIZERS)}")
+    if optimizer not in STATES:
+        close = nearest(optimizer, STATES, f"choose one of {', '.join(STATES)}")
         raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
     if dtype not in DTYPE_BYTES:
         raise InputError(

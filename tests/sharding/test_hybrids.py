@@ -15,9 +15,9 @@ import metacount
 from metacount.catalog import entry
 from metacount.formulas import kept_sharding, traffic
 from metacount.modules.build import build
-from metacount.sharding import by_formula
 from metacount.sharding.by_engine import measured_kinds
 from metacount.sharding.by_formula import counted_kinds
+from metacount.sharding.formula import units
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.result import Kind
@@ -145,19 +145,19 @@ PLANTED: dict[str, tuple[Any, str, object, int]] = {
     "every layer has a cache": (kept_sharding, "WITH_ATTENTION", "APSRN", 3),
     "no experts are sent to": (traffic, "mixture_moves", lambda *args, **how: [], 2),
     "a block without its mixer": (
-        by_formula,
+        units,
         "block_weights",
         lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer="N", ffn=ffn),
         1,
     ),
     "all layers have experts": (
-        by_formula,
+        units,
         "block_weights",
         lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer=mixer, ffn="E"),
         2,
     ),
 }
-RIGHT_WEIGHTS = by_formula.block_weights
+RIGHT_WEIGHTS = units.block_weights
 
 
 @pytest.mark.parametrize("mistake", PLANTED)

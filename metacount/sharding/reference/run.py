@@ -14,7 +14,6 @@ from metacount.measure.torch_private import fake_tensors, is_fake, operator_name
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.sharding.engine.keeping import Keeping
-from metacount.sharding.engine.optimizer import OPTIMIZERS, states
 from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
 from metacount.sharding.engine.ring import RingAttention, ring
 from metacount.sharding.engine.styles import local_part
@@ -50,8 +49,6 @@ class Ran:
     state_bytes: int = 0  # that mixers keep, however many tokens there were
     activation_bytes: int = 0  # that the backward keeps of the forward
     recomputed_bytes: int = 0
-    gradients: int = 0  # values that this rank has after the backward
-    optimizer_bytes: int = 0
 
 
 def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
@@ -96,7 +93,7 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
 
 
 def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
-    """Run a part forward and backward on fake tensors, and step an optimizer."""
+    """Run a part forward and backward on fake tensors."""
     mode = fake_tensors()
     with mode:
         in_memory(model)
@@ -111,9 +108,6 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
             out.backward(torch.ones_like(out))
         backward = traffic.taken()
         end_step(model)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        made = OPTIMIZERS[job.optimizer](model.parameters())
-        made.step()
         recomputed = 0
         if blocks and job.checkpointing != "none":
             again = Keeping(model)
@@ -125,8 +119,6 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
         backward=backward,
         activation_bytes=kept,
         recomputed_bytes=recomputed,
-        gradients=sum(local_part(g).numel() for g in gradients),
-        optimizer_bytes=tensor_bytes(local_part(state) for state in states(made)),
     )
 
 
