@@ -91,3 +91,6 @@ HYBRIDS = {
         n_experts=8, mixer_pattern="RNANR", ffn_pattern="NENEN"
     ),
 }
+
+# of which some tensors have enough values on a rank to be kept in 8 bits
+ALL = SPECS | HYBRIDS | {"wide": SPECS["llama"].replace(d_model=64, vocab_size=257, d_ff=160)}

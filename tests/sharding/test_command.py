@@ -85,6 +85,18 @@ def test_what_cannot_be_is_one_line(
     assert line in refused(capsys, "shard", *arguments.split())
 
 
+def test_without_torchao_its_optimizer_is_counted_by_formula_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchao", "torchao.optim"):
+        monkeypatch.setitem(sys.modules, name, None)
+    asked = ("shard", "gpt2", "--mesh", "dp=2", "--train", "--seq", "8", "--optimizer", "adam8bit")
+    assert "torchao, which is not installed; pip install" in refused(capsys, *asked)
+    (kind,) = run_json(capsys, *asked, "--formula")["kinds"]
+    # two moments of little more than a byte a value, where AdamW has two of two bytes
+    assert 2 * kind["params"] < kind["optimizer_bytes"] < 3 * kind["params"]
+
+
 @pytest.mark.parametrize("zero", [1, 2])
 def test_whole_gradients_are_said_to_be_a_definition(
     zero: int, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from metacount.measure.adam8bit import adam8bit, inner_tensors, uncompiled
+from metacount.sharding.engine.styles import local_part
 from metacount.tensors import tensor_bytes
 from metacount.training.optimizers import ADAM8BIT, RATE
 
@@ -39,12 +40,9 @@ def stepped(optimizer: str, parameters: Iterable[nn.Parameter]) -> torch.optim.O
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    """Every tensor that an optimizer keeps on this rank; of a wrapper those that hold its values.
-
-    DTensor is one, and so is torchao's state in 8 bits, which may be inside.
-    """
+    """Every tensor that an optimizer keeps on this rank, those inside of a wrapper."""
     for each in optimizer.state.values():
         for name, value in each.items():
             if isinstance(value, Tensor):
-                for _, tensor in inner_tensors(name, value):
+                for _, tensor in inner_tensors(name, local_part(value)):
                     yield tensor
