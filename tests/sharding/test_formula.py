@@ -149,7 +149,7 @@ def test_what_no_formula_counts_is_said_and_measured() -> None:
 )
 def test_in_8_bits_is_what_a_rank_itself_has_enough_of(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = ALL["wide"]
-    asked = job("dp=3,tp=2", 2, dtype="bf16", master=True, optimizer="adam8bit")
+    asked = job("dp=2,pp=2", 2, dtype="bf16", master=True, optimizer="adam8bit")
     plan = default_plan(spec)
     measured = as_told(measured_kinds(spec, asked, plan))
     assert measured == as_told(counted_kinds(spec, asked, plan))
