@@ -63,7 +63,7 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=8 --batch 12", "12 % 8 = 4; choose 16"),
         ("llama-7b --mesh cp=3", "cp must divide --seq: 2048 % 3 = 2"),
         ("llama-7b --mesh cp=4 --train --attention flash --seq 36", "36 % 8 = 4; choose --seq 40"),
-        ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw?"),
+        ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw, adam8bit?"),
         ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
         ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
         ("llama-7b --mesh dp=2 --rank 2", "--rank must be 0 to 1 on this mesh: got 2"),
