@@ -142,11 +142,12 @@ class Measuring:
                     activation_bytes=ran.activation_bytes,
                     recomputed_bytes=ran.recomputed_bytes,
                 )
-            prompt, token = serve_once(model, self.styles, world, job)
+            served = serve_once(model, self.styles, world, job)
+            first = next(iter(served.values()))
             return Once(
-                sent=phases(prompt=prompt.forward, token=token.forward),
-                kv_cache_bytes=prompt.kv_cache_bytes,
-                state_bytes=prompt.state_bytes,
+                sent=phases(**{phase: ran.forward for phase, ran in served.items()}),
+                kv_cache_bytes=first.kv_cache_bytes,
+                state_bytes=first.state_bytes,
             )
 
 

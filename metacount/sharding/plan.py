@@ -113,8 +113,13 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     whole.
     """
     stack = spec.last_stack
-    if spec.kind not in ("decoder", "prefix-decoder"):
-        raise SpecError("kind", "has no plan for a mesh", spec.kind, "choose a decoder")
+    if spec.has_encoder:
+        raise SpecError(
+            "kind",
+            "has no plan for a mesh: every layer of the decoder reads what the encoder gave",
+            spec.kind,
+            "choose a decoder or an encoder",
+        )
     if isinstance(spec.positions, Learned) and spec.positions.n_query_positions:
         raise SpecError(
             "n_query_positions",
@@ -128,6 +133,10 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             "is needed on a mesh: the first stage reads tokens",
             None,
             "choose a model with a vocabulary",
+        )
+    if mesh.cp > 1 and spec.kind == "encoder":
+        raise InputError(
+            "--mesh cp has no plan for an encoder: torch's ring takes causal attention; choose cp=1"
         )
     _check_mixers(spec, mesh)
     mixture = stack.mixture

@@ -16,10 +16,10 @@ from helpers.sharding_told import as_told, job
 import metacount
 from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.kept_moe import rows_kept
-from metacount.sharding import by_formula
 from metacount.sharding.by_engine import Measuring, measured_kinds
-from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
+from metacount.sharding.formula import kinds as by_formula
+from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.plan import Plan, default_plan
 from metacount.sharding.reference.run import place
 from metacount.sharding.result import Kind

@@ -16,8 +16,8 @@ from metacount.catalog import entry
 from metacount.formulas import kept_sharding, traffic
 from metacount.modules.build import build
 from metacount.sharding.by_engine import measured_kinds
-from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.formula import units
+from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.result import Kind

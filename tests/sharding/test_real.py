@@ -19,8 +19,8 @@ from helpers.processes import in_a_group
 from helpers.sharding_specs import ALL
 
 from metacount.sharding.by_engine import Measuring, measured_kinds
-from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
+from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.reference.run import place
@@ -66,6 +66,7 @@ CASES = [
     case("deepseek", "dp=4,tp=2,ep=4"),
     case("falcon-h1", "dp=3", 2, 2),
     case("qwen3-next", "dp=2,ep=2", 1),
+    case("electra", "dp=2,tp=2", 2),
     # in float64 for values, in 16 bits, which the kernel takes, for counts
     *(
         case(spec, mesh, zero, attention="flash", seq=16, dtype=dtype)
@@ -163,7 +164,7 @@ def test_a_real_rank_keeps_for_its_backward_what_the_formula_says(real: Any) -> 
             assert kind.activation_bytes is not None
             assert set(real[rank][number]["kept"]) == {kind.activation_bytes - loss}
             compared += 1
-    assert compared == 2 + 2 + 2 + 4 + 3
+    assert compared == 2 + 2 + 2 + 4 + 3 + 4
 
 
 def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:

@@ -138,29 +138,27 @@ def fused(job: Job) -> FusedAttention | RingAttention:
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
-def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> tuple[Ran, Ran]:
-    """Run a part over a prompt into a cache, and over one token more."""
-    mode, found = fake_tensors(), []
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Ran]:
+    """Run a part over what it is given, and, where it has a cache, over one token more."""
+    mode, found = fake_tensors(), {}
     with mode:
         in_memory(model.eval())
     place(model, styles, world, job)
     traffic = Traffic(world.groups)
     with mode, torch.no_grad(), EvenChoice(), traffic:
-        for so_far, n in ((0, job.length), (job.length - 1, 1)):
-            cache = model.new_cache()
-            if so_far:
-                model(input_of(model, job.rows, so_far, job.dtype), cache=cache)
+        for phase, n in job.passes.items():
+            cache = model.new_cache() if job.decodes else None
+            if phase == "token" and job.length > 1:
+                model(input_of(model, job.rows, job.length - 1, job.dtype), cache=cache)
                 traffic.taken()
             model(input_of(model, job.rows, n, job.dtype), cache=cache)
-            found.append(
-                Ran(
-                    forward=traffic.taken(),
-                    backward=Counter(),
-                    kv_cache_bytes=tensor_bytes(cache.tensors()),
-                    state_bytes=tensor_bytes(cache.state_tensors()),
-                )
+            found[phase] = Ran(
+                forward=traffic.taken(),
+                backward=Counter(),
+                kv_cache_bytes=0 if cache is None else tensor_bytes(cache.tensors()),
+                state_bytes=0 if cache is None else tensor_bytes(cache.state_tensors()),
             )
-    return found[0], found[1]
+    return found
 
 
 def result(out: Output) -> Tensor:

@@ -190,7 +190,7 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
 
 def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int]:
     """Bytes of keys and values, and of states, of the sequences that a rank serves."""
-    if job.train or not unit.layers:
+    if job.train or not unit.layers or not job.decodes:
         return 0, 0
     run, mixer = pass_of(job), unit.mixer
     cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window)
@@ -210,6 +210,8 @@ def pass_of(job: Job) -> Pass:
 
 def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
+    if spec.head is None:
+        return "without logits there is no loss"
     try:
         kept_sharding.check_rank_covered(spec, pass_of(job))
     except SpecError as error:
@@ -219,8 +221,7 @@ def without_formula(spec: ModelSpec, job: Job) -> str:
 
 def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
     found = []
-    names = ("forward",) if job.train else ("prompt", "token")
-    for phase, n in zip(names, job.token_counts, strict=True):
+    for phase, n in zip(job.passes, job.token_counts, strict=True):
         for move in _run(spec, unit, rank, n, job.train):
             found.append(move if job.train else _renamed(move, phase))
         if unit.layers and job.train and job.checkpointing != "none":
