@@ -138,6 +138,10 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
             )
     if job.mesh.ep > 1:
         found.append("each expert is taken to be chosen equally often")
+    if spec.n_zero_experts and (job.train or job.mesh.ep > 1):
+        found.append(
+            "no token is taken to choose a zero expert: this is the most that is sent and kept"
+        )
     if job.mesh.pp > 1:
         found.append(
             "what stages send each other is counted, not run: hidden states once for each "

@@ -122,6 +122,7 @@ HYBRIDS = {
     "falcon-h1": miniature(entry("falcon-h1-0.5b").spec()),
     "minimax": miniature(entry("minimax-text-01").spec()).replace(mixer_pattern="RRA"),
     "griffin": miniature(entry("recurrentgemma-2b").spec()),
+    "longcat": miniature(entry("longcat-flash").spec()).replace(n_experts=8, n_zero_experts=4),
     "kimi-linear": miniature(entry("kimi-linear-48b-a3b").spec()).replace(n_experts=8),
     "nemotron": miniature(entry("nemotron-3-nano-30b-a3b").spec()).replace(
         n_experts=8, mixer_pattern="RNANR", ffn_pattern="NENEN"

@@ -67,6 +67,7 @@ CASES = [
     case("falcon-h1", "dp=3", 2, 2),
     case("qwen3-next", "dp=2,ep=2", 1),
     case("electra", "dp=2,tp=2", 2),
+    case("longcat", "dp=2,pp=2,ep=2"),
     # in float64 for values, in 16 bits, which the kernel takes, for counts
     *(
         case(spec, mesh, zero, attention="flash", seq=16, dtype=dtype)

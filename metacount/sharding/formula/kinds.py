@@ -21,8 +21,8 @@ from metacount.formulas.terms import Weight
 from metacount.formulas.traffic import Move
 from metacount.sharding.adding import Piece, between_stages, kind_from
 from metacount.sharding.formula.units import Unit, copies_of, units_of
-from metacount.sharding.mesh import breaks, kinds, ranges, stage_layers
-from metacount.sharding.plan import Plan
+from metacount.sharding.mesh import breaks, kinds, ranges
+from metacount.sharding.plan import Plan, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
 
@@ -55,7 +55,7 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     [(8, 842335232)]
     """
     mesh, units = job.mesh, units_of(spec, job.mesh.pp)
-    layers = stage_layers(spec.last_stack.n_layers, mesh.pp, plan.layers)
+    layers = layers_of_stages(spec, mesh, plan)
     found, start = [], 0
     stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
     for stage, n in enumerate(layers):

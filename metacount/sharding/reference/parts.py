@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,7 +75,22 @@ class Whole:
 
     def part(self, part: Part) -> Model:
         """A new module of a part: of layers that are alike, one."""
-        return self.piece(part.layers[:1], first=part.first, last=part.last)
+        found = self.piece(part.layers[:1], first=part.first, last=part.last)
+        for block in found.last_stack.blocks:
+            if block.beside:
+                vars(block)["forward"] = _added_at_once(block)
+        return found
+
+
+def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
+    """The forward of a layer whose experts' output the next layer adds, which is not there."""
+    forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
+
+    def run(*args: object, **how: object) -> tuple[Tensor, None]:
+        x_BSD, beside_BSD = forward(*args, **how)  # of such a block two
+        return x_BSD + beside_BSD, None
+
+    return run
 
 
 def _named(block: Block, several: bool) -> str:
@@ -107,9 +122,14 @@ def without_ends(model: Model, *, first: bool, last: bool) -> Model:
 
 
 def in_memory(model: Model) -> Model:
-    """The module with new tensors, of the mode that is on, in the place of those on meta."""
+    """The module with new tensors, of the mode that is on, in the place of those on meta.
+
+    No token can choose without values: none chooses a zero expert, as on meta.
+    """
     made: dict[int, Tensor] = {}
     for owner in model.modules():
+        if isinstance(owner, Experts):
+            owner.n_zero = 0
         for name, tensor in tensors_of(owner).items():
             if id(tensor) not in made:
                 new = torch.empty(tensor.shape, dtype=tensor.dtype)
