@@ -208,12 +208,12 @@ def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
     """Raise for blocks that layers share, and for a degree that would part a mixer with a state."""
     stack = spec.last_stack
     if stack.shared is not None:
-        raise SpecError(
-            "n_shared_blocks",
-            "has no plan for a mesh: layers of several stages would share them",
-            stack.shared.n_blocks,
-            "choose another model",
-        )
+        for degree, n in (("pp", mesh.pp), ("tp", mesh.tp), ("cp", mesh.cp)):
+            if n > 1:
+                raise InputError(
+                    f"--mesh {degree} has no plan for n_shared_blocks={stack.shared.n_blocks}, "
+                    f"blocks that layers share; choose {degree}=1"
+                )
     if set(stack.mixer_pattern) & set(WITH_STATE):
         for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
             if n > 1:

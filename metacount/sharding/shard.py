@@ -129,6 +129,8 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
+        if spec.n_shared_blocks:
+            found[-1] += ", and holds the blocks that layers share beside each layer"
     if job.train and 0 < job.zero < 3:
         found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
         if job.zero == 1:

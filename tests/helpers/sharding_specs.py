@@ -123,6 +123,7 @@ HYBRIDS = {
     "minimax": miniature(entry("minimax-text-01").spec()).replace(mixer_pattern="RRA"),
     "griffin": miniature(entry("recurrentgemma-2b").spec()),
     "longcat": miniature(entry("longcat-flash").spec()).replace(n_experts=8, n_zero_experts=4),
+    "zamba2": miniature(entry("zamba2-1.2b").spec()).replace(n_layers=5, n_shared_blocks=2),
     "kimi-linear": miniature(entry("kimi-linear-48b-a3b").spec()).replace(n_experts=8),
     "nemotron": miniature(entry("nemotron-3-nano-30b-a3b").spec()).replace(
         n_experts=8, mixer_pattern="RNANR", ffn_pattern="NENEN"

@@ -53,6 +53,11 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("longcat", "dp=2,tp=2", 3, {"checkpointing": "full"}),
     ("longcat", "dp=2,ep=2", -1, {}),
     ("longcat", "dp=3", 1, {"dtype": "bf16", "attention": "flash"}),
+    # blocks that layers share, with the table that the head is tied to
+    ("zamba2", "dp=3", 3, {"dtype": "bf16", "master": True}),
+    ("zamba2", "dp=2", 2, {"micro_batches": 2, "checkpointing": "full"}),
+    ("zamba2", "dp=2", 0, {"dtype": "bf16", "attention": "flash"}),
+    ("zamba2", "dp=2", -1, {}),
     ("kimi-linear", "dp=2,ep=2", 3, {}),
     ("kimi-linear", "pp=2", -1, {}),
     ("nemotron", "dp=4,ep=4,pp=2", 3, {}),
@@ -145,6 +150,7 @@ def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -
 
 
 RIGHT = kept_sharding.block_terms
+ZAMBA2 = next(i for i, case in enumerate(CASES) if case[0] == "zamba2")
 LONGCAT = next(i for i, case in enumerate(CASES) if case[0] == "longcat")
 
 
@@ -161,6 +167,7 @@ PLANTED: dict[str, tuple[Any, str, object, int]] = {
     "no experts are sent to": (traffic, "mixture_moves", lambda *args, **how: [], 2),
     "experts beside a feed-forward are sent nothing": (traffic, "WITH_EXPERTS", "E", LONGCAT),
     "their rows stay where they are": (kept_sharding, "WITH_EXPERTS", "E", LONGCAT),
+    "shared blocks are nowhere": (units, "shared_weights", lambda spec, n_layers: (), ZAMBA2),
     "a block without its mixer": (
         units,
         "block_weights",
@@ -218,7 +225,7 @@ def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -
         ("mamba2-130m --mesh tp=2", "tp has no plan for recurrent=mamba2, a mixer that keeps a"),
         ("jamba-1.5-mini --mesh cp=2 --train", "recurrent=mamba, a mixer that keeps a state; ch"),
         ("falcon-h1-7b --mesh tp=2", "choose tp=1"),
-        ("zamba2-1.2b --mesh pp=2", "n_shared_blocks has no plan for a mesh"),
+        ("zamba2-1.2b --mesh pp=2", "pp has no plan for n_shared_blocks=1, blocks that layers sh"),
         ("longcat-flash --mesh pp=29", "the 28 layers or groups of them that stay together: got"),
         ("type:longcat_flash --mesh dp=2,ep=2", "ep has no plan for zero_expert_rows, matrices"),
         ("lfm2-1.2b --mesh dp=2,ep=2", "ep needs a model with experts"),

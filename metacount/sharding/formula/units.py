@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.formulas import sharding
 from metacount.formulas.block import block_weights
 from metacount.formulas.sharding import Cut
+from metacount.formulas.stack import shared_weights
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.position import Rope
@@ -53,6 +54,8 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
             )
         )
     (table, *others), head = sharding.end_cuts(spec)
+    # blocks that layers share are gathered with what else the model has outside its layers
+    others += sharding.cuts_of(shared_weights(spec, stack.n_layers))
     if spec.head is not None and spec.head.tied and pp == 1:
         return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
     head = [*head, *sharding.own_head_cut(spec)]

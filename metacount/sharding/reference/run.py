@@ -22,6 +22,7 @@ from metacount.sharding.engine.world import World
 from metacount.sharding.reference.parts import (
     in_memory,
     input_of,
+    lent_to,
     tensors_with_roles,
     tie_again,
     units_of,
@@ -67,9 +68,8 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
         for name, role, owner, tensor in tensors_with_roles(model)
     ]
     if job.train:
-        shard_fully(
-            model, *units_of(model), world, None if job.stored == job.dtype else DTYPES[job.dtype]
-        )
+        compute = None if job.stored == job.dtype else DTYPES[job.dtype]
+        shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
     return [
         Held(
