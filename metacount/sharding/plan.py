@@ -156,17 +156,24 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
                 "choose ep=1, or leave them out"
             )
     if mesh.tp > 1:
+        _check_cut(spec, mesh)
+
+
+def _check_cut(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise for heads or experts that tensor parallelism cannot cut."""
+    stack, mixture = spec.last_stack, spec.last_stack.mixture
+    if spec.n_heads is not None:
         _divides("tp", mesh.tp, "n_heads", spec.n_heads)
-        if isinstance(stack.attention, Attention):
-            _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
-        _check_heads_are_apart(spec)
-        if mixture is not None and mesh.ep == 1:
-            _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
-            if mixture.bias:
-                raise InputError(
-                    "--mesh tp cuts experts, and the biases of these would be added "
-                    "on every rank; choose ep > 1 to keep them whole"
-                )
+    if isinstance(stack.attention, Attention):
+        _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
+    _check_heads_are_apart(spec)
+    if mixture is not None and mesh.ep == 1:
+        _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
+        if mixture.bias:
+            raise InputError(
+                "--mesh tp cuts experts, and the biases of these would be added "
+                "on every rank; choose ep > 1 to keep them whole"
+            )
 
 
 def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
@@ -214,13 +221,11 @@ def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
                     f"--mesh {degree} has no plan for n_shared_blocks={stack.shared.n_blocks}, "
                     f"blocks that layers share; choose {degree}=1"
                 )
-    if set(stack.mixer_pattern) & set(WITH_STATE):
-        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
-            if n > 1:
-                raise InputError(
-                    f"--mesh {degree} has no plan for recurrent={spec.recurrent}, a mixer that "
-                    f"keeps a state; choose {degree}=1"
-                )
+    if mesh.cp > 1 and set(stack.mixer_pattern) & set(WITH_STATE):
+        raise InputError(
+            f"--mesh cp has no plan for recurrent={spec.recurrent}, a mixer that keeps a state; "
+            "choose cp=1"
+        )
 
 
 def _divides(degree: str, n: int, field: str, size: int) -> None:

@@ -138,6 +138,11 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
                 "ZeRO 1: gradients are counted whole, as its definition has them until the step; "
                 "FSDP2, which was run, spreads them in each backward"
             )
+    if job.mesh.tp > 1 and set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
+        found.append(
+            f"tp leaves the mixers of recurrent={spec.recurrent}, and what they keep, whole on "
+            "every rank"
+        )
     if job.mesh.ep > 1:
         found.append("each expert is taken to be chosen equally often")
     if spec.n_zero_experts and (job.train or job.mesh.ep > 1):
