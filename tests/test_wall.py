@@ -53,7 +53,7 @@ SIDES = {
     "metacount.check": "formula",
     "metacount.diff": "formula",
     "metacount.many.folder": "formula",
-    "metacount.sharding.by_formula": "formula",
+    "metacount.sharding.formula": "formula",
     # the one counter and what it needs, without a module of ours
     "metacount.tensors": "ruler",
     "metacount.measure": "ruler",
@@ -80,6 +80,7 @@ SIDES = {
     "metacount.lessons": "both",
     "metacount.audit": "both",
     "metacount.bench": "both",
+    "metacount.sharding.asked": "both",
     "metacount.sharding.shard": "both",
     "metacount.sharding.fit": "both",
     "metacount.flow": "both",

@@ -9,8 +9,9 @@ from metacount.commands.options import add_json, add_model, whole_number
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
+from metacount.sharding.asked import SCHEDULES, Asked
+from metacount.sharding.formula.kinds import STATES
 from metacount.sharding.links import PER_MACHINE
-from metacount.sharding.shard import SCHEDULES, Asked
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -64,9 +65,9 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--optimizer",
-        default="adamw",
+        default=Asked().optimizer,
         metavar="NAME",
-        help="adamw, adagrad, sgd, sgd-momentum (default adamw)",
+        help=f"{', '.join(STATES)} (default {Asked().optimizer})",
     )
     parser.add_argument(
         "--master-weights",

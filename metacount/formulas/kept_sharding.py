@@ -16,7 +16,7 @@ from metacount.formulas.sharding import Rank, kept_spec, piece
 from metacount.formulas.stack import recurrent_layers
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
-from metacount.spec.stack import WITH_ATTENTION, WITH_STATE
+from metacount.spec.stack import WITH_ATTENTION, WITH_EXPERTS, WITH_STATE
 
 
 def block_kept(
@@ -47,7 +47,7 @@ def block_kept(
     mine, n = kept_spec(spec, rank), run.seq_len
     kept = block_terms(mine, run, n, rotated=rotated, mixer=mixer, ffn=ffn)
     tokens, mixture = run.batch_size * n, mine.last_stack.mixture
-    if ffn == "E" and rank.ep != 1 and mixture is not None:
+    if ffn in WITH_EXPERTS and rank.ep != 1 and mixture is not None:
         rows = mixture.top_k * piece(tokens, rank.tp, rank.tp_index)
         kept = [term for term in kept if not term.name.startswith("experts: ")]
         kept += rows_kept(rows, spec.d_model, mixture, dense_of(mine), run.widths, sent=True)

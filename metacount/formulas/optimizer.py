@@ -58,6 +58,20 @@ def momentum_state(weight: Weight, width: int) -> Dim:
     return width * weight.size
 
 
+def adagrad_state(weight: Weight, width: int) -> Dim:
+    """Count the state of Adagrad for one tensor: a sum of squares of its size, and a step counter.
+
+    c·n + 4
+
+    Returns: bytes.
+    Source: Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1; torch.optim.
+
+    >>> adagrad_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    90177540
+    """
+    return width * weight.size + STEP
+
+
 def adafactor_state(weight: Weight, width: int) -> Dim:
     """Count the state of Adafactor for one tensor: means over rows and over columns, and a step.
 

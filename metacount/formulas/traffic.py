@@ -23,7 +23,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture
-from metacount.spec.stack import WITH_ATTENTION
+from metacount.spec.stack import WITH_ATTENTION, WITH_DENSE, WITH_EXPERTS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def block_moves(
     if mixer in WITH_ATTENTION:
         found += ring_moves(spec, rank, n_tokens=n_tokens, train=train)
         found += attention_moves(spec, rank, n_tokens=n_tokens, train=train)
-    if ffn == "E" and stack.mixture is not None:
+    if ffn in WITH_EXPERTS and stack.mixture is not None:
         found += mixture_moves(stack.mixture, spec.d_model, rank, n_tokens=n_tokens, train=train)
-    elif ffn != "N":
+    if ffn in WITH_DENSE:
         found += feed_forward_moves(spec.d_model, rank, n_tokens=n_tokens, train=train)
     return sorted(found, key=lambda move: move.phase != "forward")
 

@@ -122,11 +122,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     """
     found = []
     one = job.rows * d_model * DTYPE_BYTES[job.dtype]
-    runs = (
-        {"forward": job.length, "backward": job.length}
-        if job.train
-        else {"prompt": job.length, "token": 1}
-    )
+    runs = job.passes | ({"backward": job.length} if job.train else {})
     for phase, length in runs.items():
         ahead, behind = (first, last) if phase == "backward" else (last, first)
         for kind, nobody in (("send", ahead), ("receive", behind)):

@@ -11,8 +11,8 @@ from metacount.sharding.engine.alike import alike, tensor_breaks
 from metacount.sharding.engine.optimizer import state_bytes
 from metacount.sharding.engine.traffic import Seen
 from metacount.sharding.engine.world import fake_world, only_new_garbage
-from metacount.sharding.mesh import ranges, stage_layers
-from metacount.sharding.plan import Plan, for_mesh
+from metacount.sharding.mesh import ranges
+from metacount.sharding.plan import Plan, for_mesh, layers_of_stages
 from metacount.sharding.reference.parts import Whole
 from metacount.sharding.reference.run import place, serve_once, train_once
 from metacount.sharding.result import Held, Job, Kind
@@ -39,7 +39,7 @@ class Measuring:
     def __init__(self, spec: ModelSpec, job: Job, plan: Plan) -> None:
         self.job, self.spec, self.mesh = job, spec, job.mesh
         self.styles = for_mesh(plan, job.mesh)
-        self.layers = stage_layers(spec.last_stack.n_layers, job.mesh.pp, plan.layers)
+        self.layers = layers_of_stages(spec, job.mesh, plan)
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
         self._held: dict[int, list[list[Held]]] = {}
@@ -142,11 +142,12 @@ class Measuring:
                     activation_bytes=ran.activation_bytes,
                     recomputed_bytes=ran.recomputed_bytes,
                 )
-            prompt, token = serve_once(model, self.styles, world, job)
+            served = serve_once(model, self.styles, world, job)
+            first = next(iter(served.values()))
             return Once(
-                sent=phases(prompt=prompt.forward, token=token.forward),
-                kv_cache_bytes=prompt.kv_cache_bytes,
-                state_bytes=prompt.state_bytes,
+                sent=phases(**{phase: ran.forward for phase, ran in served.items()}),
+                kv_cache_bytes=first.kv_cache_bytes,
+                state_bytes=first.state_bytes,
             )
 
 

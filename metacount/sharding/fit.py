@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
-from metacount.sharding.by_formula import counted_kinds
+from metacount.sharding.asked import Asked, job_of
 from metacount.sharding.devices import Device, devices_named
+from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.result import Kind
-from metacount.sharding.shard import Asked, job_of, missing
+from metacount.sharding.shard import missing
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

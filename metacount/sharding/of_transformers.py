@@ -103,7 +103,14 @@ def _held(config: Json, job: Job, rank: int) -> list[Held]:
         cut.update({name: tuple(_local(p).shape) for name, p in module.named_parameters()})
 
     with fake_world(job.mesh, rank, job.zero), quiet():
-        distribute(module, _config(job), _meshes(job.mesh, rank), between)
+        try:
+            distribute(module, _config(job), _meshes(job.mesh, rank), between)
+        except ValueError as error:  # a class without a plan of the kind that the mesh needs
+            said = str(error).partition(". ")[0]
+            raise InputError(
+                f"transformers does not place this model so: {said}; change --mesh, or leave out "
+                "--plan transformers"
+            ) from None
         shards = {name: _local(p).numel() for name, p in module.named_parameters()}
     found = []
     for name, (role, whole, chosen) in told.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, shown
 from metacount.frozen import frozen
-from metacount.sharding.mesh import Mesh, divisors
+from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
@@ -43,10 +43,10 @@ def default_plan(spec: ModelSpec) -> Plan:
         block = f"{side}.layers.*."
         found |= {block + name: style for name, style in _attention(mixer).items()}
         found |= {block + name: style for name, style in _feed_forward("mlp").items()}
-        found |= {
-            block + name: style for name, style in _feed_forward("mlp.shared_experts").items()
-        }
-        found[block + "mlp.experts"] = "experts"
+        for mixture in ("mlp", "moe"):  # in place of a feed-forward, or beside one
+            shared = _feed_forward(f"{mixture}.shared_experts")
+            found |= {block + name: style for name, style in shared.items()}
+            found[f"{block}{mixture}.experts"] = "experts"
     return Plan(styles=found)
 
 
@@ -113,8 +113,13 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     whole.
     """
     stack = spec.last_stack
-    if spec.kind not in ("decoder", "prefix-decoder"):
-        raise SpecError("kind", "has no plan for a mesh", spec.kind, "choose a decoder")
+    if spec.has_encoder:
+        raise SpecError(
+            "kind",
+            "has no plan for a mesh: every layer of the decoder reads what the encoder gave",
+            spec.kind,
+            "choose a decoder or an encoder",
+        )
     if isinstance(spec.positions, Learned) and spec.positions.n_query_positions:
         raise SpecError(
             "n_query_positions",
@@ -129,57 +134,98 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             None,
             "choose a model with a vocabulary",
         )
+    if mesh.cp > 1 and spec.kind == "encoder":
+        raise InputError(
+            "--mesh cp has no plan for an encoder: torch's ring takes causal attention; choose cp=1"
+        )
+    if mesh.pp > len(together := _together(spec)):
+        raise InputError(
+            f"--mesh pp must be at most the {len(together)} layers"
+            + (" or groups of them that stay together" if max(together) > 1 else "")
+            + f": got {mesh.pp} stages; choose 1 to {len(together)}"
+        )
     _check_mixers(spec, mesh)
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
     if mesh.ep > 1 and mixture is not None:
         _divides("ep", mesh.ep, "n_experts", mixture.n_experts)
+        if mixture.zero is not None and mixture.zero.rows:
+            raise InputError(
+                "--mesh ep has no plan for zero_expert_rows, matrices that stand for no expert; "
+                "choose ep=1, or leave them out"
+            )
     if mesh.tp > 1:
+        _check_cut(spec, mesh)
+
+
+def _check_cut(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise for heads or experts that tensor parallelism cannot cut."""
+    stack, mixture = spec.last_stack, spec.last_stack.mixture
+    if spec.n_heads is not None:
         _divides("tp", mesh.tp, "n_heads", spec.n_heads)
-        if isinstance(stack.attention, Attention):
-            _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
-        _check_heads_are_apart(spec)
-        if mixture is not None and mesh.ep == 1:
-            _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
-            if mixture.bias:
-                raise InputError(
-                    "--mesh tp cuts experts, and the biases of these would be added "
-                    "on every rank; choose ep > 1 to keep them whole"
-                )
+    if isinstance(stack.attention, Attention):
+        _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
+    _check_heads_are_apart(spec)
+    if mixture is not None and mesh.ep == 1:
+        _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
+        if mixture.bias:
+            raise InputError(
+                "--mesh tp cuts experts, and the biases of these would be added "
+                "on every rank; choose ep > 1 to keep them whole"
+            )
+
+
+def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
+    """The layers of each stage: as even as can be, or as the plan says.
+
+    Experts beside a feed-forward, and the layer that adds what they give, are of one stage.
+    """
+    stack = spec.last_stack
+    together = _together(spec)
+    if plan.layers is None and len(together) < stack.n_layers:
+        found, left = [], iter(together)
+        for n in stage_layers(len(together), mesh.pp):
+            found.append(sum(next(left) for _ in range(n)))
+        return found
+    found = stage_layers(stack.n_layers, mesh.pp, plan.layers)
+    end = 0
+    for n in found:
+        end += n
+        if stack.ffn_of(end - 1) == BESIDE:
+            raise InputError(
+                f"pp of the plan ends a stage with layer {end - 1}, whose experts' output the next "
+                f"one adds: got {shown(found)}; move one layer"
+            )
+    return found
+
+
+def _together(spec: ModelSpec) -> list[int]:
+    """Numbers of layers that one stage has to have together: one each, where nothing links them."""
+    found, n = [], 0
+    for i in range(spec.last_stack.n_layers):
+        n += 1
+        if spec.last_stack.ffn_of(i) != BESIDE:
+            found.append(n)
+            n = 0
+    return found
 
 
 def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
     """Raise for blocks that layers share, and for a degree that would part a mixer with a state."""
     stack = spec.last_stack
     if stack.shared is not None:
-        raise SpecError(
-            "n_shared_blocks",
-            "has no plan for a mesh: layers of several stages would share them",
-            stack.shared.n_blocks,
-            "choose another model",
-        )
-    if stack.mixture is not None and stack.mixture.zero is not None:
-        raise SpecError(
-            "n_zero_experts",
-            "has no plan for a mesh: what ranks send depends on how many tokens choose them",
-            stack.mixture.zero.n_experts,
-            "choose another model",
-        )
-    if BESIDE in stack.ffn_pattern:
-        raise SpecError(
-            "ffn_pattern",
-            "has no plan for a mesh: what experts give one layer is added in the next",
-            stack.ffn_pattern,
-            "choose another model",
-        )
-    if set(stack.mixer_pattern) & set(WITH_STATE):
-        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
+        for degree, n in (("pp", mesh.pp), ("tp", mesh.tp), ("cp", mesh.cp)):
             if n > 1:
                 raise InputError(
-                    f"--mesh {degree} has no plan for recurrent={spec.recurrent}, a mixer that "
-                    f"keeps a state; choose {degree}=1"
+                    f"--mesh {degree} has no plan for n_shared_blocks={stack.shared.n_blocks}, "
+                    f"blocks that layers share; choose {degree}=1"
                 )
+    if mesh.cp > 1 and set(stack.mixer_pattern) & set(WITH_STATE):
+        raise InputError(
+            f"--mesh cp has no plan for recurrent={spec.recurrent}, a mixer that keeps a state; "
+            "choose cp=1"
+        )
 
 
 def _divides(degree: str, n: int, field: str, size: int) -> None:

@@ -193,6 +193,7 @@ class Job:
     checkpointing: str = "none"
     schedule: str = "1f1b"
     per_machine: int = PER_MACHINE
+    decodes: bool = True  # served, it goes on token by token; an encoder has read all at once
 
     @property
     def stored(self) -> str:
@@ -225,9 +226,16 @@ class Job:
         return self.seq_len // self.mesh.cp
 
     @property
+    def passes(self) -> dict[str, int]:
+        """The forwards that are run, and the tokens of each sequence that a rank runs in them."""
+        if self.train or not self.decodes:
+            return {"forward": self.length}
+        return {"prompt": self.length, "token": 1}
+
+    @property
     def token_counts(self) -> list[int]:
-        """Tokens that a rank runs at a time: in training, or of the prompts and of a step more."""
-        return [self.rows * self.length] + ([] if self.train else [self.rows])
+        """Tokens that a rank runs at a time, in each of the passes."""
+        return [self.rows * length for length in self.passes.values()]
 
     def to_dict(self) -> Json:
         """As plain data."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from metacount.errors import InputError, nearest, shown
-from metacount.frozen import frozen
-from metacount.sharding.by_formula import without_formula
-from metacount.sharding.links import PER_MACHINE
-from metacount.sharding.mesh import Mesh, divisors, parse_mesh
-from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
+from metacount.errors import InputError
+from metacount.sharding.asked import SCHEDULES, Asked, job_of
+from metacount.sharding.formula.kinds import without_formula
+from metacount.sharding.mesh import Mesh, parse_mesh
+from metacount.sharding.plan import Plan, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
-from metacount.spec import DTYPE_BYTES, SEQ_LEN
 from metacount.spec.mtp import left_out
-from metacount.spec.position import Alibi
 from metacount.spec.stack import WITH_STATE
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,11 +24,6 @@ NOT_RUN = (
     "placed by transformers' plan, not run: neither what ranks send, nor a KV cache or a state, "
     "nor what a backward keeps is counted"
 )
-OPTIMIZERS = ("adamw", "adagrad", "sgd", "sgd-momentum")
-SCHEDULES = {
-    "1f1b": "one forward, one backward (1f1b): at a stage as many as there are stages from it on",
-    "gpipe": "all forwards before all backwards (gpipe): all of them",
-}
 
 
 def shard(
@@ -105,7 +96,7 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
                 f"{', '.join(DTYPES)}, or --formula"
             )
         return measured_kinds(spec, job, plan)
-    from metacount.sharding.by_formula import counted_kinds
+    from metacount.sharding.formula.kinds import counted_kinds
 
     if plan.source != "ours":
         raise InputError("--formula counts our own plan; leave out --plan or --formula")
@@ -131,114 +122,6 @@ def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
     return default_plan(spec) if plan is None else plan
 
 
-@frozen
-class Asked:
-    """What somebody asks to be done on a mesh; None leaves it to the mesh and the model."""
-
-    zero: int | None = None
-    optimizer: str = "adamw"
-    master_weights: bool = False
-    batch_size: int | None = None
-    seq_len: int | None = None
-    micro_batches: int | None = None
-    dtype: str = "bf16"
-    attention: str = "eager"
-    checkpointing: str = "none"
-    schedule: str = "1f1b"
-    per_machine: int = PER_MACHINE
-
-
-def _check(asked: Asked, train: bool) -> None:
-    """Raise `InputError` for what no mesh can do."""
-    zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
-    if not train and (zero is not None or asked.master_weights):
-        raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
-    for name, known in (
-        ("attention", ATTENTIONS),
-        ("checkpointing", CHECKPOINTINGS),
-        ("schedule", SCHEDULES),
-    ):
-        value, default = getattr(asked, name), getattr(Asked(), name)
-        if value not in known:
-            close = nearest(value, known, f"choose one of {', '.join(known)}")
-            raise InputError(f"--{name} '{shown(value)}' is unknown; {close}")
-        if not train and value != default:
-            raise InputError(f"--{name} belongs to --train; add it, or leave it out")
-    if zero is not None and zero not in range(4):
-        raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
-    if optimizer not in OPTIMIZERS:
-        close = nearest(optimizer, OPTIMIZERS, f"choose one of {', '.join(OPTIMIZERS)}")
-        raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
-    if dtype not in DTYPE_BYTES:
-        raise InputError(
-            f"--dtype '{shown(dtype)}' is unknown; choose one of {', '.join(DTYPE_BYTES)}"
-        )
-    if asked.master_weights and DTYPE_BYTES[dtype] >= 4:
-        raise InputError(
-            "--master-weights keeps float32 beside a smaller type, not beside "
-            f"{dtype}; leave it out"
-        )
-
-
-def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
-    """What is to be done on a mesh, with every size; raises `InputError` for what cannot be."""
-    _check(asked, train)
-    check_fits(spec, mesh)
-    if asked.checkpointing == "selective" and mesh.ep > 1:
-        # torch takes what FSDP2 does around a rank's experts for operators that were not repeated
-        raise InputError("--checkpointing selective is not for ep > 1; choose full or none")
-    if asked.checkpointing != "none" and isinstance(spec.positions, Alibi):
-        # one bias for all blocks of a stage, which are measured one by one
-        raise InputError(
-            f"--checkpointing {asked.checkpointing} is not for position=alibi on a "
-            "mesh; choose none"
-        )
-    default = mesh.pp if train else 1
-    n = default if asked.micro_batches is None else asked.micro_batches
-    at_once = mesh.dp * n
-    batch = at_once if asked.batch_size is None else asked.batch_size
-    length = asked.seq_len
-    if length is None:
-        length = min(SEQ_LEN, spec.longest or SEQ_LEN)
-    for name, value in (
-        ("--micro-batches", n),
-        ("--batch", batch),
-        ("--seq", length),
-        ("--per-machine", asked.per_machine),
-    ):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1: got {value}")
-    if batch % at_once:
-        raise InputError(
-            f"--batch must be a multiple of dp·micro-batches = {mesh.dp}·{n} = {at_once}: "
-            f"{batch} % {at_once} = {batch % at_once}; choose {at_once * (batch // at_once + 1)}"
-        )
-    if length % mesh.cp:
-        raise InputError(
-            f"--mesh cp must divide --seq: {length} % {mesh.cp} = {length % mesh.cp}; "
-            f"choose {divisors(length)}"
-        )
-    if train and mesh.cp > 1 and asked.attention == "flash" and length % (2 * mesh.cp):
-        # torch gives each rank two pieces, one from either end, so that all have equally much to do
-        raise InputError(
-            f"--attention flash on cp={mesh.cp} cuts each sequence into 2·cp pieces: "
-            f"{length} % {2 * mesh.cp} = {length % (2 * mesh.cp)}; choose --seq "
-            f"{2 * mesh.cp * -(-length // (2 * mesh.cp))}"
-        )
-    zero = (3 if asked.zero is None else asked.zero) if train else 0
-    same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
-    return Job(
-        mesh=mesh,
-        train=train,
-        zero=zero,
-        batch_size=batch,
-        seq_len=length,
-        micro_batches=n,
-        master=asked.master_weights,
-        **{name: getattr(asked, name) for name in same},
-    )
-
-
 def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> list[str]:
     """What is not in the figures, or was not run, one sentence each."""
     found = _of_training(spec, job, formula, ours) if job.train else []
@@ -246,6 +129,8 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
+        if spec.n_shared_blocks:
+            found[-1] += ", and holds the blocks that layers share beside each layer"
     if job.train and 0 < job.zero < 3:
         found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
         if job.zero == 1:
@@ -253,8 +138,17 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
                 "ZeRO 1: gradients are counted whole, as its definition has them until the step; "
                 "FSDP2, which was run, spreads them in each backward"
             )
+    if job.mesh.tp > 1 and set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
+        found.append(
+            f"tp leaves the mixers of recurrent={spec.recurrent}, and what they keep, whole on "
+            "every rank"
+        )
     if job.mesh.ep > 1:
         found.append("each expert is taken to be chosen equally often")
+    if spec.n_zero_experts and (job.train or job.mesh.ep > 1):
+        found.append(
+            "no token is taken to choose a zero expert: this is the most that is sent and kept"
+        )
     if job.mesh.pp > 1:
         found.append(
             "what stages send each other is counted, not run: hidden states once for each "

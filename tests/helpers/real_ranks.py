@@ -23,11 +23,14 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.multiprocessing import start_processes  # noqa: E402
 
-from helpers.sharding_specs import HYBRIDS, SPECS  # noqa: E402
+from helpers.real_context import in_parts  # noqa: E402
+from helpers.sharding_specs import ALL  # noqa: E402
 from metacount.modules.build import build  # noqa: E402
 from metacount.sharding.engine.keeping import Keeping  # noqa: E402
-from metacount.sharding.engine.optimizer import OPTIMIZERS, states  # noqa: E402
+from metacount.sharding.engine.optimizer import states  # noqa: E402
+from metacount.sharding.engine.optimizer import stepped as one_step  # noqa: E402
 from metacount.sharding.engine.placing import end_step  # noqa: E402
+from metacount.sharding.engine.ring import RingAttention  # noqa: E402
 from metacount.sharding.engine.styles import local_part  # noqa: E402
 from metacount.sharding.engine.traffic import Traffic  # noqa: E402
 from metacount.sharding.engine.world import world_of  # noqa: E402
@@ -37,6 +40,7 @@ from metacount.sharding.reference.parts import Whole  # noqa: E402
 from metacount.sharding.reference.run import place, result  # noqa: E402
 from metacount.sharding.result import Job  # noqa: E402
 from metacount.tensors import tensor_bytes  # noqa: E402
+from metacount.training.ours import as_trained  # noqa: E402
 
 SEED = 5
 
@@ -44,6 +48,11 @@ SEED = 5
 def loss_of(logits_BSV: Tensor, tokens_BS: Tensor) -> Tensor:
     """Mean cross-entropy of each next token."""
     return F.cross_entropy(logits_BSV[:, :-1].flatten(0, 1), tokens_BS[:, 1:].flatten())
+
+
+def loss_of_each(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+    """Mean cross-entropy where each position has a target of its own."""
+    return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
 
 
 class OnlyHidden(torch.nn.Module):
@@ -59,22 +68,25 @@ class OnlyHidden(torch.nn.Module):
 
 def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     mesh = parse_mesh(case["mesh"])
-    spec = (SPECS | HYBRIDS)[case["spec"]]
+    spec = ALL[case["spec"]]
     job = Job(
         mesh=mesh,
         train=True,
         zero=case["zero"],
-        optimizer="adamw",
+        optimizer=case["optimizer"],
         seq_len=case["seq"],
         batch_size=case["batch"],
         micro_batches=case["micro"],
-        dtype="fp64",
+        dtype=case["dtype"],
+        attention=case["attention"],
     )
     world = world_of(mesh, rank, job.zero)
     torch.manual_seed(SEED + 1)
     tokens = torch.randint(spec.vocab_size, (job.batch_size, job.seq_len))
-    whole = build(spec, device="cpu", dtype="fp64", seed=SEED).train()
-    expected = loss_of(whole(tokens).logits_BSV, tokens)
+    whole = build(spec, device="cpu", dtype=job.dtype, seed=SEED).train()
+    targets = tokens.roll(-1, 1)
+    logits = whole(tokens).logits_BSV
+    expected = loss_of_each(logits, targets) if job.ring else loss_of(logits, tokens)
     expected.backward()
     grads = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
 
@@ -82,13 +94,17 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     at = world.place
     own = range(sum(layers[: at.stage]), sum(layers[: at.stage + 1]))
     first, last = at.stage == 0, at.stage == mesh.pp - 1
-    stage = Whole(spec, "fp64", device="cpu", seed=SEED).piece(own, first=first, last=last)
+    stage = Whole(spec, job.dtype, device="cpu", seed=SEED).piece(own, first=first, last=last)
     held = place(stage, for_mesh(default_plan(spec), mesh), world, job)
     rows = job.batch_size // mesh.dp
-    mine = tokens[at.shard * rows : (at.shard + 1) * rows]
+    own_rows = slice(at.shard // mesh.cp * rows, (at.shard // mesh.cp + 1) * rows)
+    mine = tokens[own_rows]
     kept: list[int] = []
     with Traffic(world.groups) as traffic:
-        loss = stepped(stage, mine, job, world, first, last, kept)
+        if job.ring:
+            loss = stepped_in_parts(stage, mine.clone(), targets[own_rows].clone(), job, world)
+        else:
+            loss = stepped(stage, mine, job, world, first, last, kept)
     seen = traffic.taken()
     end_step(stage)
     # rank 0 of a stage has the name of its first layer at 0
@@ -108,8 +124,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         for name in ("replicate", "shard"):
             dist.all_reduce(total, group=world.dense.get_group(name))
         loss = total / mesh.shard
-    optimizer = OPTIMIZERS["adamw"](stage.parameters())
-    optimizer.step()
+    optimizer = one_step(job.optimizer, stage.parameters())
     return {
         "loss": loss.item() if last else None,
         "expected": expected.item(),
@@ -117,10 +132,22 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         "largest": max(g.abs().max().item() for g in grads.values()),
         "held": [[each.name, list(each.whole), list(each.cut), each.shard] for each in held],
         "gradients": sum(local_part(p.grad).numel() for p in stage.parameters()),
-        "optimizer_bytes": tensor_bytes(local_part(s) for s in states(optimizer)),
+        "optimizer_bytes": tensor_bytes(states(optimizer)),
         "kept": kept,
         "seen": [[*key, n] for key, n in sorted(seen.items())],
     }
+
+
+def stepped_in_parts(stage: Any, tokens: Tensor, targets: Tensor, job: Job, world: Any) -> Tensor:
+    """Run forward and backward of one step on this rank's part of each sequence; its loss."""
+    with (
+        in_parts(world.context, job.dtype == "fp64", tokens, targets),
+        as_trained(stage, job.attention),
+        RingAttention(),
+    ):
+        loss = loss_of_each(result(stage(tokens)), targets)
+        loss.backward()
+    return loss.detach()
 
 
 def stepped(

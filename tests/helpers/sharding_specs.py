@@ -75,6 +75,42 @@ SPECS = {
     ),
 }
 
+# a masked language model's encoder; ELECTRA's tables are narrower than its blocks
+BERT = ModelSpec(
+    kind="encoder",
+    d_model=16,
+    n_layers=3,
+    vocab_size=53,
+    tie_embeddings=True,
+    head_bias=True,
+    n_token_types=2,
+    embedding_norm=True,
+    head_transform=True,
+    head_transform_bias=True,
+    **{**HEADS, "n_kv_heads": 4},
+    q_bias=True,
+    k_bias=True,
+    v_bias=True,
+    o_bias=True,
+    d_ff=29,
+    ffn_bias=True,
+    activation="gelu",
+    gated=False,
+    norm="layernorm",
+    norm_bias=True,
+    norm_placement="post",
+    final_norm=False,
+    position="learned",
+    n_positions=23,
+)
+ENCODERS = {
+    "bert": BERT,
+    "electra": BERT.replace(d_embedding=7),
+    "modernbert": ModelSpec(
+        **{**COMMON, "kind": "encoder"}, **HEADS, d_ff=11, window=4, window_pattern="LG"
+    ),
+}
+
 # models whose layers differ: of each mixer with a state one, five layers of a pattern's
 HYBRIDS = {
     "jamba": miniature(entry("jamba-1.5-mini").spec()).replace(
@@ -86,8 +122,18 @@ HYBRIDS = {
     "falcon-h1": miniature(entry("falcon-h1-0.5b").spec()),
     "minimax": miniature(entry("minimax-text-01").spec()).replace(mixer_pattern="RRA"),
     "griffin": miniature(entry("recurrentgemma-2b").spec()),
+    "longcat": miniature(entry("longcat-flash").spec()).replace(n_experts=8, n_zero_experts=4),
+    "zamba2": miniature(entry("zamba2-1.2b").spec()).replace(n_layers=5, n_shared_blocks=2),
     "kimi-linear": miniature(entry("kimi-linear-48b-a3b").spec()).replace(n_experts=8),
     "nemotron": miniature(entry("nemotron-3-nano-30b-a3b").spec()).replace(
         n_experts=8, mixer_pattern="RNANR", ffn_pattern="NENEN"
     ),
 }
+
+# of which some tensors have enough values on a rank to be kept in 8 bits
+ALL = (
+    SPECS
+    | ENCODERS
+    | HYBRIDS
+    | {"wide": SPECS["llama"].replace(d_model=64, vocab_size=257, d_ff=160)}
+)

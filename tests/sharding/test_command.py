@@ -63,14 +63,12 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=8 --batch 12", "12 % 8 = 4; choose 16"),
         ("llama-7b --mesh cp=3", "cp must divide --seq: 2048 % 3 = 2"),
         ("llama-7b --mesh cp=4 --train --attention flash --seq 36", "36 % 8 = 4; choose --seq 40"),
-        ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw?"),
+        ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw, adam8bit?"),
         ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
         ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
         ("llama-7b --mesh dp=2 --rank 2", "--rank must be 0 to 1 on this mesh: got 2"),
         ("llama-7b", "shard needs --mesh"),
         ("llama-7b --mesh dp=2 --fits 80", "a whole number and GiB or GB, as in 80GiB: got '80'"),
-        ("t5-small --mesh dp=2", "has no plan for a mesh"),
-        ("bert-base --mesh dp=2", "has no plan for a mesh: got 'encoder'; choose a decoder"),
         ("pangu-alpha-207b --mesh dp=2", "the last layer reads what the first stage holds"),
         ("bloom-176b --mesh tp=2", "no plan for position=alibi"),
         ("llama-7b --mesh dp=2 --plan nowhere.json", "no such file"),
@@ -83,6 +81,18 @@ def test_what_cannot_be_is_one_line(
     capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
     assert line in refused(capsys, "shard", *arguments.split())
+
+
+def test_without_torchao_its_optimizer_is_counted_by_formula_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchao", "torchao.optim"):
+        monkeypatch.setitem(sys.modules, name, None)
+    asked = ("shard", "gpt2", "--mesh", "dp=2", "--train", "--seq", "8", "--optimizer", "adam8bit")
+    assert "torchao, which is not installed; pip install" in refused(capsys, *asked)
+    kind, *_ = run_json(capsys, *asked, "--formula")["kinds"]
+    # two moments of little more than a byte a value, where AdamW has two of two bytes
+    assert 2 * kind["params"] < kind["optimizer_bytes"] < 3 * kind["params"]
 
 
 @pytest.mark.parametrize("zero", [1, 2])

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from helpers.release import one_in
-from helpers.sharding_specs import SPECS
+from helpers.sharding_specs import ALL, SPECS
 from helpers.sharding_told import as_told, job
 
 import metacount
 from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.kept_moe import rows_kept
 from metacount.sharding.by_engine import Measuring, measured_kinds
-from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
+from metacount.sharding.formula import kinds as by_formula
+from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.plan import Plan, default_plan
 from metacount.sharding.reference.run import place
 from metacount.sharding.result import Kind
@@ -139,6 +141,20 @@ def test_what_no_formula_counts_is_said_and_measured() -> None:
     assert any("attention has no formula: got 'sdpa'" in note for note in counted.missing)
     measured = metacount.shard(SPECS["llama"], "dp=2", **how)
     assert measured.largest.activation_bytes and not any("sdpa" in n for n in measured.missing)
+
+
+@pytest.mark.skipif(
+    find_spec("torchao") is None,
+    reason="torchao is not installed: pip install 'metacount[adam8bit]'",
+)
+def test_in_8_bits_is_what_a_rank_itself_has_enough_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ALL["wide"]
+    asked = job("dp=2,pp=2", 2, dtype="bf16", master=True, optimizer="adam8bit")
+    plan = default_plan(spec)
+    measured = as_told(measured_kinds(spec, asked, plan))
+    assert measured == as_told(counted_kinds(spec, asked, plan))
+    monkeypatch.setitem(by_formula.STATES, "adam8bit", by_formula.STATES["adamw"])
+    assert measured != as_told(counted_kinds(spec, asked, plan))
 
 
 def unsent(*args: Any, sent: bool) -> Any:

@@ -40,7 +40,8 @@ def spread_experts(module: Any, world: World) -> None:
 
     `module` is called with rows [N, D], the experts of each row [N, k] and their weights [N, k].
     Ranks of one `tp` group hold the same rows: each sends its part of them, and what comes back is
-    gathered. Rows without values (a fake world's) go to all alike, and as many come.
+    gathered. Rows without values (a fake world's) go to all alike, and as many come. A row that
+    chose a zero expert, whose number is above all others, stays where it is.
     """
     ep, tp = world.ep, world.tp
     # Every expert sees the rows of all ranks of its `ep` group, which hold several parts of the
@@ -59,6 +60,10 @@ def spread_experts(module: Any, world: World) -> None:
         weight_R1 = weights.flatten()[order].unsqueeze(-1).to(x.dtype)
         row_R = order // chosen.shape[-1]
         out_RD = x[row_R] * weight_R1 if module.weigh_input else x[row_R]
+        staying_RD = out_RD[:0]
+        if module.n_zero:
+            n_sent = int((expert_R < module.n_experts * ep.size()).sum())
+            expert_R, staying_RD, out_RD = expert_R[:n_sent], out_RD[n_sent:], out_RD[:n_sent]
         there, back, local_R = _exchanged(expert_R, module.n_experts, ep)
         group = ep.get_group()
         rows = exchanged_rows(out_RD, there, back, group)
@@ -67,6 +72,7 @@ def spread_experts(module: Any, world: World) -> None:
             ones = torch.ones_like(local_R, dtype=rows.dtype).unsqueeze(-1)
             y = forward(rows, local_R.unsqueeze(-1), ones)
         y = exchanged_rows(y, back, there, group)
+        y = torch.cat((y, staying_RD)) if len(staying_RD) else y
         y = y if module.weigh_input else y * weight_R1
         y_ND = torch.zeros_like(x).index_add(0, row_R, y)
         if tp.size() == 1:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from metacount.measure.adam8bit import adam8bit, inner_tensors, uncompiled
+from metacount.sharding.engine.styles import local_part
 from metacount.tensors import tensor_bytes
+from metacount.training.optimizers import ADAM8BIT, RATE
 
-# Those that treat each value alike: what they keep of a share is a share of what they keep.
+# Those that need no more than a rank's own share of a tensor to know what they keep of it.
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adagrad": torch.optim.Adagrad,
     "sgd": torch.optim.SGD,
     "sgd-momentum": lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
+    ADAM8BIT: lambda parameters: adam8bit(parameters, RATE),
 }
 
 
@@ -23,12 +28,21 @@ def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int
     parameters = [nn.Parameter(torch.empty(n, dtype=dtype, device="meta")) for n in sizes]
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
+    return tensor_bytes(states(stepped(optimizer, parameters)))
+
+
+def stepped(optimizer: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Make an optimizer and step it once, as it is written, by the gradients that are there."""
     made = OPTIMIZERS[optimizer](parameters)
-    made.step()
-    return tensor_bytes(states(made))
+    with uncompiled() if optimizer == ADAM8BIT else nullcontext():
+        made.step()
+    return made
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    """Every tensor that an optimizer keeps."""
+    """Every tensor that an optimizer keeps on this rank, those inside of a wrapper."""
     for each in optimizer.state.values():
-        yield from (value for value in each.values() if isinstance(value, Tensor))
+        for name, value in each.items():
+            if isinstance(value, Tensor):
+                for _, tensor in inner_tensors(name, local_part(value)):
+                    yield tensor

@@ -65,12 +65,14 @@ def shard_fully(
     experts: Sequence[nn.Module],
     world: World,
     compute: torch.dtype | None = None,
+    without: set[nn.Parameter] | None = None,
 ) -> None:
     """Let FSDP2 spread what is left over the ranks that hold the same, unit by unit.
 
     ZeRO 3 gathers a unit for its forward and again for its backward. ZeRO 2 keeps it in between;
     ZeRO 1 keeps it and its gradients over the step. ZeRO 0 spreads nothing: gradients are summed.
-    With `compute`, what is gathered is of this type, whatever is kept.
+    With `compute`, what is gathered is of this type, whatever is kept. `without` are parameters
+    that are left as they are.
     """
     mesh, reshard = world.mesh, world.zero == 3
     policy = MixedPrecisionPolicy(param_dtype=compute)
@@ -86,6 +88,7 @@ def shard_fully(
             reshard_after_forward=reshard,
             mp_policy=policy,
             shard_placement_fn=axis,
+            ignored_params=without,
         )
 
     def axis_of(parameter: nn.Parameter) -> Shard:

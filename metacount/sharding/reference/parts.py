@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from metacount.measure.ours.params import owned
 from metacount.measure.ours.roles import role_of
-from metacount.measure.torch_private import put_tensor, tensors_of
+from metacount.measure.torch_private import parameters_of, put_tensor, tensors_of
 from metacount.modules.block import Block
 from metacount.modules.build import build
-from metacount.modules.model import Model
+from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
 from metacount.spec import ModelSpec
 from metacount.spec.position import Sinusoidal
@@ -75,7 +75,53 @@ class Whole:
 
     def part(self, part: Part) -> Model:
         """A new module of a part: of layers that are alike, one."""
-        return self.piece(part.layers[:1], first=part.first, last=part.last)
+        found = self.piece(part.layers[:1], first=part.first, last=part.last)
+        stack = found.last_stack
+        for block in stack.blocks:
+            if block.beside:
+                vars(block)["forward"] = _added_at_once(block)
+            if block.shares:
+                vars(stack)["_shared"] = lambda _: (stack.shared_blocks or [None])[0]
+        if stack.shared_blocks is not None and not stack.blocks:
+            stack.register_forward_hook(_with_gradients)
+        return found
+
+
+def _with_gradients(stack: nn.Module, args: object, out: Tensor) -> Tensor:
+    """What a stack gives, so that the blocks get gradients that layers elsewhere would give them.
+
+    A sum of values times zero keeps nothing for its backward.
+    """
+    assert isinstance(stack, Stack) and stack.shared_blocks is not None
+    return out + 0 * torch.stack([p.sum() for p in stack.shared_blocks.parameters()]).sum()
+
+
+def sharing(model: Model) -> list[nn.Module]:
+    """The blocks that layers share, where the model has not the first end, which holds them."""
+    shared = model.last_stack.shared_blocks
+    return [] if shared is None or model.embed_tokens is not None else [*shared.modules()]
+
+
+def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | None:
+    """The parameters of such blocks, as they are gathered elsewhere; None where there are none."""
+    found = set()
+    for owner in sharing(model):
+        for name, tensor in parameters_of(owner).items():
+            lent = nn.Parameter(tensor.detach().to(compute or tensor.dtype))
+            put_tensor(owner, name, lent)
+            found.add(lent)
+    return found or None
+
+
+def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
+    """The forward of a layer whose experts' output the next layer adds, which is not there."""
+    forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
+
+    def run(*args: object, **how: object) -> tuple[Tensor, None]:
+        x_BSD, beside_BSD = forward(*args, **how)  # of such a block two
+        return x_BSD + beside_BSD, None
+
+    return run
 
 
 def _named(block: Block, several: bool) -> str:
@@ -98,6 +144,8 @@ def without_ends(model: Model, *, first: bool, last: bool) -> Model:
     if not first:
         model.embed_tokens = model.embed_types = None
         stack.embed_positions = stack.embed_queries = stack.embed_norm = stack.embed_proj = None
+        if not any(block.shares for block in stack.blocks):
+            stack.shared_blocks = None
         if isinstance(model.spec.positions, Sinusoidal):
             stack.__dict__["_add_positions"] = lambda x_BSD, positions: x_BSD
     if not last:
@@ -107,9 +155,14 @@ def without_ends(model: Model, *, first: bool, last: bool) -> Model:
 
 
 def in_memory(model: Model) -> Model:
-    """The module with new tensors, of the mode that is on, in the place of those on meta."""
+    """The module with new tensors, of the mode that is on, in the place of those on meta.
+
+    No token can choose without values: none chooses a zero expert, as on meta.
+    """
     made: dict[int, Tensor] = {}
     for owner in model.modules():
+        if isinstance(owner, Experts):
+            owner.n_zero = 0
         for name, tensor in tensors_of(owner).items():
             if id(tensor) not in made:
                 new = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -157,8 +210,11 @@ def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
 
 
 def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Name, role, owner and tensor of each distinct parameter."""
+    """Name, role, owner and tensor of each distinct parameter, without those that are lent."""
     names = {id(module): name for name, module in model.named_modules()}
+    lent = {id(module) for module in sharing(model)}
     for path, name, tensor in owned(model):
+        if any(id(module) in lent for module in path):
+            continue
         owner = names[id(path[-1])]
         yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor

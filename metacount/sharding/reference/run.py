@@ -14,7 +14,6 @@ from metacount.measure.torch_private import fake_tensors, is_fake, operator_name
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.sharding.engine.keeping import Keeping
-from metacount.sharding.engine.optimizer import OPTIMIZERS, states
 from metacount.sharding.engine.placing import apply_plan, end_step, shard_fully
 from metacount.sharding.engine.ring import RingAttention, ring
 from metacount.sharding.engine.styles import local_part
@@ -23,6 +22,7 @@ from metacount.sharding.engine.world import World
 from metacount.sharding.reference.parts import (
     in_memory,
     input_of,
+    lent_to,
     tensors_with_roles,
     tie_again,
     units_of,
@@ -50,8 +50,6 @@ class Ran:
     state_bytes: int = 0  # that mixers keep, however many tokens there were
     activation_bytes: int = 0  # that the backward keeps of the forward
     recomputed_bytes: int = 0
-    gradients: int = 0  # values that this rank has after the backward
-    optimizer_bytes: int = 0
 
 
 def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
@@ -70,9 +68,8 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
         for name, role, owner, tensor in tensors_with_roles(model)
     ]
     if job.train:
-        shard_fully(
-            model, *units_of(model), world, None if job.stored == job.dtype else DTYPES[job.dtype]
-        )
+        compute = None if job.stored == job.dtype else DTYPES[job.dtype]
+        shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
     return [
         Held(
@@ -96,7 +93,7 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
 
 
 def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
-    """Run a part forward and backward on fake tensors, and step an optimizer."""
+    """Run a part forward and backward on fake tensors."""
     mode = fake_tensors()
     with mode:
         in_memory(model)
@@ -111,9 +108,6 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
             out.backward(torch.ones_like(out))
         backward = traffic.taken()
         end_step(model)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        made = OPTIMIZERS[job.optimizer](model.parameters())
-        made.step()
         recomputed = 0
         if blocks and job.checkpointing != "none":
             again = Keeping(model)
@@ -125,8 +119,6 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
         backward=backward,
         activation_bytes=kept,
         recomputed_bytes=recomputed,
-        gradients=sum(local_part(g).numel() for g in gradients),
-        optimizer_bytes=tensor_bytes(local_part(state) for state in states(made)),
     )
 
 
@@ -146,29 +138,27 @@ def fused(job: Job) -> FusedAttention | RingAttention:
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
-def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> tuple[Ran, Ran]:
-    """Run a part over a prompt into a cache, and over one token more."""
-    mode, found = fake_tensors(), []
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Ran]:
+    """Run a part over what it is given, and, where it has a cache, over one token more."""
+    mode, found = fake_tensors(), {}
     with mode:
         in_memory(model.eval())
     place(model, styles, world, job)
     traffic = Traffic(world.groups)
     with mode, torch.no_grad(), EvenChoice(), traffic:
-        for so_far, n in ((0, job.length), (job.length - 1, 1)):
-            cache = model.new_cache()
-            if so_far:
-                model(input_of(model, job.rows, so_far, job.dtype), cache=cache)
+        for phase, n in job.passes.items():
+            cache = model.new_cache() if job.decodes else None
+            if phase == "token" and job.length > 1:
+                model(input_of(model, job.rows, job.length - 1, job.dtype), cache=cache)
                 traffic.taken()
             model(input_of(model, job.rows, n, job.dtype), cache=cache)
-            found.append(
-                Ran(
-                    forward=traffic.taken(),
-                    backward=Counter(),
-                    kv_cache_bytes=tensor_bytes(cache.tensors()),
-                    state_bytes=tensor_bytes(cache.state_tensors()),
-                )
+            found[phase] = Ran(
+                forward=traffic.taken(),
+                backward=Counter(),
+                kv_cache_bytes=0 if cache is None else tensor_bytes(cache.tensors()),
+                state_bytes=0 if cache is None else tensor_bytes(cache.state_tensors()),
             )
-    return found[0], found[1]
+    return found
 
 
 def result(out: Output) -> Tensor:

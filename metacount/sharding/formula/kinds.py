@@ -4,43 +4,42 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import kept_sharding, sharding, traffic
-from metacount.formulas.block import block_weights
 from metacount.formulas.ends import table_width
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_ends import table_terms
 from metacount.formulas.kept_sharding import block_kept, block_state_bytes, cached_bytes, last_kept
-from metacount.formulas.sharding import Cut, Rank
+from metacount.formulas.optimizer import (
+    adagrad_state,
+    adam8bit_state,
+    adamw_state,
+    momentum_state,
+    sgd_state,
+)
+from metacount.formulas.sharding import Rank
+from metacount.formulas.terms import Weight
 from metacount.formulas.traffic import Move
-from metacount.frozen import frozen
 from metacount.sharding.adding import Piece, between_stages, kind_from
-from metacount.sharding.mesh import breaks, kinds, ranges, stage_layers
-from metacount.sharding.plan import Plan
+from metacount.sharding.formula.units import Unit, copies_of, units_of
+from metacount.sharding.mesh import breaks, kinds, ranges
+from metacount.sharding.plan import Plan, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
-from metacount.spec.position import Rope
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-# What an optimizer keeps: tensors as large as a parameter, and bytes beside them for each tensor.
-STATES = {"adamw": (2, 4), "adagrad": (1, 4), "sgd": (0, 0), "sgd-momentum": (1, 0)}
+    from metacount.formulas.dim import Dim
 
-
-@frozen
-class Unit:
-    """A part of the model: the layers that are alike, and its tensors, those gathered at once."""
-
-    cuts: tuple[tuple[Cut, ...], ...]
-    layers: tuple[int, ...] = ()
-    mixer: str = "A"
-    ffn: str = "F"
-    rotated: bool = False
-    first_norm: bool = True
-    window: int | None = None
-    first: bool = False
-    last: bool = False
+# What an optimizer keeps of a tensor: of a rank's share of it, which is all that the rank knows.
+STATES: dict[str, Callable[[Weight, int], Dim]] = {
+    "adamw": adamw_state,
+    "adagrad": adagrad_state,
+    "sgd": sgd_state,
+    "sgd-momentum": momentum_state,
+    "adam8bit": adam8bit_state,
+}
 
 
 def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
@@ -56,12 +55,12 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     [(8, 842335232)]
     """
     mesh, units = job.mesh, units_of(spec, job.mesh.pp)
-    layers = stage_layers(spec.last_stack.n_layers, mesh.pp, plan.layers)
+    layers = layers_of_stages(spec, mesh, plan)
     found, start = [], 0
     stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
     for stage, n in enumerate(layers):
         own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
-        copies = tuple(_copies(unit, own, first=first, last=last) for unit in units)
+        copies = tuple(copies_of(unit, own, first=first, last=last) for unit in units)
         stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
     groups, per_stage = _groups(units, job), mesh.stage_ranks
@@ -93,51 +92,6 @@ def rank_at(job: Job, number: int) -> Rank:
         copies=mesh.expert_shard if spread else 1,
         copy_index=at.copy if spread else 0,
     )
-
-
-def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
-    """The parts of a model, those layers together that are alike."""
-    stack, positions = spec.last_stack, spec.positions
-    alike: dict[tuple[str, str, bool, bool, bool], list[int]] = {}
-    for i in range(stack.n_layers):
-        lacks = i == 0 and not stack.norms.first
-        rotated = isinstance(positions, Rope) and positions.law.holds(i)
-        key = stack.mixer_of(i), stack.ffn_of(i), spec.is_windowed_layer(i), rotated, lacks
-        alike.setdefault(key, []).append(i)
-    window = stack.attention.window
-    found = []
-    for (mixer, ffn, windowed, rotated, lacks), layers in alike.items():
-        cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn))
-        if lacks:
-            cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
-        near = window.size if windowed and window is not None else None
-        found.append(
-            Unit(
-                cuts=(tuple(cuts),),
-                mixer=mixer,
-                ffn=ffn,
-                layers=tuple(layers),
-                window=near,
-                rotated=rotated,
-                first_norm=not lacks,
-            )
-        )
-    (table, *others), head = sharding.end_cuts(spec)
-    if spec.head is not None and spec.head.tied and pp == 1:
-        return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
-    head = [*head, *sharding.own_head_cut(spec)]
-    # a pooler is gathered apart from the head and its norms
-    ends = (
-        tuple(cut for cut in head if cut.role != "other"),
-        tuple(cut for cut in head if cut.role == "other"),
-    )
-    return [Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=ends, last=True)]
-
-
-def _copies(unit: Unit, own: range, *, first: bool, last: bool) -> int:
-    if unit.layers:
-        return sum(i in own for i in unit.layers)
-    return int((first or not unit.first) and (last or not unit.last))
 
 
 def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
@@ -178,8 +132,6 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         )
         for cut in cuts
     )
-    states, beside = STATES[job.optimizer]
-    stepped = sum(each.shard * states * DTYPE_BYTES[job.stored] + beside for each in held)
     moves: dict[tuple[str, str, str, int], int] = {}
     width = DTYPE_BYTES[job.dtype]
     for move in _moves(spec, job, unit, rank):
@@ -194,10 +146,19 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         collectives=moves,
         activation_bytes=kept,
         recomputed_bytes=again,
-        optimizer_bytes=stepped if job.train else 0,
+        optimizer_bytes=_stepped(job, held),
         kv_cache_bytes=cache,
         state_bytes=state,
     )
+
+
+def _stepped(job: Job, held: Sequence[Held]) -> int:
+    """Bytes that the optimizer keeps of a rank's shares."""
+    if not job.train:
+        return 0
+    state, width = STATES[job.optimizer], DTYPE_BYTES[job.stored]
+    shares = (Weight(role=each.role, name=each.name, shape=(each.shard,)) for each in held)
+    return sum(int(state(share, width)) for share in shares)
 
 
 def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None, int]:
@@ -229,7 +190,7 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
 
 def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int]:
     """Bytes of keys and values, and of states, of the sequences that a rank serves."""
-    if job.train or not unit.layers:
+    if job.train or not unit.layers or not job.decodes:
         return 0, 0
     run, mixer = pass_of(job), unit.mixer
     cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window)
@@ -249,6 +210,8 @@ def pass_of(job: Job) -> Pass:
 
 def without_formula(spec: ModelSpec, job: Job) -> str:
     """Why no formula counts what the backward keeps; empty where one does."""
+    if spec.head is None:
+        return "without logits there is no loss"
     try:
         kept_sharding.check_rank_covered(spec, pass_of(job))
     except SpecError as error:
@@ -258,8 +221,7 @@ def without_formula(spec: ModelSpec, job: Job) -> str:
 
 def _moves(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> list[Move]:
     found = []
-    names = ("forward",) if job.train else ("prompt", "token")
-    for phase, n in zip(names, job.token_counts, strict=True):
+    for phase, n in zip(job.passes, job.token_counts, strict=True):
         for move in _run(spec, unit, rank, n, job.train):
             found.append(move if job.train else _renamed(move, phase))
         if unit.layers and job.train and job.checkpointing != "none":

@@ -1,0 +1,3 @@
+"""What formulas count of a mesh, part by part."""
+
+from __future__ import annotations
