@@ -25,7 +25,8 @@ CHECKPOINTINGS = (NONE, FULL, SELECTIVE)
 class Kept:
     """A storage that the backward needs: `values` of `width` bytes, `times` of them.
 
-    `role` is that of the operation that keeps it.
+    `role` is that of the operation that keeps it. `gradients` names those that need it, each of a
+    tensor of activations or of a weight: without all of them it is not kept (of `()` nobody says).
     """
 
     role: str
@@ -33,6 +34,7 @@ class Kept:
     values: Dim
     width: int
     times: Dim = 1
+    gradients: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> Dim:
@@ -93,9 +95,18 @@ class Attending:
         """Keys of all sequences."""
         return self.batch_size * self.n_keys
 
-    def term(self, name: str, values: Dim, *, role: str = "attention", width: int = 0) -> Kept:
+    def term(
+        self,
+        name: str,
+        values: Dim,
+        *,
+        role: str = "attention",
+        width: int = 0,
+        gradients: tuple[str, ...] = (),
+    ) -> Kept:
         """A tensor that is kept, of activations unless a width is said."""
-        return Kept(role=role, name=name, values=values, width=width or self.widths.value)
+        width = width or self.widths.value
+        return Kept(role=role, name=name, values=values, width=width, gradients=gradients)
 
 
 @frozen

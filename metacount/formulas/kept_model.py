@@ -80,7 +80,7 @@ def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
         kept.append(_of("attention", "what the encoder gave", memory, widths))
     if run.checkpointing != NONE:
         kept.append(_of("other", "input of a block", run.batch_size * n * d, widths, layers))
-        kept += _handed_to_blocks(spec, run, n)
+        kept += handed_to_blocks(spec, run, n)
         if run.checkpointing == SELECTIVE:
             kept += results_terms(spec, run, n, layers, cross=cross)
     else:
@@ -110,7 +110,7 @@ def repeated(term: Kept, times: Dim) -> Kept:
     )
 
 
-def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
+def handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """What a checkpointed block is given beside its input, which it must keep as well."""
     positions, mixer = spec.positions, attention_of(spec)
     heads = 0 if mixer is None else mixer.n_heads

@@ -208,8 +208,8 @@ def test_one_layer_by_hand() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "model"),
     [
-        (kept, "hidden_tensors", lambda part, fused: 3, "llama-7b"),
-        (kept_moe, "hidden_tensors", lambda part, fused: 3, "mixtral-8x7b"),
+        (kept, "hidden_gradients", lambda part, **_: [()] * 3, "llama-7b"),
+        (kept_moe, "hidden_gradients", lambda part, **_: [()] * 3, "mixtral-8x7b"),
         (kept_attention, "several", lambda *counts: 1, "gemma-2b"),
         (kept_attention, "FLAG", 4, "gpt2"),
         (kept_model, "moe_kept", lambda *given: [], "mixtral-8x7b"),
