@@ -27,19 +27,19 @@ NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each b
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
 
 
-def check_alike(spec: ModelSpec) -> None:
+def check_alike(spec: ModelSpec, what: str = "for training") -> None:
     """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
 
-    Conventions of training are of such models alone.
+    Conventions of training are of such models alone; `what` has no formula of others.
     """
     for name, plain in ALIKE.items():
         value = getattr(spec, name)
         if value != plain and set(str(value)) != set(str(plain)):
-            raise SpecError(name, "has no formula for training", value, "measure it instead")
+            raise SpecError(name, f"has no formula {what}", value, "measure it instead")
     if spec.norm_placement not in PLACEMENTS:
         raise SpecError(
             "norm_placement",
-            "has no formula for training",
+            f"has no formula {what}",
             spec.norm_placement,
             "measure it instead",
         )

@@ -1,21 +1,17 @@
-"""Every tensor of a model by its path in the reference module, and which of them a step trains."""
+"""Every tensor of a model by its path in the reference module."""
 
 from __future__ import annotations
 
-from metacount.errors import SpecError, nearest
-from metacount.formulas import ends, indexer, sublayers
-from metacount.formulas.covered import check_alike
-from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.optimizer import ALL_LINEAR
+from metacount.formulas import ends, sublayers
+from metacount.formulas.dim import is_zero
 from metacount.formulas.terms import Weight
-from metacount.formulas.trained import HEAD, NOT_SEEN
-from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
+from metacount.spec.stack import SHARING, WITH_ATTENTION, WITH_DENSE, WITH_EXPERTS, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from metacount.spec.stack import Stack
 
@@ -33,6 +29,7 @@ POST = {
 }
 PLACED = {
     "pre": PRE,
+    "stream": PRE,
     "post": POST,
     "deep": POST,
     "sandwich": {
@@ -51,9 +48,18 @@ PLACED = {
         FFN: ("post_attention_layernorm", ""),
     },
 }
+# What the formulas of a mixer name without its module, and what is a parameter of that itself.
+OWNERS = {
+    "mamba": "mamba.",
+    "mamba2": "mamba.",
+    "gated_delta": "linear_attn.",
+    "kimi_delta": "linear_attn.",
+    "lightning": "linear_attn.",
+}
+BARE = ("dt_bias", "A_log", "D")
+OF_FORGETTING = ("dt_bias", "A_log", "f_a_proj", "f_b_proj")
 OF_STACK = ("embed_queries.", "embed_proj.")  # of the ends, but inside the stack
-LAYERS = "layers"
-BASE, LOW, HIGH = "base", "lora_a", "lora_b"  # a frozen linear layer, and its adapter B·A
+LAYERS, STORED = "layers", "shared_blocks"
 
 
 def norms_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, tuple[str, str]]:
@@ -63,10 +69,12 @@ def norms_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, tup
     >>> norms_of_block(entry("llama-7b").spec(), 0, cross=False)["mlp"]
     ('post_attention_layernorm', '')
     """
-    norms = spec.last_stack.norms
-    found = dict(PLACED[norms.placement])
-    if not cross:
-        found.pop(CROSS, None)
+    stack, norms = spec.last_stack, spec.last_stack.norms
+    mixer, placement = stack.mixer_of(index), norms.placement
+    if placement == "hybrid":
+        placement = "pre" if mixer == "R" else "post_branch"
+    has = {ATTENTION: mixer != "N", CROSS: cross, FFN: stack.ffn_of(index) != "N"}
+    found = {branch: names for branch, names in PLACED[placement].items() if has[branch]}
     if index == 0 and not norms.first:
         found[ATTENTION] = ("", found[ATTENTION][1])
     return found
@@ -82,14 +90,35 @@ def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, W
     >>> block["self_attn.q_proj.weight"].shape, block["input_layernorm.weight"].shape
     ((4096, 4096), (4096,))
     """
-    parts = [sublayers.attention_weights(spec)]
+    stack = spec.last_stack
+    mixer, ffn = stack.mixer_of(index), stack.ffn_of(index)
+    parts: list[tuple[Weight, ...]] = []
+    if mixer == SHARING:
+        parts.append(sublayers.shared_use_weights(spec))
+    elif mixer in WITH_ATTENTION:
+        parts.append(sublayers.attention_weights(spec))
+    if mixer in WITH_STATE:
+        parts.append(tuple(_in_block(spec, w) for w in sublayers.recurrent_weights(spec)))
     if cross:
         parts.append(sublayers.cross_attention_weights(spec))
-    routed = spec.is_moe_layer(index)
-    parts.append((sublayers.mixture_weights if routed else sublayers.dense_weights)(spec))
+    if ffn in WITH_EXPERTS:
+        parts.append(sublayers.mixture_weights(spec))
+    if ffn in WITH_DENSE:
+        parts.append(sublayers.dense_weights(spec))
     for names in norms_of_block(spec, index, cross=cross).values():
         parts += [sublayers.width_norm_weights(spec, name) for name in names if name]
     return {w.name: w for part in parts for w in part if not any(is_zero(n) for n in w.shape)}
+
+
+def _in_block(spec: ModelSpec, weight: Weight) -> Weight:
+    """A tensor of a mixer that keeps a state, under its path in the block."""
+    owner = OWNERS.get(spec.recurrent, "")
+    name, inside = weight.name, ""
+    if spec.recurrent == "kimi_delta" and name in OF_FORGETTING:
+        inside = "forget_gate."
+    if owner and "." not in name and name not in BARE:
+        name = f"{name}.weight"
+    return altered(weight, name=f"{owner}{inside}{name}")
 
 
 def stack_name(spec: ModelSpec, part: Stack) -> str:
@@ -106,7 +135,7 @@ def blocks(spec: ModelSpec) -> Iterator[tuple[str, Stack, int, bool]]:
 
 
 def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
-    """Name every tensor of a model whose layers are alike, by its path; a tied one once.
+    """Name every tensor of a model, by its path; a tied one once.
 
     Experts are one tensor [E, out, in].
 
@@ -115,7 +144,6 @@ def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
     >>> sum(weight.size for weight in tensors.values())
     6738415616
     """
-    check_alike(spec)
     found: dict[str, Weight] = {}
     last = stack_name(spec, spec.last_stack)
     for weight in ends.end_weights(spec):
@@ -124,8 +152,15 @@ def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
     for part in spec.stacks:
         for weight in ends.stack_end_weights(spec):
             found[f"{stack_name(spec, part)}.{weight.name}"] = weight
-    for path, _, index, cross in blocks(spec):
-        for name, weight in tensors_of_block(spec, index, cross=cross).items():
+        for number in range(0 if part.shared is None else part.shared.n_blocks):
+            for weight in sublayers.shared_block_weights(spec):
+                found[f"{stack_name(spec, part)}.{STORED}.{number}.{weight.name}"] = weight
+    alike: dict[object, dict[str, Weight]] = {}
+    for path, part, index, cross in blocks(spec):
+        kind = (part.mixer_of(index), part.ffn_of(index), cross, index == 0)
+        if kind not in alike:
+            alike[kind] = tensors_of_block(spec, index, cross=cross)
+        for name, weight in alike[kind].items():
             found[f"{path}.{name}"] = weight
     return {
         path: _stored(weight)
@@ -139,120 +174,3 @@ def _stored(weight: Weight) -> Weight:
     if weight.used is None:
         return weight
     return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")
-
-
-@frozen
-class Part:
-    """Which part of a model a step trains: all but what is frozen, or adapters of low rank.
-
-    `freeze` are paths or last names of modules and parameters. With a `rank` all is frozen but the
-    adapters beside the linear layers whose last names are `targets`.
-    """
-
-    rank: int | None = None
-    targets: tuple[str, ...] = ()
-    freeze: tuple[str, ...] = ()
-
-    def adapts(self, path: str, weight: Weight) -> bool:
-        """Whether an adapter stands beside a tensor: the matrix of a linear layer, not the head."""
-        name = path.removesuffix(".weight")
-        linear = path != name and weight.rows and len(weight.shape) == 2 and name != HEAD
-        if self.rank is None or not linear:
-            return False
-        return ALL_LINEAR in self.targets or name.rpartition(".")[2] in self.targets
-
-
-@frozen
-class Tensors:
-    """The tensors of a model with its adapters, by path; the paths of those that are trained."""
-
-    stored: dict[str, Weight]
-    trained: frozenset[str]
-
-    @property
-    def weights(self) -> dict[str, Weight]:
-        """Those that are trained."""
-        return {path: weight for path, weight in self.stored.items() if path in self.trained}
-
-
-def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
-    """Name the tensors of a model, adapters among them, and say which are trained.
-
-    An indexer and a pooler have no gradient: no gradient passes a choice, and the loss is not of
-    what a pooler gives.
-
-    Source: Hu et al. 2021, arXiv:2106.09685, sec. 4.1 (adapters).
-
-    >>> from metacount.catalog import entry
-    >>> gpt2 = entry("gpt2").spec()
-    >>> sorted(chosen_tensors(gpt2, Part(freeze=("decoder",))).trained)
-    ['embed_tokens.weight']
-    >>> len(chosen_tensors(gpt2, Part(rank=8, targets=("q_proj",))).trained)
-    24
-    """
-    stored: dict[str, Weight] = {}
-    for path, weight in tensors_by_path(spec).items():
-        layer, _, kind = path.rpartition(".")
-        beside = f"{layer}.weight" if layer and kind == "bias" else path
-        matrix = weight if beside == path else stored.get(f"{layer}.{BASE}.weight")
-        if matrix is None or not part.adapts(beside, matrix):
-            stored[path] = weight
-            continue
-        stored[f"{layer}.{BASE}.{kind}"] = weight
-        if beside == path:
-            assert part.rank is not None  # who has adapters has a rank
-            out, into = weight.shape
-            for name, shape in ((LOW, (part.rank, into)), (HIGH, (out, part.rank))):
-                stored[f"{layer}.{name}"] = Weight(role=weight.role, name=name, shape=shape)
-    _check_targets(spec, part)
-    trained = {path for path in stored if not _unseen(path)}
-    if part.rank is not None:
-        trained = {path for path in trained if path.endswith((f".{LOW}", f".{HIGH}"))}
-    tied = spec.head is not None and spec.head.tied
-    for name in part.freeze:
-        trained -= _named(name, stored, tied=tied)
-    if not trained:
-        raise SpecError("freeze", "leaves nothing to train", ",".join(part.freeze), "name less")
-    return Tensors(stored=stored, trained=frozenset(trained))
-
-
-def _unseen(path: str) -> bool:
-    return path.startswith(NOT_SEEN) or f".{indexer.BLOCK}." in path
-
-
-def _check_targets(spec: ModelSpec, part: Part) -> None:
-    """Raise `SpecError` for a target that no linear layer is called."""
-    every = Part(rank=1, targets=(ALL_LINEAR,))
-    known = {
-        path.removesuffix(".weight").rpartition(".")[2]
-        for path, weight in tensors_by_path(spec).items()
-        if every.adapts(path, weight)
-    }
-    for target in part.targets if part.rank is not None else ():
-        if target not in known and target != ALL_LINEAR:
-            remedy = nearest(target, known, f"choose {', '.join(sorted(known))}")
-            raise SpecError("lora_targets", "names no linear layer", target, remedy)
-
-
-def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
-    """The tensors of whatever is called so: its whole path, or the end of one."""
-    found = set()
-    for path in paths:
-        also = [path, f"{HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
-        if any(_begins(each, name) for each in also):
-            found.add(path)
-    if not found:
-        last = {end for path in paths for end in path.split(".")}
-        remedy = nearest(name, last, "`metacount tree` shows the names")
-        raise SpecError("freeze", "names nothing of the model that has parameters", name, remedy)
-    return found
-
-
-def _begins(path: str, name: str) -> bool:
-    """Whether a path, or a module that it is in, is called so."""
-    return f".{name}." in f".{path}."
-
-
-def size_of(weights: Iterable[Weight]) -> Dim:
-    """Values of some tensors, each stored once."""
-    return sum(weight.size for weight in weights)

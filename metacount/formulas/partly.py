@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model
+from metacount.formulas.covered import check_alike
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import NONE, SELECTIVE, Kept, Pass
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_model import check_covered, handed_to_blocks, repeated
-from metacount.formulas.named import (
-    LAYERS,
-    Part,
-    Tensors,
-    blocks,
-    chosen_tensors,
-    stack_name,
-)
+from metacount.formulas.named import LAYERS, blocks, stack_name
 from metacount.formulas.optimizer import add
+from metacount.formulas.part import Tensors
 from metacount.formulas.terms import Weight
 from metacount.formulas.trained import HEAD
 from metacount.formulas.wires import Step, Wires
@@ -34,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metacount.spec.stack import Stack
+
+PARTLY = "where a part of the model is trained"
 
 
 @frozen
@@ -186,7 +183,7 @@ class _Follower:
                 gradients.add("transform")
             x = wires.normed("head_transform.norm", "norm of the transform", x, gradients)
         matrix = "embed_tokens" if head.tied else HEAD
-        flows = wires.product(f"{matrix}.weight", x, tokens, HEAD, gradients)
+        flows = wires.product(f"{matrix}.weight", x, tokens, HEAD, gradients, role="head")
         if flows or f"{HEAD}.bias" in wires.trained:
             gradients.add("logits")
         wires.keep(head_terms(spec, run), gradients)
@@ -205,14 +202,13 @@ def _owner(path: str) -> tuple[str, str]:
 
 def check_partly(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure whose step has no formula when a part of it is trained."""
+    check_alike(spec, PARTLY)
     check_covered(spec, run)
     positions = spec.positions
     if isinstance(positions, TransformerXL) or (
         isinstance(positions, Learned) and positions.n_query_positions
     ):
-        raise SpecError(
-            "position", "has no formula for training a part", spec.position, "measure it instead"
-        )
+        raise SpecError("position", f"has no formula {PARTLY}", spec.position, "measure it instead")
     if spec.embedding is None or spec.head is None:
         raise SpecError(
             "has_head" if spec.embedding else "vocab_size",
@@ -222,7 +218,7 @@ def check_partly(spec: ModelSpec, run: Pass) -> None:
         )
 
 
-def partly(spec: ModelSpec, run: Pass, part: Part) -> Partly:
+def partly(spec: ModelSpec, run: Pass, tensors: Tensors) -> Partly:
     """Count what a step multiplies and keeps, all but a part of the model frozen.
 
     forward: as ever, and of each adapter 2·n·r·(in + out)
@@ -230,10 +226,10 @@ def partly(spec: ModelSpec, run: Pass, part: Part) -> Partly:
     kept: each tensor that a gradient needs
 
     Returns: FLOPs and bytes by role, exact for the reference modules.
-    Source: `named.chosen_tensors`, `wires_block.follow_block`, `kept_ends`.
+    Source: `part.chosen_tensors`, `wires_block.follow_block`, `kept_ends`.
     """
     check_partly(spec, run)
-    follower = _Follower(spec, run, chosen_tensors(spec, part))
+    follower = _Follower(spec, run, tensors)
     follower.run_all()
     kept: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     for term in follower.kept:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import Kept, Widths
 from metacount.formulas.kept import norm_kept
-from metacount.formulas.named import BASE, HIGH, LOW
+from metacount.formulas.part import BASE, HIGH, LOW
 from metacount.formulas.terms import product
 from metacount.frozen import frozen
 from metacount.spec.norm import Norms
@@ -67,15 +67,20 @@ class Wires:
         self.keep([self.activation(adapter.role, "latent of an adapter", values, HIGH)], of_low)
         return base or high or bias
 
-    def product(self, path: str, x: bool, rows: Dim, reads: str, gradients: set[str]) -> bool:
-        """Multiply rows with a matrix, or each with one of a stack of matrices."""
+    def product(
+        self, path: str, x: bool, rows: Dim, reads: str, gradients: set[str], role: str = ""
+    ) -> bool:
+        """Multiply rows with a matrix, or each with one of a stack of matrices.
+
+        The role is the matrix's unless another is given.
+        """
         weight, trained = self.local[path], path in self.trained
         if trained:
             gradients.add(reads)
         # 2 FLOPs per multiply-add
         flops = 2 * rows * product(weight.shape[-2:])
         result = rows * weight.shape[-2]
-        self.multiply(weight.role, flops, (x, trained), result)
+        self.multiply(role or weight.role, flops, (x, trained), result)
         return x or trained
 
     def multiply(self, role: str, flops: Dim, factors: tuple[bool, bool], result: Dim) -> None:
