@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.forward import FLASH, Pass, attention_of
+from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass, attention_of
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
@@ -48,9 +48,11 @@ def check_alike(spec: ModelSpec, what: str = "for training") -> None:
 def check_fused_run(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for attention that a fused kernel is asked for and does not compute."""
     mixer, positions = attention_of(spec), spec.positions
-    if run.attention != FLASH or mixer is None:
+    if run.attention == EAGER or mixer is None:
         return
-    check_fused(mixer)
+    check_fused(mixer, wide=run.attention == FLASH)
+    if run.attention == SDPA:
+        return
     chunked = mixer.window is not None and mixer.window.kind == "chunked"
     if chunked or spec.kind == "prefix-decoder":
         name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
@@ -69,20 +71,23 @@ def check_fused_run(spec: ModelSpec, run: Pass) -> None:
         )
 
 
-def check_fused(part: Attention | LatentAttention) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
+def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None:
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ...
+
+    `wide`: values that are wider than the keys, too.
+    """
     sinks = isinstance(part, Attention) and part.sinks
-    wide = None
-    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
+    widest = None
+    if wide and isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
         # wider than the keys it is no such kernel's; of one value torch need not copy the result
         keys = part.qk_nope_head_dim + part.qk_rope_head_dim
         beyond = part.v_head_dim > keys or part.v_head_dim == 1
-        wide = part.v_head_dim if beyond else None
+        widest = part.v_head_dim if beyond else None
     chosen = None
     if isinstance(part, LatentAttention) and part.indexer is not None:
         chosen = part.indexer.top_k  # a mask, which the kernel does not take
     known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
-    for name, value in {**known, "v_head_dim": wide, "index_top_k": chosen}.items():
+    for name, value in {**known, "v_head_dim": widest, "index_top_k": chosen}.items():
         if value is not None:
             raise SpecError(
                 name, "has no formula with fused attention", value, "choose attention eager"

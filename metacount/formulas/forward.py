@@ -15,8 +15,10 @@ FLAG = 1  # bytes of a bool
 FLOAT32 = 4
 FLOAT64 = 8
 
-EAGER, FLASH = "eager", "flash"
-ATTENTIONS = (EAGER, FLASH)
+EAGER, FLASH, SDPA = "eager", "flash", "sdpa"
+ATTENTIONS = (EAGER, FLASH, SDPA)
+MATH = "math"  # sdpa where torch's CPU has no kernel: both products written out
+WRITTEN = (EAGER, MATH)
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 CHECKPOINTINGS = (NONE, FULL, SELECTIVE)
 
@@ -76,7 +78,8 @@ class Widths:
 class Attending:
     """Who attends to whom in one forward: sequences, queries and keys of each, and how.
 
-    `attention` is `eager`, written out, or `flash`, one fused kernel.
+    `attention` is `eager`, written out, or one fused kernel: `flash` of CUDA, `sdpa` of the CPU,
+    which is `math` where that has none for it.
     """
 
     batch_size: Dim

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from metacount.formulas.covered import check_fused
 from metacount.formulas.dim import Dim, smaller, when
-from metacount.formulas.forward import EAGER, FLAG, FLASH, FLOAT32, INDEX, Attending, Kept, Widths
+from metacount.formulas.forward import (
+    EAGER,
+    FLAG,
+    FLASH,
+    FLOAT32,
+    INDEX,
+    MATH,
+    SDPA,
+    WRITTEN,
+    Attending,
+    Kept,
+    Widths,
+)
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_position import rope_kept
 from metacount.spec.attention import Attention
@@ -30,6 +42,8 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     key of the softmax
     flash: the logarithm of each row's sum, 4 bytes of each head and query, and the three 8-byte
     numbers by which torch's kernel could repeat its dropout, though none is run
+    sdpa: the logarithm of each row's sum, w bytes; where it is written out (`math`), the softmax of
+    h heads in float32
 
     Returns: terms, exact; without the result, which the output projection keeps.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
@@ -48,6 +62,11 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
             run.term("log-sum-exp", rows, width=FLOAT32, gradients=CORE),
             run.term("random state", RANDOM_STATE, width=INDEX, gradients=CORE),
         ]
+    if run.attention == SDPA:
+        return [run.term("log-sum-exp", rows, width=widths.wide, gradients=CORE)]
+    if run.attention == MATH:
+        both = ("softmax", "v")
+        return [run.term("softmax", rows * run.n_keys, width=widths.wide, gradients=both)]
     pairs, copies = rows * run.n_keys, widths.copies
     softmax = ("softmax",) if copies else ("softmax", "v")  # else the probabilities are the same
     kept = [
@@ -99,11 +118,13 @@ def attention_kept(
     if run.attention == EAGER:
         copied = several(run.batch_size * part.n_kv_heads)
         kv_heads += copied * (part.n_heads - part.n_kv_heads)
+    elif run.attention == MATH:
+        kv_heads = part.n_heads  # repeated for each query head
     keys = run.source_tokens * kv_heads * part.head_dim
     kept += [
-        run.term("queries", run.tokens * width, gradients=_factors(run, "k")),
-        run.term("keys", keys, gradients=_factors(run, "q")),
-        run.term("values", keys, gradients=_factors(run, "softmax")),
+        _factor(run, "queries", run.tokens * width, "k"),
+        _factor(run, "keys", keys, "q"),
+        _factor(run, "values", keys, "softmax"),
         *_results(run, part.n_heads, run.tokens * width, by_heads=rope is not None),
     ]
     if rope is not None:
@@ -138,9 +159,14 @@ def several(*counts: Dim) -> Dim:
     return found
 
 
-def _factors(run: Attending, gradient: str) -> tuple[str, ...]:
-    """Who needs a factor of attention's products: the gradient of the other one, a kernel's own."""
-    return (gradient,) if run.attention == EAGER else CORE
+def _factor(run: Attending, name: str, values: Dim, other: str) -> Kept:
+    """A factor of attention's products, which the gradient of the `other` needs, or a kernel's own.
+
+    sdpa multiplies in float32 at least where it is written out.
+    """
+    width = run.widths.wide if run.attention == MATH else 0
+    gradients = (other,) if run.attention in WRITTEN else CORE
+    return run.term(name, values, width=width, gradients=gradients)
 
 
 def _results(run: Attending, n_heads: Dim, values: Dim, *, by_heads: bool) -> list[Kept]:
@@ -148,7 +174,7 @@ def _results(run: Attending, n_heads: Dim, values: Dim, *, by_heads: bool) -> li
 
     Where nothing is copied it is the kernel's own.
     """
-    if run.attention == EAGER:
+    if run.attention in WRITTEN:
         return [run.term("result", values, gradients=OUT)]
     copied = several(run.n_queries, n_heads) if by_heads else 0
     # sizes are numbers wherever somebody asks for gradients
@@ -218,8 +244,8 @@ def latent_kept(run: Attending, part: LatentAttention, *, rotated: bool = True) 
         *kept,
         *values,
         run.term("latent and rotated key", n * (rank + rope_dim), gradients=("kv_b_proj",)),
-        run.term("queries", n * qk_width, gradients=_factors(run, "k")),
-        run.term("keys", n * qk_width, gradients=_factors(run, "q")),
+        _factor(run, "queries", n * qk_width, "k"),
+        _factor(run, "keys", n * qk_width, "q"),
     ]
 
 
@@ -228,19 +254,20 @@ def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
     n, heads, v_head_dim = run.tokens, part.n_heads, part.v_head_dim
     qk_head_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
     expanded = heads * (part.qk_nope_head_dim + v_head_dim)
-    needed = _factors(run, "softmax")
-    if run.attention == EAGER:
+    if run.attention in WRITTEN:
         copied = several(run.batch_size, run.n_keys, heads)
+        if run.attention == MATH and run.widths.copies:
+            copied = 1
         width = expanded - copied * heads * part.qk_nope_head_dim
         result = run.term("result", n * heads * v_head_dim, gradients=OUT)
-        return [run.term("values", n * width, gradients=needed), result]
+        return [_factor(run, "values", n * width, "softmax"), result]
     if v_head_dim == qk_head_dim:
         results = _results(run, heads, n * heads * v_head_dim, by_heads=True)
-        return [run.term("values", n * expanded, gradients=needed), *results]
+        return [_factor(run, "values", n * expanded, "softmax"), *results]
     copied = several(heads)  # of one head the part that counts is taken where it lies
     kernel = CORE if isinstance(copied, int) and copied else CORE + OUT
     return [
-        run.term("values, filled", n * heads * qk_head_dim, gradients=needed),
+        _factor(run, "values, filled", n * heads * qk_head_dim, "softmax"),
         run.term("result, head by head", n * heads * qk_head_dim, gradients=kernel),
         run.term("result", copied * n * heads * v_head_dim, gradients=OUT),
     ]

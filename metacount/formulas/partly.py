@@ -11,7 +11,8 @@ from metacount.formulas.covered import check_alike
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import NONE, SELECTIVE, Kept, Pass
 from metacount.formulas.kept_ends import head_terms, table_terms
-from metacount.formulas.kept_model import check_covered, handed_to_blocks, repeated
+from metacount.formulas.kept_masks import handed_to_blocks
+from metacount.formulas.kept_model import check_covered, repeated
 from metacount.formulas.named import LAYERS, blocks, stack_name
 from metacount.formulas.optimizer import add
 from metacount.formulas.part import Tensors
@@ -150,6 +151,7 @@ class _Follower:
         kind = (
             last.ffn_of(index),
             spec.has_rope_layer(index),
+            spec.is_windowed_layer(index),
             index == 0 and not last.norms.first,
         )
         key = (cross, str(n), kind, given, frozenset(wires.trained))

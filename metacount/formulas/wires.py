@@ -83,14 +83,19 @@ class Wires:
         self.multiply(role or weight.role, flops, (x, trained), result)
         return x or trained
 
-    def multiply(self, role: str, flops: Dim, factors: tuple[bool, bool], result: Dim) -> None:
-        """Run a product of two factors, each of which has a gradient or not: `result` values."""
+    def multiply(
+        self, role: str, flops: Dim, factors: tuple[bool, bool], result: Dim, width: int = 0
+    ) -> None:
+        """Run a product of two factors, each of which has a gradient or not.
+
+        Its `result` are values of activations unless a width in bytes is said.
+        """
         step = Step(
             role=role,
             flops=flops,
             backward=sum(factors) * flops,
             needs=any(factors),
-            result=self.widths.value * result,
+            result=(width or self.widths.value) * result,
         )
         self.steps.append(step)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import EAGER, Attending, Pass
+from metacount.formulas.forward import MATH, WRITTEN, Attending, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_attention import attention_kept, core_kept
+from metacount.formulas.kept_masks import has_mask, self_attending, window_kept
 from metacount.formulas.kept_model import attention_terms
 from metacount.formulas.wires import Step, Wires
 from metacount.frozen import frozen
@@ -27,20 +28,23 @@ class Given:
 
 
 def attend(
-    wires: Wires, spec: ModelSpec, run: Pass, n: Dim, given: Given, *, rotated: bool
+    wires: Wires, spec: ModelSpec, run: Pass, n: Dim, given: Given, index: int
 ) -> tuple[bool, set[str]]:
     """Run the self-attention of one block; say whether its result has a gradient, and what needs.
 
     Source: `kept_model.attention_terms`.
     """
-    part = spec.last_stack.attention
-    attending, gradients = run.attending(n, n), set[str]()
+    part, rotated = spec.last_stack.attention, spec.has_rope_layer(index)
+    attending = self_attending(spec, run, n, biased=given.bias)
+    gradients = {"bias"} if given.bias else set[str]()
     if isinstance(part, LatentAttention):
         flows = _latent(wires, attending, part, given.x, gradients)
     else:
         assert isinstance(part, Attention)  # who asks has asked
         flows = _grouped(wires, attending, part, "self_attn", given, gradients)
-    wires.keep(attention_terms(spec, run, n, rotated=rotated), gradients)
+    wires.keep(attention_terms(spec, run, n, rotated=rotated, biased=given.bias), gradients)
+    if has_mask(spec, index):
+        wires.keep(window_kept(spec, run, n), gradients)
     return flows, gradients
 
 
@@ -124,9 +128,10 @@ def _core(
     )
     rows = attending.tokens * part.n_heads
     pairs, role = rows * attending.n_keys, "attention"
-    if attending.attention == EAGER:
-        wires.multiply(role, 2 * pairs * keys, (q, k), pairs)
-        wires.multiply(role, 2 * pairs * values, (softmax, v), rows * values)
+    if attending.attention in WRITTEN:
+        wide = attending.widths.wide if attending.attention == MATH else 0
+        wires.multiply(role, 2 * pairs * keys, (q, k), pairs, wide)
+        wires.multiply(role, 2 * pairs * values, (softmax, v), rows * values, wide)
         return softmax or v
     # one kernel: 2 products, in its backward 5, of values that are as wide as the keys
     one, any_ = 2 * pairs * keys, q or k or v

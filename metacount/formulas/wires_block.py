@@ -73,7 +73,7 @@ def _branch(
 ) -> tuple[bool, set[str]]:
     """Run one branch; say whether its result has a gradient, and name what needs tensors of it."""
     if branch == ATTENTION:
-        return attend(wires, spec, run, n, given, rotated=spec.has_rope_layer(index))
+        return attend(wires, spec, run, n, given, index)
     if branch == CROSS:
         return attend_across(wires, spec, run, n, given)
     tokens, dense, gradients = run.batch_size * n, dense_of(spec), set[str]()
