@@ -11,7 +11,7 @@ from metacount.formulas.backward_mixers import beyond_twice
 from metacount.formulas.covered import NORMS_AFTER, check_fused_run
 from metacount.formulas.dim import Dim, when
 from metacount.formulas.forward import EAGER, FLASH, FULL, WRITTEN, Pass, attention_of
-from metacount.formulas.kept_masks import self_attending
+from metacount.formulas.kept_masks import attention_way
 from metacount.formulas.layers import layers_with
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
@@ -183,7 +183,7 @@ def score_flops(spec: ModelSpec, run: Pass) -> Dim:
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
     else:
         width = spec.head_dim
-    own = self_attending(spec, run, run.seq_len).attention not in WRITTEN
+    own = attention_way(spec, run) not in WRITTEN
     return 2 * pairs_of_positions(spec, run, own=own) * width
 
 

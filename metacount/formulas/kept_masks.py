@@ -41,20 +41,19 @@ def _pairs(name: str, values: Dim, width: int) -> Kept:
     return Kept(role="position", name=name, values=values, width=width)
 
 
-def self_attending(spec: ModelSpec, run: Pass, n: Dim, *, biased: bool | None = None) -> Attending:
-    """Say how the self-attention of a block is run over n positions.
+def attention_way(spec: ModelSpec, run: Pass, *, biased: bool | None = None) -> str:
+    """Say how self-attention is run: as asked, or written out where sdpa has no kernel.
 
     torch's CPU has no fused kernel for values of another width than the keys', nor for a bias that
     has a gradient (`biased`; None: all is trained): its sdpa writes both products out then.
 
     >>> from metacount.catalog import entry
     >>> run = Pass(batch_size=1, seq_len=8, attention="sdpa")
-    >>> [self_attending(entry(name).spec(), run, 8).attention for name in ("gpt2", "t5-base")]
-    ['sdpa', 'math']
+    >>> [attention_way(entry(name).spec(), run) for name in ("gpt2", "t5-base", "deepseek-v3")]
+    ['sdpa', 'math', 'math']
     """
-    attending = run.attending(n, n)
     if run.attention != SDPA:
-        return attending
+        return run.attention
     mixer, learned = attention_of(spec), isinstance(spec.positions, RelativeBuckets | TransformerXL)
     written = learned if biased is None else biased
     if isinstance(mixer, LatentAttention):
@@ -67,7 +66,12 @@ def self_attending(spec: ModelSpec, run: Pass, n: Dim, *, biased: bool | None = 
                 "choose eager or flash, or give numbers",
             )
         written = written or keys != values
-    return altered(attending, attention=MATH) if written else attending
+    return MATH if written else SDPA
+
+
+def self_attending(spec: ModelSpec, run: Pass, n: Dim, *, biased: bool | None = None) -> Attending:
+    """The self-attention of a block over n positions, as `attention_way` says."""
+    return altered(run.attending(n, n), attention=attention_way(spec, run, biased=biased))
 
 
 def masks_kept(spec: ModelSpec, attending: Attending) -> list[Kept]:

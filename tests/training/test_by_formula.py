@@ -24,8 +24,6 @@ from metacount.views.train import train_text
 SPEC = ModelSpec.from_dict(TINY)
 RUN = Workload(batch_size=2, seq_len=7)
 SMALL = ("train", "gpt2", "--set", "n_layers=2", "--seq", "32")
-# what only an eager or flash attention, without adapters, has a formula for
-OF_BACKWARD = {"backward_matmul_flops", "recompute_matmul_flops", "activation_bytes"}
 
 
 def small(name: str) -> ModelSpec:
@@ -41,7 +39,7 @@ def plain() -> Training:
 WAYS: list[tuple[dict[str, Any], set[str]]] = [
     ({}, set()),
     ({"attention": "flash", "checkpointing": "full"}, set()),
-    ({"attention": "sdpa"}, OF_BACKWARD),
+    ({"attention": "sdpa"}, set()),
     ({"checkpointing": "selective"}, set()),
     ({"checkpointing": "selective", "attention": "flash"}, set()),
     ({"loss": "chunked", "checkpointing": "full"}, {"activation_bytes"}),

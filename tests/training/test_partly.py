@@ -50,6 +50,10 @@ def small(name: str) -> ModelSpec:
     return miniature(entry(name).spec())
 
 
+def spec_params(spec: ModelSpec) -> int:
+    return sum(w.size for w in tensors_by_path(spec).values())
+
+
 def covered(spec: ModelSpec) -> bool:
     try:
         check_alike(spec)
@@ -112,6 +116,8 @@ WAYS = (
     ("eager", "none", "fp32", 1),
     ("eager", "selective", "bf16", 1),
     ("flash", "selective", "bf16", 3),
+    ("sdpa", "none", "bf16", 3),
+    ("sdpa", "full", "fp32", 1),
 )
 CASES = [
     (name, part, WAYS[(i + j) % len(WAYS)])
@@ -143,7 +149,7 @@ def test_formula_is_what_is_measured(name: str, part: str, way: tuple[str, str, 
     try:
         figures = both(spec, work, setup)
     except Uncovered as error:
-        assert "with fused attention" in str(error) and attention == "flash"
+        assert "with fused attention" in str(error) and attention != "eager"
         setup = Setup(optimizer="sgd-momentum", checkpointing=checkpointing, **choices)
         figures = both(spec, work, setup)
     assert_equal(*figures)
@@ -240,6 +246,19 @@ def test_a_planted_error_is_caught(
     assert_equal(counted, found)
     monkeypatch.setattr(owner, name, wrong)
     assert count_step(spec, workload(spec, 3, 5), setup).activation_bytes != found.activation_bytes
+
+
+def test_adapters_outside_of_layers_are_not_for_muon() -> None:
+    """The dense layer before BERT's head and the pooler, whose adapters have no gradient."""
+    spec = small("bert-base").replace(has_head=True, head_transform=True)
+    setup = Setup(lora_rank=3, lora_targets=("dense", "q_proj"), optimizer="muon")
+    counted, found = both(spec, workload(spec, 3, 5), setup)
+    assert_equal(counted, found)
+    rank, d, head = 3, spec.d_model, spec.n_heads * spec.head_dim
+    queries = spec.n_layers * rank * (d + head)
+    # Muon's momentum in 2 bytes; AdamW's two moments and a counter for each of two tensors
+    assert counted.optimizer_bytes == 2 * queries + 2 * 2 * rank * 2 * d + 2 * 4
+    assert counted.params - spec_params(spec) == queries + 2 * rank * 2 * d
 
 
 def test_a_hybrid_has_formulas_of_what_is_stored() -> None:
