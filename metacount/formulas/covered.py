@@ -27,13 +27,14 @@ NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each b
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
 
 
-def check_alike(spec: ModelSpec, what: str = "for training") -> None:
+def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, ...] = ()) -> None:
     """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
 
-    Conventions of training are of such models alone; `what` has no formula of others.
+    Conventions of training are of such models alone; `what` has no formula of others. The fields
+    of `but` may have any value.
     """
     for name, plain in ALIKE.items():
-        value = getattr(spec, name)
+        value = plain if name in but else getattr(spec, name)
         if value != plain and set(str(value)) != set(str(plain)):
             raise SpecError(name, f"has no formula {what}", value, "measure it instead")
     if spec.norm_placement not in PLACEMENTS:

@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 
     from metacount.spec.stack import Stack
 
+# a factor on a tensor keeps nothing, nor does an indexer
+NOTHING_KEPT = (
+    "index_top_k",
+    "attention_out_scale",
+    "gate_scale",
+    "ffn_scale",
+    "residual_weight",
+)
 PARTLY = "where a part of the model is trained"
 
 
@@ -204,7 +212,10 @@ def _owner(path: str) -> tuple[str, str]:
 
 def check_partly(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure whose step has no formula when a part of it is trained."""
-    check_alike(spec, PARTLY)
+    check_alike(spec, PARTLY, but=NOTHING_KEPT)
+    if spec.index_top_k is not None and run.checkpointing == SELECTIVE:
+        rule = "has no formula for this model's mixer"
+        raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full, or measure it")
     check_covered(spec, run)
     positions = spec.positions
     if isinstance(positions, TransformerXL) or (

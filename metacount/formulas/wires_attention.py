@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metacount.formulas import indexer
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import MATH, WRITTEN, Attending, Pass
 from metacount.formulas.kept import bytes_of
@@ -12,6 +13,7 @@ from metacount.formulas.wires import Step, Wires
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
+from metacount.spec.indexer import Indexer
 from metacount.spec.mla import LatentAttention
 
 MEMORY = "memory"  # what needs the encoder's result
@@ -102,10 +104,24 @@ def _latent(
     expanded = wires.linear(f"{name}.kv_b_proj", kept, n, "kv_b_proj", gradients)
     if latent:
         gradients.add("rotated key")
+    if part.indexer is not None:
+        _index(wires, attending, part.indexer)
     widths = (part.qk_nope_head_dim + part.qk_rope_head_dim, part.v_head_dim)
     flows = (q, kept or expanded, expanded)
     y = _core(wires, attending, part, widths, flows, (False, False), gradients)
     return wires.linear(f"{name}.o_proj", y, n, "o_proj", gradients)
+
+
+def _index(wires: Wires, attending: Attending, part: Indexer) -> None:
+    """Run an indexer, whose choice has no gradient: nothing of it is needed.
+
+    Source: `indexer.indexer_products`.
+    """
+    for name in ("wk", "wq_b", "weights_proj"):
+        wires.linear(f"{indexer.BLOCK}.{name}", False, attending.tokens, "", set())
+    pairs = attending.tokens * attending.n_keys
+    for product in indexer.indexer_products(part.n_heads, part.head_dim):
+        wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)
 
 
 def _core(
