@@ -6,7 +6,7 @@ from metacount.errors import SpecError
 from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.block import block_weights
 from metacount.formulas.ends import table_width
-from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass
+from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_ends import table_terms
 from metacount.formulas.kept_sharding import block_kept, block_state_bytes, cached_bytes, last_kept
@@ -238,8 +238,6 @@ def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int
 
 def pass_of(job: Job) -> Pass:
     """A forward of one micro-batch on a rank; `SpecError` for a way that no formula covers."""
-    if job.attention == SDPA:
-        raise SpecError("attention", "has no formula", SDPA, f"choose {EAGER} or {FLASH}")
     return Pass(
         batch_size=job.rows,
         seq_len=job.length,
