@@ -9,8 +9,9 @@ from metacount.errors import SpecError
 from metacount.formulas import indexer, model, stack, sublayers
 from metacount.formulas.backward_mixers import beyond_twice
 from metacount.formulas.covered import NORMS_AFTER, check_fused_run
-from metacount.formulas.dim import Dim
-from metacount.formulas.forward import FLASH, FULL, Pass, attention_of
+from metacount.formulas.dim import Dim, when
+from metacount.formulas.forward import EAGER, FLASH, FULL, WRITTEN, Pass, attention_of
+from metacount.formulas.kept_masks import attention_way
 from metacount.formulas.layers import layers_with
 from metacount.spec import ModelSpec
 from metacount.spec.mla import LatentAttention
@@ -34,7 +35,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     2 × the forward's, for a gradient of each factor, but
     - the projection of Transformer-XL's sinusoids 1 ×: they have no gradient
     - a pooler 0: the loss does not see it; an indexer 0: no gradient passes its choice
-    + flash attention: its scores once more; and the zeros that MLA's values are filled with
+    + a fused kernel: its scores once more; flash: the zeros that MLA's values are filled with
     + a mixer with a state: what its chunks need, see `backward_mixers.beyond_twice`
 
     Returns: every role in order, exact.
@@ -69,9 +70,10 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
         found["other"] -= 2 * (2 * run.batch_size * spec.d_model * spec.d_model)
     if isinstance(spec.positions, TransformerXL):
         found["position"] -= projected_sinusoids(spec, run)
+    found["attention"] += score_flops(spec, run)
     if run.attention == FLASH:
         # dP = dO·vᵀ and dV = pᵀ·dO meet the zeros
-        found["attention"] += score_flops(spec, run) + 2 * filled_flops(spec, run)
+        found["attention"] += 2 * filled_flops(spec, run)
     found["attention"] -= 2 * choosing_flops(spec, run)
     beyond = beyond_twice(spec.last_stack.recurrent, run.batch_size, run.seq_len)
     found["recurrent"] += stack.recurrent_layers(spec) * beyond
@@ -154,28 +156,35 @@ def attending_layers(spec: ModelSpec) -> Dim:
     return sum(stack.attention_layers(spec))
 
 
-def pairs_of_positions(spec: ModelSpec, run: Pass) -> Dim:
-    """Count the pairs of positions of all attentions, every head's: B·h·S·T of each layer."""
+def pairs_of_positions(spec: ModelSpec, run: Pass, *, own: bool = True) -> Dim:
+    """Count the pairs of positions of all attentions, every head's: B·h·S·T of each layer.
+
+    Without those of a stack's `own` positions, those of cross-attention.
+    """
     layers, mixer, source = attending_layers(spec), attention_of(spec), run.source
     if mixer is None:
         return 0
-    pairs = layers * run.seq_len * run.seq_len
+    pairs = when(own, layers * run.seq_len * run.seq_len)
     if spec.has_encoder and spec.encoder is not None:
-        pairs += spec.encoder.n_layers * source * source + layers * run.seq_len * source
+        pairs += when(own, spec.encoder.n_layers * source * source)
+        pairs += layers * run.seq_len * source
     return run.batch_size * mixer.n_heads * pairs
 
 
 def score_flops(spec: ModelSpec, run: Pass) -> Dim:
-    """Count the FLOPs of q·kᵀ in all attentions: 2 × the width of a query head per pair.
+    """Count the FLOPs of q·kᵀ in all attentions that a kernel runs: 2 × a query's width a pair.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
     """
     mixer = attention_of(spec)
+    if mixer is None or run.attention == EAGER:
+        return 0
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
     else:
         width = spec.head_dim
-    return 0 if mixer is None else 2 * pairs_of_positions(spec, run) * width
+    own = attention_way(spec, run) not in WRITTEN
+    return 2 * pairs_of_positions(spec, run, own=own) * width
 
 
 def filled_flops(spec: ModelSpec, run: Pass) -> Dim:

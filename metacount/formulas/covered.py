@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.forward import FLASH, Pass, attention_of
+from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass, attention_of
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
@@ -27,19 +27,20 @@ NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each b
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
 
 
-def check_alike(spec: ModelSpec) -> None:
+def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, ...] = ()) -> None:
     """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
 
-    Conventions of training are of such models alone.
+    Conventions of training are of such models alone; `what` has no formula of others. The fields
+    of `but` may have any value.
     """
     for name, plain in ALIKE.items():
-        value = getattr(spec, name)
+        value = plain if name in but else getattr(spec, name)
         if value != plain and set(str(value)) != set(str(plain)):
-            raise SpecError(name, "has no formula for training", value, "measure it instead")
+            raise SpecError(name, f"has no formula {what}", value, "measure it instead")
     if spec.norm_placement not in PLACEMENTS:
         raise SpecError(
             "norm_placement",
-            "has no formula for training",
+            f"has no formula {what}",
             spec.norm_placement,
             "measure it instead",
         )
@@ -48,9 +49,11 @@ def check_alike(spec: ModelSpec) -> None:
 def check_fused_run(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for attention that a fused kernel is asked for and does not compute."""
     mixer, positions = attention_of(spec), spec.positions
-    if run.attention != FLASH or mixer is None:
+    if run.attention == EAGER or mixer is None:
         return
-    check_fused(mixer)
+    check_fused(mixer, wide=run.attention == FLASH)
+    if run.attention == SDPA:
+        return
     chunked = mixer.window is not None and mixer.window.kind == "chunked"
     if chunked or spec.kind == "prefix-decoder":
         name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
@@ -69,20 +72,23 @@ def check_fused_run(spec: ModelSpec, run: Pass) -> None:
         )
 
 
-def check_fused(part: Attention | LatentAttention) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ..."""
+def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None:
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ...
+
+    `wide`: values that are wider than the keys, too.
+    """
     sinks = isinstance(part, Attention) and part.sinks
-    wide = None
-    if isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
+    widest = None
+    if wide and isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
         # wider than the keys it is no such kernel's; of one value torch need not copy the result
         keys = part.qk_nope_head_dim + part.qk_rope_head_dim
         beyond = part.v_head_dim > keys or part.v_head_dim == 1
-        wide = part.v_head_dim if beyond else None
+        widest = part.v_head_dim if beyond else None
     chosen = None
     if isinstance(part, LatentAttention) and part.indexer is not None:
         chosen = part.indexer.top_k  # a mask, which the kernel does not take
     known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
-    for name, value in {**known, "v_head_dim": wide, "index_top_k": chosen}.items():
+    for name, value in {**known, "v_head_dim": widest, "index_top_k": chosen}.items():
         if value is not None:
             raise SpecError(
                 name, "has no formula with fused attention", value, "choose attention eager"

@@ -15,8 +15,10 @@ FLAG = 1  # bytes of a bool
 FLOAT32 = 4
 FLOAT64 = 8
 
-EAGER, FLASH = "eager", "flash"
-ATTENTIONS = (EAGER, FLASH)
+EAGER, FLASH, SDPA = "eager", "flash", "sdpa"
+ATTENTIONS = (EAGER, FLASH, SDPA)
+MATH = "math"  # sdpa where torch's CPU has no kernel: both products written out
+WRITTEN = (EAGER, MATH)
 NONE, FULL, SELECTIVE = "none", "full", "selective"
 CHECKPOINTINGS = (NONE, FULL, SELECTIVE)
 
@@ -25,7 +27,8 @@ CHECKPOINTINGS = (NONE, FULL, SELECTIVE)
 class Kept:
     """A storage that the backward needs: `values` of `width` bytes, `times` of them.
 
-    `role` is that of the operation that keeps it.
+    `role` is that of the operation that keeps it. `gradients` names those that need it, each of a
+    tensor of activations or of a weight: without all of them it is not kept (of `()` nobody says).
     """
 
     role: str
@@ -33,6 +36,7 @@ class Kept:
     values: Dim
     width: int
     times: Dim = 1
+    gradients: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> Dim:
@@ -74,7 +78,8 @@ class Widths:
 class Attending:
     """Who attends to whom in one forward: sequences, queries and keys of each, and how.
 
-    `attention` is `eager`, written out, or `flash`, one fused kernel.
+    `attention` is `eager`, written out, or one fused kernel: `flash` of CUDA, `sdpa` of the CPU,
+    which is `math` where that has none for it.
     """
 
     batch_size: Dim
@@ -93,9 +98,18 @@ class Attending:
         """Keys of all sequences."""
         return self.batch_size * self.n_keys
 
-    def term(self, name: str, values: Dim, *, role: str = "attention", width: int = 0) -> Kept:
+    def term(
+        self,
+        name: str,
+        values: Dim,
+        *,
+        role: str = "attention",
+        width: int = 0,
+        gradients: tuple[str, ...] = (),
+    ) -> Kept:
         """A tensor that is kept, of activations unless a width is said."""
-        return Kept(role=role, name=name, values=values, width=width or self.widths.value)
+        width = width or self.widths.value
+        return Kept(role=role, name=name, values=values, width=width, gradients=gradients)
 
 
 @frozen

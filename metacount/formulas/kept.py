@@ -49,15 +49,16 @@ def norm_kept(
     67117056
     """
     x = "x less its mean" if norms.kind == "layernorm" else "x"
-    kept = [
-        Kept(role=role, name=f"{name}: {x}", values=n_rows * width, width=widths.wide),
-        Kept(role=role, name=f"{name}: scale", values=n_rows, width=widths.wide),
-    ]
+
+    def term(what: str, values: Dim, needs: str) -> Kept:
+        label, needed = f"{name}: {what}", (f"{name}: {needs}",)
+        return Kept(role=role, name=label, values=values, width=widths.wide, gradients=needed)
+
+    kept = [term(x, n_rows * width, "x"), term("scale", n_rows, "x")]
     if norms.affine:
-        values = n_rows * width
-        kept.append(Kept(role=role, name=f"{name}: normed", values=values, width=widths.wide))
+        kept.append(term("normed", n_rows * width, "weight"))
     if norms.affine and norms.unit_offset:
-        kept.append(Kept(role=role, name=f"{name}: 1 + weight", values=width, width=widths.wide))
+        kept.append(term("1 + weight", width, "x"))
     return kept
 
 
@@ -122,29 +123,61 @@ def hidden_tensors(part: FeedForward, *, fused: bool) -> int:
     >>> hidden_tensors(FeedForward(activation="gelu", gated=False), fused=False)
     2
     """
+    return len(hidden_gradients(part, fused=fused))
+
+
+def hidden_gradients(part: FeedForward, *, fused: bool, of: str = "") -> list[tuple[str, ...]]:
+    """Name, of each tensor of hidden width that is kept, the gradients that need it.
+
+    `gate` and `up` are the gradients of these halves (of a plain one `up`), `down` that of the last
+    matrix, which needs what it reads. Each factor of a product is needed by the other's gradient.
+    `of` is put before the names.
+
+    Source: as `hidden_tensors`.
+
+    >>> hidden_gradients(FeedForward(activation="silu", gated=True), fused=False)
+    [('gate',), ('up',), ('gate',), ('down',)]
+    """
+    gate, up, down = (f"{of}gate",), (f"{of}up",), (f"{of}down",)
     if part.activation == "clamped_swiglu":
-        return 7
+        return [gate, up, gate, gate, up, gate, down]
     if part.activation == "identity":
-        return 3
+        return [up, gate, down]
     kept = activation_kept(part)
     if not part.gated:
-        return kept.argument + kept.between + 1
-    return (kept.argument or fused) + kept.between + 3
+        inner = [up] * (kept.argument + kept.between)
+        return [*inner, down + up if kept.result else down]
+    inner = [gate] * ((kept.argument or fused) + kept.between)
+    return [*inner, up + gate if kept.result else up, gate, down]
 
 
 def ffn_kept(
-    n_tokens: Dim, d_ff: Dim, part: FeedForward, widths: Widths, *, role: str = "ffn"
+    n_tokens: Dim,
+    d_ff: Dim,
+    part: FeedForward,
+    widths: Widths,
+    *,
+    role: str = "ffn",
+    of: str = "",
 ) -> list[Kept]:
     """Count what one feed-forward keeps behind its input.
 
     c·n·m for each of `hidden_tensors`: plain GELU 2, gated SiLU 4
 
     Returns: terms, exact; without the input, n·d values that whoever made it names.
-    Source: `hidden_tensors`.
+    Source: `hidden_gradients`.
 
     >>> silu = FeedForward(activation="silu", gated=True)
     >>> bytes_of(ffn_kept(2048, 11008, silu, Widths(value=2)))  # LLaMA-7B, 2048 tokens
     180355072
     """
-    times = hidden_tensors(part, fused=False)
-    return [Kept(role=role, name="hidden", values=n_tokens * d_ff, width=widths.value, times=times)]
+    return [
+        Kept(
+            role=role,
+            name="hidden",
+            values=n_tokens * d_ff,
+            width=widths.value,
+            gradients=gradients,
+        )
+        for gradients in hidden_gradients(part, fused=False, of=of)
+    ]

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from metacount.formulas.covered import check_fused
 from metacount.formulas.dim import Dim, smaller, when
-from metacount.formulas.forward import EAGER, FLAG, FLASH, FLOAT32, INDEX, Attending, Kept, Widths
+from metacount.formulas.forward import (
+    EAGER,
+    FLAG,
+    FLASH,
+    FLOAT32,
+    INDEX,
+    MATH,
+    SDPA,
+    WRITTEN,
+    Attending,
+    Kept,
+    Widths,
+)
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_position import rope_kept
 from metacount.spec.attention import Attention
@@ -17,6 +29,8 @@ from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
 
 RANDOM_STATE = 3  # seed and offset in one tensor of two, and one that is not used
+CORE = ("q", "k", "v")  # a fused kernel keeps everything where one of them has a gradient
+OUT = ("o_proj",)
 LATENT_NORMS = Norms(kind="rmsnorm")
 
 
@@ -28,6 +42,8 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     key of the softmax
     flash: the logarithm of each row's sum, 4 bytes of each head and query, and the three 8-byte
     numbers by which torch's kernel could repeat its dropout, though none is run
+    sdpa: the logarithm of each row's sum, w bytes; where it is written out (`math`), the softmax of
+    h heads in float32
 
     Returns: terms, exact; without the result, which the output projection keeps.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
@@ -43,18 +59,24 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     if run.attention == FLASH:
         check_fused(part)
         return [
-            run.term("log-sum-exp", rows, width=FLOAT32),
-            run.term("random state", RANDOM_STATE, width=INDEX),
+            run.term("log-sum-exp", rows, width=FLOAT32, gradients=CORE),
+            run.term("random state", RANDOM_STATE, width=INDEX, gradients=CORE),
         ]
-    pairs = rows * run.n_keys
+    if run.attention == SDPA:
+        return [run.term("log-sum-exp", rows, width=widths.wide, gradients=CORE)]
+    if run.attention == MATH:
+        both = ("softmax", "v")
+        return [run.term("softmax", rows * run.n_keys, width=widths.wide, gradients=both)]
+    pairs, copies = rows * run.n_keys, widths.copies
+    softmax = ("softmax",) if copies else ("softmax", "v")  # else the probabilities are the same
     kept = [
-        run.term("mask", run.n_queries * run.n_keys, width=FLAG),
-        run.term("softmax", pairs + when(sinks, rows), width=widths.wide),
+        run.term("mask", run.n_queries * run.n_keys, width=FLAG, gradients=("scores",)),
+        run.term("softmax", pairs + when(sinks, rows), width=widths.wide, gradients=softmax),
     ]
-    if widths.copies:
-        kept.append(run.term("probabilities", pairs))
+    if copies:
+        kept.append(run.term("probabilities", pairs, gradients=("v",)))
     if part.softcap is not None:
-        kept.append(run.term("tanh of the scores", pairs))
+        kept.append(run.term("tanh of the scores", pairs, gradients=("q", "k")))
     return kept
 
 
@@ -96,14 +118,16 @@ def attention_kept(
     if run.attention == EAGER:
         copied = several(run.batch_size * part.n_kv_heads)
         kv_heads += copied * (part.n_heads - part.n_kv_heads)
+    elif run.attention == MATH:
+        kv_heads = part.n_heads  # repeated for each query head
+    keys = run.source_tokens * kv_heads * part.head_dim
     kept += [
-        run.term("queries", run.tokens * width),
-        run.term("keys", run.source_tokens * kv_heads * part.head_dim),
-        run.term("values", run.source_tokens * kv_heads * part.head_dim),
-        run.term("result", run.tokens * width),
+        _factor(run, "queries", run.tokens * width, "k"),
+        _factor(run, "keys", keys, "q"),
+        _factor(run, "values", keys, "softmax"),
+        *_results(run, part.n_heads, run.tokens * width, by_heads=rope is not None),
     ]
     if rope is not None:
-        kept += _by_heads(run, part.n_heads, width)
         kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)
     if gate:
         kept.append(run.term("output gate, and what it multiplies", 2 * run.tokens * width))
@@ -112,7 +136,7 @@ def attention_kept(
         beside = (1 - several(part.n_heads)) * run.tokens * width
         kept.append(run.term("gate beside the queries", when(as_made, beside)))
     if grown:
-        kept.append(run.term("growth of queries", run.n_queries, width=wide))
+        kept.append(run.term("growth of queries", run.n_queries, width=wide, gradients=("q",)))
     for name, heads, n in (
         ("queries", part.n_heads, run.tokens),
         ("keys", part.n_kv_heads, run.source_tokens),
@@ -135,12 +159,30 @@ def several(*counts: Dim) -> Dim:
     return found
 
 
-def _by_heads(run: Attending, n_heads: Dim, width: Dim) -> list[Kept]:
-    """A fused kernel's result that lies head by head, which the output projection copies."""
-    if run.attention == EAGER:
-        return []
-    copied = several(run.n_queries, n_heads)
-    return [run.term("result, head by head", copied * run.tokens * width)]
+def _factor(run: Attending, name: str, values: Dim, other: str) -> Kept:
+    """A factor of attention's products, which the gradient of the `other` needs, or a kernel's own.
+
+    sdpa multiplies in float32 at least where it is written out.
+    """
+    width = run.widths.wide if run.attention == MATH else 0
+    gradients = (other,) if run.attention in WRITTEN else CORE
+    return run.term(name, values, width=width, gradients=gradients)
+
+
+def _results(run: Attending, n_heads: Dim, values: Dim, *, by_heads: bool) -> list[Kept]:
+    """The result, and a fused kernel's that lies head by head, which the output projection copies.
+
+    Where nothing is copied it is the kernel's own.
+    """
+    if run.attention in WRITTEN:
+        return [run.term("result", values, gradients=OUT)]
+    copied = several(run.n_queries, n_heads) if by_heads else 0
+    # sizes are numbers wherever somebody asks for gradients
+    result = OUT if isinstance(copied, int) and copied else CORE + OUT
+    found = [run.term("result", values, gradients=result)]
+    if by_heads:
+        found.append(run.term("result, head by head", copied * values, gradients=CORE))
+    return found
 
 
 def _head_norm(
@@ -187,21 +229,23 @@ def latent_kept(run: Attending, part: LatentAttention, *, rotated: bool = True) 
     qk_width = heads * (part.qk_nope_head_dim + rope_dim)
     kept = core_kept(run, part, sinks=False)
     if rotated:
-        kept += rope_kept(run, rope_dim)
+        kept += rope_kept(run, rope_dim, keys="rotated key")
     if part.q_lora_rank is not None:
         kept += norm_kept("norm of the query latent", n, part.q_lora_rank, LATENT_NORMS, widths)
-        kept.append(run.term("query latent", n * part.q_lora_rank))
+        read = run.term("query latent", n * part.q_lora_rank, gradients=("q_b_proj",))
+        kept.append(read)
     kept += norm_kept("norm of the latent", n, rank, LATENT_NORMS, widths)
     if not widths.copies:
         # in float32 the norm keeps its argument where it lies: beside the key that is rotated
-        kept.append(run.term("key beside the latent", n * rope_dim))
+        beside = ("norm of the latent: x",)
+        kept.append(run.term("key beside the latent", n * rope_dim, gradients=beside))
     values = _latent_values(run, part)
     return [
         *kept,
         *values,
-        run.term("latent and rotated key", n * (rank + rope_dim)),
-        run.term("queries", n * qk_width),
-        run.term("keys", n * qk_width),
+        run.term("latent and rotated key", n * (rank + rope_dim), gradients=("kv_b_proj",)),
+        _factor(run, "queries", n * qk_width, "k"),
+        _factor(run, "keys", n * qk_width, "q"),
     ]
 
 
@@ -210,17 +254,20 @@ def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
     n, heads, v_head_dim = run.tokens, part.n_heads, part.v_head_dim
     qk_head_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
     expanded = heads * (part.qk_nope_head_dim + v_head_dim)
-    result = run.term("result", n * heads * v_head_dim)
-    if run.attention == EAGER:
+    if run.attention in WRITTEN:
         copied = several(run.batch_size, run.n_keys, heads)
+        if run.attention == MATH and run.widths.copies:
+            copied = 1
         width = expanded - copied * heads * part.qk_nope_head_dim
-        return [run.term("values", n * width), result]
+        result = run.term("result", n * heads * v_head_dim, gradients=OUT)
+        return [_factor(run, "values", n * width, "softmax"), result]
     if v_head_dim == qk_head_dim:
-        again = _by_heads(run, heads, heads * v_head_dim)
-        return [run.term("values", n * expanded), result, *again]
+        results = _results(run, heads, n * heads * v_head_dim, by_heads=True)
+        return [_factor(run, "values", n * expanded, "softmax"), *results]
+    copied = several(heads)  # of one head the part that counts is taken where it lies
+    kernel = CORE if isinstance(copied, int) and copied else CORE + OUT
     return [
-        run.term("values, filled", n * heads * qk_head_dim),
-        run.term("result, head by head", n * heads * qk_head_dim),
-        # of one head the part that counts is taken where it lies
-        run.term("result", several(heads) * n * heads * v_head_dim),
+        _factor(run, "values, filled", n * heads * qk_head_dim, "softmax"),
+        run.term("result, head by head", n * heads * qk_head_dim, gradients=kernel),
+        run.term("result", copied * n * heads * v_head_dim, gradients=OUT),
     ]

@@ -26,23 +26,26 @@ def table_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     assert tables is not None
     tokens, widths = run.batch_size * n, run.widths
 
-    def term(role: str, name: str, values: Dim, width: int) -> Kept:
-        return Kept(role=role, name=name, values=values, width=width)
+    def term(role: str, name: str, values: Dim, width: int, gradient: str) -> Kept:
+        return Kept(role=role, name=name, values=values, width=width, gradients=(gradient,))
 
-    kept = [term("embedding", "token ids", tokens, INDEX)]
+    kept = [term("embedding", "token ids", tokens, INDEX, "embed_tokens")]
     if tables.n_token_types:
-        kept.append(term("embedding", "token types", tokens, INDEX))
+        kept.append(term("embedding", "token types", tokens, INDEX, "embed_types"))
     if isinstance(positions, Learned):
-        kept.append(term("position", "positions", n, INDEX))
+        kept.append(term("position", "positions", n, INDEX, "embed_positions"))
         if positions.n_query_positions:
-            kept.append(term("position", "positions of the queries", n, INDEX))
+            kept.append(term("position", "positions of the queries", n, INDEX, "embed_queries"))
     if isinstance(positions, RelativeBuckets):
-        kept.append(term("position", "bucket of each distance", n * n, INDEX))
+        kept.append(term("position", "bucket of each distance", n * n, INDEX, "relative_bias"))
     width = spec.d_model if tables.width is None else tables.width
     if tables.norm:
         kept += norm_kept("norm of the embedding", tokens, width, norms, widths)
     if tables.width is not None:
-        kept.append(term("embedding", "input of the projection", tokens * width, widths.value))
+        values = tokens * width
+        kept.append(
+            term("embedding", "input of the projection", values, widths.value, "embed_proj")
+        )
     return kept
 
 
@@ -66,27 +69,31 @@ def head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
     width = spec.d_model if tables.width is None else tables.width
     logits = tokens * tables.vocab_size
 
-    def term(name: str, values: Dim, bytes_: int) -> Kept:
-        return Kept(role="head", name=name, values=values, width=bytes_)
+    def term(name: str, values: Dim, bytes_: int, gradient: str, times: Dim = 1) -> Kept:
+        return Kept(
+            role="head",
+            name=name,
+            values=values,
+            width=bytes_,
+            times=times,
+            gradients=(gradient,),
+        )
 
-    kept = [term("input", tokens * spec.d_model, widths.value)]
+    reads = "lm_head" if head.transform is None else "head_transform"
+    kept = [term("input", tokens * spec.d_model, widths.value, reads)]
     if head.transform is not None:
         act = activation_kept(dense_of(spec))
         n_kept = act.argument + act.between + act.result
-        kept.append(_transform(tokens * width, widths.value, n_kept))
+        kept.append(term("transform", tokens * width, widths.value, "transform", n_kept))
         normed = norm_kept("norm of the transform", tokens, width, stack.norms, widths)
         shared = act.result and not widths.copies and stack.norms.kind == "rmsnorm"
         kept += normed[shared:]  # the norm keeps the activation's result, which kept it already
-        kept.append(term("normed transform", tokens * width, widths.value))
+        kept.append(term("normed transform", tokens * width, widths.value, "lm_head"))
     if head.softcap is not None:
-        kept.append(term("tanh of the logits", logits, widths.value))
+        kept.append(term("tanh of the logits", logits, widths.value, "logits"))
     return [
         *kept,
-        term("log-softmax", logits, widths.wide),
-        term("targets", tokens, INDEX),
-        term("how many targets", 1, widths.wide),
+        term("log-softmax", logits, widths.wide, "logits"),
+        term("targets", tokens, INDEX, "logits"),
+        term("how many targets", 1, widths.wide, "logits"),
     ]
-
-
-def _transform(values: Dim, width: int, times: int) -> Kept:
-    return Kept(role="head", name="transform", values=values, width=width, times=times)

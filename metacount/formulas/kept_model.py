@@ -14,6 +14,13 @@ from metacount.formulas.forward import NONE, SELECTIVE, Kept, Pass, Widths, atte
 from metacount.formulas.kept import ffn_kept, norm_kept
 from metacount.formulas.kept_attention import attention_kept, latent_kept, several
 from metacount.formulas.kept_ends import head_terms, table_terms
+from metacount.formulas.kept_masks import (
+    handed_to_blocks,
+    masks_kept,
+    self_attending,
+    window_kept,
+    windowed_layers,
+)
 from metacount.formulas.kept_moe import moe_kept
 from metacount.formulas.kept_position import relative_kept
 from metacount.formulas.kept_recurrent import recurrent_terms
@@ -80,7 +87,7 @@ def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
         kept.append(_of("attention", "what the encoder gave", memory, widths))
     if run.checkpointing != NONE:
         kept.append(_of("other", "input of a block", run.batch_size * n * d, widths, layers))
-        kept += _handed_to_blocks(spec, run, n)
+        kept += handed_to_blocks(spec, run, n)
         if run.checkpointing == SELECTIVE:
             kept += results_terms(spec, run, n, layers, cross=cross)
     else:
@@ -108,19 +115,6 @@ def repeated(term: Kept, times: Dim) -> Kept:
         width=term.width,
         times=times,
     )
-
-
-def _handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
-    """What a checkpointed block is given beside its input, which it must keep as well."""
-    positions, mixer = spec.positions, attention_of(spec)
-    heads = 0 if mixer is None else mixer.n_heads
-    if isinstance(positions, RelativeBuckets):
-        return [_of("position", "bias of each pair", heads * n * n, run.widths)]
-    if isinstance(positions, Alibi):
-        return [Kept(role="position", name="bias of each pair", values=heads * n * n, width=8)]
-    if isinstance(positions, Learned) and positions.n_query_positions:
-        return [_of("position", "query positions", n * spec.d_model, run.widths)]
-    return []
 
 
 def check_covered(spec: ModelSpec, run: Pass) -> None:
@@ -157,6 +151,7 @@ def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bo
     if attention_of(spec) is not None:
         parts.append((n_rotated, attention_terms(spec, run, n, rotated=True)))
         parts.append((n_attending - n_rotated, attention_terms(spec, run, n, rotated=False)))
+        parts.append((windowed_layers(spec, n_layers), window_kept(spec, run, n)))
     if not is_zero(n_keeping):
         parts.append((n_keeping, recurrent_terms(spec, run, n)))
     if last.shared is not None:
@@ -206,7 +201,7 @@ def block_terms(
     mixer: str = "A",
     ffn: str = "F",
 ) -> list[Kept]:
-    """Name what one block keeps, with `rotated` positions or without.
+    """Name what one block keeps, with `rotated` positions or without, and without a window.
 
     `mixer` and `ffn` are its letters in the stack's patterns.
 
@@ -273,15 +268,20 @@ def around_terms(
     return kept
 
 
-def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> list[Kept]:
-    """Name what the self-attention of one block keeps behind its input.
+def attention_terms(
+    spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool, biased: bool | None = None
+) -> list[Kept]:
+    """Name what the self-attention of one block keeps behind its input, the mask of a window apart.
 
-    Source: `kept_attention.attention_kept`, `latent_kept`, `relative_kept`.
+    `biased`: whether a bias of the scores has a gradient (None: all is trained).
+
+    Source: `kept_attention.attention_kept`, `latent_kept`, `relative_kept`, `kept_masks`.
     """
     part, norms, positions = attention_of(spec), spec.last_stack.norms, spec.positions
-    attending = run.attending(n, n)
+    attending = self_attending(spec, run, n, biased=biased)
+    masks = masks_kept(spec, attending)
     if isinstance(part, LatentAttention):
-        return latent_kept(attending, part, rotated=rotated)
+        return masks + latent_kept(attending, part, rotated=rotated)
     assert isinstance(part, Attention)  # who asks has asked
     rope = positions if isinstance(positions, Rope) and rotated else None
     growth = positions.growth if isinstance(positions, Rope) else None
@@ -297,4 +297,4 @@ def attention_terms(spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool) -> lis
     )
     if isinstance(positions, TransformerXL):
         kept += relative_kept(attending, part, spec.d_model)
-    return kept
+    return kept + masks

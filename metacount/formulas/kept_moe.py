@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from metacount.formulas.dim import Dim, when
 from metacount.formulas.forward import FLAG, INDEX, Kept, Widths
-from metacount.formulas.kept import ffn_kept, hidden_tensors
+from metacount.formulas.kept import ffn_kept, hidden_gradients
 from metacount.spec.ffn import FeedForward
 from metacount.spec.moe import Mixture
+
+ROUTER, SHARED_GATE = ("router",), ("gate of the shared",)
 
 
 def router_kept(n_tokens: Dim, part: Mixture, widths: Widths) -> list[Kept]:
@@ -29,7 +31,14 @@ def router_kept(n_tokens: Dim, part: Mixture, widths: Widths) -> list[Kept]:
     n_scores, k, wide = n_tokens * part.n_scores, part.top_k, widths.wide
 
     def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
-        return Kept(role="moe", name=f"router: {name}", values=values, width=width, times=times)
+        return Kept(
+            role="moe",
+            name=f"router: {name}",
+            values=values,
+            width=width,
+            times=times,
+            gradients=ROUTER,
+        )
 
     if part.mixer_jitter is not None:
         return [
@@ -57,7 +66,7 @@ def moe_kept(
 
     Returns: terms, exact; the same for every routing, as each token has k rows. With zero experts
     it is of k that compute.
-    Source: `router_kept`, `hidden_tensors`; Shazeer et al. 2017, arXiv:1701.06538, eq. 1.
+    Source: `router_kept`, `hidden_gradients`; Shazeer et al. 2017, arXiv:1701.06538, eq. 1.
     Not counted: a capacity's padding; a kernel of grouped products keeps the same.
 
     >>> from metacount.formulas.kept import bytes_of
@@ -71,9 +80,20 @@ def moe_kept(
     shared, value = part.shared, widths.value
     if shared is not None:
         width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
-        kept += ffn_kept(n_tokens, width, like, widths, role="moe")
-        gate = when(shared.gate, n_tokens * (d_model + 1))
-        kept.append(Kept(role="moe", name="shared experts: gate", values=gate, width=value))
+        kept += ffn_kept(n_tokens, width, like, widths, role="moe", of="shared ")
+        for values, gradients in (
+            (n_tokens, (*SHARED_GATE, "shared result")),  # its sigmoid, and what it multiplies
+            (n_tokens * d_model, SHARED_GATE),
+        ):
+            kept.append(
+                Kept(
+                    role="moe",
+                    name="shared experts: gate",
+                    values=when(shared.gate, values),
+                    width=value,
+                    gradients=gradients,
+                )
+            )
     return kept
 
 
@@ -86,7 +106,7 @@ def rows_kept(
     [R, d] of it are kept once more, where it came from.
 
     Returns: terms, exact; with `sent`, where as many rows come as went.
-    Source: Lepikhin et al. 2020, arXiv:2006.16668, sec. 3.1 (rows sent); `hidden_tensors`.
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, sec. 3.1 (rows sent); `hidden_gradients`.
 
     >>> from metacount.formulas.kept import bytes_of
     >>> mixture = Mixture(n_experts=8, top_k=2, d_ff=14336, router="topk_softmax")
@@ -96,13 +116,28 @@ def rows_kept(
     """
     value = widths.value
 
-    def term(name: str, values: Dim, width: int, times: Dim = 1) -> Kept:
-        return Kept(role="moe", name=f"experts: {name}", values=values, width=width, times=times)
+    def term(name: str, values: Dim, width: int, *gradients: str, times: Dim = 1) -> Kept:
+        return Kept(
+            role="moe",
+            name=f"experts: {name}",
+            values=values,
+            width=width,
+            times=times,
+            gradients=gradients,
+        )
 
+    # a weight is kept for the gradient of what it multiplies: the input, or the output
+    weighed = "x" if part.router_scales_input else "experts result"
     return [
-        term("rows and their order", rows, INDEX, 2 + part.bias + sent),
-        term("input", rows * d_model, value),
-        term("hidden", rows * part.d_ff, value, hidden_tensors(like, fused=True)),
-        term("weight", rows, value, 1 + sent),
-        term("weighted and summed", rows * d_model, value, 2 + sent),
+        term("rows", rows, INDEX, "x", "experts weighed"),
+        term("order of the rows", rows, INDEX, *ROUTER, times=1 + sent),
+        term("rows of the biases", rows, INDEX, "experts biases", times=when(part.bias, 1)),
+        term("input", rows * d_model, value, "experts up_proj"),
+        *(
+            term("hidden", rows * part.d_ff, value, *gradients)
+            for gradients in hidden_gradients(like, fused=True, of="experts ")
+        ),
+        term("weight", rows, value, weighed, times=1 + sent),
+        term("weighed", rows * d_model, value, *ROUTER, times=1 + sent),
+        term("summed", rows * d_model, value, "experts weighed"),
     ]

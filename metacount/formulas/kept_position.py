@@ -7,10 +7,10 @@ from metacount.formulas.forward import FLOAT64, INDEX, Attending, Kept
 from metacount.spec.attention import Attention
 
 
-def rope_kept(run: Attending, rotary_dim: Dim) -> list[Kept]:
+def rope_kept(run: Attending, rotary_dim: Dim, *, keys: str = "k") -> list[Kept]:
     """Count what the rotation of queries and keys keeps: cosines and sines, for each of the two.
 
-    2 × (w·S·d_rot), once per forward, not per sequence
+    2 × (w·S·d_rot), once per forward, not per sequence; `keys` names the gradient of the keys'
 
     Returns: terms, exact; w is 4 bytes, in float64 8.
     Source: Su et al. 2021, arXiv:2104.09864, eq. 34.
@@ -24,8 +24,8 @@ def rope_kept(run: Attending, rotary_dim: Dim) -> list[Kept]:
     """
     wide = run.widths.wide
     return [
-        run.term("rotation of queries", run.n_queries * rotary_dim, width=wide),
-        run.term("rotation of keys", run.n_keys * rotary_dim, width=wide),
+        run.term("rotation of queries", run.n_queries * rotary_dim, width=wide, gradients=("q",)),
+        run.term("rotation of keys", run.n_keys * rotary_dim, width=wide, gradients=(keys,)),
     ]
 
 

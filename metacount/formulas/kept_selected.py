@@ -6,8 +6,9 @@ from metacount.errors import SpecError
 from metacount.formulas import stack
 from metacount.formulas.attention import lettered_layers
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.forward import EAGER, Attending, Kept, Pass, attention_of
+from metacount.formulas.forward import MATH, WRITTEN, Attending, Kept, Pass, attention_of
 from metacount.formulas.kept_attention import core_kept
+from metacount.formulas.kept_masks import self_attending
 from metacount.formulas.terms import CACHED, SOURCE, TOKENS, Weight
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
@@ -48,7 +49,7 @@ def results_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: b
     n_attending = lettered_layers(n_layers, spec.last_stack.mixer_pattern, WITH_ATTENTION)
     part = attention_of(spec)
     if part is not None:
-        kept += [_in_all(one, n_attending) for one in _core(run.attending(n, n), part)]
+        kept += [_in_all(one, n_attending) for one in _core(self_attending(spec, run, n), part)]
         if cross:
             core = _core(run.attending(n, run.source), part)
             kept += [_in_all(one, n_layers) for one in core]
@@ -74,10 +75,12 @@ def _core(attending: Attending, part: Attention | LatentAttention) -> list[Kept]
         keys, values = part.qk_nope_head_dim + part.qk_rope_head_dim, part.v_head_dim
     else:
         keys = values = part.head_dim
-    if attending.attention == EAGER:
+    if attending.attention in WRITTEN:
+        widths = attending.widths
+        width = widths.wide if attending.attention == MATH else widths.value
         return [
-            attending.term("scores", rows * attending.n_keys),
-            attending.term("sums of values", rows * values),
+            attending.term("scores", rows * attending.n_keys, width=width),
+            attending.term("sums of values", rows * values, width=width),
         ]
     # the kernel's values are as wide as its keys
     result = attending.term("sums of values", rows * keys)

@@ -7,7 +7,7 @@ from metacount.formulas.attention import cached_positions
 from metacount.formulas.block import kv_cache_values
 from metacount.formulas.caches import state_bytes
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import SELECTIVE, Kept, Pass, dense_of
+from metacount.formulas.forward import EAGER, FLASH, SDPA, SELECTIVE, Kept, Pass, dense_of
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_ends import head_terms
 from metacount.formulas.kept_model import block_terms, check_covered, repeated
@@ -59,6 +59,8 @@ def block_kept(
 
 def check_rank_covered(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` where what a rank keeps has no formula."""
+    if run.attention == SDPA:
+        raise SpecError("attention", "has no formula", SDPA, f"choose {EAGER} or {FLASH}")
     if run.checkpointing == SELECTIVE:
         rule = "has no formula of what a rank keeps"
         raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full")

@@ -9,7 +9,7 @@ from metacount.errors import SpecError, nearest
 from metacount.formulas import model
 from metacount.formulas.dim import Dim, ceil_div, is_symbolic, smaller
 from metacount.formulas.terms import Weight, params_of, product
-from metacount.formulas.trained import HEAD, trained_tensors
+from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -22,7 +22,6 @@ BLOCK = 256  # values of a state in 8 bits that share a scale
 SCALE = 4  # bytes of a scale, a float32
 CODES = 4 * 2**8  # bytes of the table of what each code means, a float32 each
 CODED = 4096  # values from which on a tensor's state is kept in 8 bits
-ALL_LINEAR = "all-linear"
 
 
 def adamw_state(weight: Weight, width: int) -> Dim:
@@ -150,6 +149,16 @@ def check_optimizer(optimizer: str) -> None:
         raise SpecError("optimizer", "has no formula", optimizer, remedy)
 
 
+def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> Dim:
+    """Count an optimizer's state for one tensor, `inner` to the blocks or not.
+
+    Source: the optimizers' own functions.
+    """
+    check_optimizer(optimizer)
+    of_matrix, of_other = OPTIMIZERS[optimizer]
+    return (of_matrix if inner and len(weight.shape) == 2 else of_other)(weight, width)
+
+
 def optimizer_bytes_by_role(
     spec: ModelSpec, *, optimizer: str = "adamw", bytes_per_value: int, master_weights: bool = False
 ) -> dict[str, Dim]:
@@ -168,15 +177,13 @@ def optimizer_bytes_by_role(
     >>> sum(optimizer_bytes_by_role(llama, bytes_per_value=2).values())  # 4 bytes × 6738415616 + …
     26953663628
     """
-    check_optimizer(optimizer)
-    of_matrix, of_other = OPTIMIZERS[optimizer]
     width = MASTER if master_weights else bytes_per_value
     tensors = trained_tensors(spec)
     found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
         for weight in weights:
-            state = of_matrix if inner and len(weight.shape) == 2 else of_other
-            add(found, weight.role, weight.times * state(weight, width))
+            state = state_bytes(weight, optimizer=optimizer, width=width, inner=inner)
+            add(found, weight.role, weight.times * state)
     return found
 
 
@@ -206,56 +213,6 @@ def master_bytes(spec: ModelSpec) -> Dim:
     26953662464
     """
     return MASTER * params_of(trained_tensors(spec).all)
-
-
-def lora_tensors(spec: ModelSpec, rank: Dim, targets: tuple[str, ...]) -> list[Weight]:
-    """Name the adapters of rank r beside the linear layers called `targets`: [r, in] and [out, r].
-
-    `all-linear`: every linear layer but the output head. Experts stacked in one tensor are none.
-
-    Returns: tensors; nothing else of the model is trained.
-    Source: Hu et al. 2021, arXiv:2106.09685, sec. 4.1, their A and B.
-
-    >>> from metacount.catalog import entry
-    >>> params_of(lora_tensors(entry("llama-7b").spec(), 8, ("q_proj", "v_proj")))
-    4194304
-    """
-    linear = [w for w in trained_tensors(spec).all if w.rows and w.name != HEAD]
-    known = {weight.name for weight in linear}
-    for target in targets:
-        if target not in known and target != ALL_LINEAR:
-            remedy = nearest(target, known, f"choose {', '.join(sorted(known))}")
-            raise SpecError("lora_targets", "names no linear layer", target, remedy)
-    found = []
-    for weight in linear:
-        if weight.name in targets or ALL_LINEAR in targets:
-            out, into = weight.shape
-            for name, shape in (("lora_a", (rank, into)), ("lora_b", (out, rank))):
-                found.append(
-                    Weight(
-                        role=weight.role,
-                        name=f"{weight.name}.{name}",
-                        shape=shape,
-                        times=weight.times,
-                    )
-                )
-    return found
-
-
-def lora_optimizer_bytes(
-    spec: ModelSpec, rank: Dim, targets: tuple[str, ...], *, bytes_per_value: int
-) -> Dim:
-    """Count AdamW's state for adapters of low rank.
-
-    Source: `lora_tensors`, `adamw_state`.
-
-    >>> from metacount.catalog import entry
-    >>> llama = entry("llama-7b").spec()
-    >>> lora_optimizer_bytes(llama, 8, ("q_proj", "v_proj"), bytes_per_value=2)
-    16777728
-    """
-    tensors = lora_tensors(spec, rank, targets)
-    return sum(weight.times * adamw_state(weight, bytes_per_value) for weight in tensors)
 
 
 def add(total: dict[str, Dim], role: str, count: Dim) -> None:

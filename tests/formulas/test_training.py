@@ -21,10 +21,10 @@ from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import Pass
 from metacount.formulas.optimizer import (
     OPTIMIZERS,
-    lora_tensors,
     master_bytes,
     optimizer_bytes_by_role,
 )
+from metacount.formulas.part import Part, chosen_tensors
 from metacount.formulas.terms import params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.formulas.training import (
@@ -208,8 +208,8 @@ def test_one_layer_by_hand() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "model"),
     [
-        (kept, "hidden_tensors", lambda part, fused: 3, "llama-7b"),
-        (kept_moe, "hidden_tensors", lambda part, fused: 3, "mixtral-8x7b"),
+        (kept, "hidden_gradients", lambda part, **_: [()] * 3, "llama-7b"),
+        (kept_moe, "hidden_gradients", lambda part, **_: [()] * 3, "mixtral-8x7b"),
         (kept_attention, "several", lambda *counts: 1, "gemma-2b"),
         (kept_attention, "FLAG", 4, "gpt2"),
         (kept_model, "moe_kept", lambda *given: [], "mixtral-8x7b"),
@@ -246,8 +246,9 @@ def test_trained_tensors_have_the_shapes_of_the_module(spec: ModelSpec) -> None:
         named = model.named_parameters()
         assert ours == sorted(tuple(p.shape) for n, p in named if (".layers." in n) == inner)
     linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-    adapters = lora_tensors(spec, 2, ("all-linear",))
-    assert sum(w.times for w in adapters) == 2 * sum(name != "lm_head" for name in linear)
+    adapters = chosen_tensors(spec, Part(rank=2, targets=("all-linear",))).stored
+    n_adapters = sum(path.endswith((".lora_a", ".lora_b")) for path in adapters)
+    assert n_adapters == 2 * sum(name != "lm_head" for name in linear)
 
 
 def optimizers(
@@ -305,4 +306,8 @@ def test_what_no_formula_covers_is_said() -> None:
     with pytest.raises(SpecError, match="optimizer has no formula: got 'lion'"):
         optimizer_bytes_by_role(SPECS["gpt2"], optimizer="lion", bytes_per_value=2)
     with pytest.raises(SpecError, match="lora_targets names no linear layer: got 'q_prj'"):
-        lora_tensors(SPECS["gpt2"], 8, ("q_prj",))
+        chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=("q_prj",)))
+    with pytest.raises(SpecError, match="freeze names nothing of the model that has parameters"):
+        chosen_tensors(SPECS["gpt2"], Part(freeze=("lm_hed",)))
+    with pytest.raises(SpecError, match="freeze leaves nothing to train"):
+        chosen_tensors(SPECS["gpt2"], Part(freeze=("decoder", "lm_head")))

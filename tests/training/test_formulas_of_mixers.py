@@ -16,8 +16,7 @@ import metacount
 from metacount import Setup, Training, Workload
 from metacount.catalog import NotExpressible, entries, entry
 from metacount.formulas import backward, backward_mixers
-from metacount.formulas.optimizer import lora_tensors
-from metacount.formulas.terms import params_of
+from metacount.formulas.part import Part, chosen_tensors
 from metacount.spec import ModelSpec
 from metacount.textbook.training import TrainingCount, training_count
 
@@ -144,10 +143,9 @@ def test_adapters_stand_beside_linear_layers(name: str) -> None:
     measured = metacount.train(
         spec, Workload(seq_len=5), Setup(lora_rank=3, lora_targets=targets, optimizer="adafactor")
     )
-    counted = training_count(
-        spec, Workload(seq_len=5), lora_rank=3, lora_targets=targets, optimizer="adafactor"
-    )
-    assert params_of(lora_tensors(spec, 3, targets)) == measured.trainable_params
+    part = Part(rank=3, targets=targets)
+    counted = training_count(spec, Workload(seq_len=5), part=part, optimizer="adafactor")
+    assert chosen_tensors(spec, part).trained_params == measured.trainable_params
     assert counted.optimizer_bytes == measured.optimizer_bytes
     assert counted.gradient_bytes == measured.gradient_bytes
 

@@ -20,13 +20,12 @@ from metacount.formulas.forward import (
     Pass,
     attention_of,
 )
-from metacount.formulas.optimizer import MASTER, lora_tensors
-from metacount.formulas.terms import params_of
-from metacount.formulas.trained import trained_tensors
+from metacount.formulas.optimizer import MASTER
+from metacount.formulas.part import WHOLE, Part, chosen_tensors
+from metacount.formulas.partly import partly
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.textbook.count import fitted
-from metacount.textbook.training.adapters import untrained_adapters
 from metacount.textbook.training.blocks import block_bytes as block_bytes
 from metacount.textbook.training.blocks import block_numbers
 from metacount.textbook.training.memory import SIXTEEN
@@ -37,12 +36,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from metacount.files import Json
-    from metacount.formulas.terms import Weight
 
     Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
 
 ADAMW = "adamw"
-LORA_TARGETS = ("q_proj", "v_proj")
 
 
 def _pass(run: Mapping[str, Dim], attention: str, checkpointing: str) -> Pass:
@@ -122,6 +119,7 @@ class TrainingCount:
     master_weights: bool
     lora_rank: int | None
     lora_targets: tuple[str, ...]
+    freeze: tuple[str, ...]
     params: int
     trainable_params: int
     param_bytes: int
@@ -143,7 +141,7 @@ class TrainingCount:
     def to_dict(self) -> Json:
         """The figures as plain data, under their public names."""
         data = {name: value for name, value in vars(self).items() if name != "workload"}
-        data["lora_targets"] = list(self.lora_targets)
+        data |= {"lora_targets": list(self.lora_targets), "freeze": list(self.freeze)}
         return {"workload": self.workload.to_dict(), **data, "source": "formula"}
 
 
@@ -155,17 +153,18 @@ def training_count(
     checkpointing: str = NONE,
     optimizer: str = ADAMW,
     master_weights: bool = False,
-    lora_rank: int | None = None,
-    lora_targets: tuple[str, ...] = LORA_TARGETS,
+    part: Part = WHOLE,
 ) -> TrainingCount:
-    """Count one training step of `spec` running `workload`, by the formulas.
-
-    With a `lora_rank` only adapters are trained, and only what is stored has a formula.
+    """Count one training step of `spec` running `workload`, by the formulas; of all, or a `part`.
 
     >>> from metacount.catalog import entry
     >>> step = training_count(entry("llama-7b").spec(), Workload())
     >>> step.backward_matmul_flops, step.activation_bytes, step.optimizer_bytes
     (58523224375296, 39605280772, 26953663628)
+    >>> adapters = Part(rank=8, targets=("q_proj", "v_proj"))
+    >>> step = training_count(entry("llama-7b").spec(), Workload(), part=adapters)
+    >>> step.trainable_params, step.backward_matmul_flops < step.matmul_flops
+    (4194304, True)
     """
     run = fitted(spec, workload)
     width = DTYPE_BYTES[run.dtype]
@@ -176,13 +175,25 @@ def training_count(
     )
     uncovered: dict[str, str] = {}
     found: dict[str, dict[str, int] | None] = {}
+    tensors = chosen_tensors(spec, part)
+
+    def of_part(name: str) -> dict[str, Dim]:
+        if name == "activation_bytes_of_block":
+            rule = "has no formula of what one block keeps"
+            held = ("freeze", ",".join(part.freeze))
+            field, value = held if part.freeze else ("lora_rank", part.rank)
+            raise SpecError(field, rule, value, "measure it instead")
+        figures: dict[str, Dim] = getattr(partly(spec, sizes, tensors), name)
+        return figures
 
     def of_pass(
         name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]], attends: str, keeps: str
     ) -> None:
         try:
-            _check_way(spec, sizes, attends, keeps, lora_rank)
-            found[name] = count(spec, sizes)
+            _check_way(spec, sizes, attends, keeps)
+            forward = name == "matmul_flops" and part.rank is None
+            whole = part == WHOLE or forward
+            found[name] = count(spec, sizes) if whole else of_part(name)
         except SpecError as error:
             found[name], uncovered[name] = None, str(error)
 
@@ -197,20 +208,16 @@ def training_count(
     ):
         of_pass(name, count, attention, checkpointing)
     total = {name: None if parts is None else sum(parts.values()) for name, parts in found.items()}
-    tensors = trained_tensors(spec).all
-    adapters = 0
-    if lora_rank is not None:
-        tensors = lora_tensors(spec, lora_rank, lora_targets)
-        adapters = params_of(tensors) + untrained_adapters(spec, lora_rank, lora_targets)
-    trained = params_of(tensors)
+    trained, adapters = tensors.trained_params, tensors.adapter_params
     return TrainingCount(
         workload=run,
         attention=attention,
         checkpointing=checkpointing,
         optimizer=optimizer,
         master_weights=master_weights,
-        lora_rank=lora_rank,
-        lora_targets=lora_targets if lora_rank is not None else (),
+        lora_rank=part.rank,
+        lora_targets=part.targets if part.rank is not None else (),
+        freeze=part.freeze,
         params=model.params(spec) + adapters,
         trainable_params=trained,
         param_bytes=model.param_bytes(spec, bytes_per_value=width) + width * adapters,
@@ -225,17 +232,15 @@ def training_count(
         activation_bytes_of_block=found["activation_bytes_of_block"],
         n_blocks=block_numbers(spec),
         gradient_bytes=width * trained,
-        optimizer_bytes=_state(
-            spec, optimizer, MASTER if master_weights else width, tensors, lora_rank
+        optimizer_bytes=tensors.optimizer_bytes(
+            optimizer=optimizer, width=MASTER if master_weights else width
         ),
         master_weight_bytes=MASTER * trained if master_weights else 0,
         uncovered=uncovered,
     )
 
 
-def _check_way(
-    spec: ModelSpec, run: Pass, attention: str, checkpointing: str, lora_rank: int | None
-) -> None:
+def _check_way(spec: ModelSpec, run: Pass, attention: str, checkpointing: str) -> None:
     """Raise `SpecError` for a way to run a step that no formula covers."""
     for name, value, known in (
         ("attention", attention, ATTENTIONS),
@@ -250,22 +255,3 @@ def _check_way(
             attention,
             "choose eager, or bf16 or fp16",
         )
-    if lora_rank is not None:
-        raise SpecError(
-            "lora_rank",
-            "has no formula for what adapters multiply and keep",
-            lora_rank,
-            "leave lora_rank out",
-        )
-
-
-def _state(
-    spec: ModelSpec, name: str, width: int, tensors: list[Weight], lora_rank: int | None
-) -> int:
-    """Bytes of an optimizer's state: of adapters, which all are matrices in layers, or of all."""
-    if lora_rank is None:
-        by_role = optimizers.optimizer_bytes_by_role(spec, optimizer=name, bytes_per_value=width)
-        return int(sum(by_role.values()))
-    optimizers.check_optimizer(name)
-    of_matrix, _ = optimizers.OPTIMIZERS[name]
-    return int(sum(weight.times * of_matrix(weight, width) for weight in tensors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.forward import FULL, SELECTIVE, Pass
 from metacount.formulas.kept import bytes_of
+from metacount.formulas.kept_masks import has_mask, window_kept
 from metacount.formulas.kept_model import block_terms
 from metacount.spec import ModelSpec
 from metacount.spec.position import Rope
@@ -81,7 +82,13 @@ def _of_block(spec: ModelSpec, run: Pass, n: int, index: int, decodes: bool) -> 
         raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full")
     if run.checkpointing == FULL:
         return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
-    terms = block_terms(
+    masked = has_mask(spec, index)
+    every = {has_mask(spec, other) for other in range(spec.last_stack.n_layers)}
+    if window_kept(spec, run, n) and len(every) > 1:
+        rule = "has no formula of what one block keeps where some see a window"
+        raise SpecError("attention", rule, run.attention, "choose eager or flash")
+    terms = window_kept(spec, run, n) if masked else []
+    terms += block_terms(
         spec,
         run,
         n,

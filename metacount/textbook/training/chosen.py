@@ -6,6 +6,7 @@ What no formula covers is told by name, with the reason; nothing is left out, no
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.formulas.part import Part
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.training import TrainingCount, training_count
 
@@ -43,10 +44,6 @@ def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> T
     >>> step.gradient_bytes, step.uncovered["peak_bytes"].partition(":")[0]
     (26953662464, 'what is alive from stage to stage has no formula')
     """
-    if setup.freeze:
-        raise SpecError(
-            "freeze", "has no formula", ",".join(setup.freeze), "leave it out, or measure"
-        )
     counted = training_count(
         spec,
         workload,
@@ -54,8 +51,7 @@ def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> T
         checkpointing=setup.checkpointing,
         optimizer=setup.optimizer,
         master_weights=setup.master_weights,
-        lora_rank=setup.lora_rank,
-        lora_targets=setup.lora_targets,
+        part=part_of(setup),
     )
     found, uncovered = dict(vars(counted)), dict(counted.uncovered)
     if setup.grad_dtype is not None:
@@ -71,6 +67,16 @@ def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> T
     why = "what is alive from stage to stage has no formula: measure it instead"
     uncovered |= dict.fromkeys(OVER_TIME, why)
     return TrainingCount(**{**found, "uncovered": uncovered})
+
+
+def part_of(setup: Setup) -> Part:
+    """Which part of a model a setup trains."""
+    adapts = setup.lora_rank is not None
+    return Part(
+        rank=setup.lora_rank,
+        targets=setup.lora_targets if adapts else (),
+        freeze=setup.freeze,
+    )
 
 
 def beside(

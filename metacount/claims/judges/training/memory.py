@@ -17,6 +17,7 @@ from metacount.formulas.covered import check_alike
 from metacount.formulas.forward import FULL, NONE, Pass
 from metacount.formulas.kept import bytes_of
 from metacount.formulas.kept_model import blocks_terms, check_covered
+from metacount.formulas.part import WHOLE, Part
 from metacount.spec import Workload, legend
 from metacount.textbook.training import TrainingCount, training_count
 from metacount.textbook.training.memory import activation_amounts, inputs_of_blocks
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 
-def step(
-    spec: ModelSpec, lora_rank: int | None = None, lora_targets: tuple[str, ...] = ()
-) -> TrainingCount:
+def step(spec: ModelSpec, part: Part = WHOLE) -> TrainingCount:
     """One sequence of 2,048 tokens, or of all positions that a model has, trained."""
     run = Workload(seq_len=min(LENGTH, spec.longest or LENGTH))
-    return training_count(spec, run, lora_rank=lora_rank, lora_targets=lora_targets)
+    return training_count(spec, run, part=part)
 
 
 # What may be stored for each parameter: bytes of weights and gradients, float32 copies of both.
@@ -162,7 +161,7 @@ def adapter_state(claim: Claim) -> Finding:
     spec, options = spec_of(claim), claim.options
     label = labels.parse(claim.claimed)
     whole = step(spec)
-    one = step(spec, lora_rank=options["rank"], lora_targets=tuple(options["targets"]))
+    one = step(spec, Part(rank=options["rank"], targets=tuple(options["targets"])))
     share = percent(Fraction(one.optimizer_bytes, whole.optimizer_bytes), 3)
     return Finding(
         verdict=RIGHT if label.holds(one.optimizer_bytes) else WRONG,

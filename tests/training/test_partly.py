@@ -1,0 +1,314 @@
+"""A step that trains a part of a model: what it multiplies and keeps, by formula and measured."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from helpers.command_line import run, run_json
+from helpers.miniatures import miniature
+from helpers.random_specs import specs
+from helpers.release import one_in
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from metacount import Setup, SpecError, Workload
+from metacount.catalog import entries, entry
+from metacount.formulas import partly, wires, wires_block
+from metacount.formulas.forward import Pass
+from metacount.formulas.named import tensors_by_path
+from metacount.formulas.part import Part, chosen_tensors
+from metacount.modules.build import build
+from metacount.spec import ModelSpec
+from metacount.textbook.proof_record import structure
+from metacount.textbook.training import TrainingCount
+from metacount.textbook.training.chosen import COMPARED, count_step
+from metacount.training.result import Training
+from metacount.training.run import train_reference
+
+BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+
+
+def structures() -> dict[str, ModelSpec]:
+    """The first model of each structure of the catalog that has logits, made small."""
+    found: dict[str, ModelSpec] = {}
+    seen = set()
+    for one in entries():
+        if one.sizes is not None and None not in (one.spec().embedding, one.spec().head):
+            kind = structure(one.spec())
+            if kind not in seen:
+                found[one.id] = miniature(one.spec())
+            seen.add(kind)
+    return found
+
+
+STRUCTURES = structures()
+
+
+def small(name: str) -> ModelSpec:
+    return miniature(entry(name).spec())
+
+
+def spec_params(spec: ModelSpec) -> int:
+    return sum(w.size for w in tensors_by_path(spec).values())
+
+
+def covered(spec: ModelSpec) -> bool:
+    try:
+        partly.check_partly(spec, Pass(batch_size=1, seq_len=8))
+    except SpecError:
+        return False
+    return True
+
+
+def workload(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str = "bf16") -> Workload:
+    source = 7 if spec.has_encoder else None
+    prefix = 1 if spec.kind == "prefix-decoder" else 0
+    return Workload(
+        batch_size=batch_size, seq_len=seq_len, source_len=source, prefix_len=prefix, dtype=dtype
+    )
+
+
+class Uncovered(Exception):
+    """A step of which a figure has no formula."""
+
+
+def both(spec: ModelSpec, work: Workload, setup: Setup) -> tuple[TrainingCount, Training]:
+    """A step by formulas, `Uncovered` where one of its figures has none; and measured."""
+    counted = count_step(spec, work, setup)
+    if counted.activation_bytes is None:
+        raise Uncovered(counted.uncovered["activation_bytes"])
+    return counted, train_reference(build(spec, dtype=work.dtype), ("", ""), work, setup)
+
+
+def assert_equal(counted: TrainingCount, found: Training) -> None:
+    for name in COMPARED:
+        assert getattr(counted, name) == getattr(found, name), name
+    for name in BY_ROLE:
+        assert getattr(counted, f"{name}_by_role") == getattr(found, f"{name}_by_role"), name
+    assert counted.params == found.params
+    assert counted.trainable_params == found.trainable_params
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_names_and_shapes_are_those_of_the_module(name: str) -> None:
+    spec = STRUCTURES[name]
+    named = {path: tuple(p.shape) for path, p in build(spec).named_parameters()}
+    assert {path: w.shape for path, w in tensors_by_path(spec).items()} == named
+
+
+# what of a model is trained
+PARTS: dict[str, dict[str, Any]] = {
+    "adapters of some": {"lora_rank": 3, "lora_targets": ("o_proj", "down_proj")},
+    "adapters of all": {"lora_rank": 2, "lora_targets": ("all-linear",)},
+    "upper layers": {"freeze": ("embed_tokens", "layers.0", "embed_positions")},
+    "no matrix of attention": {"freeze": ("self_attn", "embed_tokens")},
+    "no feed-forward": {"freeze": ("mlp",)},
+    "norms alone": {"freeze": ("self_attn", "cross_attn", "mlp", "embed_tokens", "lm_head")},
+}
+# attention, checkpointing, dtype, batch size
+WAYS = (
+    ("eager", "none", "bf16", 3),
+    ("flash", "full", "bf16", 1),
+    ("eager", "full", "bf16", 3),
+    ("flash", "none", "fp16", 3),
+    ("eager", "none", "fp32", 1),
+    ("eager", "selective", "bf16", 1),
+    ("flash", "selective", "bf16", 3),
+    ("sdpa", "none", "bf16", 3),
+    ("sdpa", "full", "fp32", 1),
+)
+CASES = [
+    (name, part, WAYS[(i + j) % len(WAYS)])
+    for i, name in enumerate(STRUCTURES)
+    for j, part in enumerate(PARTS)
+    if covered(STRUCTURES[name])
+]
+
+
+@pytest.mark.parametrize(("name", "part", "way"), one_in(11, CASES))
+def test_formula_is_what_is_measured(name: str, part: str, way: tuple[str, str, str, int]) -> None:
+    spec, (attention, checkpointing, dtype, batch_size) = STRUCTURES[name], way
+    choices = dict(PARTS[part])
+    if "lora_targets" in choices and choices["lora_targets"] != ("all-linear",):
+        names = {path.split(".")[-2] for path in tensors_by_path(spec) if path.count(".")}
+        choices["lora_targets"] = tuple(t for t in choices["lora_targets"] if t in names)
+    if "freeze" in choices:
+        paths = [f".{path}." for path in tensors_by_path(spec)]
+        tied = spec.head is not None and spec.head.tied
+        choices["freeze"] = tuple(
+            each
+            for each in choices["freeze"]
+            if any(f".{each}." in path for path in paths) or (tied and each == "lm_head")
+        )
+    work = workload(spec, batch_size, 11, dtype)
+    setup = Setup(
+        optimizer="sgd-momentum", attention=attention, checkpointing=checkpointing, **choices
+    )
+    try:
+        figures = both(spec, work, setup)
+    except Uncovered as error:
+        if spec.index_top_k is not None and "this model's mixer" in str(error):
+            assert checkpointing == "selective"
+            return
+        assert "with fused attention" in str(error) and attention != "eager"
+        setup = Setup(optimizer="sgd-momentum", checkpointing=checkpointing, **choices)
+        figures = both(spec, work, setup)
+    assert_equal(*figures)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    specs(),
+    st.sampled_from([1, 3]),
+    st.sampled_from([1, 5]),
+    st.sampled_from(WAYS),
+    st.randoms(use_true_random=False),
+)
+def test_any_few_tensors_of_any_model(
+    spec: ModelSpec,
+    batch_size: int,
+    seq_len: int,
+    way: tuple[str, str, str, int],
+    chance: random.Random,
+) -> None:
+    """All is frozen but one tensor to four, or adapters of one to four layers."""
+    attention, checkpointing, dtype, _ = way
+    assume(covered(spec) and spec.head is not None and spec.embedding is not None)
+    paths = sorted(tensors_by_path(spec))
+    some = set(chance.sample(paths, chance.randint(1, min(4, len(paths)))))
+    choices: dict[str, Any] = {"freeze": tuple(path for path in paths if path not in some)}
+    if chance.random() < 0.5:
+        every = Part(rank=1, targets=("all-linear",))
+        linear = chosen_tensors(spec, every).stored
+        names = sorted({p.split(".")[-2] for p in linear if p.endswith("lora_a")})
+        targets = tuple(chance.sample(names, min(len(names), chance.randint(1, 4))))
+        freeze = chance.choice(((), ("lora_a",), ("layers.0",)))
+        choices = {"lora_rank": 2, "lora_targets": targets, "freeze": freeze}
+    setup = Setup(optimizer="sgd", attention=attention, checkpointing=checkpointing, **choices)
+    try:
+        figures = both(spec, workload(spec, batch_size, seq_len, dtype), setup)
+    except Uncovered as error:
+        assert "has no formula" in str(error) or "is of a kernel for 16-bit" in str(error)
+        assume(False)
+    except SpecError as error:
+        assert "leaves nothing to train" in str(error)
+        assume(False)
+    assert_equal(*figures)
+
+
+def test_adapters_of_queries_and_values_by_hand() -> None:
+    """LLaMA-7B, 8 tokens: what has no gradient is left out of the backward."""
+    llama, n, r = entry("llama-7b").spec(), 8, 16
+    d, m, layers, vocab = 4096, 11008, 32, 32000
+    setup = Setup(lora_rank=r, lora_targets=("q_proj", "v_proj"))
+    step = count_step(llama, Workload(seq_len=n), setup)
+    adapter = 2 * n * r * 2 * d  # A and B
+    pairs = 2 * n * n * d
+    products = 2 * n * (4 * d * d + 3 * d * m)  # of all frozen matrices of a block
+    forward = layers * (products + 2 * adapter + 2 * pairs) + 2 * n * d * vocab
+    assert step.matmul_flops == forward
+    # one gradient of each frozen product, two of adapters and of attention, but in the first
+    # block: its input has none, so q, k and v's matrices have none, nor A's input, nor the keys
+    whole = layers * (products + 4 * adapter + 4 * pairs) + 2 * n * d * vocab
+    first = 2 * n * 3 * d * d + 2 * (2 * n * r * d) + pairs
+    assert step.backward_matmul_flops == whole - first
+
+
+def test_every_structure_but_few_is_covered() -> None:
+    refused = {name for name, spec in STRUCTURES.items() if not covered(spec)}
+    alone = {name for name in refused if STRUCTURES[name].recurrent == "none"}
+    # Transformer-XL's positions, a layer of queries, experts beside a feed-forward
+    assert alone == {"chinchilla-70b", "pangu-alpha-207b", "longcat-flash"}
+
+
+@pytest.mark.parametrize("lora_rank", [None, 3])
+def test_factors_and_an_indexer_keep_nothing(lora_rank: int | None) -> None:
+    factors = {"attention_out_scale": 0.5, "ffn_scale": 2.0, "residual_weight": 0.7}
+    choices: dict[str, Any] = {"freeze": ("embed_tokens", "layers.0", "v_proj")}
+    if lora_rank is not None:
+        choices = {"lora_rank": lora_rank, "lora_targets": ("all-linear",)}
+    for spec in (small("llama-7b").replace(**factors), small("deepseek-v3.2")):
+        if spec.index_top_k is not None and lora_rank is None:
+            choices = {"freeze": ("embed_tokens", "layers.0", "kv_a_proj_with_mqa")}
+        setup = Setup(optimizer="sgd", checkpointing="full", **choices)
+        assert_equal(*both(spec, workload(spec, 3, 11), setup))
+
+
+def test_what_lies_below_the_lowest_trained_layer_costs_nothing() -> None:
+    spec, work = small("llama-7b"), Workload(batch_size=3, seq_len=11)
+    below = ("embed_tokens", "layers.0", "layers.1")
+    for checkpointing in ("none", "full"):
+        setup = Setup(freeze=below, checkpointing=checkpointing)
+        two, none = (
+            count_step(spec.replace(n_layers=n), work, Setup(**{**vars(setup), "freeze": names}))
+            for n, names in ((5, below), (3, ("embed_tokens",)))
+        )
+        # its blocks 2 to 4 are the other's 0 to 2
+        assert two.backward_matmul_flops == none.backward_matmul_flops
+        assert two.activation_bytes == none.activation_bytes
+        assert two.recompute_matmul_flops == none.recompute_matmul_flops
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (wires, "needed", lambda terms, gradients: terms),
+        (wires, "norm_kept", lambda *_: []),
+        (wires_block, "moe_kept", lambda *_: []),
+        (partly, "head_terms", lambda *_: []),
+    ],
+)
+def test_a_planted_error_is_caught(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any
+) -> None:
+    spec = small("mixtral-8x7b")
+    setup = Setup(optimizer="sgd", freeze=("layers.0", "embed_tokens", "down_proj"))
+    counted, found = both(spec, workload(spec, 3, 5), setup)
+    assert_equal(counted, found)
+    monkeypatch.setattr(owner, name, wrong)
+    assert count_step(spec, workload(spec, 3, 5), setup).activation_bytes != found.activation_bytes
+
+
+def test_adapters_outside_of_layers_are_not_for_muon() -> None:
+    """The dense layer before BERT's head and the pooler, whose adapters have no gradient."""
+    spec = small("bert-base").replace(has_head=True, head_transform=True)
+    setup = Setup(lora_rank=3, lora_targets=("dense", "q_proj"), optimizer="muon")
+    counted, found = both(spec, workload(spec, 3, 5), setup)
+    assert_equal(counted, found)
+    rank, d, head = 3, spec.d_model, spec.n_heads * spec.head_dim
+    queries = spec.n_layers * rank * (d + head)
+    # Muon's momentum in 2 bytes; AdamW's two moments and a counter for each of two tensors
+    assert counted.optimizer_bytes == 2 * queries + 2 * 2 * rank * 2 * d + 2 * 4
+    assert counted.params - spec_params(spec) == queries + 2 * rank * 2 * d
+
+
+def test_a_hybrid_has_formulas_of_what_is_stored() -> None:
+    spec, work = small("jamba-1.5-mini"), Workload(seq_len=5)
+    setup = Setup(freeze=("mamba", "layers.1"), optimizer="adafactor")
+    counted = count_step(spec, work, setup)
+    found = train_reference(build(spec, dtype="bf16"), ("", ""), work, setup)
+    for name in ("gradient_bytes", "optimizer_bytes", "trainable_params", "matmul_flops"):
+        assert getattr(counted, name) == getattr(found, name), name
+    assert counted.backward_matmul_flops is None
+    why = counted.uncovered["backward_matmul_flops"]
+    assert why.startswith("recurrent has no formula where a part of the model is trained")
+
+
+@pytest.mark.parametrize(
+    "more", [("--lora-rank", "4"), ("--freeze", "embed_tokens,decoder.layers.0.mlp")]
+)
+def test_the_command_counts_what_it_measures(
+    capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    line = ("train", "gpt2", "--set", "n_layers=2", "--seq", "16", *more)
+    measured, counted = run_json(capsys, *line), run_json(capsys, *line, "--formula")
+    for key in (*COMPARED, "params", "trainable_params", "setup"):
+        assert counted[key] == measured[key], key
+    assert counted["uncovered"].keys() >= {"activation_bytes_of_block"}
+    text = run(capsys, *line, "--formula")
+    assert f" {counted['backward_matmul_flops']:,} " in text
+    assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes, activation_bytes," in (
+        run(capsys, *line)
+    )
