@@ -47,11 +47,12 @@ class SpecError(ValueError):
         """The same where fields are not left out and set, but in the words of another medium."""
         import re
 
-        remedy = re.sub(
-            r"\bleave (\w+) out\b|\bset (\w+)\b",
-            lambda found: unset(found[1]) if found[1] else give(found[2]),
-            self.remedy,
-        )
+        def other(found: re.Match[str]) -> str:
+            if found[2]:
+                return give(found[2])
+            return unset(self.field if found[1] == "it" else found[1])
+
+        remedy = re.sub(r"\bleave (\w+) out\b|\bset (\w+)\b", other, self.remedy)
         return type(self)(self.field, self.rule, self.value, remedy)
 
 

@@ -169,7 +169,7 @@ def replaced(spec: ModelSpec, changes: Mapping[str, object]) -> ModelSpec:
         raise error.reworded(
             unset=lambda name: (
                 f"leave out `--set {name}`"
-                if name in changes
+                if name in changes or name not in FIELDS
                 else f"add `--set {name}={_typed(FIELDS[name].absent)}`"
             ),
             give=lambda name: f"add `--set {name}={_placeholder(name)}`",
