@@ -95,7 +95,7 @@ def test_a_setting_that_is_to_be_left_out_is_named() -> None:
     said = "has no meaning for experts: got 2.0; leave out `--set ffn_scale`"
     with pytest.raises(metacount.SpecError, match=re.escape(said)):
         find_model("mixtral-8x7b", ["ffn_scale=2.0"])
-    with pytest.raises(metacount.SpecError, match="got 2.0; pass ffn_scale=1.0"):
+    with pytest.raises(metacount.SpecError, match=r"got 2\.0; pass ffn_scale=1\.0"):
         find_model("mixtral-8x7b").spec.replace(ffn_scale=2.0)
 
 
