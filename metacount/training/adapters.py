@@ -82,14 +82,17 @@ def _adapt(
 
 
 def _freeze(model: nn.Module, names: tuple[str, ...]) -> None:
-    paths = [path for path, _ in model.named_modules()]
-    paths += [path for path, _ in model.named_parameters(remove_duplicate=False)]
+    own = [path.split(".") for path, _ in model.named_parameters(remove_duplicate=False)]
+    # what has parameters, and they themselves
+    paths = {".".join(parts[: n + 1]) for parts in own for n in range(len(parts))}
     for name in names:
-        frozen = [p for p in paths if p and (p == name or p.endswith(f".{name}"))]
+        frozen = [p for p in paths if p == name or p.endswith(f".{name}")]
         if not frozen:
-            last = {path.rpartition(".")[2] for path in paths if path}
-            close = nearest(name, last, "`metacount tree` shows them")
-            raise InputError(f"freeze: nothing of the model is called {shown(name)}; {close}")
+            close = nearest(
+                name, {part for parts in own for part in parts}, "`metacount tree` shows them"
+            )
+            said = f"nothing of the model with parameters is called {shown(name)}"
+            raise InputError(f"freeze: {said}; {close}")
         for path, parameter in model.named_parameters(remove_duplicate=False):
             if any(path == start or path.startswith(f"{start}.") for start in frozen):
                 parameter.requires_grad_(False)

@@ -267,7 +267,8 @@ def test_a_wrong_choice_is_refused(choices: dict[str, Any], said: str) -> None:
     [
         ("llama-7b", {"grad_dtype": "fp32"}, "grad_dtype must be that of the parameters"),
         ("llama-7b", {"lora_rank": 2, "lora_targets": ("q_prj",)}, "no linear layer is called"),
-        ("llama-7b", {"freeze": ("embed",)}, "nothing of the model is called embed; did you mean"),
+        ("llama-7b", {"freeze": ("embed",)}, "with parameters is called embed; did you mean"),
+        ("gpt2", {"freeze": ("core",)}, "nothing of the model with parameters is called core; "),
         ("llama-7b", {"lora_rank": 2, "freeze": ("lora_a", "lora_b")}, "nothing is trained"),
         ("gemma2-2b", {"attention": "sdpa"}, "caps its scores: choose eager"),
         ("gpt-oss-20b", {"attention": "flash"}, "has sinks: choose eager"),
