@@ -50,7 +50,8 @@ class SpecError(ValueError):
         def other(found: re.Match[str]) -> str:
             if found[2]:
                 return give(found[2])
-            return unset(self.field if found[1] == "it" else found[1])
+            name = self.field if found[1] == "it" else found[1]
+            return found[0] if "." in name else unset(name)  # a part of a record is no field
 
         remedy = re.sub(r"\bleave (\w+) out\b|\bset (\w+)\b", other, self.remedy)
         return type(self)(self.field, self.rule, self.value, remedy)

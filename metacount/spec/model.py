@@ -107,11 +107,7 @@ class ModelSpec:
             return self.from_dict({**self.to_dict(), **changes})
         except SpecError as error:
             raise error.reworded(
-                unset=lambda name: (
-                    f"pass {name}={FIELDS[name].absent!r}"
-                    if name in FIELDS
-                    else f"leave {name} out"
-                ),
+                unset=lambda name: f"pass {name}={FIELDS[name].absent!r}",
                 give=lambda name: f"pass {name} as well",
             ) from None
 
