@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-MAX_OPERATORS = 2500  # of one forward; one layer of each kind runs, of some hundred operators
+MAX_OPERATORS = 2500  # of a forward in a minute; one layer of each kind runs, of some hundred
 CHECKED = 200  # operators after which it is seen whether B and S are still letters
 
 # (role or part, layer or None) -> expression
@@ -197,7 +197,7 @@ def traced_forward(
     for way in ("batched_mm", "", "float32"):
         try:
             with run_as(model, way), sizes.tracing():
-                return _run(model, run, roles, sizes, decode, time.process_time() + seconds)
+                return _run(model, run, roles, sizes, decode, seconds)
         except TooSlow:
             raise
         except Exception as error:  # somebody else's code: the first reason is given
@@ -212,8 +212,9 @@ def _run(
     roles: Roles,
     sizes: Sizes,
     and_decode: bool,
-    deadline: float,
+    seconds: float,
 ) -> TracedRun:
+    deadline = time.process_time() + seconds
     roles.routed = routing(model)[0]
     kind = kind_of(model)
     where = places_by_name(model)
@@ -222,6 +223,7 @@ def _run(
         made = _Counter(*args, **kwargs)
         made.ordinary = OneExpert(kwargs["last_position"])
         made.deadline, made.sizes = deadline, sizes
+        made.may_run = int(MAX_OPERATORS * seconds / 60)
         return made
 
     with folded(model) as folding:
