@@ -35,12 +35,14 @@ TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
 # A size that may be written down beside those that it is the sum of.
 SUMS = {"qk_head_dim": ("qk_nope_head_dim", "qk_rope_head_dim")}
 # A size that follows from others, where a config has all of them: (product, what divides it).
-FOLLOWS = (
+FOLLOWS: tuple[tuple[str, tuple[int | str, ...], str], ...] = (
     ("expand", ("intermediate_size",), "hidden_size"),
     ("expand", ("num_heads", "head_dim"), "hidden_size"),
     ("mamba_expand", ("mamba_n_heads", "mamba_d_head"), "hidden_size"),
     ("mamba_expand", ("n_mamba_heads", "mamba_headdim"), "hidden_size"),
     ("mamba_d_ssm", ("mamba_n_heads", "mamba_d_head"), ""),
+    ("attention_hidden_size", (2, "hidden_size"), ""),
+    ("attention_head_dim", (2, "hidden_size"), "num_attention_heads"),
 )
 OF_A_DECODER = frozenset(["decode_matmul_flops", "kv_cache_bytes"])
 
@@ -236,10 +238,13 @@ def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
     values = size_values(config)
     found: dict[sympy.Symbol, sympy.Expr] = {}
     for name, factors, below in FOLLOWS:
-        known = {name, *factors, *([below] if below else [])} <= values.keys()
-        if not known or _free(config, {factors[-1]: 2 * values[factors[-1]]}):
+        others = [f for f in factors if isinstance(f, str)]
+        if not {name, *others, *([below] if below else [])} <= values.keys():
             continue
-        made = sympy.Mul(*map(symbol, factors)) / (symbol(below) if below else 1)
+        if all(_free(config, {size: 2 * values[size]}) for size in (name, others[-1])):
+            continue
+        times = [symbol(f) if isinstance(f, str) else sympy.Integer(f) for f in factors]
+        made = sympy.Mul(*times) / (symbol(below) if below else 1)
         if made.xreplace({symbol(n): sympy.Integer(v) for n, v in values.items()}) == values[name]:
             found[symbol(name)] = made
     return found

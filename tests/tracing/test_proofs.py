@@ -81,6 +81,14 @@ def test_a_size_that_others_imply_is_no_letter_of_a_proof() -> None:
     assert found.domain == (divides(d, h * p),)
 
 
+def test_widths_that_a_class_works_out_are_no_letters() -> None:
+    """Zamba2's attention is twice as wide as the model, whatever its config writes down."""
+    (found,) = prove({"model_type": "zamba2"}, RUN, As(), ("params",))
+    assert found.proven
+    d, heads = symbol("d_model"), symbol("n_heads")
+    assert sympy.Eq(symbol("head_dim"), 2 * d / heads, evaluate=False) in found.domain
+
+
 def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
     from metacount.verify import textbook_forms
 
