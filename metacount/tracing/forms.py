@@ -20,11 +20,10 @@ from metacount.tracing.code_form import CodeForm, CodePart, FormDiffers, agrees,
 from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.confirm.other_sizes import OtherSizes, tried_at_other_sizes
 from metacount.tracing.parts import counting, limits, moved
-from metacount.tracing.run.count import NeedsLength
 from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.of_reference import ReferenceSource
 from metacount.tracing.run.of_transformers import TransformersSource
-from metacount.tracing.run.sizes import NotTraced, symbol
+from metacount.tracing.run.sizes import NeedsLength, NotTraced, symbol
 from metacount.tracing.run.source import IDLE, IN_BYTES, QUANTITIES, As, Source, of_parameters
 from metacount.tracing.solve.attempts import Readings
 from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts

@@ -23,7 +23,7 @@ from metacount.measure.others.params import distinct_tensors, routing
 from metacount.measure.others.roles import Roles, role_name
 from metacount.measure.questions import Ordinary
 from metacount.measure.torch_private import is_fake, unwatched
-from metacount.tracing.run.sizes import NotTraced, Sizes, symbol
+from metacount.tracing.run.sizes import NeedsLength, NotTraced, Sizes, symbol
 from metacount.tracing.solve.layers import Place, places, places_by_name, stack_of_caches
 
 if TYPE_CHECKING:
@@ -42,10 +42,6 @@ Amounts = dict[tuple[str, Place | None], sympy.Expr]
 
 class TooSlow(NotTraced):
     """The code takes too long with symbols for sizes."""
-
-
-class NeedsLength(NotTraced):
-    """The code goes through the tokens one by one, or in so many pieces."""
 
 
 def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts, Amounts | None]:

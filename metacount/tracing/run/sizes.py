@@ -23,6 +23,10 @@ class NotTraced(RuntimeError):
     """What the code does with a size has no closed form here; the message says what it is."""
 
 
+class NeedsLength(NotTraced):
+    """The code goes through the tokens one by one, or in so many pieces."""
+
+
 class WrongHint(NotTraced):
     """Another number behind S may do where this one did not."""
 
