@@ -189,7 +189,7 @@ def test_a_spec_has_one_width_where_a_config_has_two() -> None:
 
 
 def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
-    from metacount.verify.for_all_sizes import _equal_by_order
+    from metacount.verify.differences import _equal_by_order
 
     S, T, w = (sympy.Symbol(name, integer=True, positive=True) for name in ("S", "T", "w"))
     both = [sympy.Ge(S, w, evaluate=False), sympy.Lt(T, w + 1, evaluate=False)]

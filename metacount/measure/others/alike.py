@@ -132,8 +132,6 @@ def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
         return "tensor", _shape(value), value.dtype
     if isinstance(value, SYMBOLIC):
         return type(value), _size(value)
-    if type(value) is int and value == number:
-        return "the layer's own number"  # as its attributes say it
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):

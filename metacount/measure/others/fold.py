@@ -54,7 +54,6 @@ class Folding:
         self.counter: FlopCounter | None = None
         self._replays: dict[tuple[object, object], _Ran] = {}
         self._never: set[type] = set()
-        self._doubted: set[type] = set()
         self.ran = self.replayed = 0
 
     @contextmanager
@@ -106,8 +105,7 @@ class Folding:
         except Unlike:
             same = False
         if not same:
-            # once it may be that two sizes with symbols were found to be one
-            (self._never if type(layer) in self._doubted else self._doubted).add(type(layer))
+            self._never.add(type(layer))
             return out
         states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
