@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._context_parallel import _attention
 
@@ -73,13 +73,13 @@ def _flash_backward(
 
 
 @cache
-def cpu_kernels() -> torch.library.Library:
+def cpu_kernels() -> library.Library:
     """Give the CPU CUDA's flash attention, for as long as this process lives."""
-    library = torch.library.Library("aten", "IMPL")
+    made = library.Library("aten", "IMPL")
     name = "_scaled_dot_product_flash_attention"
-    library.impl(name, _flash, "CPU")
-    library.impl(f"{name}_backward", _flash_backward, "CPU")
-    return library
+    made.impl(name, _flash, "CPU")
+    made.impl(f"{name}_backward", _flash_backward, "CPU")
+    return made
 
 
 def _in_any_type(
