@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 OBJECTS_BEFORE_COLLECTING = 50_000  # of Python's own 700: some MB of memory
+UNTIL_INTERRUPTED_AGAIN = 0.05  # seconds: the destructor has ended by then
 LONGEST_MESSAGE = 500  # characters of argparse's messages, which repeat what was typed
 
 
@@ -65,10 +66,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Collecting garbage takes a fifth of a short command: later while it runs, and not at its end,
     # where `freeze` leaves nothing to look through. What has to be closed is closed before.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
+    sys.unraisablehook = _raise_interrupt_later
     try:
         return _run(sys.argv[1:])
     finally:
         gc.freeze()
+
+
+def _raise_interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt again that came within a destructor, where Python only prints it."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    import signal
+    from threading import Timer, get_ident
+
+    # to this thread itself, so that a call it waits in is interrupted too
+    again = Timer(UNTIL_INTERRUPTED_AGAIN, signal.pthread_kill, (get_ident(), signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _run(arguments: Sequence[str]) -> int:

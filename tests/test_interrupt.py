@@ -149,6 +149,31 @@ def test_an_interrupt_of_code_made_from_text_ends_like_any(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
 
 
+def test_an_interrupt_within_a_destructor_is_not_lost(tmp_path: Path) -> None:
+    """Python would print it with a traceback and go on."""
+    (tmp_path / "late.py").write_text(
+        "import signal, sys, time\n"
+        "from metacount import cli\n"
+        "class Freed:\n"
+        "    def __del__(self):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "def parsed(arguments):\n"
+        "    Freed()\n"
+        "    time.sleep(600)\n"
+        "cli._parsed = parsed\n"
+        "sys.exit(cli.main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "late"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str, ...]) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"

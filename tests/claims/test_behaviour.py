@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.changed_claims import ALL
+from helpers.changed_claims import ALL, verdict_on
 from torch import Tensor
 
 from metacount.claims import judge_claim
@@ -61,7 +61,7 @@ def test_one_expert_with_its_probability_teaches_the_router() -> None:
     assert plain.router_ED.grad is not None
     assert float(plain.router_ED.grad.abs().max()) > 1e-3
     assert float(best.values.detach().max()) < 1
-    assert judge_claim("k1-output-unweighted").verdict == WRONG
+    assert verdict_on("k1-output-unweighted").verdict == WRONG
 
 
 def test_an_expert_that_nobody_chose_has_no_gradient() -> None:
@@ -77,7 +77,7 @@ def test_an_expert_that_nobody_chose_has_no_gradient() -> None:
         assert (matrix.grad is None) == (e not in chosen)
     assert plain.router_ED.grad is not None
     assert bool((plain.router_ED.grad != 0).all())  # the router's rows have one all the same
-    judged = judge_claim("unselected-expert-gradient")
+    judged = verdict_on("unselected-expert-gradient")
     assert (judged.verdict, judged.correct) == (RIGHT, "exactly 0")
 
 
@@ -96,7 +96,7 @@ def test_the_gradient_of_a_weight_is_an_inner_product() -> None:
         step[e] = 1e-5
         numeric = (loss(weights + step) - loss(weights - step)) / 2e-5
         assert float(numeric) == pytest.approx(float(slope @ outputs[e]), rel=1e-6)
-    judged = judge_claim("router-gradient")
+    judged = verdict_on("router-gradient")
     assert judged.verdict == RIGHT
     pairs = [line for line in judged.computation if line.startswith("token")]
     assert len(pairs) == 6
@@ -118,7 +118,7 @@ def test_the_balancing_loss_by_hand() -> None:
     probs = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
     shares = F.one_hot(probs.argmax(-1), 2).double().mean(0)
     assert float(2 * (probs.mean(0) * shares).sum()) == pytest.approx(1.1, rel=1e-12)
-    judged = judge_claim("balance-loss")
+    judged = verdict_on("balance-loss")
     assert judged.verdict == CONDITIONAL and judged.condition is not None
     assert judged.condition.startswith("k = 1, ")
     one, two, _ = (line for line in judged.computation if line.startswith("k ="))
@@ -137,7 +137,7 @@ def test_both_orders_choose_alike_and_agree_after_renormalising() -> None:
     assert bool((as_they_are.sum(-1) < 1 - 1e-6).all())
     renormalised = as_they_are / as_they_are.sum(-1, keepdim=True)
     torch.testing.assert_close(renormalised, over_chosen, rtol=1e-12, atol=0)
-    one, other = (judge_claim(f"gate-softmax-order-{order}") for order in "ab")
+    one, other = (verdict_on(f"gate-softmax-order-{order}") for order in "ab")
     assert (one.verdict, other.verdict) == (CONDITIONAL, CONDITIONAL)
     # Switch keeps the probability (its eq. 2); Mixtral takes a softmax over the top 2 (sec. 2.1)
     assert "switch-base-8" in one.correct.partition("; not")[0]
@@ -173,7 +173,7 @@ def test_the_routers_of_transformers_take_the_orders_that_ours_were_found_to_tak
         assert torch.equal(chosen, largest.indices)
         # softmax over the two chosen: order b
         torch.testing.assert_close(weights, largest.values.softmax(-1), rtol=1e-5, atol=1e-6)
-    told = judge_claim("gate-softmax-order-b").correct.partition("; not")[0]
+    told = verdict_on("gate-softmax-order-b").correct.partition("; not")[0]
     granite = "granite-4.0-h-small, granite-4.0-h-tiny"
     same = "mixtral-8x7b, qwen3-235b-a22b, qwen3-30b-a3b, qwen3-next-80b-a3b, qwen3.5-35b-a3b-text"
     assert told == f"gpt-oss-20b, {granite}, minimax-text-01, {same}"
@@ -193,7 +193,7 @@ def test_the_balancing_loss_of_transformers_is_the_stated_one_for_every_k() -> N
 
 
 def test_softmax_runs_in_the_router_too() -> None:
-    dense, mixture, sigmoid = judge_claim("softmax-only-two-places").computation
+    dense, mixture, sigmoid = verdict_on("softmax-only-two-places").computation
     assert dense.endswith("softmax in ScaledDotProduct 2")
     assert "Router" in mixture and "Router" not in sigmoid
 
@@ -204,7 +204,7 @@ def test_rmsnorm_takes_the_mean() -> None:
     y = norm(x).detach()
     # 4 = √16: each value has a square of 1 on average; with the sum it would be 1
     assert float(y.norm()) == pytest.approx(4, rel=1e-4)
-    judged = judge_claim("rmsnorm-sum")
+    judged = verdict_on("rmsnorm-sum")
     assert judged.verdict == WRONG
     assert "a norm of 4.000 for d = 16" in judged.reason
 
@@ -217,14 +217,14 @@ def test_layer_norm_multiplies_by_gamma_and_adds_beta() -> None:
         norm.bias.copy_(torch.tensor([11.0, 13.0]))
         y = norm(torch.tensor([1.0, 3.0], dtype=torch.float64))
     assert y.tolist() == [-1 * 5 + 11, 1 * 7 + 13]
-    judged = judge_claim("layernorm-gamma-beta")
+    judged = verdict_on("layernorm-gamma-beta")
     assert judged.verdict == WRONG
     # with β = 0 and γ = 1 at the start, x·β + γ is 1 whatever x is
     assert "A new module would give 1 for every input." in judged.reason
 
 
 def test_deepnorm_and_sandwich_norm_have_their_norms() -> None:
-    deep, sandwich = judge_claim("deepnorm"), judge_claim("sandwich-norm")
+    deep, sandwich = verdict_on("deepnorm"), verdict_on("sandwich-norm")
     assert "norms in the block: 2, stated 2" in deep.computation
     assert "norms in the block: 4, stated 4" in sandwich.computation
     # arXiv:2203.00555, figure 2: (2N)^¼ with N = 2 layers is √2
@@ -236,13 +236,13 @@ def test_gelu_and_its_approximation() -> None:
     exact = x * (1 + torch.erf(x / math.sqrt(2))) / 2
     tanh = x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
     assert f"{float((exact - tanh).abs().max()):.3e}" == "4.732e-04"
-    assert any("4.732e-04" in line for line in judge_claim("gelu-erf").computation)
+    assert any("4.732e-04" in line for line in verdict_on("gelu-erf").computation)
 
 
 def test_positions_and_their_parameters() -> None:
     # 2 tables 31·24; 2 layers of 4·24·24 + 3·24·16 + 2·24; a last norm
     none = 2 * 31 * 24 + 2 * (4 * 24 * 24 + 3 * 24 * 16 + 2 * 24) + 24
-    lines = judge_claim("alibi-no-params").computation
+    lines = verdict_on("alibi-no-params").computation
     for kind in ("none", "alibi", "rope", "sinusoidal"):
         assert f"{kind}: {none:,} (+0)" in lines
     assert f"learned: {none + 50 * 24:,} (+1,200)" in lines
@@ -259,7 +259,7 @@ def test_rotations_depend_on_the_distance() -> None:
 
     assert score(8, 5) == pytest.approx(score(103, 100), rel=1e-10)
     assert abs(score(8, 5) - score(8, 4)) > 1e-3
-    lines = [line for line in judge_claim("rope-relative").computation if line.startswith("i - j")]
+    lines = [line for line in verdict_on("rope-relative").computation if line.startswith("i - j")]
     for line in lines[:3]:
         assert len({*line.partition(": ")[2].split(", ")}) == 1
     # float32 does not hold positions near 100,000 that exactly
@@ -268,8 +268,8 @@ def test_rotations_depend_on_the_distance() -> None:
 
 
 def test_rope_has_no_parameters() -> None:
-    lines = judge_claim("rope-no-params").computation
-    assert lines == judge_claim("alibi-no-params").computation
+    lines = verdict_on("rope-no-params").computation
+    assert lines == verdict_on("alibi-no-params").computation
     assert sum(line.startswith("rope: ") and line.endswith("(+0)") for line in lines) == 1
 
 
@@ -287,7 +287,7 @@ def test_a_causal_mask_lets_nothing_come_from_later() -> None:
         jacobian = torch.autograd.functional.jacobian(lambda x, m=masked: attention(x, m), x_SD)
         touched = jacobian.abs().amax((1, 3)) > 0  # [output, token]
         assert torch.equal(touched, torch.ones(4, 4).tril().bool() if masked else touched | True)
-    told = judge_claim("causal-mask").computation
+    told = verdict_on("causal-mask").computation
     assert (
         "a whole decoder: token 0 changes 0, 1, 2, 3, 4; token 1 changes 1, 2, 3, 4; token 2 "
         "changes 2, 3, 4; token 3 changes 3, 4; token 4 changes 4" in told
@@ -305,7 +305,7 @@ def test_a_feed_forward_takes_each_token_alone() -> None:
     x_SD = values(4, D, seed=46)
     jacobian = torch.autograd.functional.jacobian(lambda x: F.gelu(x @ w1.T) @ w2.T, x_SD)
     assert torch.equal(jacobian.abs().amax((1, 3)) > 0, torch.eye(4).bool())
-    told = judge_claim("ffn-position-wise").computation
+    told = verdict_on("ffn-position-wise").computation
     assert (
         "feed-forward: token 0 changes 0; token 1 changes 1; token 2 changes 2; token 3 "
         "changes 3; token 4 changes 4" in told
@@ -317,7 +317,7 @@ def test_a_feed_forward_takes_each_token_alone() -> None:
     [("ffn-gelu-equation", F.gelu), ("swiglu-equation", F.silu), ("glu-sigmoid", torch.sigmoid)],
 )
 def test_the_first_hidden_value_is_that_of_torch(id: str, act: Callable[[Tensor], Tensor]) -> None:
-    line = judge_claim(id).computation[-1]
+    line = verdict_on(id).computation[-1]
     steps = line.partition(": ")[2]
     u, v, h = re.fullmatch(r"\w+\((\S+)\)(?:·(\S+))? = (?:.* = )?(\S+)", steps).groups()  # type: ignore[union-attr]
     expected = float(act(torch.tensor(float(u)))) * float(v or 1)
@@ -330,7 +330,7 @@ def test_swiglu_in_place_of_swish_has_a_factor_too_many() -> None:
     hidden = F.silu(w1 @ x) * (w3 @ x)
     doubled = F.silu(w1 @ x) * (w1 @ x) * (w3 @ x)
     assert float((hidden - doubled).abs().max()) > 0.1
-    judged = judge_claim("swiglu-inside-twice")
+    judged = verdict_on("swiglu-inside-twice")
     assert judged.verdict == WRONG
     off = {
         line.partition(": off by ")[0]: float(line.partition(": off by ")[2])
@@ -343,10 +343,10 @@ def test_swiglu_in_place_of_swish_has_a_factor_too_many() -> None:
 
 def test_swish_and_relu() -> None:
     # x·σ(x) at -2, 0.5 and 2, with σ by its definition
-    lines = judge_claim("swish-silu").computation
+    lines = verdict_on("swish-silu").computation
     for x in (-2.0, 0.5, 2.0):
         assert f"at x = {x:g}: {x / (1 + math.exp(-x)):.6f}" in lines
-    lines = judge_claim("relu-max").computation
+    lines = verdict_on("relu-max").computation
     assert {"at x = -2: 0.000000", "at x = 0.5: 0.500000", "at x = 2: 2.000000"} <= {*lines}
 
 
@@ -359,7 +359,7 @@ def test_pre_norm_and_post_norm_are_not_each_other() -> None:
         ("post-norm", "x + Sublayer(Norm(x))"),
         ("pre-norm", "Norm(x + Sublayer(x))"),
     ):
-        judged = judge_claim(id)
+        judged = verdict_on(id)
         line = next(line for line in judged.computation if line.startswith(f"against {other}"))
         assert float(line.rpartition(" ")[2]) > 0.1
         assert "norms in the block: 2, stated 2" in judged.computation
@@ -367,7 +367,7 @@ def test_pre_norm_and_post_norm_are_not_each_other() -> None:
 
 def test_sinusoids_by_hand() -> None:
     # columns 2 and 3 have 10000^(2/16) as their wavelength over 2π
-    lines = judge_claim("sinusoidal-formula").computation
+    lines = verdict_on("sinusoidal-formula").computation
     for at in (0, 1, 50, 1000):
         angles = (at, at / 10000 ** (2 / 16))
         told = ", ".join(f"{wave(angle):.6f}" for angle in angles for wave in (math.sin, math.cos))
@@ -375,7 +375,7 @@ def test_sinusoids_by_hand() -> None:
 
 
 def test_a_mixture_is_a_weighted_sum() -> None:
-    lines = judge_claim("moe-output-sum").computation[1:]
+    lines = verdict_on("moe-output-sum").computation[1:]
     assert len(lines) == 3
     for line in lines:
         terms, _, total = line.partition("first value: ")[2].partition(" = ")
@@ -396,7 +396,7 @@ def test_as_many_experts_get_a_gradient_as_are_chosen() -> None:
             y.square().sum(), plain.experts, retain_graph=True, allow_unused=True
         )
         assert sum(g is not None and bool((g != 0).any()) for g in grads) == k
-    lines = judge_claim("k-experts-get-gradient").computation
+    lines = verdict_on("k-experts-get-gradient").computation
     for line in lines[1:]:
         k = int(line.partition("k = ")[2].partition(",")[0])
         for token in line.partition(": ")[2].split("; "):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.changed_claims import ALL, changed
+from helpers.changed_claims import ALL, changed, verdict_on
 
 import metacount
 from metacount.claims import DATA, TOPICS, judge_claim
@@ -134,7 +134,7 @@ SHORT = re.compile(r"[A-Za-z](?:_[a-z]{1,3})?|kv|dw_e|dy|[KMBT]|pos|dL|FFN_e")
 
 @pytest.fixture(scope="module")
 def both() -> dict[str, dict[str, Verdict]]:
-    return {id: {lang: judge_claim(id, lang=lang) for lang in ("en", "zh")} for id in ALL}
+    return {id: {lang: verdict_on(id, lang=lang) for lang in ("en", "zh")} for id in ALL}
 
 
 def rendered(verdict: Verdict) -> str:
@@ -255,7 +255,7 @@ def test_no_text_of_the_table_is_unused() -> None:
         used |= set(strings(json.loads(file.read_text("utf-8"))))
     # parts by their names with spaces, and the words of `check` for a difference
     used |= {text.replace("_", " ") for text in used}
-    used |= {line.rpartition(": ")[0] for id in ALL for line in judge_claim(id).computation}
+    used |= {line.rpartition(": ")[0] for id in ALL for line in verdict_on(id).computation}
     assert [text for text in chinese() if text not in used and "statement" not in text] == []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from helpers.changed_claims import ALL, with_options
+from helpers.changed_claims import ALL, verdict_on, with_options
 
 from metacount import catalog
 from metacount.claims import judge_claim
@@ -109,7 +109,7 @@ TRUTH: dict[str, Callable[[dict[str, int]], int]] = {
 
 @pytest.mark.parametrize(("id", "sizes"), [*product(TRUTH, PRIMES)])
 def test_the_exact_formula_counts_tensors(id: str, sizes: dict[str, int]) -> None:
-    formula = judge_claim(id).correct.replace("·", "*").replace("²", "**2")
+    formula = verdict_on(id).correct.replace("·", "*").replace("²", "**2")
     assert evaluated(formula, sizes) == TRUTH[id](sizes)
 
 
@@ -128,11 +128,11 @@ def test_conditions_decide(id: str) -> None:
     assert TRUTH[id](MET) == STATED[id](MET)
     for sizes in PRIMES:
         assert TRUTH[id](sizes) != STATED[id](sizes)
-    assert judge_claim(id).verdict == CONDITIONAL
+    assert verdict_on(id).verdict == CONDITIONAL
 
 
 def test_the_condition_of_attention_is_the_whole_condition() -> None:
-    lines = judge_claim("attention-4d2").computation
+    lines = verdict_on("attention-4d2").computation
     assert "equal exactly where 2·d = h_d·(h + h_kv)" in lines
     # Qwen3-4B: heads wider than d and fewer for keys and values: 128·(32 + 8) = 2·2560
     equal = next(line for line in lines if line.startswith("equal in the catalog"))
@@ -174,9 +174,9 @@ def test_four_matrices_are_all_but_with_an_output_gate() -> None:
 def test_blocks_and_latents_are_not_said_of_hybrids() -> None:
     # a block of Falcon-H1 has a Mamba-2 mixer besides, and of Kimi Linear every fourth is MLA
     for id in ("block-swiglu-16d2", "block-gelu-12d2", "mla-cache-dc"):
-        told = " ".join(judge_claim(id).computation)
+        told = " ".join(verdict_on(id).computation)
         assert not any(one in told for one in ("falcon-h1", "lfm2", "bamba", "kimi-linear"))
-    assert "of 3 models" in judge_claim("mla-cache-dc").reason
+    assert "of 3 models" in verdict_on("mla-cache-dc").reason
     for part in ("layer", "layers", "layer_matrices", "layers_vectors", "width_norms"):
         with pytest.raises(SpecError, match="is about a layer, and the model has several kinds"):
             PARTS[part](catalog.entry("falcon-h1-0.5b").spec())
@@ -203,19 +203,19 @@ def test_a_corrected_formula_is_right(id: str, old: str, new: str, verdict: str)
 
 def test_differences_in_numbers() -> None:
     # Qwen3-235B-A22B: one projection [8192, 4096] in 94 layers; 2·(4096 - 128) in 94 layers
-    assert f"{94 * 8192 * 4096:,} too few" in judge_claim("qwen3-moe-active-formula").reason
-    assert f"{94 * 2 * (4096 - 128):,} too many" in judge_claim("qwen3-moe-total-formula").reason
+    assert f"{94 * 8192 * 4096:,} too few" in verdict_on("qwen3-moe-active-formula").reason
+    assert f"{94 * 2 * (4096 - 128):,} too many" in verdict_on("qwen3-moe-total-formula").reason
     # DeepSeek-V2: 60·(512 + 64) against 60·512
-    lines = " ".join(judge_claim("mla-cache-dc").computation)
+    lines = " ".join(verdict_on("mla-cache-dc").computation)
     assert f"= {60 * 576:,}, stated {60 * 512:,}" in lines
     # Mixtral: 6·2·4096·14336 + 2·4096·8 against 3·2·4096·14336
-    lines = " ".join(judge_claim("moe-flops-k3dm").computation)
+    lines = " ".join(verdict_on("moe-flops-k3dm").computation)
     assert f"= {704_643_072 + 65_536:,}, stated {352_321_536:,}" in lines
     # 2·4096·16 beside 6·4096·14336
     reason = judge_claim("moe-flops-independent-of-E").reason
     assert f"{2 * 4096 * 16:,} more" in reason
     # Qwen3-32B: (2·64 + 1)·5120 against (4·64 + 1)·5120
-    lines = " ".join(judge_claim("qwen3-dense-others").computation)
+    lines = " ".join(verdict_on("qwen3-dense-others").computation)
     assert f"= {129 * 5120:,}, stated {257 * 5120:,}" in lines
 
 

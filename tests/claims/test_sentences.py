@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
-from helpers.changed_claims import ALL, changed, with_options
+from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import one_in
 
 from metacount import InputError
@@ -237,7 +237,7 @@ def test_every_stated_number_decides(id: str) -> None:
             claimed = other if name is None else {**claim.claimed, name: other}
             verdict = judge_claim(changed(id, claimed=claimed)).verdict
             assert verdict != RIGHT, (name, other)
-            if judge_claim(claim).verdict == RIGHT:
+            if verdict_on(id).verdict == RIGHT:
                 assert verdict == WRONG, (name, other)
 
 
@@ -256,14 +256,14 @@ def test_the_readme_says_how_many_there_are() -> None:
         r"(\d+)\.",
         readme,
     )
-    counts = Counter(judge_claim(claim).verdict for claim in ALL.values())
+    counts = Counter(verdict_on(id).verdict for id in ALL)
     assert found == [tuple(str(n) for n in (len(ALL), *(counts[name] for name in VERDICTS)))]
 
 
 def test_qk_norm_counted_twice() -> None:
     # 94 layers, queries and keys, 128 values each
     assert 94 * 2 * 128 == 24_064
-    judged = judge_claim("qwen3-moe-qk-norm-twice")
+    judged = verdict_on("qwen3-moe-qk-norm-twice")
     assert judged.verdict == WRONG
     assert "24,064 too many" in judged.reason
     assert judged.headline == "QK-norm counted twice: +24,064"

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from helpers.changed_claims import ALL, changed, with_options
+from helpers.changed_claims import ALL, changed, verdict_on, with_options
 
 from metacount.claims import DATA, JUDGES, TOPICS, claims, judge_claim, needs_torch
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
@@ -245,7 +245,7 @@ def test_no_claim_is_without_a_test() -> None:
 @pytest.mark.parametrize("id", NUMBERS)
 def test_a_number_by_hand(id: str) -> None:
     verdict, correct = NUMBERS[id]
-    judged = judge_claim(id)
+    judged = verdict_on(id)
     assert (judged.verdict, judged.correct) == (verdict, f"{correct:,}")
     assert f"{correct:,}" in " ".join(judged.computation)
 
@@ -253,14 +253,14 @@ def test_a_number_by_hand(id: str) -> None:
 @pytest.mark.parametrize("id", SAID)
 def test_a_statement_by_hand(id: str) -> None:
     verdict, parts = SAID[id]
-    judged = judge_claim(id)
+    judged = verdict_on(id)
     assert judged.verdict == verdict
     assert [part for part in parts if part not in judged.correct] == []
 
 
 @pytest.mark.parametrize("id", ALL)
 def test_every_verdict_is_explained(id: str) -> None:
-    judged = judge_claim(id)
+    judged = verdict_on(id)
     assert (judged.condition is not None) == (judged.verdict == CONDITIONAL)
     assert judged.computation and judged.witness and judged.correct and judged.reason
     said = " ".join([judged.reason, judged.condition or "", *judged.computation])
@@ -343,7 +343,7 @@ def test_a_digit_more_or_less_is_wrong(id: str) -> None:
 
 def test_an_explained_difference_is_checked() -> None:
     # 94 layers · 120 rows of 4096
-    assert "+ 46,202,880 = 22,190,763,520" in judge_claim("qwen3-235b-active").reason
+    assert "+ 46,202,880 = 22,190,763,520" in verdict_on("qwen3-235b-active").reason
     judged = judge_claim(changed("qwen3-235b-active", claimed="22,144,560,641"))
     assert "Counting only k" not in judged.reason
     assert "46,202,880" not in judged.reason
@@ -405,26 +405,26 @@ def test_a_state_beside_a_cache() -> None:
     # Qwen3-Next: 36 layers of 32·128·128 and 4 inputs of 2·16·128 + 32·128 channels; 12 of 2·2·256
     state, cache = 36 * (32 * 128 * 128 + 4 * (2 * 16 * 128 + 32 * 128)), 12 * 2 * 2 * 256
     assert state == 1_632 * cache
-    reason = judge_claim("qwen3-next-no-cache").reason
+    reason = verdict_on("qwen3-next-no-cache").reason
     assert f"keep {state:,} values of state" in reason and "as many as 1,632 tokens" in reason
     # Kimi Linear: 20 layers of 32·128·128 and 4 inputs of 3·32·128 channels; 7 of 512 + 64
     state, each = 20 * (32 * 128 * 128 + 4 * 3 * 32 * 128), 512 + 64
     assert state + 995 * 7 * each > 995 * 27 * each and state + 996 * 7 * each < 996 * 27 * each
-    told = judge_claim("kimi-linear-cache-75")
+    told = verdict_on("kimi-linear-cache-75")
     assert f"{state:,} values at any length" in told.reason and "up to 995 tokens" in told.reason
     assert told.computation == (f"KV cache saving: {20 * each:,} / {27 * each:,} = 74.07 %",)
     # MiniMax-Text-01: a million tokens of 10·2·8·128 values, 70 states of 64·128·128
     assert 279 < 10**6 * 10 * 2 * 8 * 128 / (70 * 64 * 128 * 128) < 280
     assert (
-        "1,000,000 tokens the cache has more than 279 times" in judge_claim("minimax-state").reason
+        "1,000,000 tokens the cache has more than 279 times" in verdict_on("minimax-state").reason
     )
     # RecurrentGemma: 18 layers of 2560 channels, a value and 3 inputs of the filter in each
-    reason = judge_claim("recurrentgemma-cache-bounded").reason
+    reason = verdict_on("recurrentgemma-cache-bounded").reason
     assert f"The state of the other layers, {18 * 2560 * (1 + 3):,} values" in reason
 
 
 def test_what_a_context_adds_to_a_token() -> None:
-    judged = judge_claim("qwen3-next-decode")
+    judged = verdict_on("qwen3-next-decode")
     assert judged.computation[-1] == f"n further tokens add {NEXT_POSITION:,}·n"
     assert f"The 12 layers that attend take {NEXT_POSITION:,} FLOPs" in judged.reason
     assert 4 * NEXT_TOKEN < NEXT_TOKEN + 131_071 * NEXT_POSITION < 5 * NEXT_TOKEN
@@ -434,7 +434,7 @@ def test_what_a_context_adds_to_a_token() -> None:
     assert windowed.verdict == WRONG
     assert windowed.computation[-1].startswith(f"n further tokens add {32 * 4 * 32 * 128}·")
     assert "that attend take" not in windowed.reason
-    assert judge_claim("mamba2-decode").computation[-1] == "n further tokens add 0"
+    assert verdict_on("mamba2-decode").computation[-1] == "n further tokens add 0"
     nothing = judge_claim(with_options("mamba2-decode", of="kept_values"))
     assert (nothing.verdict, nothing.correct) == (RIGHT, "0 from 1 on")
 
@@ -458,7 +458,7 @@ def test_the_data_says_no_verdict() -> None:
 
 def test_the_published_counts_are_shown() -> None:
     for id in ("qwen3-32b-total", "qwen3-235b-total", "mixtral-total"):
-        published = [line for line in judge_claim(id).computation if line.startswith("published")]
+        published = [line for line in verdict_on(id).computation if line.startswith("published")]
         assert published[0].startswith(f"published: {NUMBERS[id][1]:,}, ")
 
 

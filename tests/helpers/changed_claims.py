@@ -1,13 +1,20 @@
-"""Claims with something else in them than what is in the data."""
+"""Claims of the data with their verdicts, and with something else in them."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from metacount.claims import claims
+from metacount.claims import Verdict, claims, judge_claim
 from metacount.claims.finding import Claim
 
 ALL = {claim.id: claim for claim in claims()}
+
+
+@cache
+def verdict_on(id: str, lang: str = "en") -> Verdict:
+    """The verdict on a claim as it is in the data, worked out once in a process."""
+    return judge_claim(id, lang=lang)
 
 
 def changed(id: str, **values: Any) -> Claim:
