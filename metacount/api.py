@@ -261,7 +261,7 @@ def _of_transformers(
     by_module = None
     if flops:
         try:
-            by_module = measure_any_forward(module, run, roles).prefill.chosen_by_module
+            by_module = measure_any_forward(module, run, roles).prefill.by_module
         except Exception as error:  # whatever somebody else's forward raises
             raise InputError(f"no FLOPs: {shortfall(error)}; leave flops out") from None
     routed, unknown = routing(module)

@@ -6,7 +6,6 @@ SymPy takes longer to import than a count takes: only `formula` loads this file.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from metacount.formulas import attention, model, mtp
@@ -251,7 +250,6 @@ def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbo
     return found
 
 
-@lru_cache(maxsize=1024)
 def readable(expr: sympy.Expr) -> sympy.Expr:
     """The shortest of a few equal forms: as the formulas wrote it, or factored."""
     import sympy

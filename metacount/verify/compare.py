@@ -83,6 +83,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
 
     from metacount.measure.ours.forward import measure_forward
     from metacount.measure.ours.params import measure_params
+    from metacount.measure.result import NO_CACHE
     from metacount.modules.build import DTYPES, build
     from metacount.tensors import tensor_bytes
 
@@ -92,6 +93,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
     module = build(spec, dtype=dtype)
     found = measure_params(module)
     ran = measure_forward(module, run)
+    cache = ran.cache or NO_CACHE  # an encoder's
     beside, beside_parts = measured_prediction(module, run)
 
     def priced(n_bytes: int) -> int:
@@ -106,9 +108,9 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
             "matmul_flops": ran.prefill.matmul_flops,
             "causal_matmul_flops": ran.prefill.causal_matmul_flops,
             "decode_matmul_flops": None if ran.decode is None else ran.decode.matmul_flops,
-            "kv_cache_bytes_per_token": priced(ran.kv_cache_bytes_per_token),
-            "kv_cache_bytes": priced(ran.kv_cache_bytes),
-            "cross_kv_cache_bytes": priced(ran.cross_kv_cache_bytes),
+            "kv_cache_bytes_per_token": priced(ran.kv_bytes_per_token or 0),
+            "kv_cache_bytes": priced(cache.kv_bytes),
+            "cross_kv_cache_bytes": priced(cache.cross_kv_bytes),
             # a state of another dtype than the module's keeps it
             "state_bytes": tensor_bytes(s for s in ran.states if s.dtype != DTYPES[dtype])
             + priced(tensor_bytes(s for s in ran.states if s.dtype == DTYPES[dtype])),

@@ -32,7 +32,7 @@ def measured_prediction(
 
     module = build_prediction(model)
     found, ran = measure_params(module.layers), measure_prediction(module, run)
-    assert ran.decode is not None  # prediction modules belong to a decoder
+    assert ran.decode and ran.cache  # prediction modules belong to a decoder
     # a cache of bf16 stands for one in a dtype that no module runs in
     bytes_here = DTYPE_BYTES[run.dtype if run.dtype in DTYPES else "bf16"]
     figures: dict[str, int | None] = {
@@ -41,7 +41,7 @@ def measured_prediction(
         "mtp_matmul_flops": ran.prefill.matmul_flops,
         "mtp_causal_matmul_flops": ran.prefill.causal_matmul_flops,
         "mtp_decode_matmul_flops": ran.decode.matmul_flops,
-        "mtp_kv_cache_bytes": ran.kv_cache_bytes // bytes_here * DTYPE_BYTES[run.dtype],
+        "mtp_kv_cache_bytes": ran.cache.kv_bytes // bytes_here * DTYPE_BYTES[run.dtype],
     }
     parts: dict[str, dict[str, int] | None] = {
         "mtp_by_role": found.by_role,

@@ -98,7 +98,7 @@ def test_modules_on_meta_have_the_same(name: str) -> None:
     assert ran.prefill.causal_by_role == mtp.causal_matmul_flops_by_role(spec, **run)
     assert ran.decode is not None
     assert ran.decode.by_role == mtp.decode_matmul_flops_by_role(spec, batch_size=3, kv_len=7)
-    assert ran.kv_cache_bytes == figures.prediction["mtp_kv_cache_bytes"]
+    assert ran.cache.kv_bytes == figures.prediction["mtp_kv_cache_bytes"]
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -18,6 +18,7 @@ from metacount.measure.ours.forward import measure_forward
 from metacount.measure.ours.params import measure_params
 from metacount.measure.ours.roles import ROLE_OF
 from metacount.measure.ours.tree import Node, module_tree
+from metacount.measure.result import MeasuredFlops
 from metacount.measure.roles import UnclaimedTensor
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
@@ -42,7 +43,7 @@ NAMES = [
 ]
 
 
-def real_forward(name: str, seq_len: int) -> tuple[reference_flops.FlopReport, int]:
+def real_forward(name: str, seq_len: int) -> tuple[MeasuredFlops, int]:
     """FLOPs and cache bytes of a real prefill on CPU, every block run."""
     spec = miniature(catalog.entry(name).spec())
     model = build(spec, device="cpu", dtype="fp32", seed=0)
@@ -63,7 +64,7 @@ def test_meta_counts_what_runs_on_cpu(name: str) -> None:
     really, cache_bytes = real_forward(name, 9)
     assert on_meta.prefill.by_role == really.by_role
     assert on_meta.prefill.causal_by_role == really.causal_by_role
-    assert on_meta.kv_cache_bytes == cache_bytes
+    assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == cache_bytes
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -236,5 +237,5 @@ def test_blocks_that_are_alike_run_once(
     monkeypatch.setattr(reference_flops, "_once", lambda block, *_: forward.__get__(block))
     each = measure_forward(model, run)
     assert (once.prefill, once.decode) == (each.prefill, each.decode)
-    assert once.kv_cache_bytes == each.kv_cache_bytes
+    assert once.cache == each.cache
     assert [t.shape for t in once.states] == [t.shape for t in each.states]

@@ -162,7 +162,7 @@ def test_counts_are_those_of_the_formulas(name: str) -> None:
     assert ran.decode is not None
     assert ran.decode.by_role == formulas.decode_matmul_flops_by_role(spec, batch_size=2, kv_len=7)
     cached = formulas.kv_cache_bytes(spec, **sizes, bytes_per_value=2)
-    assert ran.kv_cache_bytes == cached
+    assert ran.cache.kv_bytes == cached
 
 
 def test_a_tree_says_so() -> None:

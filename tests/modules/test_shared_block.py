@@ -198,7 +198,7 @@ def test_what_is_measured_is_what_the_formulas_say(name: str, seq_len: int) -> N
     assert found.decode.by_role == formulas.decode_matmul_flops_by_role(
         spec, batch_size=2, kv_len=seq_len
     )
-    assert found.kv_cache_bytes == formulas.kv_cache_bytes(spec, **run, bytes_per_value=4)
+    assert found.cache.kv_bytes == formulas.kv_cache_bytes(spec, **run, bytes_per_value=4)
     assert tensor_bytes(found.states) == formulas.state_bytes(spec, batch_size=2, bytes_per_value=4)
 
 

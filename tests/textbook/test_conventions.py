@@ -13,7 +13,8 @@ from helpers import ROOT
 
 from metacount import InputError, Workload, entry, find_model
 from metacount.cli import main
-from metacount.measure.ours.params import ParamReport, measure_params
+from metacount.measure.ours.params import measure_params
+from metacount.measure.result import MeasuredParams
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.textbook import convention_sources as by
@@ -208,22 +209,22 @@ def test_selective_recomputation_gives_the_papers_utilization(
 # What their code computes for one token, restated line by line with N = measured parameters.
 
 
-def torchtitan(spec: ModelSpec, n: ParamReport, seq: int, head_dims: int) -> int:
+def torchtitan(spec: ModelSpec, n: MeasuredParams, seq: int, head_dims: int) -> int:
     table = 0 if spec.tie_embeddings else n.by_role["embedding"] + n.by_role["position"]
     return 6 * (n.active_params - table) + 6 * spec.n_layers * spec.n_heads * head_dims * seq
 
 
-def lingua(spec: ModelSpec, n: ParamReport, seq: int) -> Fraction:
+def lingua(spec: ModelSpec, n: MeasuredParams, seq: int) -> Fraction:
     attention = 4 * spec.n_layers * seq * spec.d_model // 2
     return 6 * (n.params - spec.vocab_size * spec.d_model) + Fraction(7, 2) * attention
 
 
-def nano_gpt(spec: ModelSpec, n: ParamReport, seq: int) -> int:
+def nano_gpt(spec: ModelSpec, n: MeasuredParams, seq: int) -> int:
     each = spec.d_model // spec.n_heads
     return 6 * (n.params - n.by_role["position"]) + 12 * spec.n_layers * spec.n_heads * each * seq
 
 
-def foundry(spec: ModelSpec, n: ParamReport, seq: int) -> int:
+def foundry(spec: ModelSpec, n: MeasuredParams, seq: int) -> int:
     return 2 * n.active_params + spec.n_layers * 2 * 2 * spec.d_model * seq
 
 

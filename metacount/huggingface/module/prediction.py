@@ -14,10 +14,11 @@ from torch import nn
 from metacount.huggingface.module.model import built_quietly
 from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.forward import as_it_runs
-from metacount.measure.others.params import MeasuredParams, measure_any_params, routing
+from metacount.measure.others.params import measure_any_params, routing
 from metacount.measure.others.quiet import quiet
 from metacount.measure.others.roles import Roles, text_config
 from metacount.measure.others.transformers_private import run_prediction
+from metacount.measure.result import MeasuredParams
 from metacount.spec import Workload
 
 COUNT = "num_mtp_layers"

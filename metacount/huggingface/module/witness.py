@@ -19,10 +19,11 @@ from metacount.huggingface.module.prediction import (
     prediction_params,
 )
 from metacount.measure.operators import UncountedOp
-from metacount.measure.others.forward import KEEPS_GIVEN, MeasuredRun, measure_any_forward
-from metacount.measure.others.params import MeasuredParams, measure_any_params
+from metacount.measure.others.forward import KEEPS_GIVEN, measure_any_forward
+from metacount.measure.others.params import measure_any_params
 from metacount.measure.others.roles import Roles, text_config
 from metacount.measure.questions import NeedsData
+from metacount.measure.result import MeasuredParams, MeasuredRun
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact
@@ -112,7 +113,7 @@ def _who(choice: ClassChoice) -> str:
 
 def _param_details(found: MeasuredParams) -> list[str]:
     said = []
-    if found.text_params != found.params:
+    if found.text_params not in (None, found.params):
         said.append(
             f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
             "caches are of text alone, the other towers are not run"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import Tensor
 
+from metacount.measure.result import MeasuredCache
 from metacount.tensors import tensor_bytes
 
 # Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
@@ -15,27 +15,6 @@ TOKEN_TENSORS = frozenset(
 )
 CROSS = "cross_attention_cache"
 CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredCache:
-    """Bytes of a cache object, by what they are. `by_name` is by the attribute that holds them."""
-
-    kv_bytes: int
-    cross_kv_bytes: int
-    state_bytes: int
-    by_name: dict[str, int]
-    key_heads: int = 0  # heads of the keys as cached; a compressed latent has one
-
-    def halved(self) -> MeasuredCache:
-        """The bytes in a type of half the size."""
-        return MeasuredCache(
-            kv_bytes=self.kv_bytes // 2,
-            cross_kv_bytes=self.cross_kv_bytes // 2,
-            state_bytes=self.state_bytes // 2,
-            by_name={name: size // 2 for name, size in self.by_name.items()},
-            key_heads=self.key_heads,
-        )
 
 
 def measure_cache(cache: object) -> MeasuredCache:
@@ -62,6 +41,11 @@ def measure_cache(cache: object) -> MeasuredCache:
         by_name=by_name,
         key_heads=heads,
     )
+
+
+def holds_tensors(cache: object) -> bool:
+    """Whether anything is in it."""
+    return next(_held(cache, (), set()), None) is not None
 
 
 def _held(

@@ -6,13 +6,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from metacount.measure.others.cache import MeasuredCache, measure_cache
+from metacount.measure.others.cache import holds_tensors, measure_cache
 from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import Folding, folded
 from metacount.measure.others.params import routing
@@ -20,6 +19,7 @@ from metacount.measure.others.quiet import quiet
 from metacount.measure.others.roles import Roles
 from metacount.measure.others.transformers_private import experts_as
 from metacount.measure.questions import NeedsData
+from metacount.measure.result import MeasuredFlops, MeasuredRun
 from metacount.spec import Workload
 
 # Under which name an output returns its cache, and takes it back.
@@ -34,59 +34,6 @@ TAKES_NONE = "its forward takes no cache"
 ROWS = {"MusicgenForCausalLM": "num_codebooks", "MusicgenMelodyForCausalLM": "num_codebooks"}
 ALL_TOKENS = frozenset(["CpmAntForCausalLM"])
 KEEPS_GIVEN = frozenset(["RecurrentGemmaForCausalLM"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredFlops:
-    """FLOPs of one forward. `rotary` makes the tables of rotary angles and is in no role."""
-
-    by_role: dict[str, int]
-    by_operator: dict[str, int]
-    rotary: int
-    chosen_by_module: dict[str, int]  # what each ran itself; with the chosen experts alone
-    idle: int = 0  # of the figures: experts run on tokens that did not choose them
-
-    @property
-    def matmul_flops(self) -> int:
-        """Without rotary tables, which no textbook counts."""
-        return sum(self.by_role.values())
-
-    @property
-    def chosen_by_role(self) -> dict[str, int]:
-        """By role, with each token's chosen experts alone."""
-        return {**self.by_role, "moe": self.by_role["moe"] - self.idle}
-
-    @property
-    def chosen_by_operator(self) -> dict[str, int]:
-        """By operator, likewise; idle experts are all in batched products."""
-        batched = self.by_operator.get("aten.bmm", 0) - self.idle
-        return {**self.by_operator, **({"aten.bmm": batched} if batched else {})}
-
-    @property
-    def all_flops(self) -> int:
-        """Everything that ran."""
-        return self.matmul_flops + self.rotary
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredRun:
-    """What running the workload showed. `cache` is None where the model returns none."""
-
-    kind: str  # decoder, encoder, encoder-decoder
-    prefill: MeasuredFlops
-    decode: MeasuredFlops | None
-    cache: MeasuredCache | None
-    kv_bytes_per_token: int | None
-    assumed: tuple[str, ...]
-    no_cache: str = ""  # why there is none; empty for an encoder, which keeps none
-
-    def halved(self) -> MeasuredRun:
-        """The same with its cache in a type of half the size."""
-        if self.cache is None or self.kv_bytes_per_token is None:
-            return self
-        return dataclasses.replace(
-            self, cache=self.cache.halved(), kv_bytes_per_token=self.kv_bytes_per_token // 2
-        )
 
 
 def kind_of(model: Any) -> str:
@@ -233,7 +180,7 @@ class Runner:
                 return counter, after
         # some change the cache they get and do not return it
         own = given.get("past_key_values")
-        return counter, own if own is not None and measure_cache(own).by_name else None
+        return counter, own if own is not None and holds_tensors(own) else None
 
     def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
         """What a forward over `length` tokens is given, `seen` of them before being in a cache."""
@@ -273,6 +220,6 @@ def _flops(counter: CounterByClass) -> MeasuredFlops:
         by_role=counter.by_role(),
         by_operator=counter.by_operator(),
         rotary=counter.rotary(),
-        chosen_by_module=counter.chosen_by_module(),
+        by_module=counter.chosen_by_module(),
         idle=counter.idle(),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from metacount.measure.others.roles import Roles, role_name, text_config, told
+from metacount.measure.result import MeasuredParams
 from metacount.measure.roles import BUFFERS, ROLES
 from metacount.measure.torch_private import parameters_of, stored_buffers_of
 
@@ -38,33 +38,6 @@ CHOSEN_COUNTS = (
 )
 # Routers whose number of chosen experts is in their name and nowhere else.
 CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredParams:
-    """What was found; values, not bytes, and a tied tensor once.
-
-    `unclaimed` lists tensors that no module gave a role to; they are counted in `other`.
-    `active_*` is None when a number of experts per token could not be found (`unknown_routing`).
-    """
-
-    by_role: dict[str, int]
-    active_by_role: dict[str, int] | None
-    no_embed: int | None
-    buffers: dict[str, int]
-    unclaimed: tuple[str, ...]
-    unknown_routing: tuple[str, ...]
-    text_params: int  # of the text model alone; the same as `params` where there is nothing else
-
-    @property
-    def params(self) -> int:
-        """All distinct parameters."""
-        return sum(self.by_role.values())
-
-    @property
-    def active_params(self) -> int | None:
-        """Parameters used for one token."""
-        return None if self.active_by_role is None else sum(self.active_by_role.values())
 
 
 def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, Tensor]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from metacount.measure.counter import Cost, FlopCounter
 from metacount.measure.ours.roles import role_of
+from metacount.measure.result import MeasuredFlops
 from metacount.measure.roles import ROLES
 from metacount.measure.torch_private import unwatched
 from metacount.modules.attention import ScaledDotProduct, Visibility
@@ -27,30 +28,6 @@ if TYPE_CHECKING:
 PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores)
 # Above this many pairs the mask is not laid out to be counted; the answer is then None.
 MAX_PAIRS = 2**30
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlopReport:
-    """FLOPs of one forward, 2 per multiply-add, attention over all pairs.
-
-    `causal_by_role` counts the attention products only over pairs that the mask keeps; None where
-    the mask is too large to be laid out and counted.
-    """
-
-    by_role: dict[str, int]
-    by_operator: dict[str, int]
-    by_module: dict[str, int]  # what each module ran itself, by full name
-    causal_by_role: dict[str, int] | None
-
-    @property
-    def matmul_flops(self) -> int:
-        """Sum over roles."""
-        return sum(self.by_role.values())
-
-    @property
-    def causal_matmul_flops(self) -> int | None:
-        """Sum over roles of what the masks keep."""
-        return None if self.causal_by_role is None else sum(self.causal_by_role.values())
 
 
 class ReferenceCounter(FlopCounter):
@@ -97,7 +74,7 @@ class ReferenceCounter(FlopCounter):
         if any(isinstance(a, Visibility) for a in args):
             self._visibility.pop()
 
-    def report(self) -> FlopReport:
+    def report(self) -> MeasuredFlops:
         """What was counted so far, by role and by operator."""
         causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
         for charge, flops in self.totals().items():
@@ -106,7 +83,7 @@ class ReferenceCounter(FlopCounter):
                 causal = None
             elif causal is not None:
                 causal[charge.role or "other"] += kept
-        return FlopReport(
+        return MeasuredFlops(
             by_role=self.by_role(),
             by_operator=self.by_operator(),
             by_module=self.by_module(),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from metacount.measure.ours.flops import FlopReport, ReferenceCounter
+from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.result import MeasuredCache, MeasuredFlops, MeasuredRun
 from metacount.modules.cache import Cache
 from metacount.modules.model import Model
 from metacount.modules.mtp import MultiTokenPrediction
@@ -15,31 +14,19 @@ from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForwardReport:
-    """What running the workload showed. `decode` is None for an encoder, which cannot decode."""
-
-    prefill: FlopReport
-    decode: FlopReport | None
-    kv_cache_bytes: int
-    cross_kv_cache_bytes: int
-    kv_cache_bytes_per_token: int
-    states: tuple[Tensor, ...] = ()  # what mixers with a state keep
-
-
-def measure_forward(model: Model, workload: Workload) -> ForwardReport:
+def measure_forward(model: Model, workload: Workload) -> MeasuredRun:
     """Run `model` (on meta) over `workload` and measure it.
 
     The workload's dtype is the model's own: cache bytes are those of the tensors it makes.
     """
     batch, seq_len = workload.batch_size, workload.seq_len
     if model.spec.kind == "encoder":
-        return ForwardReport(
+        return MeasuredRun(
+            kind=model.spec.kind,
             prefill=measure_prefill(model, workload),
             decode=None,
-            kv_cache_bytes=0,
-            cross_kv_cache_bytes=0,
-            kv_cache_bytes_per_token=0,
+            cache=None,
+            kv_bytes_per_token=None,
         )
     prefill = ReferenceCounter()
     cache, _ = run_prefill(model, workload, seq_len, prefill)
@@ -47,17 +34,25 @@ def measure_forward(model: Model, workload: Workload) -> ForwardReport:
     decode = ReferenceCounter()
     run_decode(model, workload, decode)
     per_token = tensor_bytes(t for layer in single.layers for t in layer.tensors)
-    return ForwardReport(
+    return MeasuredRun(
+        kind=model.spec.kind,
         prefill=prefill.report(),
         decode=decode.report(),
-        kv_cache_bytes=tensor_bytes(cache.tensors()),
-        cross_kv_cache_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
-        kv_cache_bytes_per_token=per_token // batch,
+        cache=_bytes_of(cache),
+        kv_bytes_per_token=per_token // batch,
         states=tuple(cache.state_tensors()),
     )
 
 
-def measure_prediction(module: MultiTokenPrediction, workload: Workload) -> ForwardReport:
+def _bytes_of(cache: Cache) -> MeasuredCache:
+    return MeasuredCache(
+        kv_bytes=tensor_bytes(cache.tensors()),
+        cross_kv_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
+        state_bytes=tensor_bytes(cache.state_tensors()),
+    )
+
+
+def measure_prediction(module: MultiTokenPrediction, workload: Workload) -> MeasuredRun:
     """Run prediction modules (on meta) over `workload`, the model itself not, and measure them.
 
     Each reads as many hidden states and next tokens as the workload has tokens.
@@ -69,12 +64,12 @@ def measure_prediction(module: MultiTokenPrediction, workload: Workload) -> Forw
     if seq_len > 1:
         _predict(module, workload.batch_size, seq_len - 1, shorter, ReferenceCounter())
     _predict(module, workload.batch_size, 1, shorter, decode, absorbed=True)
-    return ForwardReport(
+    return MeasuredRun(
+        kind="decoder",
         prefill=prefill.report(),
         decode=decode.report(),
-        kv_cache_bytes=tensor_bytes(cache.tensors()),
-        cross_kv_cache_bytes=0,
-        kv_cache_bytes_per_token=tensor_bytes(single.tensors()) // workload.batch_size,
+        cache=_bytes_of(cache),
+        kv_bytes_per_token=tensor_bytes(single.tensors()) // workload.batch_size,
     )
 
 
@@ -96,7 +91,7 @@ def _predict(
         module(hidden_BSD, tokens, cache=cache, absorbed=absorbed)
 
 
-def measure_prefill(model: Model, workload: Workload) -> FlopReport:
+def measure_prefill(model: Model, workload: Workload) -> MeasuredFlops:
     """Run `model` (on meta) once over the whole workload."""
     counter = ReferenceCounter()
     if model.spec.kind == "encoder":

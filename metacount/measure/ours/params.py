@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from metacount.measure.ours.roles import role_of
+from metacount.measure.result import MeasuredParams
 from metacount.measure.roles import BUFFERS, ROLES, UnclaimedTensor
 from metacount.modules.moe import Experts
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParamReport:
-    """What was found. Every figure counts values, not bytes; a tied tensor counts once."""
-
-    by_role: dict[str, int]
-    active_by_role: dict[str, int]
-    no_embed: int  # active, without the token table; a tied table stays, the head uses it
-    buffers: dict[str, int]
-
-    @property
-    def params(self) -> int:
-        """All distinct parameters."""
-        return sum(self.by_role.values())
-
-    @property
-    def active_params(self) -> int:
-        """Parameters used for one token."""
-        return sum(self.active_by_role.values())
 
 
 def owned(root: nn.Module) -> Iterator[tuple[list[nn.Module], str, Tensor]]:
@@ -59,7 +39,7 @@ def active_values(owner: nn.Module, tensor: Tensor) -> int:
     return tensor[0].numel() * owner.top_k
 
 
-def measure_params(model: nn.Module) -> ParamReport:
+def measure_params(model: nn.Module) -> MeasuredParams:
     """Count every distinct parameter and every persistent buffer of `model`.
 
     Raises `UnclaimedTensor` for a parameter that no role claims.
@@ -85,7 +65,7 @@ def measure_params(model: nn.Module) -> ParamReport:
         last = full_name.rpartition(".")[2]
         kind = BUFFERS.get(last, last)
         buffers[kind] = buffers.get(kind, 0) + buffer.numel()
-    return ParamReport(
+    return MeasuredParams(
         by_role=by_role,
         active_by_role=active,
         no_embed=sum(active.values()) - token_table,

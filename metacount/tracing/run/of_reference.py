@@ -31,7 +31,7 @@ from metacount.tracing.run.reference_runs import (
     symbolic_program,
 )
 from metacount.tracing.run.sizes import NotTraced, Sizes
-from metacount.tracing.run.source import IN_BYTES, OF_PARAMS, As, Built, Way, apart
+from metacount.tracing.run.source import OF_PARAMS, As, Built, Way, apart
 from metacount.tracing.run.steps import measured_step, traced_step
 from metacount.tracing.solve.layers import Place, places, places_by_name, stacks
 from metacount.training.ours import reference_program
@@ -226,15 +226,6 @@ class ReferenceSource:
             return measured_step(
                 program, quantity, roles_of_parameters(module), by_operator=by_operator
             )
-        run = measure_forward(module, workload)
-        if quantity == "kv_cache_bytes" and run.decode is not None:
-            cross = run.cross_kv_cache_bytes
-            return {"self-attention": run.kv_cache_bytes - cross, "cross-attention": cross}
-        flops = run.decode if quantity == "decode_matmul_flops" else run.prefill
-        if flops is None or quantity in IN_BYTES:
+        if quantity == "state_bytes":  # states are not traced here
             return None
-        if quantity == "causal_matmul_flops":
-            if by_operator:
-                return None if (n := flops.causal_matmul_flops) is None else {"all": n}
-            return flops.causal_by_role
-        return flops.by_operator if by_operator else flops.by_role
+        return measure_forward(module, workload).parts(quantity, by_operator=by_operator)

@@ -13,14 +13,10 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.limits import EXPERT_COUNTS
 from metacount.huggingface.module.classes import version
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import (
-    MeasuredRun,
-    as_it_runs,
-    kind_of,
-    measure_any_forward,
-)
+from metacount.measure.others.forward import as_it_runs, kind_of, measure_any_forward
 from metacount.measure.others.params import distinct_tensors, measure_any_params
 from metacount.measure.others.roles import Roles, role_name
+from metacount.measure.result import MeasuredRun
 from metacount.spec import Workload
 from metacount.tracing.run.build import (
     layer_fields,
@@ -260,14 +256,4 @@ def _of_run(run: MeasuredRun, quantity: str, by_operator: bool) -> dict[str, int
     if quantity in IDLE.values():
         flops = run.decode if "decode" in quantity else run.prefill
         return None if flops is None else {"moe": flops.idle}
-    if quantity in ("matmul_flops", "decode_matmul_flops"):
-        flops = run.prefill if quantity == "matmul_flops" else run.decode
-        if flops is None:
-            return None
-        return flops.chosen_by_operator if by_operator else flops.chosen_by_role
-    if run.cache is None:
-        return None
-    if quantity == "state_bytes":
-        return {"state": run.cache.state_bytes}
-    cross = run.cache.cross_kv_bytes
-    return {"self-attention": run.cache.kv_bytes - cross, "cross-attention": cross}
+    return run.parts(quantity, by_operator=by_operator)
