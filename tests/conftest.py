@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -35,6 +36,20 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Where only fast tests are asked for, torch must not have been loaded."""
     if item.config.getoption("-m") == "fast" and "torch" in sys.modules:
         pytest.fail("a test that is marked fast has loaded torch", pytrace=False)
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that lives to the end is looked through when garbage is collected: see below."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_are_not_looked_through() -> Iterator[None]:
+    """After each file, what torch has a million of by then; the code collects on purpose."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
