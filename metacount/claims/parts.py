@@ -230,18 +230,12 @@ def letters(spec: ModelSpec, part: str) -> sympy.Expr:
     """A part as a SymPy expression in the legend's letters; what the model lacks is left out."""
     import sympy
 
+    from metacount.textbook.closed_form import readable
+
     names = [t.name for t in legend.MODEL_TERMS if getattr(spec, t.name)]
     if spec.moe_every == 1 and "moe_every" in names:
         names.remove("moe_every")
-    return _readable(sympy.sympify(PARTS[part](spec.substituted(**legend.sympy_symbols(names)))))
-
-
-@lru_cache(maxsize=1024)
-def _readable(expr: sympy.Expr) -> sympy.Expr:
-    """The shortest of a few equal forms; most claims ask for one that another has asked for."""
-    from metacount.textbook.closed_form import readable
-
-    return readable(expr)
+    return readable(sympy.sympify(PARTS[part](spec.substituted(**legend.sympy_symbols(names)))))
 
 
 def in_numbers(text: str, spec: ModelSpec) -> str:

@@ -41,6 +41,8 @@ LAYERS = tuple(
         ("n_moe_layers", "N_m", "blocks with experts"),
     )
 )
+# Longer sums, expanded, are hardly ever a product; to find that out takes SymPy up to 10 seconds.
+FACTORED = 12  # terms
 BYTES = Term(
     name="bytes_per_value", letter="c", meaning="bytes of one value", unit="bytes", elsewhere=()
 )
@@ -254,7 +256,9 @@ def readable(expr: sympy.Expr) -> sympy.Expr:
     """The shortest of a few equal forms: as the formulas wrote it, or factored."""
     import sympy
 
-    forms = [expr, sympy.factor_terms(expr), sympy.factor(expr)]
+    forms = [expr, sympy.factor_terms(expr)]
+    if len(sympy.Add.make_args(sympy.expand(expr))) <= FACTORED:
+        forms.append(sympy.factor(expr))
     return min(forms, key=lambda form: (sympy.count_ops(form), len(str(form))))
 
 
