@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.release import one_in
 
 from metacount.commands.writing import write_pieces
 
@@ -208,8 +209,9 @@ def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str,
         assert out.endswith("\ninterrupted after 1 of 3 models\n")
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("flags", "jobs"), one_in(2, [((), "2"), ((), "1"), (("--json",), "1"), (("--json",), "2")])
+)
 def test_a_folder_keeps_what_was_counted(tmp_path: Path, flags: tuple[str, ...], jobs: str) -> None:
     folder, written = tmp_path / "configs", tmp_path / "written"
     folder.mkdir()

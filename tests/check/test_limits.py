@@ -185,7 +185,7 @@ def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
 
 
 # What a function does, and what is said: within the limit, and nothing of it is left.
-STOPPED = "stopped after 3 s"
+STOPPED = "stopped after 2 s"
 MISBEHAVING = {
     "leaves_a_process": None,
     "leaves_a_process_in_its_own_session": None,
@@ -217,7 +217,7 @@ def test_a_function_of_a_file_ends_in_time_with_all_it_started(
     case = model.spec, Workload()
     said = MISBEHAVING[name]
     # a quiet machine answers in 1 s; a loaded one takes a while to start a process
-    timeout = 3 if said == STOPPED else 30
+    timeout = 2 if said == STOPPED else 30
     start = time.monotonic()
     if said is None:
         result = judged_file(str(PROGRAM), name, model, case, "params", timeout=timeout)

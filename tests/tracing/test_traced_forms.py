@@ -232,6 +232,7 @@ def test_a_state_has_no_length() -> None:
     assert "S < chunk_size" in [in_words(c, str) for c in found.domain]
 
 
+@pytest.mark.release
 def test_chunks_are_rounded_up() -> None:
     config = {"model_type": "mamba2", "num_hidden_layers": 2}
     found = Tracer(config, Workload(seq_len=300)).form("matmul_flops")

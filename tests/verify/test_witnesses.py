@@ -232,7 +232,7 @@ def specs(draw: st.DrawFn) -> ModelSpec:
 
 @given(spec=specs(), batch=st.integers(1, 3), seq=st.integers(1, 12), data=st.data())
 @settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )

@@ -296,7 +296,7 @@ def right_or_refused(path: str) -> None:
     assert ours == theirs
 
 
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(CHANGE, min_size=1, max_size=4), st.one_of(st.none(), st.integers(0, len(GOOD))))
 def test_changed_bytes(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Any], cut: int | None
@@ -322,7 +322,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.text(max_size=3), ENTRIES, max_size=3), st.integers(0, 40))
 def test_any_entries(
     tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], n_data: int
