@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import ends, sublayers
+from metacount.formulas import ends, indexed, sublayers
 from metacount.formulas.dim import is_zero
 from metacount.formulas.terms import Weight
 from metacount.spec import ModelSpec
@@ -97,6 +97,8 @@ def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, W
         parts.append(sublayers.shared_use_weights(spec))
     elif mixer in WITH_ATTENTION:
         parts.append(sublayers.attention_weights(spec))
+    if spec.has_index_layer(index):
+        parts.append(indexed.index_weights(spec))
     if mixer in WITH_STATE:
         parts.append(tuple(_in_block(spec, w) for w in sublayers.recurrent_weights(spec)))
     if cross:

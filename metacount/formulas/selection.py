@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
-from metacount.formulas import indexer, mla
+from metacount.formulas import attention, indexer, mla
 from metacount.formulas.attention import causal_pairs
 from metacount.formulas.dim import Dim
-from metacount.formulas.terms import PAIRS, flops_of
+from metacount.formulas.indexed import indexed_layers
+from metacount.formulas.terms import PAIRS, Product, flops_of
 from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
+from metacount.spec.indexer import BlockIndexer
 from metacount.spec.mla import LatentAttention
 
 
@@ -23,27 +26,66 @@ def attention_by_selection(
     """FLOPs between positions of all layers, dense and selected, and those of the index itself.
 
     dense_attention_flops     attention's products over every position that a token may see
-    selected_attention_flops  the same over the k_i positions at most that the index leaves
+    selected_attention_flops  the same over the positions that the index leaves, in layers with one:
+                              the k_i best at most, or the visible ones of the k_b best blocks
     index_flops               the index's projections, and its scores of every such position
 
     A forward over seq_len tokens (MLA expanded), or with `decode` one more token at seq_len
     positions, itself included (absorbed). Attention's own projections are in none of the three.
 
     Returns: FLOPs by name; nothing for a model without an indexer.
-    Source: `mla.mla_products`, `indexer.selected_pairs`, `indexer.index_flops`.
+    Source: `mla.mla_products`, `attention.attention_products`, `indexer.selected_pairs`,
+    `indexer.selected_block_pairs`, `indexer.index_flops`, `indexer.block_index_flops`.
     Not counted: softmax, norms, rotary embedding, the choice of the best.
     """
     part = spec.last_stack.attention
-    if not isinstance(part, LatentAttention) or part.indexer is None:
+    index = None if isinstance(part, NoAttention) else part.indexer
+    if index is None:
         return {}
-    index = part.indexer
+    n_layers = spec.last_stack.n_layers
     if decode:
-        n_new, seen = batch_size, batch_size * seq_len
-        chosen = batch_size * indexer.selected_positions(seq_len, index.top_k)
+        n_new, seen, one = batch_size, batch_size * seq_len, seq_len
     else:
-        n_new, seen = batch_size * seq_len, batch_size * causal_pairs(seq_len)
-        chosen = batch_size * indexer.selected_pairs(seq_len, index.top_k)
-    products = mla.mla_products(
+        n_new, one = batch_size * seq_len, causal_pairs(seq_len)
+        seen = batch_size * one
+    indexed, chosen = _chosen(spec, seq_len, decode=decode)
+    pairs = indexed * chosen + (n_layers - indexed) * one
+    products = _products(spec, decode=decode)
+    return {
+        "dense_attention_flops": n_layers * flops_of(products, {PAIRS: seen}),
+        "selected_attention_flops": flops_of(products, {PAIRS: batch_size * pairs}),
+        "index_flops": indexed * _index_flops(spec, n_new, seen),
+    }
+
+
+def _chosen(spec: ModelSpec, seq_len: Dim, *, decode: bool) -> tuple[Dim, Dim]:
+    """Layers with an index, and the pairs that one leaves of a sequence, or of its last token."""
+    part = spec.last_stack.attention
+    n_layers = spec.last_stack.n_layers
+    if isinstance(part.indexer, BlockIndexer):
+        size, top = part.indexer.block_size, part.indexer.top_blocks
+        of = indexer.selected_block_positions if decode else indexer.selected_block_pairs
+        return indexed_layers(spec, n_layers), of(seq_len, size, top)
+    each = indexer.selected_positions if decode else indexer.selected_pairs
+    return n_layers, each(seq_len, part.indexer.top_k)
+
+
+def _index_flops(spec: ModelSpec, n_new: Dim, seen: Dim) -> Dim:
+    """FLOPs of the index of one layer."""
+    part = spec.last_stack.attention
+    sizes = {"n_index_heads": part.indexer.n_heads, "index_head_dim": part.indexer.head_dim}
+    if isinstance(part.indexer, BlockIndexer):
+        return indexer.block_index_flops(n_new, seen, spec.d_model, **sizes)
+    rank = part.q_lora_rank
+    return indexer.index_flops(n_new, seen, spec.d_model, q_lora_rank=rank, **sizes)
+
+
+def _products(spec: ModelSpec, *, decode: bool) -> tuple[Product, ...]:
+    """Products of attention itself in one layer, without those of its index."""
+    part = spec.last_stack.attention
+    if not isinstance(part, LatentAttention):
+        return attention.attention_products(part.n_heads, part.head_dim)
+    return mla.mla_products(
         part.n_heads,
         kv_lora_rank=part.kv_lora_rank,
         qk_nope_head_dim=part.qk_nope_head_dim,
@@ -51,17 +93,3 @@ def attention_by_selection(
         v_head_dim=part.v_head_dim,
         absorbed=decode,
     )
-    n_layers = spec.last_stack.n_layers
-    return {
-        "dense_attention_flops": n_layers * flops_of(products, {PAIRS: seen}),
-        "selected_attention_flops": n_layers * flops_of(products, {PAIRS: chosen}),
-        "index_flops": n_layers
-        * indexer.index_flops(
-            n_new,
-            seen,
-            spec.d_model,
-            q_lora_rank=part.q_lora_rank,
-            n_index_heads=index.n_heads,
-            index_head_dim=index.head_dim,
-        ),
-    }
