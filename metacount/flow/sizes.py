@@ -44,6 +44,7 @@ DIVIDES = {
     "n_ssm_groups": "n_ssm_heads",
     "n_lru_blocks": "lru_width",
 }
+OF_BLOCKS = ("index_block_size", "index_top_blocks", "index_local_blocks")
 BATCHES = (19, 23)
 COUNTS = ((29, 31, 37, 43, 41), (31, 29, 41, 37, 43))
 LENGTHS = ((47, 53), (67, 71))  # of the sequence, and of what an encoder reads
@@ -137,6 +138,11 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
         inside = spec.index_top_k < workload.seq_len
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
         values["index_head_dim"] += values["qk_rope_head_dim"]
+    if "index_block_size" in values:
+        # as many blocks, some of which are chosen, some not, and of which as many are local
+        values |= {name: getattr(spec, name) for name in OF_BLOCKS}
+        values["index_head_dim"] += values.get("rotary_dim", values["head_dim"])
+        values["n_index_heads"] = values["n_kv_heads"]
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)
     if "n_buckets" in values:

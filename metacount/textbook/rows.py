@@ -101,10 +101,12 @@ class Rows:
     def _in_block(self, name: str, index: int, steps: tuple[str, ...]) -> Dim:
         last = self._structure.last_stack
         cross = self._has_cross(name)
-        key = last.mixer_of(index), last.ffn_of(index), cross
+        key = last.mixer_of(index), last.ffn_of(index), cross, self.spec.has_index_layer(index)
         if key not in self._blocks:
             self._blocks[key] = self._named_as_modules(
-                block.block_weights(self.spec, mixer=key[0], ffn=key[1], cross=cross)
+                block.block_weights(
+                    self.spec, mixer=key[0], ffn=key[1], cross=cross, indexed=key[3]
+                )
             )
         weights = self._blocks[key]
         if not steps:

@@ -193,7 +193,7 @@ def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int
     if job.train or not unit.layers or not job.decodes:
         return 0, 0
     run, mixer = pass_of(job), unit.mixer
-    cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window)
+    cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window, indexed=unit.indexed)
     return int(cache), int(block_state_bytes(spec, run, mixer=mixer))
 
 
