@@ -77,6 +77,10 @@ def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
         sizes["rotary_dim"] = 2 * draw.randint(1, sizes["head_dim"] // 2 or 1)
     if "qk_rope_head_dim" in sizes:
         sizes["qk_rope_head_dim"] *= 2
+    if "index_block_size" in sizes:
+        sizes["index_local_blocks"] = draw.randint(1, sizes["index_top_blocks"])
+        sizes["n_index_heads"] = sizes["n_kv_heads"]
+        sizes["index_head_dim"] += sizes.get("rotary_dim", sizes["head_dim"])
     if "n_buckets" in sizes:
         sizes["n_buckets"] *= 4
         sizes["max_distance"] = sizes["n_buckets"] + draw.choice(WIDTHS)

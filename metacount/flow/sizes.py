@@ -24,6 +24,10 @@ STRUCTURE = frozenset(
         "nope_every",
         "position_offset",
         "max_distance",
+        # how many blocks there are, and are chosen, is told as it is
+        "index_block_size",
+        "index_top_blocks",
+        "index_local_blocks",
     ]
 )
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
@@ -44,7 +48,6 @@ DIVIDES = {
     "n_ssm_groups": "n_ssm_heads",
     "n_lru_blocks": "lru_width",
 }
-OF_BLOCKS = ("index_block_size", "index_top_blocks", "index_local_blocks")
 BATCHES = (19, 23)
 COUNTS = ((29, 31, 37, 43, 41), (31, 29, 41, 37, 43))
 LENGTHS = ((47, 53), (67, 71))  # of the sequence, and of what an encoder reads
@@ -87,6 +90,8 @@ def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int
     sizes = {}
     for name in free_sizes(spec):
         if name in STRUCTURE or (name == "n_kv_heads" and spec.n_kv_heads == spec.n_heads):
+            continue
+        if name == "n_index_heads" and spec.n_index_heads == spec.n_kv_heads:
             continue
         sizes[legend.by_name(name).letter] = int(getattr(spec, name))
     return {**lengths, **sizes}
@@ -138,11 +143,13 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
         inside = spec.index_top_k < workload.seq_len
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
         values["index_head_dim"] += values["qk_rope_head_dim"]
-    if "index_block_size" in values:
-        # as many blocks, some of which are chosen, some not, and of which as many are local
-        values |= {name: getattr(spec, name) for name in OF_BLOCKS}
+    if spec.index_block_size is not None:
         values["index_head_dim"] += values.get("rotary_dim", values["head_dim"])
-        values["n_index_heads"] = values["n_kv_heads"]
+        if spec.n_index_heads == spec.n_kv_heads:
+            values |= {"n_index_heads": values.get("n_kv_heads", 1)}
+        elif "n_index_heads" in values:
+            values["n_index_heads"] = next(counts)
+            values["n_heads"] *= values["n_index_heads"]
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)
     if "n_buckets" in values:

@@ -177,14 +177,13 @@ class Attention(nn.Module):
                 k = self._rope(k, visibility)
             if self.qk_norm == "l2":
                 k = l2_norm(k, self.norm_eps)
-            kept = (k, v)
             if self.indexer is not None:
-                kept = (k, v, self.indexer.keys(x_BSD, visibility))
-            if cache is not None:
-                kept = cache.update(*kept)
-            k, v = kept[:2]
-            if self.indexer is not None:
-                bias = self.indexer(x_BSD, kept[2], visibility)
+                index_BTI = self.indexer.keys(x_BSD, visibility)
+                if cache is not None:
+                    k, v, index_BTI = cache.update(k, v, index_BTI)
+                bias = self.indexer(x_BSD, index_BTI, visibility)
+            elif cache is not None:
+                k, v = cache.update(k, v)
         if source_BTD is None:
             q = self._rope(q, visibility)
         if self.qk_norm == "l2":
