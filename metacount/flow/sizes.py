@@ -6,10 +6,13 @@ many key/value heads as heads), stays so.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from metacount.check.trials import free_sizes
 from metacount.spec import ModelSpec, Workload, legend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RUNS = 2  # beside the one that is shown
 
@@ -143,13 +146,7 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
         inside = spec.index_top_k < workload.seq_len
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
         values["index_head_dim"] += values["qk_rope_head_dim"]
-    if spec.index_block_size is not None:
-        values["index_head_dim"] += values.get("rotary_dim", values["head_dim"])
-        if spec.n_index_heads == spec.n_kv_heads:
-            values |= {"n_index_heads": values.get("n_kv_heads", 1)}
-        elif "n_index_heads" in values:
-            values["n_index_heads"] = next(counts)
-            values["n_heads"] *= values["n_index_heads"]
+    values |= _of_block_index(spec, values, counts)
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)
     if "n_buckets" in values:
@@ -159,3 +156,19 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     if "n_positions" in values:
         values["n_positions"] = POSITIONS[n]
     return values
+
+
+def _of_block_index(
+    spec: ModelSpec, values: dict[str, int], counts: Iterator[int]
+) -> dict[str, int]:
+    """Values that go with those of attention: as many heads as those of keys, where they are."""
+    if spec.index_block_size is None:
+        return {}
+    rotated = values.get("rotary_dim", values["head_dim"])
+    found = {"index_head_dim": values["index_head_dim"] + rotated}
+    if spec.n_index_heads == spec.n_kv_heads:
+        return {**found, "n_index_heads": values.get("n_kv_heads", 1)}
+    if "n_index_heads" in values:
+        heads = next(counts)
+        return {**found, "n_index_heads": heads, "n_heads": heads * values["n_heads"]}
+    return found

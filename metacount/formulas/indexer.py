@@ -199,8 +199,8 @@ def block_index_flops(
     1023410176
     """
     sizes = {"n_index_heads": n_index_heads, "index_head_dim": index_head_dim}
-    terms = (*block_indexer_weights(d_model, **sizes), *block_indexer_products(**sizes))
-    return flops_of(terms, {TOKENS: n_tokens, PAIRS: n_pairs})
+    weights, products = block_indexer_weights(d_model, **sizes), block_indexer_products(**sizes)
+    return flops_of((*weights, *products), {TOKENS: n_tokens, PAIRS: n_pairs})
 
 
 def selected_block_pairs(seq_len: Dim, index_block_size: Dim, index_top_blocks: Dim) -> Dim:
@@ -209,7 +209,7 @@ def selected_block_pairs(seq_len: Dim, index_block_size: Dim, index_top_blocks: 
     Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
     is always among the chosen ones, and all b_i of min(j, k_b - 1) blocks before it:
     Σ_t (t mod b_i + 1) + b_i·Σ_t min(⌊t/b_i⌋, k_b - 1). With Q = ⌊S/b_i⌋ whole blocks and r
-    positions left, the second sum is b_i·(Σ min(q, k_b) over q = 1 … Q, less Q) + r·min(Q, k_b - 1).
+    positions left, the last sum is b_i·(Σ min(q, k_b) over q = 1 … Q, less Q) + r·min(Q, k_b - 1).
 
     Up to k_b·b_i tokens these are all causal pairs. Which blocks are chosen does not matter, nor
     how many of them are local; that a token's own block is chosen does.

@@ -15,8 +15,8 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.indexed import indexed_layers
 from metacount.formulas.terms import PAIRS, Product, flops_of
 from metacount.spec import ModelSpec
-from metacount.spec.attention import NoAttention
-from metacount.spec.indexer import BlockIndexer
+from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.indexer import BlockIndexer, Indexer
 from metacount.spec.mla import LatentAttention
 
 
@@ -39,51 +39,58 @@ def attention_by_selection(
     Not counted: softmax, norms, rotary embedding, the choice of the best.
     """
     part = spec.last_stack.attention
-    index = None if isinstance(part, NoAttention) else part.indexer
-    if index is None:
+    if isinstance(part, NoAttention) or part.indexer is None:
         return {}
-    n_layers = spec.last_stack.n_layers
+    n_layers, indexed = spec.last_stack.n_layers, spec.last_stack.n_layers
     if decode:
-        n_new, seen, one = batch_size, batch_size * seq_len, seq_len
+        n_new, one = batch_size, seq_len
     else:
         n_new, one = batch_size * seq_len, causal_pairs(seq_len)
-        seen = batch_size * one
-    indexed, chosen = _chosen(spec, seq_len, decode=decode)
-    pairs = indexed * chosen + (n_layers - indexed) * one
-    products = _products(spec, decode=decode)
+    seen = batch_size * one
+    if isinstance(part, LatentAttention):
+        chosen = _chosen(part.indexer, seq_len, decode=decode)
+        index = indexer.index_flops(
+            n_new,
+            seen,
+            spec.d_model,
+            q_lora_rank=part.q_lora_rank,
+            n_index_heads=part.indexer.n_heads,
+            index_head_dim=part.indexer.head_dim,
+        )
+    else:
+        indexed = indexed_layers(spec, n_layers)
+        chosen = _chosen_in_blocks(part.indexer, seq_len, decode=decode)
+        index = indexer.block_index_flops(
+            n_new,
+            seen,
+            spec.d_model,
+            n_index_heads=part.indexer.n_heads,
+            index_head_dim=part.indexer.head_dim,
+        )
+    products = _products(part, decode=decode)
+    pairs = batch_size * (indexed * chosen + (n_layers - indexed) * one)
     return {
         "dense_attention_flops": n_layers * flops_of(products, {PAIRS: seen}),
-        "selected_attention_flops": flops_of(products, {PAIRS: batch_size * pairs}),
-        "index_flops": indexed * _index_flops(spec, n_new, seen),
+        "selected_attention_flops": flops_of(products, {PAIRS: pairs}),
+        "index_flops": indexed * index,
     }
 
 
-def _chosen(spec: ModelSpec, seq_len: Dim, *, decode: bool) -> tuple[Dim, Dim]:
-    """Layers with an index, and the pairs that one leaves of a sequence, or of its last token."""
-    part = spec.last_stack.attention
-    n_layers = spec.last_stack.n_layers
-    if isinstance(part.indexer, BlockIndexer):
-        size, top = part.indexer.block_size, part.indexer.top_blocks
-        of = indexer.selected_block_positions if decode else indexer.selected_block_pairs
-        return indexed_layers(spec, n_layers), of(seq_len, size, top)
+def _chosen(index: Indexer, seq_len: Dim, *, decode: bool) -> Dim:
+    """Pairs that an index leaves of a sequence, or of its last token."""
     each = indexer.selected_positions if decode else indexer.selected_pairs
-    return n_layers, each(seq_len, part.indexer.top_k)
+    return each(seq_len, index.top_k)
 
 
-def _index_flops(spec: ModelSpec, n_new: Dim, seen: Dim) -> Dim:
-    """FLOPs of the index of one layer."""
-    part = spec.last_stack.attention
-    sizes = {"n_index_heads": part.indexer.n_heads, "index_head_dim": part.indexer.head_dim}
-    if isinstance(part.indexer, BlockIndexer):
-        return indexer.block_index_flops(n_new, seen, spec.d_model, **sizes)
-    rank = part.q_lora_rank
-    return indexer.index_flops(n_new, seen, spec.d_model, q_lora_rank=rank, **sizes)
+def _chosen_in_blocks(index: BlockIndexer, seq_len: Dim, *, decode: bool) -> Dim:
+    """The same of an index of blocks."""
+    each = indexer.selected_block_positions if decode else indexer.selected_block_pairs
+    return each(seq_len, index.block_size, index.top_blocks)
 
 
-def _products(spec: ModelSpec, *, decode: bool) -> tuple[Product, ...]:
+def _products(part: Attention | LatentAttention, *, decode: bool) -> tuple[Product, ...]:
     """Products of attention itself in one layer, without those of its index."""
-    part = spec.last_stack.attention
-    if not isinstance(part, LatentAttention):
+    if isinstance(part, Attention):
         return attention.attention_products(part.n_heads, part.head_dim)
     return mla.mla_products(
         part.n_heads,

@@ -159,9 +159,9 @@ class Block(nn.Module):
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
             f"rope={spec.has_rope_layer(index)} cross={cross}"
+            + " index"
+            * spec.has_index_layer(index)
         )
-        if spec.has_index_layer(index):
-            self.kind += " index"
         if not stack.uniform:
             self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"
         placement = norms.placement

@@ -100,8 +100,8 @@ class BlockIndexer(nn.Module):
 
     MiniMax-M3, as transformers computes it. Each of a few heads chooses for as many of attention's
     heads; all heads share one key. Queries and keys are normed, and as many of their first values
-    rotated, by halves, as attention rotates of a head, by the same angles. Attention reads the visible
-    positions of the `top_blocks` best blocks, among which are always the query's own block and
+    rotated, by halves, as attention rotates of a head, by the same angles. Attention reads the
+    visible positions of the `top_blocks` best blocks, among which are always the query's own and
     those before it, `local_blocks` in all. No gradient passes the choice.
     """
 

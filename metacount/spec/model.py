@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
 from metacount.spec.field import Field, Place, declared
-from metacount.spec.indexer import BlockIndexer
 from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
+from metacount.spec.indexer import BlockIndexer
 from metacount.spec.mtp import check_mtp
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from

@@ -54,7 +54,7 @@ class Rows:
     def __init__(self, spec: ModelSpec, *, symbols: bool = False) -> None:
         self._structure = spec  # which layer is of which kind: always concrete
         self.spec, self.numbers = in_symbols(spec) if symbols else (spec, {})
-        self._blocks: dict[tuple[str, str, bool], tuple[Weight, ...]] = {}
+        self._blocks: dict[tuple[str, str, bool, bool], tuple[Weight, ...]] = {}
 
     def form(self, path: str) -> Dim:
         """The form of the module or tensor at `path`, of one copy.

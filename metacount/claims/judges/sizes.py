@@ -168,7 +168,7 @@ def selected_cache(claim: Claim) -> Finding:
         ),
         correct=say("{kept} against {without}", kept=exact(with_index), without=exact(without)),
         computation=(
-            f"d_c + d_r + d_i = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
+            f"d_c + d_r + d_I = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
             f"{spec.index_head_dim} = {with_index}",
             f"d_c + d_r = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} = {without}",
         ),

@@ -218,7 +218,8 @@ MIXERS: tuple[Row, ...] = (
         "scores = −∞ where the query must not see the key", "le"),
     Row(BlockIndexer, "nothing", "new_full", "nothing = −∞ for each block"),
     Row(BlockIndexer, "best_BHSb", "scatter_reduce", "best = the best score in each block"),
-    Row(BlockIndexer, "before_Sb", "sub", "blocks from the query's own back to each", "floor_divide"),
+    Row(BlockIndexer, "before_Sb", "sub", "blocks from the query's own back to each",
+        "floor_divide"),
     Row(BlockIndexer, "local_Sb", "ge lt bitwise_and", "local = the query's own block"
         " and those just before it"),
     Row(BlockIndexer, "best_BHSb", "masked_fill", "best = ∞ for its local blocks"),

@@ -94,7 +94,8 @@ def _check_index(keys: Keys, index: Json, rotated: int) -> None:
         why = "without a local block what a query reads depends on its scores: choose 1 or more"
         keys.unmapped("index_local_blocks", 0, why)
     if index["index_local_blocks"] > index["index_top_blocks"]:
-        why = f"which of them a query reads is open beyond index_topk_blocks: choose at most {index['index_top_blocks']}"
+        most = index["index_top_blocks"]
+        why = f"which of them a query reads is open: choose at most index_topk_blocks = {most}"
         keys.unmapped("index_local_blocks", index["index_local_blocks"], why)
     if index["index_head_dim"] < rotated:
         why = f"transformers cuts the angles of {rotated} values: choose {rotated} or more"
