@@ -346,7 +346,7 @@ def minimax_m3(s: Sizes) -> dict[str, Any]:
         "layer_types": [indexed if x == "I" else full for x in letters(s, "index_pattern")],
         "index_n_heads": s["n_index_heads"],
         "index_head_dim": s["index_head_dim"],
-        "index_block_size": s["index_block_size"],
+        "index_block_size": s["index_block_len"],
         "index_topk_blocks": s["index_top_blocks"],
     }
 

@@ -76,7 +76,7 @@ def _attention(spec: ModelSpec) -> str:
 
 
 def _in_blocks(spec: ModelSpec) -> str:
-    if spec.index_block_size is None:
+    if spec.index_block_len is None:
         return ""
     return " that attends to the blocks an indexer selects" + _of_layers("I", spec.index_pattern)
 

@@ -90,7 +90,7 @@ def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
 
 def _index_sizes(sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
     """Sizes of a block indexer that go with the others; nothing without one."""
-    if "index_block_size" not in sizes:
+    if "index_block_len" not in sizes:
         return {}
     return {
         "index_local_blocks": draw.randint(1, sizes["index_top_blocks"]),

@@ -28,7 +28,7 @@ STRUCTURE = frozenset(
         "position_offset",
         "max_distance",
         # how many blocks there are, and are chosen, is told as it is
-        "index_block_size",
+        "index_block_len",
         "index_top_blocks",
         "index_local_blocks",
     ]
@@ -162,7 +162,7 @@ def _of_block_index(
     spec: ModelSpec, values: dict[str, int], counts: Iterator[int]
 ) -> dict[str, int]:
     """Values that go with those of attention: as many heads as those of keys, where they are."""
-    if spec.index_block_size is None:
+    if spec.index_block_len is None:
         return {}
     rotated = values.get("rotary_dim", values["head_dim"])
     found = {"index_head_dim": values["index_head_dim"] + rotated}

@@ -203,7 +203,7 @@ def block_index_flops(
     return flops_of((*weights, *products), {TOKENS: n_tokens, PAIRS: n_pairs})
 
 
-def selected_block_pairs(seq_len: Dim, index_block_size: Dim, index_top_blocks: Dim) -> Dim:
+def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
     """Pairs that attention reads after a selection of blocks, for each of its heads.
 
     Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
@@ -222,14 +222,14 @@ def selected_block_pairs(seq_len: Dim, index_block_size: Dim, index_top_blocks: 
     >>> selected_block_pairs(131072, 128, 16), causal_pairs(131072)  # at 128k, and dense
     (258146304, 8590000128)
     """
-    whole = floor_div(seq_len, index_block_size)
-    rest = seq_len - whole * index_block_size
-    blocks = index_block_size * (causal_pairs(whole, index_top_blocks) - whole)
+    whole = floor_div(seq_len, index_block_len)
+    rest = seq_len - whole * index_block_len
+    blocks = index_block_len * (causal_pairs(whole, index_top_blocks) - whole)
     before = blocks + rest * smaller(whole, index_top_blocks - 1)
-    return chunked_pairs(seq_len, index_block_size) + index_block_size * before
+    return chunked_pairs(seq_len, index_block_len) + index_block_len * before
 
 
-def selected_block_positions(kv_len: Dim, index_block_size: Dim, index_top_blocks: Dim) -> Dim:
+def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
     """Positions that the newest of `kv_len` tokens attends to after a selection of blocks.
 
     (T - 1) mod b_i + 1 of its own block, and b_i of each of min(⌊(T - 1)/b_i⌋, k_b - 1) before it:
@@ -242,6 +242,6 @@ def selected_block_positions(kv_len: Dim, index_block_size: Dim, index_top_block
     >>> selected_block_positions(131072, 128, 16), selected_block_positions(131073, 128, 16)
     (2048, 1921)
     """
-    before = floor_div(kv_len - 1, index_block_size)
-    own = kv_len - before * index_block_size
-    return own + index_block_size * smaller(before, index_top_blocks - 1)
+    before = floor_div(kv_len - 1, index_block_len)
+    own = kv_len - before * index_block_len
+    return own + index_block_len * smaller(before, index_top_blocks - 1)

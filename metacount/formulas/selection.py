@@ -85,7 +85,7 @@ def _chosen(index: Indexer, seq_len: Dim, *, decode: bool) -> Dim:
 def _chosen_in_blocks(index: BlockIndexer, seq_len: Dim, *, decode: bool) -> Dim:
     """The same of an index of blocks."""
     each = indexer.selected_block_positions if decode else indexer.selected_block_pairs
-    return each(seq_len, index.block_size, index.top_blocks)
+    return each(seq_len, index.block_len, index.top_blocks)
 
 
 def _products(part: Attention | LatentAttention, *, decode: bool) -> tuple[Product, ...]:

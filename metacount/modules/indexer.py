@@ -117,7 +117,7 @@ class BlockIndexer(nn.Module):
     ) -> None:
         super().__init__()
         self.n_heads, self.each = part.n_heads, n_heads // part.n_heads
-        self.block_size, self.top_blocks = part.block_size, part.top_blocks
+        self.block_len, self.top_blocks = part.block_len, part.top_blocks
         self.local_blocks, self.rotary_dim, self.rope = part.local_blocks, rotary_dim, rope
         self.q_proj = Linear(d_model, part.n_heads * part.head_dim, bias=False)
         self.k_proj = Linear(d_model, part.head_dim, bias=False)
@@ -146,11 +146,11 @@ class BlockIndexer(nn.Module):
         scores_BHST = self.scores(x_BSD, keys_BTK, visibility)
         device = scores_BHST.device
         scores_BHST = scores_BHST.masked_fill(~visibility.keep(device), -math.inf)
-        block_T = (visibility.keys(device) // self.block_size).expand_as(scores_BHST)
-        n_blocks = -(-scores_BHST.shape[-1] // self.block_size)
+        block_T = (visibility.keys(device) // self.block_len).expand_as(scores_BHST)
+        n_blocks = -(-scores_BHST.shape[-1] // self.block_len)
         nothing = scores_BHST.new_full((*scores_BHST.shape[:-1], n_blocks), -math.inf)
         best_BHSb = nothing.scatter_reduce(-1, block_T, scores_BHST, "amax")
-        own_S1 = visibility.queries(device).unsqueeze(-1) // self.block_size
+        own_S1 = visibility.queries(device).unsqueeze(-1) // self.block_len
         before_Sb = own_S1 - torch.arange(n_blocks, device=device)
         local_Sb = (before_Sb >= 0) & (before_Sb < self.local_blocks)
         best_BHSb = best_BHSb.masked_fill(local_Sb, math.inf)

@@ -221,11 +221,11 @@ def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
                     f"--mesh {degree} has no plan for n_shared_blocks={stack.shared.n_blocks}, "
                     f"blocks that layers share; choose {degree}=1"
                 )
-    if spec.index_block_size is not None:
+    if spec.index_block_len is not None:
         for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
             if n > 1:
                 raise InputError(
-                    f"--mesh {degree} has no plan for index_block_size={spec.index_block_size}, a "
+                    f"--mesh {degree} has no plan for index_block_len={spec.index_block_len}, a "
                     f"block indexer that chooses for heads of all ranks; choose {degree}=1"
                 )
     if mesh.cp > 1 and set(stack.mixer_pattern) & set(WITH_STATE):

@@ -129,7 +129,7 @@ class Attention(Heads):
         default=False,
     )
     indexer: BlockIndexer | None = where(
-        "index_block_size", BlockIndexer, "without index_block_size", default=None
+        "index_block_len", BlockIndexer, "without index_block_len", default=None
     )
 
     def check(self) -> None:

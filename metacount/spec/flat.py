@@ -26,7 +26,7 @@ ORDER = (
     "window", "window_kind", "window_pattern", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
     "qk_rope_head_dim", "v_head_dim", "mla_bias", "latent_norm_eps", "scaled_latents",
     "index_top_k",
-    "n_index_heads", "index_head_dim", "index_block_size", "index_top_blocks",
+    "n_index_heads", "index_head_dim", "index_block_len", "index_top_blocks",
     "index_local_blocks", "index_pattern", "recurrent",
     "mixer_pattern", "ffn_pattern", "d_ff", "activation",
     "gated", "ffn_bias", "swish_beta", "n_experts", "top_k", "d_ff_expert", "n_dense_layers",

@@ -20,9 +20,9 @@ def check_block_index(spec: ModelSpec, stack: Stack) -> None:
     index = mixer.indexer
     if not isinstance(positions, Rope):
         raise SpecError(
-            "index_block_size",
+            "index_block_len",
             "belongs to a block indexer, which needs position rope",
-            index.block_size,
+            index.block_len,
             "choose position rope",
         )
     # of each field the value that goes with an indexer
@@ -50,5 +50,5 @@ def check_block_index(spec: ModelSpec, stack: Stack) -> None:
             "index_pattern",
             "leaves no layer to the indexer",
             index.pattern,
-            "put I in for one, or leave index_block_size out",
+            "put I in for one, or leave index_block_len out",
         )

@@ -40,12 +40,12 @@ class BlockIndexer(IndexHeads):
 
     needed = "by a block indexer"
 
-    block_size: int = size(
-        "index_block_size",
+    block_len: int = size(
+        "index_block_len",
         "b_i",
         "positions of one block that a block indexer scores",
         "positions",
-        "sparse_block_size",
+        "index_block_size sparse_block_size",
         most=MAX_TOKENS,
     )
     top_blocks: int = size(
@@ -62,7 +62,6 @@ class BlockIndexer(IndexHeads):
         "blocks that a query always reads: its own and those before it",
         "blocks",
         "sparse_local_block",
-        default=1,
         most=MAX_TOKENS,
     )
     pattern: str = pattern(

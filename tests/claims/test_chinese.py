@@ -38,6 +38,8 @@ NAMES = {
     "DeepSeek",
     "Flash",
     "LongCat",
+    "MiniMax",
+    "M3",
     "FLOPs",
     "GELU",
     "GLU",

@@ -152,8 +152,9 @@ def test_the_cache_keeps_keys_of_the_index_too() -> None:
 
 def without_index(spec: ModelSpec) -> ModelSpec:
     return spec.replace(
-        index_block_size=None,
+        index_block_len=None,
         index_top_blocks=None,
+        index_local_blocks=None,
         index_pattern="I",
         n_index_heads=None,
         index_head_dim=None,

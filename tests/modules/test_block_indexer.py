@@ -25,7 +25,7 @@ def make(top_blocks: int = 3, local_blocks: int = 1) -> Any:
     part = spec.BlockIndexer(
         n_heads=HEADS,
         head_dim=WIDTH,
-        block_size=SIZE,
+        block_len=SIZE,
         top_blocks=top_blocks,
         local_blocks=local_blocks,
     )
@@ -108,8 +108,9 @@ def model(**changes: Any) -> ModelSpec:
         "gated": True,
         "norm": "rmsnorm",
         "position": "rope",
-        "index_block_size": 3,
+        "index_block_len": 3,
         "index_top_blocks": 2,
+        "index_local_blocks": 1,
         "n_index_heads": 3,
         "index_head_dim": 10,
         "index_pattern": "GI",
@@ -134,9 +135,12 @@ def test_what_is_read_matters_and_only_beyond_the_blocks() -> None:
     """With blocks enough for all positions the logits are those of a model without an index."""
     sparse = build(model(), device="cpu", dtype="fp64", seed=5)
     enough = build(model(index_top_blocks=7), device="cpu", dtype="fp64", seed=5)
-    none = dict.fromkeys(("index_block_size", "index_top_blocks", "n_index_heads"), None)
+    none = dict.fromkeys(("index_block_len", "index_top_blocks", "index_local_blocks"), None)
     plain = build(
-        model(**none, index_head_dim=None, index_pattern="I"), device="cpu", dtype="fp64", seed=5
+        model(**none, n_index_heads=None, index_head_dim=None, index_pattern="I"),
+        device="cpu",
+        dtype="fp64",
+        seed=5,
     )
     state = sparse.state_dict()
     plain.load_state_dict({k: v for k, v in state.items() if ".indexer." not in k})

@@ -113,7 +113,7 @@ def selected_work(claim: Claim) -> Finding:
     spec, n = spec_of(claim), claim.options["seq_len"]
     runs = [attention_by_selection(spec, batch_size=1, seq_len=k * n) for k in (1, 2, 3)]
     grows = _bends(runs)
-    every = spec.replace(index_pattern="I") if spec.index_block_size is not None else spec
+    every = spec.replace(index_pattern="I") if spec.index_block_len is not None else spec
     chosen = _bends([attention_by_selection(every, batch_size=1, seq_len=k * n) for k in (1, 2, 3)])
     here = {name: exact(count) for name, count in runs[0].items()}
     straight = grows["selected_attention_flops"] == grows["index_flops"] == 0
@@ -155,7 +155,7 @@ def _bends(runs: Sequence[Mapping[str, int]]) -> dict[str, int]:
 def selected_cache(claim: Claim) -> Finding:
     """A model with an indexer keeps less of a token than the same model without."""
     spec = spec_of(claim)
-    if spec.index_block_size is not None:
+    if spec.index_block_len is not None:
         return _cache_of_blocks(spec)
     with_index, without = kv_cache_values(spec), kv_cache_values(unindexed(spec))
     return Finding(

@@ -67,7 +67,7 @@ def minimax_m3(keys: Keys) -> Json:
         )
     letters = layer_types(keys, n_layers, [FULL_OR_INDEXED[0]] * n_layers, FULL_OR_INDEXED)
     index = {
-        "index_block_size": keys.size("index_block_size"),
+        "index_block_len": keys.size("index_block_size"),
         "index_top_blocks": keys.size("index_topk_blocks"),
         "index_local_blocks": keys.size("index_local_blocks", lowest=0),
         "n_index_heads": keys.size("index_n_heads"),
