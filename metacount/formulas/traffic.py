@@ -275,7 +275,8 @@ def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
     """Collectives by which ZeRO spreads tensors that are gathered together, once each.
 
     zero 3: gathered forward, gathered again backward, gradients scattered; 2 and 1: gathered
-    once; 0: the gradients are summed. Experts that are whole have a group of their own.
+    once; 0: the gradients are summed. Experts that are whole have a group of their own. What has no
+    gradient is gathered, and no more.
 
     Returns: collectives; none for a group of one rank.
     Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 7; FSDP2's `fully_shard`.
@@ -288,11 +289,12 @@ def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
             continue
         moved = gathered_values if zero else cut_values
         values = sum(moved(cut, rank) for cut in mine)
-        runs = [("forward", "all-gather"), ("backward", "reduce-scatter")]
-        runs += [("backward", "all-gather")] if zero == 3 else []
+        gradients = sum(moved(cut, rank) for cut in mine if cut.trained)
+        runs = [("forward", "all-gather", values), ("backward", "reduce-scatter", gradients)]
+        runs += [("backward", "all-gather", values)] if zero == 3 else []
         if zero == 0:
-            runs = [("backward", "all-reduce")]
-        found += [Move(phase=phase, kind=kind, group=group, values=values) for phase, kind in runs]
+            runs = [("backward", "all-reduce", gradients)]
+        found += [Move(phase=phase, kind=kind, group=group, values=n) for phase, kind, n in runs]
     return found
 
 

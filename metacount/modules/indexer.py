@@ -173,3 +173,6 @@ def rotated(x_BHSK: Tensor, visibility: Visibility, rotary_dim: int, rope: Rope)
         scaling=rope.scaling,
         length=visibility.query_start + visibility.n_queries,
     )
+
+
+CHOOSING = (Indexer, BlockIndexer)  # whose parameters have no gradient

@@ -36,8 +36,8 @@ def test_every_mixer_has_words() -> None:
         (
             "minimax-m3-text",
             "decoder with multi-head or grouped attention that attends to the blocks an indexer "
-            "selects in the layers I of GGGIIIIIIIIIIIII..., QK-norm, gated experts and shared experts "
-            "after dense layers, RMSNorm, untied head",
+            "selects in the layers I of GGGIIIIIIIIIIIII..., QK-norm, gated experts and shared "
+            "experts after dense layers, RMSNorm, untied head",
         ),
         (
             "longcat-flash",

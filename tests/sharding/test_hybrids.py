@@ -59,6 +59,11 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("longcat", "dp=2,tp=2", 3, {"checkpointing": "full"}),
     ("longcat", "dp=2,ep=2", -1, {}),
     ("longcat", "dp=3", 1, {"dtype": "bf16", "attention": "flash"}),
+    # an indexer has no gradient: its parameters are gathered, and nothing of them is summed
+    ("minimax-m3", "dp=2,pp=2,ep=2", 3, {"micro_batches": 2}),
+    ("minimax-m3", "dp=3", 0, {"dtype": "bf16", "checkpointing": "full"}),
+    ("minimax-m3", "dp=2,pp=2", -1, {}),
+    ("deepseek-v3.2", "dp=2,tp=2", 2, {}),
     # blocks that layers share, with the table that the head is tied to
     ("zamba2", "dp=3", 3, {"dtype": "bf16", "master": True}),
     ("zamba2", "dp=2", 2, {"micro_batches": 2, "checkpointing": "full"}),
@@ -179,13 +184,13 @@ PLANTED: dict[str, tuple[Any, str, object, int]] = {
     "a block without its mixer": (
         units,
         "block_weights",
-        lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer="N", ffn=ffn),
+        lambda spec, mixer, ffn, **how: RIGHT_WEIGHTS(spec, mixer="N", ffn=ffn),
         1,
     ),
     "all layers have experts": (
         units,
         "block_weights",
-        lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer=mixer, ffn="E"),
+        lambda spec, mixer, ffn, **how: RIGHT_WEIGHTS(spec, mixer=mixer, ffn="E"),
         2,
     ),
 }
