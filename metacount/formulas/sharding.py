@@ -225,15 +225,8 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
         if weight.used is not None:
             name = weight.name.rpartition(".")[2]
             inner, parts = (2 if name == "down_proj" else 1), 1 + (name == "gate_up_proj")
-            found.append(
-                Cut(
-                    role=weight.role,
-                    shape=(weight.times, *weight.shape),
-                    axis=inner,
-                    parts=parts,
-                    top_k=weight.used,
-                )
-            )
+            shape, k = (weight.times, *weight.shape), weight.used
+            found.append(Cut(role=weight.role, shape=shape, axis=inner, parts=parts, top_k=k))
         elif weight.size:
             by_rows = owner in ROWS and len(weight.shape) == 2
             axis = 0 if owner in COLUMNS else 1 if by_rows else None

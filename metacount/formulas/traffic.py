@@ -275,21 +275,19 @@ def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
     """Collectives by which ZeRO spreads tensors that are gathered together, once each.
 
     zero 3: gathered forward, gathered again backward, gradients scattered; 2 and 1: gathered
-    once; 0: the gradients are summed. Experts that are whole have a group of their own. What has no
-    gradient is gathered, and no more.
+    once; 0: the gradients are summed. Experts that are whole have a group of their own.
 
     Returns: collectives; none for a group of one rank.
     Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 7; FSDP2's `fully_shard`.
     """
-    found = []
-    tensors = list(cuts)
+    found, tensors = [], list(cuts)
     for group, degree, expert in (("dp", rank.shard, False), ("copies", rank.copies, True)):
         mine = [cut for cut in tensors if is_expert(cut, rank) is expert]
         if degree == 1 or not mine:
             continue
         moved = gathered_values if zero else cut_values
         values = sum(moved(cut, rank) for cut in mine)
-        gradients = sum(moved(cut, rank) for cut in mine if cut.trained)
+        gradients = sum(moved(cut, rank) for cut in mine if cut.trained)  # not an indexer's
         runs = [("forward", "all-gather", values), ("backward", "reduce-scatter", gradients)]
         runs += [("backward", "all-gather", values)] if zero == 3 else []
         if zero == 0:
