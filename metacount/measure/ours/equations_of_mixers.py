@@ -228,6 +228,5 @@ MIXERS: tuple[Row, ...] = (
     Row(BlockIndexer, "dropped_BHSb", "scatter", "bias = 0 for the best blocks, −∞ elsewhere"),
     Row(BlockIndexer, "return", "gather",
         "bias of each position: its block's, for the heads that share it", "index_select"),
-    Row(BlockScores, "return", "bmm", "scores = q_I·k_Iᵀ"),
     Row(BlockScores, "", "bmm", "scores = q_I·k_Iᵀ"),
 )  # fmt: skip
