@@ -159,7 +159,8 @@ def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
                 found[f"{stack_name(spec, part)}.{STORED}.{number}.{weight.name}"] = weight
     alike: dict[object, dict[str, Weight]] = {}
     for path, part, index, cross in blocks(spec):
-        kind = (part.mixer_of(index), part.ffn_of(index), cross, index == 0)
+        letters = part.mixer_of(index), part.ffn_of(index)
+        kind = (*letters, spec.has_index_layer(index), cross, index == 0)
         if kind not in alike:
             alike[kind] = tensors_of_block(spec, index, cross=cross)
         for name, weight in alike[kind].items():

@@ -161,6 +161,7 @@ class _Follower:
             last.ffn_of(index),
             spec.has_rope_layer(index),
             spec.is_windowed_layer(index),
+            spec.has_index_layer(index),
             index == 0 and not last.norms.first,
         )
         key = (cross, str(n), kind, given, frozenset(wires.trained))
