@@ -45,7 +45,8 @@ def check_block_index(spec: ModelSpec, stack: Stack) -> None:
             index.head_dim,
             f"choose {rotated} or more, or a smaller rotary_dim",
         )
-    if index.law.count(stack.n_layers) == 0:
+    first = index.pattern.find("I")
+    if first < 0 or stack.n_layers <= first:
         raise SpecError(
             "index_pattern",
             "leaves no layer to the indexer",
