@@ -332,6 +332,25 @@ def zamba2(s: Sizes) -> dict[str, Any]:
     }
 
 
+def minimax_m3(s: Sizes) -> dict[str, Any]:
+    full, indexed = "full_attention", "minimax_m3_sparse"
+    n_dense, n_layers = s["n_dense_layers"], s["n_layers"]
+    return {
+        **common(s),
+        "intermediate_size": s["d_ff_expert"],
+        "dense_intermediate_size": s["d_ff"],
+        "shared_intermediate_size": s["d_ff_shared"],
+        "num_local_experts": s["n_experts"],
+        "num_experts_per_tok": s["top_k"],
+        "mlp_layer_types": ["dense"] * n_dense + ["sparse"] * (n_layers - n_dense),
+        "layer_types": [indexed if x == "I" else full for x in letters(s, "index_pattern")],
+        "index_n_heads": s["n_index_heads"],
+        "index_head_dim": s["index_head_dim"],
+        "index_block_size": s["index_block_len"],
+        "index_topk_blocks": s["index_top_blocks"],
+    }
+
+
 # a prefix of the id, the class of transformers, and its config; the first that fits is taken
 CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("bert-base", "BertModel", lambda s: without(common(s), "head_dim", "num_key_value_heads")),
@@ -380,6 +399,7 @@ CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("lfm2-8b", "Lfm2MoeForCausalLM", lfm2_moe), ("lfm2", "Lfm2ForCausalLM", lfm2),
     ("mamba-2.8b", "MambaForCausalLM", mamba), ("mamba2", "Mamba2ForCausalLM", mamba2),
     ("mamba-codestral", "Mamba2ForCausalLM", mamba2),
+    ("minimax-m3", "MiniMaxM3VLForCausalLM", minimax_m3),
     ("minimax", "MiniMaxForCausalLM", minimax),
     ("nemotron", "NemotronHForCausalLM", nemotron_h),
     ("olmo-hybrid", "OlmoHybridForCausalLM", olmo_hybrid),

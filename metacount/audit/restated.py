@@ -60,7 +60,7 @@ def outside(spec: ModelSpec) -> str:
         return "an audited formula knows no experts beside a feed-forward"
     if not spec.last_stack.uniform:
         return "an audited formula is of attention and a feed-forward in every layer"
-    if spec.index_top_k is not None:
+    if spec.index_top_k is not None or spec.index_block_len is not None:
         return "an audited formula knows no indexer"
     if spec.n_zero_experts:
         return "an audited formula knows no zero experts"

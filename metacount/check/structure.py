@@ -70,9 +70,15 @@ def _of_layers(letter: str, letters: str) -> str:
 
 def _attention(spec: ModelSpec) -> str:
     if spec.attention == "gqa":
-        return "multi-head or grouped attention"  # how many key/value heads is a size
+        return f"multi-head or grouped attention{_in_blocks(spec)}"  # h_kv is a size
     indexed = "" if spec.index_top_k is None else " that attends to the pairs an indexer selects"
     return ("MLA" if spec.q_lora_rank is not None else "MLA without a query latent") + indexed
+
+
+def _in_blocks(spec: ModelSpec) -> str:
+    if spec.index_block_len is None:
+        return ""
+    return " that attends to the blocks an indexer selects" + _of_layers("I", spec.index_pattern)
 
 
 def _biases(spec: ModelSpec) -> str:

@@ -77,6 +77,7 @@ def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
         sizes["rotary_dim"] = 2 * draw.randint(1, sizes["head_dim"] // 2 or 1)
     if "qk_rope_head_dim" in sizes:
         sizes["qk_rope_head_dim"] *= 2
+    sizes |= _index_sizes(sizes, draw)
     if "n_buckets" in sizes:
         sizes["n_buckets"] *= 4
         sizes["max_distance"] = sizes["n_buckets"] + draw.choice(WIDTHS)
@@ -85,6 +86,17 @@ def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
     if "position_offset" in sizes:
         sizes["n_positions"] = sizes["position_offset"] + draw.choice(WIDTHS)
     return sizes
+
+
+def _index_sizes(sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
+    """Sizes of a block indexer that go with the others; nothing without one."""
+    if "index_block_len" not in sizes:
+        return {}
+    return {
+        "index_local_blocks": draw.randint(1, sizes["index_top_blocks"]),
+        "n_index_heads": sizes["n_kv_heads"],
+        "index_head_dim": sizes["index_head_dim"] + sizes.get("rotary_dim", sizes["head_dim"]),
+    }
 
 
 def _run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Workload:

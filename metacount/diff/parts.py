@@ -22,7 +22,7 @@ from metacount.diff.described import (
 )
 from metacount.diff.part import Part, part
 from metacount.diff.shared import shared_parts
-from metacount.formulas import block, ends, model, stack, sublayers
+from metacount.formulas import block, ends, indexed, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import Product, Weight, flops_of, params_of
@@ -151,6 +151,7 @@ class _Parts:
                     cache=self._cross_cache(),
                 )
             )
+        found += self._indexer(name)
         run = {"batch_size": self.batch, "seq_len": self.seq}
         found += shared_parts(self.spec, self.plain, name, self._cache(), **run)
         found += self._recurrent(name)
@@ -169,6 +170,29 @@ class _Parts:
             )
         )
         return found
+
+    def _indexer(self, name: str) -> list[Part]:
+        """The block indexer, as many blocks as have it; its norms are told with the others."""
+        spec, said = self.spec, indexed.block_index(self.plain)
+        if said is None:
+            return []
+        copies = indexed.indexed_layers(spec, spec.last_stack.n_layers)
+        weights = indexed.index_weights(spec)
+        terms: tuple[Weight | Product, ...] = (*weights, *indexed.index_products(spec))
+        run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
+        return [
+            part(
+                "indexer",
+                "blocks",
+                f"{said.n_heads} heads, {said.top_blocks} blocks of {said.block_len} positions",
+                params_of(weight for weight in weights if weight.role == "attention"),
+                "decoder.attention.indexer",
+                stack=name,
+                copies=copies,
+                flops=copies * flops_of(terms, run),
+                cache=self._index_cache(),
+            )
+        ]
 
     def _recurrent(self, name: str) -> list[Part]:
         """The mixer that keeps a state, as many blocks as have it."""
@@ -261,7 +285,7 @@ class _Parts:
         )
 
     def _cache(self) -> Dim:
-        """What the self-attention of all layers keeps."""
+        """What the self-attention of all layers keeps, without keys of a block indexer."""
         both = model.kv_cache_bytes(
             self.spec,
             batch_size=self.batch,
@@ -269,4 +293,7 @@ class _Parts:
             bytes_per_value=self.bytes,
             source_len=self.source,
         )
-        return both - self._cross_cache()
+        return both - self._cross_cache() - self._index_cache()
+
+    def _index_cache(self) -> Dim:
+        return self.batch * self.seq * self.bytes * indexed.index_cache_values(self.spec)

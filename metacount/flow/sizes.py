@@ -6,10 +6,13 @@ many key/value heads as heads), stays so.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from metacount.check.trials import free_sizes
 from metacount.spec import ModelSpec, Workload, legend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RUNS = 2  # beside the one that is shown
 
@@ -24,6 +27,10 @@ STRUCTURE = frozenset(
         "nope_every",
         "position_offset",
         "max_distance",
+        # how many blocks there are, and are chosen, is told as it is
+        "index_block_len",
+        "index_top_blocks",
+        "index_local_blocks",
     ]
 )
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.
@@ -87,6 +94,8 @@ def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int
     for name in free_sizes(spec):
         if name in STRUCTURE or (name == "n_kv_heads" and spec.n_kv_heads == spec.n_heads):
             continue
+        if name == "n_index_heads" and spec.n_index_heads == spec.n_kv_heads:
+            continue
         sizes[legend.by_name(name).letter] = int(getattr(spec, name))
     return {**lengths, **sizes}
 
@@ -137,6 +146,7 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
         inside = spec.index_top_k < workload.seq_len
         values["index_top_k"] = WINDOWS["inside" if inside else "beyond"][n]
         values["index_head_dim"] += values["qk_rope_head_dim"]
+    values |= _of_block_index(spec, values, counts)
     if "n_experts" in values:
         values["n_experts"] = next(counts) * values.get("n_groups", 1)
     if "n_buckets" in values:
@@ -146,3 +156,19 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
     if "n_positions" in values:
         values["n_positions"] = POSITIONS[n]
     return values
+
+
+def _of_block_index(
+    spec: ModelSpec, values: dict[str, int], counts: Iterator[int]
+) -> dict[str, int]:
+    """Values that go with those of attention: as many heads as those of keys, where they are."""
+    if spec.index_block_len is None:
+        return {}
+    rotated = values.get("rotary_dim", values["head_dim"])
+    found = {"index_head_dim": values["index_head_dim"] + rotated}
+    if spec.n_index_heads == spec.n_kv_heads:
+        return {**found, "n_index_heads": values.get("n_kv_heads", 1)}
+    if "n_index_heads" in values:
+        heads = next(counts)
+        return {**found, "n_index_heads": heads, "n_heads": heads * values["n_heads"]}
+    return found

@@ -11,6 +11,7 @@ from metacount.formulas.backward_mixers import beyond_twice
 from metacount.formulas.covered import NORMS_AFTER, check_fused_run
 from metacount.formulas.dim import Dim, when
 from metacount.formulas.forward import EAGER, FLASH, FULL, WRITTEN, Pass, attention_of
+from metacount.formulas.indexed import block_index, indexed_layers
 from metacount.formulas.kept_masks import attention_way
 from metacount.formulas.layers import layers_with
 from metacount.spec import ModelSpec
@@ -134,15 +135,26 @@ def projected_sinusoids(spec: ModelSpec, run: Pass) -> Dim:
 def choosing_flops(spec: ModelSpec, run: Pass) -> Dim:
     """Count the FLOPs of every indexer's forward, whose choice of positions has no gradient.
 
-    Source: `indexer.index_flops`; every pair of positions is scored.
+    Source: `indexer.index_flops`, `indexer.block_index_flops`; every pair of positions is scored.
     """
     mixer = attention_of(spec)
+    n_tokens = run.batch_size * run.seq_len
+    pairs = n_tokens * run.seq_len
+    index = block_index(spec)
+    if index is not None:
+        own = indexer.block_index_flops(
+            n_tokens,
+            pairs,
+            spec.d_model,
+            n_index_heads=index.n_heads,
+            index_head_dim=index.head_dim,
+        )
+        return indexed_layers(spec, spec.last_stack.n_layers) * own
     if not isinstance(mixer, LatentAttention) or mixer.indexer is None:
         return 0
-    n_tokens = run.batch_size * run.seq_len
     one = indexer.index_flops(
         n_tokens,
-        n_tokens * run.seq_len,
+        pairs,
         spec.d_model,
         q_lora_rank=mixer.q_lora_rank,
         n_index_heads=mixer.indexer.n_heads,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from metacount.formulas import norm
 from metacount.formulas.dim import Dim
+from metacount.formulas.indexed import index_weights
 from metacount.formulas.sublayers import attention_products as attention_products
 from metacount.formulas.sublayers import attention_weights as attention_weights
 from metacount.formulas.sublayers import cross_attention_products as cross_attention_products
@@ -48,15 +49,23 @@ from metacount.spec.stack import SHARING, WITH_DENSE, WITH_EXPERTS, WITH_STATE
 
 
 def block_weights(
-    spec: ModelSpec, *, mixer: str = "A", ffn: str = "F", cross: bool = False
+    spec: ModelSpec,
+    *,
+    mixer: str = "A",
+    ffn: str = "F",
+    cross: bool = False,
+    indexed: bool = False,
 ) -> tuple[Weight, ...]:
     """Tensors of one block: `mixer` and `ffn` are its letters in the patterns of its stack.
 
-    `cross`: it has cross-attention (a decoder block of an encoder-decoder).
+    `cross`: it has cross-attention (a decoder block of an encoder-decoder); `indexed`: a block
+    indexer.
     """
     found: list[Weight] = []
     if mixer in "AP":
         found += attention_weights(spec)
+    if indexed:
+        found += index_weights(spec)
     if mixer in WITH_STATE:
         found += recurrent_weights(spec)
     if mixer == SHARING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from metacount.formulas import attention, block, stack
 from metacount.formulas.dim import Dim
+from metacount.formulas.indexed import index_cache_values
 from metacount.formulas.recurrent import mixer_of
 from metacount.spec import ModelSpec
 
@@ -16,14 +17,16 @@ from metacount.spec import ModelSpec
 def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """Bytes that one token writes into the caches of all layers' self-attention; 0 for an encoder.
 
-    Windowed layers write too, they only forget later. Cross-attention writes nothing per token.
+    Windowed layers write too, they only forget later. Cross-attention writes nothing per token. The
+    keys of an index are among them.
 
-    Source: `block.kv_cache_values`.
+    Source: `block.kv_cache_values`, `index_cache_values`.
     """
     if spec.kind == "encoder":
         return 0
     windowed, full = stack.attention_layers(spec)
-    return (windowed + full) * block.kv_cache_values(spec) * bytes_per_value
+    values = (windowed + full) * block.kv_cache_values(spec) + index_cache_values(spec)
+    return values * bytes_per_value
 
 
 def kv_cache_bytes(
@@ -37,15 +40,18 @@ def kv_cache_bytes(
     """Bytes that must be kept after seq_len tokens, to be able to go on; 0 for an encoder.
 
     A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
-    its source_len (None: seq_len) outputs are kept in every decoder layer too.
+    its source_len (None: seq_len) outputs are kept in every decoder layer too. Nothing of what a
+    selection passes over can be dropped: a later token may choose it.
 
-    Source: `block.kv_cache_values`, `attention.cached_positions`, `cross_kv_cache_bytes`.
+    Source: `block.kv_cache_values`, `attention.cached_positions`, `index_cache_values`,
+    `cross_kv_cache_bytes`.
     """
     if spec.kind == "encoder":
         return 0
     windowed, full = stack.attention_layers(spec)
     near = attention.cached_positions(seq_len, window_size(spec))
     values = block.kv_cache_values(spec) * (windowed * near + full * seq_len)
+    values += index_cache_values(spec) * seq_len
     source = seq_len if source_len is None else source_len
     return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
         spec, batch_size=batch_size, source_len=source, bytes_per_value=bytes_per_value

@@ -18,6 +18,7 @@ ALIKE = {
     "n_zero_experts": 0,
     "output_gate": False,
     "index_top_k": None,
+    "index_block_len": None,
     "attention_out_scale": 1.0,
     "gate_scale": 1.0,
     "ffn_scale": 1.0,
@@ -88,6 +89,8 @@ def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None
     if isinstance(part, LatentAttention) and part.indexer is not None:
         chosen = part.indexer.top_k  # a mask, which the kernel does not take
     known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
+    if isinstance(part, Attention) and part.indexer is not None:
+        known["index_block_len"] = part.indexer.block_len  # likewise
     for name, value in {**known, "v_head_dim": widest, "index_top_k": chosen}.items():
         if value is not None:
             raise SpecError(

@@ -1,14 +1,16 @@
-"""DeepSeek-V3.2's lightning indexer: a small scorer that picks the positions attention reads.
+"""Indexers: small scorers that pick what attention reads, position by position or in blocks.
 
-A query's score of a position is Σ_j w_j·relu(q_j·k) over h_i small heads with one key for all of
-them; attention then runs over the k_i best positions only. Three counts, each under its name:
-attention over every pair (dense), over the pairs that are left (selected), and the index itself.
+DeepSeek-V3.2's lightning indexer: a query's score of a position is Σ_j w_j·relu(q_j·k) over h_i
+small heads with one key for all of them; attention then runs over the k_i best positions only.
+MiniMax-M3's: a query's score of a block of b_i positions is the best q_j·k in it, for each head
+apart; attention then runs over the k_b best blocks. Three counts, each under its name: attention
+over every pair (dense), over the pairs that are left (selected), and the index itself.
 """
 
 from __future__ import annotations
 
-from metacount.formulas.attention import causal_pairs
-from metacount.formulas.dim import Dim, smaller
+from metacount.formulas.attention import causal_pairs, chunked_pairs
+from metacount.formulas.dim import Dim, floor_div, smaller
 from metacount.formulas.terms import PAIRS, TOKENS, Product, Weight, flops_of, matrix
 
 BLOCK = "self_attn.indexer"
@@ -136,3 +138,110 @@ def indexer_cache_values(index_head_dim: Dim) -> Dim:
     128
     """
     return index_head_dim
+
+
+def block_indexer_weights(
+    d_model: Dim, *, n_index_heads: Dim, index_head_dim: Dim
+) -> tuple[Weight, ...]:
+    """Tensors of one block indexer.
+
+    q [h_i·d_I, d] + k [d_I, d], and an RMSNorm over each, 2·d_I
+
+    Returns: the tensors.
+    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`.
+    Not counted: nothing.
+
+    >>> from metacount.formulas.terms import params_of
+    >>> params_of(block_indexer_weights(6144, n_index_heads=4, index_head_dim=128))
+    3932416
+    """
+    found: list[Weight] = []
+    for name, rows in (("q_proj", n_index_heads * index_head_dim), ("k_proj", index_head_dim)):
+        found += matrix(f"{BLOCK}.{name}", "attention", (rows, d_model), TOKENS)
+    for norm in ("q_norm", "k_norm"):
+        name = f"{BLOCK}.{norm}.weight"
+        found.append(Weight(role="norm", name=name, shape=(index_head_dim,)))
+    return tuple(found)
+
+
+def block_indexer_products(
+    n_index_heads: Dim, index_head_dim: Dim, *, per: str = PAIRS
+) -> tuple[Product, ...]:
+    """What a block indexer multiplies for each pair that it scores.
+
+    h_i·d_I for the heads' products with the key; the best of a block is a comparison
+
+    Returns: the product, per scored pair.
+    Source: as `block_indexer_weights`.
+
+    >>> [product.width for product in block_indexer_products(4, 128)]
+    [512]
+    """
+    width = n_index_heads * index_head_dim
+    return (Product(role="attention", name="index scores", width=width, per=per),)
+
+
+def block_index_flops(
+    n_tokens: Dim, n_pairs: Dim, d_model: Dim, *, n_index_heads: Dim, index_head_dim: Dim
+) -> Dim:
+    """FLOPs of a block indexer itself over n new tokens that score n_pairs pairs.
+
+    2 FLOPs per multiply-add × (n·d·d_I·(h_i + 1) + pairs·h_i·d_I)
+
+    The pairs are not selected, and blocks make them no fewer: every position before a token is
+    scored for it.
+
+    Returns: FLOPs of the forward of one layer, exact.
+    Source: as `block_indexer_weights`.
+    Not counted: norms, rotary embedding, the best of each block, the choice of the best blocks.
+
+    >>> block_index_flops(128, 128 * 128, 6144, n_index_heads=4, index_head_dim=128)
+    1023410176
+    """
+    sizes = {"n_index_heads": n_index_heads, "index_head_dim": index_head_dim}
+    weights, products = block_indexer_weights(d_model, **sizes), block_indexer_products(**sizes)
+    return flops_of((*weights, *products), {TOKENS: n_tokens, PAIRS: n_pairs})
+
+
+def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
+    """Pairs that attention reads after a selection of blocks, for each of its heads.
+
+    Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
+    is always among the chosen ones, and all b_i of min(j, k_b - 1) blocks before it:
+    Σ_t (t mod b_i + 1) + b_i·Σ_t min(⌊t/b_i⌋, k_b - 1). With Q = ⌊S/b_i⌋ whole blocks and r
+    positions left, the last sum is b_i·(Σ min(q, k_b) over q = 1 … Q, less Q) + r·min(Q, k_b - 1).
+
+    Up to k_b·b_i tokens these are all causal pairs. Which blocks are chosen does not matter, nor
+    how many of them are local; that a token's own block is chosen does.
+
+    Returns: pairs of one sequence, exact.
+    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`; the sum is ours.
+
+    >>> selected_block_pairs(2048, 128, 16) == causal_pairs(2048)
+    True
+    >>> selected_block_pairs(131072, 128, 16), causal_pairs(131072)  # at 128k, and dense
+    (258146304, 8590000128)
+    """
+    whole = floor_div(seq_len, index_block_len)
+    rest = seq_len - whole * index_block_len
+    blocks = index_block_len * (causal_pairs(whole, index_top_blocks) - whole)
+    before = blocks + rest * smaller(whole, index_top_blocks - 1)
+    return chunked_pairs(seq_len, index_block_len) + index_block_len * before
+
+
+def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
+    """Positions that the newest of `kv_len` tokens attends to after a selection of blocks.
+
+    (T - 1) mod b_i + 1 of its own block, and b_i of each of min(⌊(T - 1)/b_i⌋, k_b - 1) before it:
+    k_b·b_i where its block is full, b_i - 1 fewer where it has just begun. The index has scored all
+    T.
+
+    Returns: positions.
+    Source: as `selected_block_pairs`.
+
+    >>> selected_block_positions(131072, 128, 16), selected_block_positions(131073, 128, 16)
+    (2048, 1921)
+    """
+    before = floor_div(kv_len - 1, index_block_len)
+    own = kv_len - before * index_block_len
+    return own + index_block_len * smaller(before, index_top_blocks - 1)

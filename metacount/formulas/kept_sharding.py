@@ -8,6 +8,7 @@ from metacount.formulas.block import kv_cache_values
 from metacount.formulas.caches import state_bytes
 from metacount.formulas.dim import Dim
 from metacount.formulas.forward import EAGER, FLASH, SDPA, SELECTIVE, Kept, Pass, dense_of
+from metacount.formulas.indexed import index_cache
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_ends import head_terms
 from metacount.formulas.kept_model import block_terms, check_covered, repeated
@@ -81,14 +82,21 @@ def last_kept(spec: ModelSpec, run: Pass) -> list[Kept]:
 
 
 def cached_bytes(
-    spec: ModelSpec, run: Pass, rank: Rank, *, mixer: str = "A", window: Dim | None = None
+    spec: ModelSpec,
+    run: Pass,
+    rank: Rank,
+    *,
+    mixer: str = "A",
+    window: Dim | None = None,
+    indexed: bool = False,
 ) -> Dim:
     """Count the bytes of keys and values that one block keeps on a rank; all heads share MLA's.
 
-    `mixer` is its letter in the pattern of its stack; `window` what it sees at most.
+    `mixer` is its letter in the pattern of its stack; `window` what it sees at most; `indexed`: it
+    has a block indexer, whose keys every rank keeps.
 
     Returns: bytes; none without attention.
-    Source: `block.kv_cache_values`, `attention.cached_positions`.
+    Source: `block.kv_cache_values`, `indexed.index_cache`, `attention.cached_positions`.
 
     >>> from metacount.catalog import entry
     >>> run, llama = Pass(batch_size=1, seq_len=2048), entry("llama-7b").spec()
@@ -99,6 +107,8 @@ def cached_bytes(
         return 0
     shared = isinstance(spec.last_stack.attention, LatentAttention)
     values = kv_cache_values(spec) // (1 if shared else rank.tp)
+    if indexed:
+        values += sum(tensor.size for tensor in index_cache(spec))
     kept = cached_positions(run.seq_len, window)
     return run.batch_size * kept * values * run.bytes_per_value
 

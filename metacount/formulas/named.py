@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import ends, sublayers
+from metacount.formulas import ends, indexed, sublayers
 from metacount.formulas.dim import is_zero
 from metacount.formulas.terms import Weight
 from metacount.spec import ModelSpec
@@ -97,6 +97,8 @@ def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, W
         parts.append(sublayers.shared_use_weights(spec))
     elif mixer in WITH_ATTENTION:
         parts.append(sublayers.attention_weights(spec))
+    if spec.has_index_layer(index):
+        parts.append(indexed.index_weights(spec))
     if mixer in WITH_STATE:
         parts.append(tuple(_in_block(spec, w) for w in sublayers.recurrent_weights(spec)))
     if cross:
@@ -157,7 +159,8 @@ def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
                 found[f"{stack_name(spec, part)}.{STORED}.{number}.{weight.name}"] = weight
     alike: dict[object, dict[str, Weight]] = {}
     for path, part, index, cross in blocks(spec):
-        kind = (part.mixer_of(index), part.ffn_of(index), cross, index == 0)
+        letters = part.mixer_of(index), part.ffn_of(index)
+        kind = (*letters, spec.has_index_layer(index), cross, index == 0)
         if kind not in alike:
             alike[kind] = tensors_of_block(spec, index, cross=cross)
         for name, weight in alike[kind].items():

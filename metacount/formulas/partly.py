@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # a factor on a tensor keeps nothing, nor does an indexer
 NOTHING_KEPT = (
     "index_top_k",
+    "index_block_len",
     "attention_out_scale",
     "gate_scale",
     "ffn_scale",
@@ -160,6 +161,7 @@ class _Follower:
             last.ffn_of(index),
             spec.has_rope_layer(index),
             spec.is_windowed_layer(index),
+            spec.has_index_layer(index),
             index == 0 and not last.norms.first,
         )
         key = (cross, str(n), kind, given, frozenset(wires.trained))
@@ -213,7 +215,8 @@ def _owner(path: str) -> tuple[str, str]:
 def check_partly(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure whose step has no formula when a part of it is trained."""
     check_alike(spec, PARTLY, but=NOTHING_KEPT)
-    if spec.index_top_k is not None and run.checkpointing == SELECTIVE:
+    indexed = spec.index_top_k is not None or spec.index_block_len is not None
+    if indexed and run.checkpointing == SELECTIVE:
         rule = "has no formula for this model's mixer"
         raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full, or measure it")
     check_covered(spec, run)

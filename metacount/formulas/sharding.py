@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from metacount.formulas.dim import Dim, smaller
 from metacount.formulas.ends import end_weights, stack_end_weights, table_width
+from metacount.formulas.indexer import BLOCK
 from metacount.formulas.terms import Weight, product
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -32,7 +33,8 @@ class Cut:
     """A stored tensor: its role, its shape, and the axis that a rank has a part of.
 
     `axis` None: whole on every rank. `parts` tensors stand one after another along the axis, each
-    cut for itself. `top_k`: the tensor is of all experts, of which a token uses so many.
+    cut for itself. `top_k`: the tensor is of all experts, of which a token uses so many. `trained`:
+    it has a gradient; an indexer has none.
     """
 
     role: str
@@ -40,6 +42,7 @@ class Cut:
     axis: int | None = None
     parts: int = 1
     top_k: Dim | None = None
+    trained: bool = True
 
 
 @frozen
@@ -222,19 +225,14 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
         if weight.used is not None:
             name = weight.name.rpartition(".")[2]
             inner, parts = (2 if name == "down_proj" else 1), 1 + (name == "gate_up_proj")
-            found.append(
-                Cut(
-                    role=weight.role,
-                    shape=(weight.times, *weight.shape),
-                    axis=inner,
-                    parts=parts,
-                    top_k=weight.used,
-                )
-            )
+            shape, k = (weight.times, *weight.shape), weight.used
+            found.append(Cut(role=weight.role, shape=shape, axis=inner, parts=parts, top_k=k))
         elif weight.size:
             by_rows = owner in ROWS and len(weight.shape) == 2
             axis = 0 if owner in COLUMNS else 1 if by_rows else None
-            found += weight.times * [Cut(role=weight.role, shape=weight.shape, axis=axis)]
+            trained = not weight.name.startswith(f"{BLOCK}.")
+            cut = Cut(role=weight.role, shape=weight.shape, axis=axis, trained=trained)
+            found += weight.times * [cut]
     return found
 
 

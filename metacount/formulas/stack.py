@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import attention, ends, moe, norm, sublayers
+from metacount.formulas import attention, ends, indexed, moe, norm, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
@@ -155,6 +155,7 @@ def in_blocks(
         each.append((n_attending, sublayers.shared_use_weights(spec)))
     elif not isinstance(last.attention, NoAttention):
         each.append((n_attending, sublayers.attention_weights(spec)))
+    each.append((indexed.indexed_layers(spec, n_layers), indexed.index_weights(spec)))
     each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
         each.append((n_layers, sublayers.cross_attention_weights(spec)))
@@ -200,6 +201,7 @@ def stack_products(
     for n, pairs, positions in kinds:
         own = sublayers.attention_products(spec, absorbed=decode, pairs=pairs, positions=positions)
         each.append((n, own))
+    each.append((indexed.indexed_layers(spec, n_layers), indexed.index_products(spec)))
     part = last.recurrent
     mixer = mixer_of(part)
     if mixer is not None:

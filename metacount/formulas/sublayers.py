@@ -262,6 +262,8 @@ def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
 def kv_cache_values(spec: ModelSpec) -> Dim:
     """Values that one token leaves in the cache of one block's self-attention.
 
+    Without those of a block indexer, which not every block has: see `indexed.index_cache`.
+
     Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`, `indexer_cache_values`.
     """
     return sum(tensor.size for tensor in cached_tensors(spec))

@@ -280,19 +280,19 @@ def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
     Returns: collectives; none for a group of one rank.
     Source: Rajbhandari et al. 2019, arXiv:1910.02054, sec. 7; FSDP2's `fully_shard`.
     """
-    found = []
-    tensors = list(cuts)
+    found, tensors = [], list(cuts)
     for group, degree, expert in (("dp", rank.shard, False), ("copies", rank.copies, True)):
         mine = [cut for cut in tensors if is_expert(cut, rank) is expert]
         if degree == 1 or not mine:
             continue
         moved = gathered_values if zero else cut_values
         values = sum(moved(cut, rank) for cut in mine)
-        runs = [("forward", "all-gather"), ("backward", "reduce-scatter")]
-        runs += [("backward", "all-gather")] if zero == 3 else []
+        gradients = sum(moved(cut, rank) for cut in mine if cut.trained)  # not an indexer's
+        runs = [("forward", "all-gather", values), ("backward", "reduce-scatter", gradients)]
+        runs += [("backward", "all-gather", values)] if zero == 3 else []
         if zero == 0:
-            runs = [("backward", "all-reduce")]
-        found += [Move(phase=phase, kind=kind, group=group, values=values) for phase, kind in runs]
+            runs = [("backward", "all-reduce", gradients)]
+        found += [Move(phase=phase, kind=kind, group=group, values=n) for phase, kind, n in runs]
     return found
 
 

@@ -13,7 +13,7 @@ from metacount.formulas.wires import Step, Wires
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
-from metacount.spec.indexer import Indexer
+from metacount.spec.indexer import BlockIndexer, Indexer
 from metacount.spec.mla import LatentAttention
 
 MEMORY = "memory"  # what needs the encoder's result
@@ -44,6 +44,8 @@ def attend(
     else:
         assert isinstance(part, Attention)  # who asks has asked
         flows = _grouped(wires, attending, part, "self_attn", given, gradients)
+        if part.indexer is not None and spec.has_index_layer(index):
+            _index(wires, attending, part.indexer)
     wires.keep(attention_terms(spec, run, n, rotated=rotated, biased=given.bias), gradients)
     if has_mask(spec, index):
         wires.keep(window_kept(spec, run, n), gradients)
@@ -112,15 +114,17 @@ def _latent(
     return wires.linear(f"{name}.o_proj", y, n, "o_proj", gradients)
 
 
-def _index(wires: Wires, attending: Attending, part: Indexer) -> None:
+def _index(wires: Wires, attending: Attending, part: Indexer | BlockIndexer) -> None:
     """Run an indexer, whose choice has no gradient: nothing of it is needed.
 
-    Source: `indexer.indexer_products`.
+    Source: `indexer.indexer_products`, `indexer.block_indexer_products`.
     """
-    for name in ("wk", "wq_b", "weights_proj"):
+    in_blocks = isinstance(part, BlockIndexer)
+    for name in ("k_proj", "q_proj") if in_blocks else ("wk", "wq_b", "weights_proj"):
         wires.linear(f"{indexer.BLOCK}.{name}", False, attending.tokens, "", set())
     pairs = attending.tokens * attending.n_keys
-    for product in indexer.indexer_products(part.n_heads, part.head_dim):
+    products = indexer.block_indexer_products if in_blocks else indexer.indexer_products
+    for product in products(part.n_heads, part.head_dim):
         wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)
 
 

@@ -3,62 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from metacount.modules.cache import LayerCache
+from metacount.modules.indexer import BlockIndexer
 from metacount.modules.linear import Linear, adapted
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import RelativeProjection, apply_rope, grown
+from metacount.modules.visibility import Visibility as Visibility
 from metacount.spec import attention as parts
 from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import QueryGrowth
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visibility:
-    """Which of T keys each of S queries sees.
-
-    `kind`: causal | bidirectional | prefix; `window` counts positions, the query itself included;
-    `chunked` cuts the sequence into chunks of `window` instead of sliding. A bidirectional window
-    reaches `window // 2` to either side.
-    """
-
-    n_queries: int
-    n_keys: int
-    query_start: int = 0
-    key_start: int = 0
-    kind: str = "causal"
-    window: int | None = None
-    chunked: bool = False
-    prefix_len: int = 0
-
-    def queries(self, device: torch.device) -> Tensor:
-        """Positions of the queries, [S]."""
-        return torch.arange(self.query_start, self.query_start + self.n_queries, device=device)
-
-    def keys(self, device: torch.device) -> Tensor:
-        """Positions of the keys, [T]."""
-        return torch.arange(self.key_start, self.key_start + self.n_keys, device=device)
-
-    def keep(self, device: torch.device, rows: slice = slice(None)) -> Tensor:
-        """True where the query (row) sees the key (column), [S, T]; `rows` picks some queries."""
-        q, k = self.queries(device)[rows, None], self.keys(device)[None, :]
-        if self.kind == "bidirectional":
-            if self.window is None:
-                return (q >= 0) & (k >= 0)
-            return (q - k).abs() <= self.window // 2
-        keep = k <= q
-        if self.kind == "prefix":
-            keep = keep | (k < self.prefix_len)
-        if self.window is not None and self.chunked:
-            keep = keep & (k // self.window == q // self.window)
-        elif self.window is not None:
-            keep = keep & (q - k < self.window)
-        return keep
 
 
 class ScaledDotProduct(nn.Module):
@@ -125,6 +83,10 @@ class Attention(nn.Module):
 
     `rope` rotates (`windowed`: as in the windowed layers), `growth` makes far queries grow,
     `relative` adds Transformer-XL's positions. It reads `d_input` values where these are not D.
+
+    With a block indexer (MiniMax-M3) a query reads the blocks that it chooses only; the products
+    are computed over all positions, and what was not chosen is masked. The cache then holds the
+    indexer's keys, too.
     """
 
     def __init__(
@@ -167,6 +129,17 @@ class Attention(nn.Module):
                 RMSNorm(n * head_dim, unit_offset=norms.unit_offset, eps=norms.eps) for n in heads
             )
         self.relative = RelativeProjection(part, d_model) if relative else None
+        self.indexer = None
+        if part.indexer is not None:
+            assert rope is not None and self.rotary_dim is not None  # the spec requires it
+            self.indexer = BlockIndexer(
+                part.indexer,
+                d_model,
+                n_heads=n_heads,
+                rotary_dim=self.rotary_dim,
+                rope=rope,
+                norms=norms,
+            )
         self.core = ScaledDotProduct(
             scale=self.scale, softcap=part.softcap, sinks=n_heads if part.sinks else None
         )
@@ -204,7 +177,12 @@ class Attention(nn.Module):
                 k = self._rope(k, visibility)
             if self.qk_norm == "l2":
                 k = l2_norm(k, self.norm_eps)
-            if cache is not None:
+            if self.indexer is not None:
+                index_BTI = self.indexer.keys(x_BSD, visibility)
+                if cache is not None:
+                    k, v, index_BTI = cache.update(k, v, index_BTI)
+                bias = self.indexer(x_BSD, index_BTI, visibility)
+            elif cache is not None:
                 k, v = cache.update(k, v)
         if source_BTD is None:
             q = self._rope(q, visibility)

@@ -68,6 +68,8 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     if part.qk_norm == "l2" and rope is None:
         # Llama 4 norms only the queries and keys that it rotated
         part = altered(part, qk_norm="none")
+    if part.indexer is not None and not spec.has_index_layer(index):
+        part = altered(part, indexer=None)
     return Attention(
         part,
         spec.d_model,
@@ -157,6 +159,8 @@ class Block(nn.Module):
         self.kind = (
             f"moe={spec.is_moe_layer(index)} window={self.window} "
             f"rope={spec.has_rope_layer(index)} cross={cross}"
+            + " index"
+            * spec.has_index_layer(index)
         )
         if not stack.uniform:
             self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"

@@ -55,7 +55,9 @@ def kind_from(
         whole += piece.copies * cut
         unit = max(unit, cut) if piece.copies else unit
         if job.train:
-            gradients += piece.copies * (shard if job.zero >= 2 else cut)
+            trained = [each for each in piece.held if each.trained]
+            own = (each.shard if job.zero >= 2 else product(each.cut) for each in trained)
+            gradients += piece.copies * sum(own)
             optimizer += piece.copies * piece.optimizer_bytes
         cache += piece.copies * piece.kv_cache_bytes
         state += piece.copies * piece.state_bytes

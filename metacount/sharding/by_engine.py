@@ -106,7 +106,7 @@ class Measuring:
             layer=bool(self.parts[part].layers),
             held=tuple(held),
             collectives={(phase, *seen): times for (phase, seen), times in once.sent.items()},
-            optimizer_bytes=self._state_of(tuple(each.shard for each in held)),
+            optimizer_bytes=self._state_of(tuple(each.shard for each in held if each.trained)),
             kv_cache_bytes=once.kv_cache_bytes,
             state_bytes=once.state_bytes,
             activation_bytes=once.activation_bytes,

@@ -82,7 +82,9 @@ def _kind(job: Job, ranks: list[int], held: list[Held]) -> Kind:
 def _state(job: Job, held: list[Held]) -> int:
     if not job.train:
         return 0
-    return state_bytes(job.optimizer, [each.shard for each in held], DTYPES[job.stored])
+    return state_bytes(
+        job.optimizer, [each.shard for each in held if each.trained], DTYPES[job.stored]
+    )
 
 
 def _held(config: Json, job: Job, rank: int) -> list[Held]:
@@ -129,6 +131,7 @@ def _held(config: Json, job: Job, rank: int) -> list[Held]:
                 active=active,
                 shard=shards[name],
                 expert=job.mesh.ep > 1 and n > 1,
+                trained="indexer" not in name.split("."),
             )
         )
     return found

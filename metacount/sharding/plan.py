@@ -212,7 +212,7 @@ def _together(spec: ModelSpec) -> list[int]:
 
 
 def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
-    """Raise for blocks that layers share, and for a degree that would part a mixer with a state."""
+    """Raise for blocks that layers share, and where a degree would part a mixer or its index."""
     stack = spec.last_stack
     if stack.shared is not None:
         for degree, n in (("pp", mesh.pp), ("tp", mesh.tp), ("cp", mesh.cp)):
@@ -220,6 +220,13 @@ def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
                 raise InputError(
                     f"--mesh {degree} has no plan for n_shared_blocks={stack.shared.n_blocks}, "
                     f"blocks that layers share; choose {degree}=1"
+                )
+    if spec.index_block_len is not None:
+        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
+            if n > 1:
+                raise InputError(
+                    f"--mesh {degree} has no plan for index_block_len={spec.index_block_len}, a "
+                    f"block indexer that chooses for heads of all ranks; choose {degree}=1"
                 )
     if mesh.cp > 1 and set(stack.mixer_pattern) & set(WITH_STATE):
         raise InputError(

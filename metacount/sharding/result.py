@@ -27,7 +27,7 @@ class Held:
 
     `active` are the values that one token uses at most: of the experts that this rank has, top_k.
     `shard` are the values that ZeRO leaves here; `expert` says that it is spread over the ranks
-    that hold the same experts.
+    that hold the same experts; `trained`, that it has a gradient: an indexer has none.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Held:
     active: int
     shard: int
     expert: bool = False
+    trained: bool = True
 
 
 @frozen

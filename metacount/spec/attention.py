@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.field import MAX_TOKENS, choice, flag, number, part, pattern, size, where
+from metacount.spec.indexer import BlockIndexer
 from metacount.spec.law import Law
 
 
@@ -127,11 +128,19 @@ class Attention(Heads):
         "queries bring a gate of their width, whose sigmoid the output is times",
         default=False,
     )
+    indexer: BlockIndexer | None = where(
+        "index_block_len", BlockIndexer, "without index_block_len", default=None
+    )
 
     def check(self) -> None:
-        """Raise `SpecError` unless the query heads fall into groups."""
+        """Raise `SpecError` unless the query heads fall into groups, those of an index, too."""
         at_most("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
         divides("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+        index = self.indexer
+        if index is not None:
+            at_most("index_local_blocks", index.local_blocks, "index_top_blocks", index.top_blocks)
+            at_most("n_index_heads", index.n_heads, "n_heads", self.n_heads)
+            divides("n_index_heads", index.n_heads, "n_heads", self.n_heads)
 
 
 def at_most(small: str, low: int, large: str, high: int) -> None:

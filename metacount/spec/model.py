@@ -8,6 +8,7 @@ from __future__ import annotations
 from metacount.errors import SpecError, nearest, shown_name
 from metacount.spec.field import Field, Place, declared
 from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
+from metacount.spec.indexer import BlockIndexer
 from metacount.spec.mtp import check_mtp
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import record_from
@@ -191,6 +192,11 @@ class ModelSpec:
         """Whether block `index` sees a window only."""
         law = self.last_stack.windowed
         return law is not None and law.holds(index)
+
+    def has_index_layer(self, index: int) -> bool:
+        """Whether block `index` has a block indexer."""
+        part = getattr(self.last_stack.attention, "indexer", None)
+        return isinstance(part, BlockIndexer) and part.law.holds(index)
 
     def has_rope_layer(self, index: int) -> bool:
         """Whether block `index` rotates its queries and keys."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.index_rules import check_block_index
 from metacount.spec.law import Law
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Learned, NoPositions, Rope, Sinusoidal, TransformerXL
@@ -48,6 +49,7 @@ def check_model(spec: ModelSpec) -> None:
             "choose pre or post",
         )
     _check_positions(spec, stack)
+    check_block_index(spec, stack)
     _check_tensors(spec, stack)
 
 

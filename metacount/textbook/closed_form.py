@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from metacount.formulas import attention, model, mtp
 from metacount.formulas.dim import Dim
+from metacount.formulas.indexed import block_index
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.legend import Term
@@ -35,6 +36,7 @@ LAYERS = tuple(
         ("n_global_layers", "N_g", "blocks whose attention sees everything"),
         ("n_attention_layers", "N_a", "blocks with attention"),
         ("n_recurrent_layers", "N_r", "blocks whose mixer keeps a state"),
+        ("n_indexed_layers", "N_i", "blocks with a block indexer"),
         ("n_mixer_layers", "N_x", "blocks with attention or a mixer that keeps a state"),
         ("n_ffn_layers", "N_f", "blocks with a feed-forward, dense or of experts"),
         ("n_dense_ffn_layers", "N_d", "blocks with a dense feed-forward"),
@@ -219,12 +221,13 @@ def _symbol(term: Term) -> sympy.Symbol:
 
 def layers_of(spec: ModelSpec) -> dict[str, Dim]:
     """The numbers of blocks of each kind by letter, where patterns say which they are."""
-    last = spec.last_stack
+    last, index = spec.last_stack, block_index(spec)
     kinds = {
         "N_w": (last.seen, "L"),
         "N_a": (last.mixer_pattern, WITH_ATTENTION),
         "N_g": (last.seen if "L" in last.seen and "R" in last.seen else "", "G"),
         "N_r": (last.mixer_pattern, WITH_STATE),
+        "N_i": ("" if index is None else index.pattern, "I"),
         "N_x": (last.mixer_pattern, WITH_ATTENTION + WITH_STATE),
         "N_f": (last.ffn_pattern, WITH_FFN),
         "N_m": (last.ffn_pattern, WITH_EXPERTS),

@@ -54,7 +54,7 @@ class Rows:
     def __init__(self, spec: ModelSpec, *, symbols: bool = False) -> None:
         self._structure = spec  # which layer is of which kind: always concrete
         self.spec, self.numbers = in_symbols(spec) if symbols else (spec, {})
-        self._blocks: dict[tuple[str, str, bool], tuple[Weight, ...]] = {}
+        self._blocks: dict[tuple[str, str, bool, bool], tuple[Weight, ...]] = {}
 
     def form(self, path: str) -> Dim:
         """The form of the module or tensor at `path`, of one copy.
@@ -101,10 +101,12 @@ class Rows:
     def _in_block(self, name: str, index: int, steps: tuple[str, ...]) -> Dim:
         last = self._structure.last_stack
         cross = self._has_cross(name)
-        key = last.mixer_of(index), last.ffn_of(index), cross
+        key = last.mixer_of(index), last.ffn_of(index), cross, self.spec.has_index_layer(index)
         if key not in self._blocks:
             self._blocks[key] = self._named_as_modules(
-                block.block_weights(self.spec, mixer=key[0], ffn=key[1], cross=cross)
+                block.block_weights(
+                    self.spec, mixer=key[0], ffn=key[1], cross=cross, indexed=key[3]
+                )
             )
         weights = self._blocks[key]
         if not steps:

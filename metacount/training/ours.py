@@ -14,7 +14,7 @@ from metacount.errors import InputError
 from metacount.measure.ours.roles import role_of
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
-from metacount.modules.indexer import Indexer
+from metacount.modules.indexer import CHOOSING
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.modules.shared_block import SharedBlock
@@ -85,7 +85,7 @@ def reference_program(
 def _unseen(model: Model) -> Iterator[nn.Parameter]:
     """Parameters of an indexer, whose choice no gradient passes, and of a pooler beside a loss."""
     for module in model.modules():
-        if isinstance(module, Indexer):
+        if isinstance(module, CHOOSING):
             yield from module.parameters()
     if model.pooler is not None:
         yield from model.pooler.parameters()

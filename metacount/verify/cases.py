@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SEQ_LEN = 64
 ONE = ", one sequence"
 WINDOWS = {"below": 128, "above": 32, "at": SEQ_LEN}  # beside SEQ_LEN tokens
-CHUNKS = ("ssm_chunk_size",)  # of a length that is a letter
+CHUNKS = ("ssm_chunk_size", "index_block_len")  # of a length that is a letter
 SHORT_CHUNK = 16  # of which a sequence has several: any number of them is ⌈S/c⌉
 FEW_LAYERS = 12  # are traced sooner than many; how many there are is a letter
 MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)

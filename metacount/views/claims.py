@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GLUE = "\0"
 # a letter of the legend beside a sign of a formula: not the s of "one's"
-NAME = r"[A-Za-z](?:_[a-z]+)?(?![A-Za-z0-9_])"
+NAME = r"[A-Za-z](?:_(?:[a-z]+|I))?(?![A-Za-z0-9_])"
 LETTER = re.compile(rf"(?<![\w']){NAME}(?=[·²)]| [-+=/] )|(?<=[·(]){NAME}")
 INDENT = "  "
 

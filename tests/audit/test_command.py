@@ -135,14 +135,14 @@ def test_how_many_models_is_said_where_they_are_counted(
     specs = [one.spec() for one in every]
     alike = [s for s in specs if not s.has_encoder and s.recurrent == "none"]
     plain = [s for s in alike if set(s.mixer_pattern) == {"A"} and set(s.ffn_pattern) == {"F"}]
-    n = sum(s.index_top_k is None for s in plain)
+    n = sum(s.n_index_heads is None for s in plain)
     assert len(models()) == n < len(plain) < len(specs)
     said = f"of the catalog's {n} of one stack with attention in every layer and no indexer"
     assert said in " ".join(printed(capsys, "vllm").split())
     assert f"the catalog's {n} models of one stack with attention in every layer" in " ".join(
         README.split()
     )
-    for id in ("t5-small", "lfm2-350m", "falcon-h1-0.5b", "deepseek-v3.2"):
+    for id in ("t5-small", "lfm2-350m", "falcon-h1-0.5b", "deepseek-v3.2", "minimax-m3-text"):
         with pytest.raises(InputError, match=f"{id}: .*; choose a model of one stack"):
             audit("vllm", model=id)
 

@@ -57,6 +57,7 @@ DIFFERS = {
     "jamba-1.5-large": (555_145_696, "cut off"),
     "mamba2-130m": (-1_010_368, "name of a size"),
     "mamba2-370m": (-1_653_376, "name of a size"),
+    "minimax-m3-text": (-1_825_434_368, "vision tower"),
     "mpt-30b": (7_200_896, "cut off"),
     "palm-540b": (6_474_880, "norm scales"),
     "pangu-alpha-207b": (-138_991_104, "query layer"),
@@ -83,6 +84,7 @@ ACTIVE = {
     "deepseek-v3.2": {"no_embed"},
     "lfm2-8b-a1b": set(),
     "longcat-flash": set(),  # cut off
+    "minimax-m3-text": set(),  # likewise, without embedding and head
 }
 
 ROUTERS = {
@@ -103,6 +105,7 @@ ROUTERS = {
     "gshard-600b": ("softmax_renorm", 1.0),
     "llama4-scout-text": ("sigmoid", 1.0),
     "longcat-flash": ("softmax", 6.0),
+    "minimax-m3-text": ("sigmoid_renorm", 2.0),
 }
 
 WINDOWS = {
@@ -125,7 +128,7 @@ BUILT = [id for id in IDS if catalog.entry(id).sizes is not None]
 def test_the_catalog_holds_exactly_these_models() -> None:
     assert list(catalog.ids()) == IDS
     assert [entry.id for entry in catalog.entries()] == IDS
-    assert len(IDS) == 126 and len(BUILT) == 122
+    assert len(IDS) == 127 and len(BUILT) == 123
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -266,6 +269,7 @@ def test_structure_beyond_the_count() -> None:
         zero_centred = family.startswith("Gemma") or family in (
             "Qwen3-Next",
             "Qwen3.5",
+            "MiniMax-M3",
             "RecurrentGemma",
         )
         assert spec.norm_unit_offset == zero_centred, id

@@ -34,6 +34,12 @@ def test_every_mixer_has_words() -> None:
             "experts and shared experts after dense layers, RMSNorm, untied head",
         ),
         (
+            "minimax-m3-text",
+            "decoder with multi-head or grouped attention that attends to the blocks an indexer "
+            "selects in the layers I of GGGIIIIIIIIIIIII..., QK-norm, gated experts and shared "
+            "experts after dense layers, RMSNorm, untied head",
+        ),
+        (
             "longcat-flash",
             "decoder with MLA, gated FFN and beside it gated experts and zero experts in the "
             "layers B of BF, RMSNorm, untied head",

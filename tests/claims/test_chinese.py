@@ -38,6 +38,8 @@ NAMES = {
     "DeepSeek",
     "Flash",
     "LongCat",
+    "MiniMax",
+    "M3",
     "FLOPs",
     "GELU",
     "GLU",
@@ -129,7 +131,7 @@ CODE = {
 }
 WORD = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*")
 # a letter of a formula, with an index or a power of ten
-SHORT = re.compile(r"[A-Za-z](?:_[a-z]{1,3})?|kv|dw_e|dy|[KMBT]|pos|dL|FFN_e")
+SHORT = re.compile(r"[A-Za-z](?:_(?:[a-z]{1,3}|I))?|kv|dw_e|dy|[KMBT]|pos|dL|FFN_e")
 
 
 @pytest.fixture(scope="module")

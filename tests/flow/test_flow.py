@@ -62,6 +62,7 @@ MIXERS = (
     "lfm2-1.2b",
     "recurrentgemma-2b",
     "deepseek-v3.2",
+    "minimax-m3-text",
     "longcat-flash",
     "zamba2-1.2b",
 )

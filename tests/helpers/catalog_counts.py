@@ -18,7 +18,8 @@ jamba-1.5-mini jurassic1-178b kimi-linear-48b-a3b lamda-137b lfm2-1.2b lfm2-350m
 lfm2-8b-a1b llama-13b llama-33b llama-65b llama-7b llama2-70b llama3-70b llama3-8b llama3.1-405b
 llama4-maverick llama4-scout llama4-scout-text longcat-flash mamba-2.8b mamba-codestral-7b
 mamba2-1.3b mamba2-130m
-mamba2-2.7b mamba2-370m mamba2-780m minimax-text-01 mistral-7b mixtral-8x7b mpt-30b mt-nlg-530b
+mamba2-2.7b mamba2-370m mamba2-780m minimax-m3-text minimax-text-01 mistral-7b mixtral-8x7b
+mpt-30b mt-nlg-530b
 nemotron-3-nano-30b-a3b nemotron-h-8b olmo-hybrid-7b olmo2-13b olmo2-1b olmo2-7b opt-175b palm-540b
 pangu-alpha-207b phi3-small phi3.5-moe pythia-12b qwen1.5-72b qwen2-0.5b qwen2-72b qwen2-7b
 qwen2.5-32b qwen2.5-3b qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b
@@ -68,6 +69,7 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "qwen3-32b": 32_762_123_264, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360,
     "qwen3-next-80b-a3b": (79_674_391_296, 3_874_929_408, 3_563_764_480),
     "qwen3.5-35b-a3b-text": (34_660_610_688, 3_454_988_928, 2_946_429_568),
+    "minimax-m3-text": (426_174_565_632, 25_962_466_560, 24_733_273_344),
     "minimax-text-01": (456_089_655_296, 48_403_306_496, 47_174_113_280),
     "kimi-linear-48b-a3b": (49_122_675_072, 3_484_453_248, 3_106_965_888),
     "olmo-hybrid-7b": 7_430_870_688,

@@ -53,6 +53,9 @@ def miniature(spec: ModelSpec) -> ModelSpec:
         sizes["window"] = 4
     if spec.index_top_k is not None:
         sizes |= {"index_top_k": 3, "n_index_heads": 5, "index_head_dim": 8}
+    if spec.index_block_len is not None:
+        sizes |= {"n_layers": 5, "index_pattern": "GGI", "index_block_len": 3}
+        sizes |= {"index_top_blocks": 2, "n_index_heads": 2, "index_head_dim": 8}
     if spec.n_shared_blocks is not None:
         # three uses of the pattern's, of two blocks where there are several
         sizes |= {"n_layers": 20, "n_shared_blocks": min(spec.n_shared_blocks, 2)}

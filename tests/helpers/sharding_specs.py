@@ -123,6 +123,8 @@ HYBRIDS = {
     "minimax": miniature(entry("minimax-text-01").spec()).replace(mixer_pattern="RRA"),
     "griffin": miniature(entry("recurrentgemma-2b").spec()),
     "longcat": miniature(entry("longcat-flash").spec()).replace(n_experts=8, n_zero_experts=4),
+    "minimax-m3": miniature(entry("minimax-m3-text").spec()).replace(n_experts=8),
+    "deepseek-v3.2": miniature(entry("deepseek-v3.2").spec()).replace(n_mtp_layers=None),
     "zamba2": miniature(entry("zamba2-1.2b").spec()).replace(n_layers=5, n_shared_blocks=2),
     "kimi-linear": miniature(entry("kimi-linear-48b-a3b").spec()).replace(n_experts=8),
     "nemotron": miniature(entry("nemotron-3-nano-30b-a3b").spec()).replace(

@@ -162,6 +162,15 @@ SMALL: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
     "deepseek_v32": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
                      "index_n_heads": 9, "index_head_dim": 8},
+    # as many heads of an index as divide those of queries, not those of keys
+    "minimax_m3_vl_text": {**WIDE, **LOCAL, "num_hidden_layers": 4, "num_local_experts": 7,
+                           "num_experts_per_tok": 3, "intermediate_size": 24,
+                           "dense_intermediate_size": 72, "shared_intermediate_size": 40,
+                           "head_dim": 12, "index_n_heads": 3, "index_head_dim": 14,
+                           "index_block_size": 3,
+                           "index_topk_blocks": 3, "index_local_blocks": 2,
+                           "mlp_layer_types": ["dense", *["sparse"] * 3],
+                           "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3]},
     "minicpm3": {**MLA, "dim_model_base": 24},
     "longcat_flash": {**{k: v for k, v in MLA.items()
                          if k not in ("num_hidden_layers", "intermediate_size")},
@@ -314,6 +323,9 @@ DRAWN: dict[str, list[Any]] = {
     "use_shared_attention_adapter": [True, False],
     "use_mem_rope": [True, False],
     "add_bias_linear": [True, False],
+    "index_block_size": [2, 5, 40],
+    "index_topk_blocks": [2, 5],
+    "index_local_blocks": [1, 2],
 }
 
 # Where a value of DRAWN is none that transformers, or a spec, can have.
@@ -349,6 +361,7 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
         "q_lora_rank": [24],
         "moe_topk": [2, 4],  # with one transformers' code fails
     },
+    "minimax_m3_vl_text": {"head_dim": [8, 14], "num_hidden_layers": []},
     "cohere": {"use_qk_norm": [False]},
     "stablelm": {"qk_layernorm": [False], "partial_rotary_factor": [0.25, 1.0]},
     "phimoe": {"num_experts_per_tok": [2]},

@@ -17,6 +17,7 @@ import metacount
 from metacount.catalog import entry
 from metacount.formulas import kept_sharding, traffic
 from metacount.modules.build import build
+from metacount.modules.indexer import CHOOSING
 from metacount.sharding.by_engine import measured_kinds
 from metacount.sharding.formula import units
 from metacount.sharding.formula.kinds import counted_kinds
@@ -59,6 +60,11 @@ CASES: list[tuple[str, str, int, dict[str, Any]]] = [
     ("longcat", "dp=2,tp=2", 3, {"checkpointing": "full"}),
     ("longcat", "dp=2,ep=2", -1, {}),
     ("longcat", "dp=3", 1, {"dtype": "bf16", "attention": "flash"}),
+    # an indexer has no gradient: its parameters are gathered, and nothing of them is summed
+    ("minimax-m3", "dp=2,pp=2,ep=2", 3, {"micro_batches": 2}),
+    ("minimax-m3", "dp=3", 0, {"dtype": "bf16", "checkpointing": "full"}),
+    ("minimax-m3", "dp=2,pp=2", -1, {}),
+    ("deepseek-v3.2", "dp=2,tp=2", 2, {}),
     # blocks that layers share, with the table that the head is tied to
     ("zamba2", "dp=3", 3, {"dtype": "bf16", "master": True}),
     ("zamba2", "dp=2", 2, {"micro_batches": 2, "checkpointing": "full"}),
@@ -111,7 +117,10 @@ def test_ranks_that_zero_spreads_over_hold_each_value_once(number: int) -> None:
         width = 4 if changes.get("master") else {"bf16": 2}.get(changes.get("dtype", ""), 4)
         # one float32 beside each tensor, which all ranks of its stage have a part of
         model = build(spec, device="meta")
+        choosing = [p for m in model.modules() if isinstance(m, CHOOSING) for p in m.parameters()]
+        params -= sum(p.numel() for p in choosing)  # of an indexer, whose choice has no gradient
         tensors = len(list(model.parameters())) + (spec.tie_embeddings and "pp" in mesh)
+        tensors -= len(choosing)
         steps = 4 * tensors * made.world // made.pp
         assert (
             sum(kind.count * kind.optimizer_bytes for kind in found) == 2 * width * params + steps
@@ -179,13 +188,13 @@ PLANTED: dict[str, tuple[Any, str, object, int]] = {
     "a block without its mixer": (
         units,
         "block_weights",
-        lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer="N", ffn=ffn),
+        lambda spec, mixer, ffn, **how: RIGHT_WEIGHTS(spec, mixer="N", ffn=ffn),
         1,
     ),
     "all layers have experts": (
         units,
         "block_weights",
-        lambda spec, mixer, ffn: RIGHT_WEIGHTS(spec, mixer=mixer, ffn="E"),
+        lambda spec, mixer, ffn, **how: RIGHT_WEIGHTS(spec, mixer=mixer, ffn="E"),
         2,
     ),
 }

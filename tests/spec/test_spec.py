@@ -41,6 +41,13 @@ BOTH = {
 }
 BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
 
+BLOCKS = {
+    "index_block_len": 4,
+    "index_top_blocks": 3,
+    "index_local_blocks": 1,
+    "n_index_heads": 2,
+    "index_head_dim": 10,
+}
 INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
 GRIFFIN = {
     "recurrent": "rg_lru",
@@ -161,6 +168,30 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({**MLA, **INDEX}, {"q_lora_rank": None}, "q_lora_rank is needed by an indexer"),
     ({**MLA, **INDEX}, {"index_head_dim": 3}, "index_head_dim must be at least qk_rope_head_dim"),
     (MLA, {"index_head_dim": 8}, "index_head_dim has no meaning without index_top_k"),
+    # an indexer of blocks
+    (DENSE, {**BLOCKS, "index_block_len": 0}, "index_block_len must be at least 1: got 0; ch"),
+    (DENSE, {**BLOCKS, "index_local_blocks": 0},
+     "index_local_blocks must be at least 1: got 0; choose 1 to"),
+    (DENSE, {**BLOCKS, "index_local_blocks": 4},
+     "index_local_blocks must be at most index_top_blocks = 3: got 4; choose 1 to 3"),
+    (DENSE, {**BLOCKS, "index_top_blocks": None}, "index_top_blocks is needed by a block indexer"),
+    (DENSE, {**BLOCKS, "n_index_heads": 4}, "n_index_heads must divide n_heads: 6 % 4 = 2: got 4"),
+    (DENSE, {**BLOCKS, "n_index_heads": 12}, "n_index_heads must be at most n_heads = 6: got 12"),
+    (DENSE, {**BLOCKS, "index_head_dim": 2},
+     "index_head_dim must be at least the 10 values of a head that RoPE rotates: got 2; choose 10"),
+    (DENSE, {**BLOCKS, "index_pattern": "GL"},
+     "index_pattern must be letters I (with a block indexer) and G (without): got 'GL'; for exa"),
+    (DENSE, {**BLOCKS, "index_pattern": "GGGGI"},
+     "index_pattern leaves no layer to the indexer: got 'GGGGI'; put I in for one, or leave"),
+    (DENSE, {**BLOCKS, "window": 4}, "window is not defined with a block indexer: got 4; leave w"),
+    (DENSE, {**BLOCKS, "nope_every": 2}, "nope_every is not defined with a block indexer: got 2"),
+    (DENSE, {**BLOCKS, "n_mtp_layers": 1}, "n_mtp_layers is not defined with a block indexer: "),
+    (DENSE, {**BLOCKS, "kind": "encoder"}, "kind is not defined with a block indexer: got 'enc"),
+    (DENSE, {**BLOCKS, "position": "none"},
+     "index_block_len belongs to a block indexer, which needs position rope: got 4; choose pos"),
+    (DENSE, {**BLOCKS, "index_top_k": 3}, "index_top_k has no meaning with attention gqa: got 3"),
+    (DENSE, {"index_pattern": "GI"}, "index_pattern has no meaning without index_block_len: got"),
+    (MLA, {"index_block_len": 4}, "index_block_len has no meaning with attention mla: got 4; "),
     ({**DENSE, **GRIFFIN}, {"n_lru_blocks": 4}, "n_lru_blocks must divide lru_width: 6 % 4 = 2"),
     # windows
     (DENSE, {"window_pattern": "LG"}, "window_pattern has no meaning without a window: got 'LG'; "),

@@ -25,6 +25,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "lfm2-8b-a1b": {"mixer_pattern": "RRA", "n_dense_layers": 1},
     "recurrentgemma-2b": {"mixer_pattern": "RA"},
     "deepseek-v3.2": {"n_dense_layers": 1},
+    "minimax-m3-text": {"n_dense_layers": 1, "index_pattern": "GI"},
     "longcat-flash": {},  # experts beside a feed-forward, zero experts
     "minimax-text-01": {"mixer_pattern": "RA"},
     "mamba-2.8b": {},
@@ -63,7 +64,8 @@ def small(name: str) -> ModelSpec:
 def attends(name: str) -> bool:
     """Whether it has attention that a fused kernel computes."""
     spec = entry(name).spec()
-    return spec.attention != "none" and spec.index_top_k is None
+    indexed = spec.index_top_k is not None or spec.index_block_len is not None
+    return spec.attention != "none" and not indexed
 
 
 def both(
@@ -93,7 +95,8 @@ def test_every_mixer_of_the_catalog_is_here() -> None:
     """By mixer, placement of norms and kind of attention: none is left out."""
 
     def structure(spec: ModelSpec) -> tuple[Any, ...]:
-        return spec.recurrent, spec.norm_placement, spec.output_gate, spec.index_top_k is None
+        indexed = spec.index_top_k is None, spec.index_block_len is None
+        return spec.recurrent, spec.norm_placement, spec.output_gate, *indexed
 
     known = {structure(entry(name).spec()) for name in SHORT}
     for one in entries():
@@ -101,7 +104,7 @@ def test_every_mixer_of_the_catalog_is_here() -> None:
             spec = one.spec()
         except NotExpressible:
             continue
-        if spec.recurrent != "none" or spec.index_top_k is not None:
+        if spec.recurrent != "none" or spec.n_index_heads is not None:
             assert structure(spec) in known, one.id
 
 

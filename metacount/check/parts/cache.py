@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.check.given.vocabulary import BYTES_LETTER
 from metacount.check.parts.params import Letters, Part
 from metacount.formulas import attention, caches
+from metacount.formulas.indexed import index_cache, indexed_layers
 from metacount.formulas.sublayers import cached_tensors
 
 
@@ -32,6 +33,8 @@ def cache_parts(letters: Letters) -> list[Part]:
                     ("a window of w positions is kept, not w - 1", one * seen),
                 ]
             found.append(Part(name=label + tensor.name, expr=one * kept, variants=tuple(variants)))
+    scale = letters.batch * BYTES_LETTER * indexed_layers(o, o.n_layers) * letters.seq
+    found += [Part(name=tensor.name, expr=scale * tensor.size) for tensor in index_cache(o)]
     if o.has_encoder:
         scale = letters.batch * BYTES_LETTER * o.n_layers * letters.source
         found += [

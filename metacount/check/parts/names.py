@@ -55,6 +55,8 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"self_attn.core.sinks", "attention sinks", BIASES),
     (r"self_attn.kv_a_proj_with_mqa.weight", "kv_a_proj", ATTENTION),
     (r"self_attn.(\w+_proj).weight", r"\1", ATTENTION),
+    (r"self_attn.indexer.([qk]_proj).weight", r"index \1", ""),
+    (r"self_attn.indexer.([qk]_norm).weight", "norms of the index", NORMS),
     (r"self_attn.(\w+?)_proj(_with_mqa)?.bias", r"\1 bias", BIASES),
     (r"shared_use.linear.weight", "linear layers behind shared blocks", ""),
     (r"shared_use.adapters.(\w+).(\w+)_proj.weight", r"adapters on \1, \2", ""),

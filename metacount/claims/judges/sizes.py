@@ -11,13 +11,15 @@ from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import TO_CATALOG, WITNESS
 from metacount.claims.parts import model_of, spec_of, value
 from metacount.claims.text import Listed, Said, Words, listed, say
+from metacount.formulas.caches import kv_cache_bytes_per_token
+from metacount.formulas.indexed import indexed_layers
 from metacount.formulas.selection import attention_by_selection
 from metacount.formulas.sublayers import kv_cache_values
-from metacount.spec import ModelSpec
+from metacount.spec import FIELDS, ModelSpec
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def two_stacks(claim: Claim) -> Finding:
@@ -104,12 +106,15 @@ def fields(claim: Claim) -> Finding:
 def selected_work(claim: Claim) -> Finding:
     """Attention over what an indexer leaves, the index included, is linear in the context.
 
-    Options: `seq_len`, more than the indexer leaves. Linear means that equal steps of the context
-    add equally much.
+    Options: `seq_len`, more than the indexer leaves, and a multiple of its blocks. Linear means
+    that equal steps of the context add equally much. What is chosen is told of all layers, and of
+    the same model with an indexer in each.
     """
     spec, n = spec_of(claim), claim.options["seq_len"]
     runs = [attention_by_selection(spec, batch_size=1, seq_len=k * n) for k in (1, 2, 3)]
-    grows = {name: runs[2][name] - 2 * runs[1][name] + runs[0][name] for name in runs[0]}
+    grows = _bends(runs)
+    every = spec.replace(index_pattern="I") if spec.index_block_len is not None else spec
+    chosen = _bends([attention_by_selection(every, batch_size=1, seq_len=k * n) for k in (1, 2, 3)])
     here = {name: exact(count) for name, count in runs[0].items()}
     straight = grows["selected_attention_flops"] == grows["index_flops"] == 0
     return Finding(
@@ -134,15 +139,24 @@ def selected_work(claim: Claim) -> Finding:
         ),
         values={
             "selected_is_linear": grows["selected_attention_flops"] == 0,
+            "chosen_is_linear": chosen["selected_attention_flops"] == 0,
             "index_is_linear": grows["index_flops"] == 0,
         },
         witness=WITNESS,
     )
 
 
+def _bends(runs: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Of counts at one length, twice and three times it: how much more the second step adds."""
+    one, two, three = runs
+    return {name: three[name] - 2 * two[name] + one[name] for name in one}
+
+
 def selected_cache(claim: Claim) -> Finding:
     """A model with an indexer keeps less of a token than the same model without."""
     spec = spec_of(claim)
+    if spec.index_block_len is not None:
+        return _cache_of_blocks(spec)
     with_index, without = kv_cache_values(spec), kv_cache_values(unindexed(spec))
     return Finding(
         verdict=RIGHT if with_index < without else WRONG,
@@ -154,7 +168,7 @@ def selected_cache(claim: Claim) -> Finding:
         ),
         correct=say("{kept} against {without}", kept=exact(with_index), without=exact(without)),
         computation=(
-            f"d_c + d_r + d_i = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
+            f"d_c + d_r + d_I = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} + "
             f"{spec.index_head_dim} = {with_index}",
             f"d_c + d_r = {spec.kv_lora_rank} + {spec.qk_rope_head_dim} = {without}",
         ),
@@ -163,6 +177,32 @@ def selected_cache(claim: Claim) -> Finding:
     )
 
 
+def _cache_of_blocks(spec: ModelSpec) -> Finding:
+    """The same of a model whose indexers stand in some layers."""
+    with_index, without = (
+        kv_cache_bytes_per_token(one, bytes_per_value=1) for one in (spec, unindexed(spec))
+    )
+    layers, indexed = spec.n_layers, indexed_layers(spec, spec.n_layers)
+    each = f"{layers}·2·{spec.n_kv_heads}·{spec.head_dim}"
+    return Finding(
+        verdict=RIGHT if with_index < without else WRONG,
+        says=say(
+            "A token leaves {kept} values in the caches of all layers, and {without} without the "
+            "indexers.",
+            kept=exact(with_index),
+            without=exact(without),
+        ),
+        correct=say("{kept} against {without}", kept=exact(with_index), without=exact(without)),
+        computation=(
+            f"N·2·h_kv·h_d + N_i·d_I = {each} + {indexed}·{spec.index_head_dim} = {with_index}",
+            f"N·2·h_kv·h_d = {each} = {without}",
+        ),
+        values={"more": with_index - without, "n_indexed": indexed},
+        witness=WITNESS,
+    )
+
+
 def unindexed(spec: ModelSpec) -> ModelSpec:
     """The same model whose attention reads every position."""
-    return spec.replace(index_top_k=None, n_index_heads=None, index_head_dim=None)
+    fields = (name for name in FIELDS if name.startswith(("index_", "n_index_")))
+    return spec.replace(**{name: FIELDS[name].absent for name in fields})

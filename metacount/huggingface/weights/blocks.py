@@ -36,6 +36,7 @@ LLAMA_BLOCK: Table = {
     **same("self_attn.q_a_proj self_attn.q_a_layernorm self_attn.q_b_proj"),
     **same("self_attn.kv_a_proj_with_mqa self_attn.kv_a_layernorm self_attn.kv_b_proj"),
     **same(" ".join(f"self_attn.indexer.{p}" for p in ("wq_b", "wk", "k_norm", "weights_proj"))),
+    **same(" ".join(f"self_attn.indexer.{p}" for p in ("q_proj", "k_proj", "q_norm"))),
     **same("mlp.gate_proj mlp.up_proj mlp.down_proj"),
     "mlp.gate": "mlp.gate.proj",
     **same("mlp.gate.e_score_correction_bias mlp.experts.gate_up_proj mlp.experts.down_proj"),
@@ -47,6 +48,7 @@ LLAMA_BLOCK: Table = {
     "self_attn.qkv_proj": Place(QKV, joined_qkv),
     "self_attn.query_key_value": Place(QKV, grouped_qkv),
     "mlp.gate_up_proj": Place(GATE_UP, halves),
+    "mlp.shared_experts.gate_up_proj": Place(SHARED_GATE_UP, halves),
     # under other names: StarCoder2, Phi, Persimmon, Phi-MoE, MiniMax-M2
     "self_attn.dense": "self_attn.o_proj",
     "self_attn.q_layernorm": "self_attn.q_norm",

@@ -11,7 +11,16 @@ from metacount.tensors import tensor_bytes
 
 # Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
 TOKEN_TENSORS = frozenset(
-    ["keys", "values", "indexer_keys", "compressed_kv", "mems", "buckets_cache", "states_cache"]
+    [
+        "keys",
+        "values",
+        "indexer_keys",
+        "idx_keys",
+        "compressed_kv",
+        "mems",
+        "buckets_cache",
+        "states_cache",
+    ]
 )
 CROSS = "cross_attention_cache"
 CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from metacount.measure.flow.known import linear
 from metacount.measure.flow.step import HIDDEN, Row, Seen
-from metacount.measure.ours.equations_of_mixers import MIXERS
+from metacount.measure.ours.equations_of_mixers import MIXERS, TURNS
 from metacount.modules.attention import Attention, ScaledDotProduct
 from metacount.modules.block import Block
 from metacount.modules.ends import (
@@ -29,7 +29,7 @@ from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 
-ROTATES, TURNS = "pow mul cos sin sub add", "div neg reciprocal index"  # beside cat or stack
+ROTATES = "pow mul cos sin sub add"  # beside cat or stack
 # What an equation of a residual calls each sublayer.
 SUBLAYERS = {
     "self_attn": "attn",

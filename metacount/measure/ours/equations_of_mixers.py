@@ -12,7 +12,7 @@ from metacount.modules.block import Block
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
-from metacount.modules.indexer import Indexer, IndexScores
+from metacount.modules.indexer import BlockIndexer, BlockScores, Indexer, IndexScores
 from metacount.modules.kimi_delta import ForgetGate, KimiDelta
 from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
@@ -22,6 +22,7 @@ from metacount.modules.rg_lru import RecurrentBlock, RgLru
 from metacount.modules.shared_block import SharedBlock
 from metacount.modules.short_conv import ShortConvolution
 
+TURNS = "div neg reciprocal index"  # beside what rotates
 CUT = "positions cut into chunks, the last one filled up with zeros"
 
 
@@ -198,8 +199,7 @@ MIXERS: tuple[Row, ...] = (
     Row(ShortConvolution, "y_BDS", "mul",
         lambda s: "y = C · y" if "conv" in s.before else "x = B · x"),
     # the indexer
-    Row(Indexer, "scores_BST", "pow mul cos sin sub add cat", "q_I = RoPE(q_I, position)",
-        "div neg reciprocal index"),
+    Row(Indexer, "scores_BST", "pow mul cos sin sub add cat", "q_I = RoPE(q_I, position)", TURNS),
     Row(Indexer, "scores_BST", "mul", lambda s: f"w = w / √{s.module.n_heads}"),
     Row(Indexer, "scores_BST", "masked_fill bitwise_not",
         "scores = −∞ where the query must not see the key"),
@@ -208,4 +208,25 @@ MIXERS: tuple[Row, ...] = (
     Row(IndexScores, "products", "bmm", "products = q_I·k_Iᵀ"),
     Row(IndexScores, "positive_BSHT", "mul relu", "products = relu(products / √width of a key)"),
     Row(IndexScores, "return", "bmm", "scores = Σ w · products over the heads"),
+    # the indexer of blocks
+    Row(Attention, "index_BTI", "pow mul cos sin sub add cat", "k_I = RoPE(k_I, position)", TURNS),
+    Row(Attention, "k, v, index_BTI", "cat", "k, v, k_I = [cached, new] of each"),
+    Row(BlockIndexer, "scores_BHST", "", "q_I split into heads"),
+    Row(BlockIndexer, "scores_BHST", "pow mul cos sin sub add cat", "q_I = RoPE(q_I, position)",
+        TURNS),
+    Row(BlockIndexer, "scores_BHST", "masked_fill bitwise_not",
+        "scores = −∞ where the query must not see the key", "le"),
+    Row(BlockIndexer, "nothing", "new_full", "nothing = −∞ for each block"),
+    Row(BlockIndexer, "best_BHSb", "scatter_reduce", "best = the best score in each block"),
+    Row(BlockIndexer, "before_Sb", "sub", "blocks from the query's own back to each",
+        "floor_divide"),
+    Row(BlockIndexer, "local_Sb", "ge lt bitwise_and", "local = the query's own block"
+        " and those just before it"),
+    Row(BlockIndexer, "best_BHSb", "masked_fill", "best = ∞ for its local blocks"),
+    Row(BlockIndexer, "chosen", "topk",
+        lambda s: f"the {s.module.top_blocks} best blocks of each query"),
+    Row(BlockIndexer, "dropped_BHSb", "scatter", "bias = 0 for the best blocks, −∞ elsewhere"),
+    Row(BlockIndexer, "return", "gather",
+        "bias of each position: its block's, for the heads that share it", "index_select"),
+    Row(BlockScores, "", "bmm", "scores = q_I·k_Iᵀ"),
 )  # fmt: skip

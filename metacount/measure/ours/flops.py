@@ -18,14 +18,14 @@ from metacount.measure.torch_private import unwatched
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
 from metacount.modules.cache import LayerCache, StateCache
-from metacount.modules.indexer import IndexScores
+from metacount.modules.indexer import BlockScores, IndexScores
 from metacount.modules.position import RelativeScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Modules that run nothing but products between positions.
-PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores)
+PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores, BlockScores)
 # Above this many pairs the mask is not laid out to be counted; the answer is then None.
 MAX_PAIRS = 2**30
 

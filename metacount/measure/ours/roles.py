@@ -16,7 +16,7 @@ from metacount.modules.ends import (
 )
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
-from metacount.modules.indexer import Indexer, IndexScores
+from metacount.modules.indexer import BlockIndexer, BlockScores, Indexer, IndexScores
 from metacount.modules.kimi_delta import KimiDelta
 from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
@@ -50,6 +50,8 @@ ROLE_OF: dict[type[nn.Module], str] = {
     FeedForwardAdapter: "ffn",
     Indexer: "attention",
     IndexScores: "attention",
+    BlockIndexer: "attention",
+    BlockScores: "attention",
     ShortConvolution: "recurrent",
     RecurrentBlock: "recurrent",
     FeedForward: "ffn",

@@ -129,6 +129,7 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
             active=sharding.active_values(cut, rank),
             shard=sharding.shard_values(cut, rank),
             expert=sharding.is_expert(cut, rank),
+            trained=cut.trained,
         )
         for cut in cuts
     )
@@ -157,7 +158,8 @@ def _stepped(job: Job, held: Sequence[Held]) -> int:
     if not job.train:
         return 0
     state, width = STATES[job.optimizer], DTYPE_BYTES[job.stored]
-    shares = (Weight(role=each.role, name=each.name, shape=(each.shard,)) for each in held)
+    trained = (each for each in held if each.trained)
+    shares = (Weight(role=each.role, name=each.name, shape=(each.shard,)) for each in trained)
     return sum(int(state(share, width)) for share in shares)
 
 
@@ -193,7 +195,7 @@ def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int
     if job.train or not unit.layers or not job.decodes:
         return 0, 0
     run, mixer = pass_of(job), unit.mixer
-    cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window)
+    cache = cached_bytes(spec, run, rank, mixer=mixer, window=unit.window, indexed=unit.indexed)
     return int(cache), int(block_state_bytes(spec, run, mixer=mixer))
 
 

@@ -21,6 +21,7 @@ class Unit:
     ffn: str = "F"
     rotated: bool = False
     first_norm: bool = True
+    indexed: bool = False
     window: int | None = None
     first: bool = False
     last: bool = False
@@ -29,16 +30,17 @@ class Unit:
 def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
     """The parts of a model, those layers together that are alike."""
     stack, positions = spec.last_stack, spec.positions
-    alike: dict[tuple[str, str, bool, bool, bool], list[int]] = {}
+    alike: dict[tuple[str, str, bool, bool, bool, bool], list[int]] = {}
     for i in range(stack.n_layers):
         lacks = i == 0 and not stack.norms.first
         rotated = isinstance(positions, Rope) and positions.law.holds(i)
-        key = stack.mixer_of(i), stack.ffn_of(i), spec.is_windowed_layer(i), rotated, lacks
+        which = spec.is_windowed_layer(i), spec.has_index_layer(i)
+        key = stack.mixer_of(i), stack.ffn_of(i), *which, rotated, lacks
         alike.setdefault(key, []).append(i)
     window = stack.attention.window
     found = []
-    for (mixer, ffn, windowed, rotated, lacks), layers in alike.items():
-        cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn))
+    for (mixer, ffn, windowed, indexed, rotated, lacks), layers in alike.items():
+        cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn, indexed=indexed))
         if lacks:
             cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
         near = window.size if windowed and window is not None else None
@@ -51,6 +53,7 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
                 window=near,
                 rotated=rotated,
                 first_norm=not lacks,
+                indexed=indexed,
             )
         )
     (table, *others), head = sharding.end_cuts(spec)

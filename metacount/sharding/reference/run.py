@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from metacount.measure.torch_private import fake_tensors, is_fake, operator_name, unwatched
+from metacount.modules.indexer import CHOOSING
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.sharding.engine.keeping import Keeping
@@ -67,6 +68,8 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
         )
         for name, role, owner, tensor in tensors_with_roles(model)
     ]
+    indexers = (n for n, module in model.named_modules() if isinstance(module, CHOOSING))
+    choosing = tuple(f"{name}." for name in indexers)
     if job.train:
         compute = None if job.stored == job.dtype else DTYPES[job.dtype]
         shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
@@ -80,6 +83,7 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
             active=active,
             expert=expert,
             shard=held[name],
+            trained=not name.startswith(choosing),
         )
         for name, role, shape, active, expert in cut
     ]

@@ -23,7 +23,7 @@ FILES = {
     "exaone": "exaone4 exaone_moe kolibri1",
     "lfm2": "lfm2 lfm2_moe",
     "griffin": "recurrent_gemma",
-    "sparse": "deepseek_v32",
+    "sparse": "deepseek_v32 minimax_m3_vl_text",
     "latent": "deepseek_v2 deepseek_v3 minicpm3",
     "longcat": "longcat_flash",
     "linear_attention": "qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid minimax",
