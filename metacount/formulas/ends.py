@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import norm
+from metacount.formulas import around, norm
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import (
     SEQUENCES,
@@ -70,9 +70,11 @@ def embedding_norm_params(spec: ModelSpec) -> Dim:
 def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     """What a stack has before and after its blocks: final norm, norm of the embedding, positions.
 
-    Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack.
+    Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack. What
+    makes copies of the stream, and each layer's own embeddings.
 
-    Source: `norm.norm_weights`; `position.learned_table_params`, `position.t5_bias_params`.
+    Source: `norm.norm_weights`; `position.learned_table_params`, `position.t5_bias_params`;
+    `altup.copy_weights`, `altup.layer_table_weights`.
     """
     norms, positions = spec.last_stack.norms, spec.positions
     found: list[Weight] = []
@@ -89,7 +91,7 @@ def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
         shape = (positions.n_buckets, mixer.n_heads)
         name = "relative_bias.relative_attention_bias.weight"
         found.append(Weight(role="position", name=name, shape=shape))
-    return tuple(found)
+    return (*found, *around.end_weights(spec))
 
 
 def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from metacount.modules.cache import LayerCache
+from metacount.modules.cache import LayerCache, Lent
 from metacount.modules.linear import Linear, adapted
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import RelativeProjection, apply_rope, grown
@@ -143,6 +143,7 @@ class Attention(nn.Module):
         n_heads, n_kv_heads, head_dim = part.n_heads, part.n_kv_heads, part.head_dim
         self.head_dim, self.norm_eps, self.out_scale = head_dim, norms.eps, part.out_scale
         self.query_growth, self.rotary_dim = growth, None
+        self.v_norm, self.windowed = part.v_norm, windowed
         if rope is not None:
             self.rotary_dim = head_dim if rope.rotary_dim is None else rope.rotary_dim
             self.rope_style = rope.style
@@ -181,12 +182,14 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         query_BSD: Tensor | None = None,
         adapters: nn.ModuleDict | None = None,
+        lent: Lent | None = None,
     ) -> Tensor:
         """[B, S, D] -> [B, S, D].
 
         `source_BTD` is what keys and values are made of in cross-attention: when a cache already
         holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
-        `adapters` q, k and v add to the projections of these names.
+        `adapters` q, k and v add to the projections of these names. `lent` is where keys and values
+        are left to later layers.
         """
         asks = x_BSD if query_BSD is None else query_BSD
         q, gate_BSW = adapted(self.q_proj(asks), asks, "q", adapters), None
@@ -197,15 +200,7 @@ class Attention(nn.Module):
         if source_BTD is not None and cache is not None and cache.tensors:
             k, v = cache.tensors
         else:
-            made_of = x_BSD if source_BTD is None else source_BTD
-            k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
-            v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
-            if source_BTD is None:
-                k = self._rope(k, visibility)
-            if self.qk_norm == "l2":
-                k = l2_norm(k, self.norm_eps)
-            if cache is not None:
-                k, v = cache.update(k, v)
+            k, v = self._keys_and_values(x_BSD, visibility, source_BTD, cache, adapters, lent)
         if source_BTD is None:
             q = self._rope(q, visibility)
         if self.qk_norm == "l2":
@@ -219,6 +214,30 @@ class Attention(nn.Module):
         y_BSW = y_BHSK.transpose(1, 2).flatten(2)
         y_BSD = self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
         return y_BSD if self.out_scale == 1.0 else y_BSD * self.out_scale
+
+    def _keys_and_values(
+        self,
+        x_BSD: Tensor,
+        visibility: Visibility,
+        source_BTD: Tensor | None,
+        cache: LayerCache | None,
+        adapters: nn.ModuleDict | None,
+        lent: Lent | None,
+    ) -> tuple[Tensor, ...]:
+        """[B, S, D] -> two of [B, G, T, K]: those made here, behind those of the cache."""
+        made_of = x_BSD if source_BTD is None else source_BTD
+        k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
+        v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
+        if source_BTD is None:
+            k = self._rope(k, visibility)
+        if self.qk_norm == "l2":
+            k = l2_norm(k, self.norm_eps)
+        if self.v_norm:
+            v = l2_norm(v, self.norm_eps)
+        both = (k, v) if cache is None else cache.update(k, v)
+        if lent is not None:
+            lent.tensors[self.windowed] = both
+        return both
 
     def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
         """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""

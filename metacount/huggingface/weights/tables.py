@@ -8,6 +8,8 @@ from metacount.huggingface.weights.blocks import (
     BERT_ENDS,
     BERT_HEADS,
     BLOOM_BLOCK,
+    GEMMA3N_BLOCK,
+    GEMMA3N_ENDS,
     GLM4_BLOCK,
     GPT2_BLOCK,
     GPT2_ENDS,
@@ -80,6 +82,12 @@ DIALECTS = {
         ends=LLAMA_ENDS,
         stacks={"layers.": ("decoder.layers", LONGCAT_BLOCK)},
         outside=longcat,
+    ),
+    "gemma3n": Dialect(
+        mark="layers.0.altup.modality_router.weight",
+        prefix="model.",
+        ends=GEMMA3N_ENDS,
+        stacks={"layers.": ("decoder.layers", GEMMA3N_BLOCK)},
     ),
     "lfm2": Dialect(
         mark="layers.0.operator_norm.weight",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from metacount.measure.ours.roles import role_of
 from metacount.measure.roles import BUFFERS, ROLES, UnclaimedTensor
+from metacount.modules.altup import LayerTable
 from metacount.modules.moe import Experts
 
 
@@ -18,7 +19,7 @@ class ParamReport:
 
     by_role: dict[str, int]
     active_by_role: dict[str, int]
-    no_embed: int  # active, without the token table; a tied table stays, the head uses it
+    no_embed: int  # active, without tables that tokens look up; a tied one stays, the head uses it
     buffers: dict[str, int]
 
     @property
@@ -79,7 +80,9 @@ def measure_params(model: nn.Module) -> ParamReport:
         by_role[role] += tensor.numel()
         active[role] += active_values(path[-1], tensor)
         if tensor is getattr(getattr(model, "embed_tokens", None), "weight", None):
-            token_table = 0 if id(tensor) in shared else tensor.numel()
+            token_table += 0 if id(tensor) in shared else tensor.numel()
+        if isinstance(path[-1], LayerTable):
+            token_table += tensor.numel()
     buffers: dict[str, int] = {}
     for full_name, buffer in model.named_buffers():
         last = full_name.rpartition(".")[2]
