@@ -9,6 +9,16 @@ from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
 
+# What Gemma 3n has in and around its blocks: of each field the value that says that there is none.
+AROUND = {
+    "n_altup_inputs": None,
+    "laurel_rank": None,
+    "d_per_layer": None,
+    "n_kv_shared_layers": 0,
+    "v_norm": False,
+    "d_ff_second": None,
+    "activation_sparsity": None,
+}
 # One kind of layer, with attention and nothing beside it: of each field the value that says so.
 ALIKE = {
     "recurrent": "none",
@@ -22,6 +32,7 @@ ALIKE = {
     "gate_scale": 1.0,
     "ffn_scale": 1.0,
     "residual_weight": 1.0,
+    **AROUND,
 }
 NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
@@ -43,6 +54,32 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
             f"has no formula {what}",
             spec.norm_placement,
             "measure it instead",
+        )
+
+
+def check_around(spec: ModelSpec) -> None:
+    """Raise `SpecError` for what Gemma 3n has, whose kept bytes and repeated FLOPs are measured."""
+    for name, plain in AROUND.items():
+        value = getattr(spec, name)
+        if value is not plain and value != plain:
+            raise SpecError(
+                name, "has no formula for what training keeps", value, "measure it instead"
+            )
+
+
+def check_reached(spec: ModelSpec) -> None:
+    """Raise `SpecError` where the loss does not see all parameters: of embeddings that go nowhere.
+
+    Each layer's own embedding is added to all copies of the stream but the first.
+    """
+    part = spec.last_stack.altup
+    alone = part is not None and isinstance(part.n_inputs, int) and part.n_inputs == 1
+    if alone and spec.last_stack.layer_inputs is not None:
+        raise SpecError(
+            "n_altup_inputs",
+            "has no formula for training: of one copy, d_per_layer is added to none",
+            1,
+            "measure it instead, or choose 2 or more",
         )
 
 

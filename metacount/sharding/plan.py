@@ -7,6 +7,7 @@ in which * is any number, and the style of each; the layers of each pipeline sta
 from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, shown
+from metacount.formulas.covered import AROUND
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
@@ -144,6 +145,7 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             + (" or groups of them that stay together" if max(together) > 1 else "")
             + f": got {mesh.pp} stages; choose 1 to {len(together)}"
         )
+    check_streams(spec)
     _check_mixers(spec, mesh)
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
@@ -209,6 +211,16 @@ def _together(spec: ModelSpec) -> list[int]:
             found.append(n)
             n = 0
     return found
+
+
+def check_streams(spec: ModelSpec) -> None:
+    """Raise `InputError` for what Gemma 3n has in and around its blocks, which no plan places."""
+    for name, plain in AROUND.items():
+        if getattr(spec, name) not in (plain, None):
+            raise InputError(
+                f"no plan for a mesh has a place for {name}={getattr(spec, name)}; choose another "
+                "model, or count this one without a mesh"
+            )
 
 
 def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from metacount.errors import InputError
 from metacount.formulas import ends, model, moe, stack
+from metacount.formulas.around import layer_table_params
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import OF_PAIRS, Product, Weight
 from metacount.formulas.terms import by_role as terms_by_role
@@ -136,7 +137,10 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         tokens=n_tokens,
         params=sum(model.active_params_by_role(spec).values()),
         stored=model.params(spec),
-        looked_up=token_table + spec.n_token_types * ends.table_width(spec) + positions,
+        looked_up=token_table
+        + spec.n_token_types * ends.table_width(spec)
+        + layer_table_params(spec)
+        + positions,
         token_table=token_table,
         positions=positions,
         weights=weights,
