@@ -24,6 +24,9 @@ STRUCTURE = frozenset(
         "nope_every",
         "position_offset",
         "max_distance",
+        "n_kv_shared_layers",
+        "n_altup_inputs",
+        "altup_active",
     ]
 )
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.

@@ -104,8 +104,7 @@ class Laurel(nn.Module):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] -> [B, S, D]."""
-        y: Tensor = x_BSD + self.post_laurel_norm(self.linear_right(self.linear_left(x_BSD)))
-        return y
+        return x_BSD + self.post_laurel_norm(self.linear_right(self.linear_left(x_BSD)))
 
     def beside(self, x_BSD: Tensor, normed_BSD: Tensor) -> Tensor:
         """Add the residual to the stream behind attention; the sum has about the same variance."""
@@ -135,8 +134,7 @@ class LayerInputs(nn.Module):
         told_BSE = self.embed_tokens(known) * self.width**0.5
         made_BSE = self.model_projection(x_BSD) * x_BSD.shape[-1] ** -0.5
         told, made = (t.unflatten(-1, (self.n_layers, self.width)) for t in (told_BSE, made_BSE))
-        both: Tensor = (self.projection_norm(made) + told) * 2**-0.5
-        return both
+        return (self.projection_norm(made) + told) * 2**-0.5
 
 
 class LayerInput(nn.Module):
@@ -154,5 +152,5 @@ class LayerInput(nn.Module):
     def forward(self, x_BSD: Tensor, input_BSP: Tensor) -> Tensor:
         """[B, S, D] and [B, S, P] -> [B, S, D]."""
         gate_BSP = activate(self.gate(x_BSD), self.activation, self.swish_beta)
-        y: Tensor = self.norm(self.projection(gate_BSP * input_BSP))
-        return y
+        read_BSP = gate_BSP * input_BSP
+        return self.norm(self.projection(read_BSP))

@@ -127,6 +127,8 @@ class Attention(nn.Module):
     `relative` adds Transformer-XL's positions. It reads `d_input` values where these are not D.
     """
 
+    borrows = False  # whether it reads keys and values of another layer
+
     def __init__(
         self,
         part: parts.Attention,
@@ -197,10 +199,23 @@ class Attention(nn.Module):
             q, gate_BSW = (t.flatten(-2) for t in self._by_head(q, 2 * self.head_dim).chunk(2, -1))
         q = self._heads(q, self.q_norm)
         queries = visibility.queries(q.device)
-        if source_BTD is not None and cache is not None and cache.tensors:
-            k, v = cache.tensors
+        given = self._given(cache, lent) if source_BTD is not None or self.borrows else ()
+        if given:
+            k, v = given
         else:
-            k, v = self._keys_and_values(x_BSD, visibility, source_BTD, cache, adapters, lent)
+            made_of = x_BSD if source_BTD is None else source_BTD
+            k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
+            v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
+            if source_BTD is None:
+                k = self._rope(k, visibility)
+            if self.qk_norm == "l2":
+                k = l2_norm(k, self.norm_eps)
+            if self.v_norm:
+                v = l2_norm(v, self.norm_eps)
+            if cache is not None:
+                k, v = cache.update(k, v)
+            if lent is not None:
+                lent.tensors[self.windowed] = k, v
         if source_BTD is None:
             q = self._rope(q, visibility)
         if self.qk_norm == "l2":
@@ -215,29 +230,9 @@ class Attention(nn.Module):
         y_BSD = self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
         return y_BSD if self.out_scale == 1.0 else y_BSD * self.out_scale
 
-    def _keys_and_values(
-        self,
-        x_BSD: Tensor,
-        visibility: Visibility,
-        source_BTD: Tensor | None,
-        cache: LayerCache | None,
-        adapters: nn.ModuleDict | None,
-        lent: Lent | None,
-    ) -> tuple[Tensor, ...]:
-        """[B, S, D] -> two of [B, G, T, K]: those made here, behind those of the cache."""
-        made_of = x_BSD if source_BTD is None else source_BTD
-        k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
-        v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
-        if source_BTD is None:
-            k = self._rope(k, visibility)
-        if self.qk_norm == "l2":
-            k = l2_norm(k, self.norm_eps)
-        if self.v_norm:
-            v = l2_norm(v, self.norm_eps)
-        both = (k, v) if cache is None else cache.update(k, v)
-        if lent is not None:
-            lent.tensors[self.windowed] = both
-        return both
+    def _given(self, cache: LayerCache | None, lent: Lent | None) -> tuple[Tensor, ...]:
+        """Keys and values that are there already: cached ones of a source; none: to be made."""
+        return () if cache is None else cache.tensors
 
     def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
         """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""

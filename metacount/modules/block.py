@@ -239,19 +239,15 @@ class Block(nn.Module):
                 x_BSD = self.laurel.beside(x_BSD, normed)
         if self.beside:
             return x_BSD, self._scaled(beside_BSD)
-        return self._around(x_BSD, copies_ABSD, input_BSP)
-
-    def _around(self, x_BSD: Tensor, copies_ABSD: Tensor, input_BSP: Tensor | None) -> Tensor:
-        """Correct the copies by the one computed, and add what the layer's own embedding gives."""
+        own = self.per_layer_input
         if self.altup is None:
-            if self.per_layer_input is not None:
-                x_BSD = x_BSD + self.per_layer_input(x_BSD, input_BSP)
-            return x_BSD
-        copies_ABSD = self.altup.correct(copies_ABSD, x_BSD)
-        if self.per_layer_input is None:
-            return copies_ABSD
-        added_BSD = self.per_layer_input(self.altup.scaled(copies_ABSD), input_BSP)
-        return torch.cat((copies_ABSD[:1], copies_ABSD[1:] + added_BSD))
+            return x_BSD if own is None else x_BSD + own(x_BSD, input_BSP)
+        corrected_ABSD = self.altup.correct(copies_ABSD, x_BSD)
+        if own is None:
+            return corrected_ABSD
+        read_BSD = self.altup.scaled(corrected_ABSD)
+        others_ABSD = corrected_ABSD[1:] + own(read_BSD, input_BSP)
+        return torch.cat((corrected_ABSD[:1], others_ABSD))
 
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
         normed = self.get_submodule("input_layernorm")(x_BSD)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from metacount.modules.attention import RMS, Attention, Visibility
+from metacount.modules.attention import RMS, Attention
 from metacount.modules.cache import LayerCache, Lent
 from metacount.spec import attention as parts
 from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
 from metacount.spec.rope_scaling import QueryGrowth
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class BorrowingAttention(Attention):
@@ -22,6 +18,8 @@ class BorrowingAttention(Attention):
     Brandon et al. 2024, arXiv:2405.12981 (between layers); Gemma 3n. It has what any attention has
     but for their projections and the norm of keys, and keeps nothing.
     """
+
+    borrows = True
 
     def __init__(
         self,
@@ -36,15 +34,7 @@ class BorrowingAttention(Attention):
         super().__init__(part, d_model, norms=norms, rope=rope, windowed=windowed, growth=growth)
         del self.k_proj, self.v_proj, self.k_norm
 
-    def _keys_and_values(
-        self,
-        x_BSD: Tensor,
-        visibility: Visibility,
-        source_BTD: Tensor | None,
-        cache: LayerCache | None,
-        adapters: nn.ModuleDict | None,
-        lent: Lent | None,
-    ) -> tuple[Tensor, ...]:
-        """[B, S, D] -> two of [B, G, T, K]: those of the last layer that sees as far."""
+    def _given(self, cache: LayerCache | None, lent: Lent | None) -> tuple[Tensor, ...]:
+        """The keys and values of the last layer that sees as far."""
         assert lent is not None  # the stack gives it where a layer borrows
         return lent.tensors[self.windowed]

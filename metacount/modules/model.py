@@ -14,7 +14,6 @@ from metacount.modules.cache import Cache, Lent
 from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
-    Output,
     OutputHead,
     Pooler,
     PositionTable,
@@ -22,6 +21,7 @@ from metacount.modules.ends import (
     TypeTable,
     table_width,
 )
+from metacount.modules.ends import Output as Output
 from metacount.modules.position import RelativeBias, alibi_bias, sinusoid
 from metacount.modules.shared_block import SharedBlock
 from metacount.spec import ModelSpec

@@ -130,7 +130,9 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         model.ROLES,
     )
     weights = sum(by_role.values())
-    around = by_role["embedding"] + by_role["head"] + by_role["other"]
+    ends_of_all = (*ends.end_weights(spec), *ends.stack_end_weights(spec))
+    outside = terms_by_role(ends_of_all, lambda weight: weight.flops(run), model.ROLES)["other"]
+    around = by_role["embedding"] + by_role["head"] + outside
     token_table = ends.token_table_params(spec)
     positions = _position_rows(spec)
     return Amounts(

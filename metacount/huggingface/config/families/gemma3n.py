@@ -116,6 +116,7 @@ def _sparsity(keys: Keys, n_layers: int) -> Json:
     """The share of a gate's values that are set to zero, and in which layers."""
     name = "activation_sparsity_pattern"
     given = keys.given(name)
+    said: list[object]
     if given is None:
         n_sparse = SPARSE if n_layers > SPARSE else 0
         said = [SPARSITY if i < n_sparse else 0.0 for i in range(n_layers)]
