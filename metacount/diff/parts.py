@@ -14,6 +14,7 @@ head [32000, 4096] 131072000
 
 from __future__ import annotations
 
+from metacount.diff.around import around_parts
 from metacount.diff.described import (
     attention_described,
     mixture_described,
@@ -23,6 +24,7 @@ from metacount.diff.described import (
 from metacount.diff.part import Part, part
 from metacount.diff.shared import shared_parts
 from metacount.formulas import block, ends, model, stack, sublayers
+from metacount.formulas.attention import lettered_layers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import Product, Weight, flops_of, params_of
@@ -112,7 +114,7 @@ class _Parts:
         tokens = self.source if plain.has_encoder and name == "encoder" else self.seq
         mixer = plain.last_stack.attention
         latent = isinstance(mixer, LatentAttention)
-        n_attending = n_layers
+        n_attending = n_layers - stack.borrowing_layers(spec)
         if not plain.last_stack.uniform:
             n_attending = sum(stack.attention_layers(spec))
         found: list[Part] = []
@@ -155,6 +157,7 @@ class _Parts:
         found += shared_parts(self.spec, self.plain, name, self._cache(), **run)
         found += self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
+        found += around_parts(self.spec, self.plain, name, **run)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
         params = params_of(weight for weight in weights if weight.role == "norm")
         norms = plain.last_stack.norms
@@ -202,6 +205,8 @@ class _Parts:
         act = activated(like.activation, like.swish_beta, gated=like.gated)
         made = "gated" if like.gated else "plain"
         n_moe, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
+        if like.second is not None:
+            n_dense = n_dense - lettered_layers(n_layers, like.second_pattern, "W")
         if like.d_ff is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
             found.append(

@@ -5,20 +5,11 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass, attention_of
 from metacount.spec import ModelSpec
+from metacount.spec.altup_rules import AROUND
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
 
-# What Gemma 3n has in and around its blocks: of each field the value that says that there is none.
-AROUND = {
-    "n_altup_inputs": None,
-    "laurel_rank": None,
-    "d_per_layer": None,
-    "n_kv_shared_layers": 0,
-    "v_norm": False,
-    "d_ff_second": None,
-    "activation_sparsity": None,
-}
 # One kind of layer, with attention and nothing beside it: of each field the value that says so.
 ALIKE = {
     "recurrent": "none",
@@ -107,6 +98,12 @@ def check_fused_run(spec: ModelSpec, run: Pass) -> None:
             spec.position,
             "choose attention eager",
         )
+
+
+def check_kept_run(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` where what a step keeps has no formula: Gemma 3n, some fused kernels."""
+    check_fused_run(spec, run)
+    check_around(spec)
 
 
 def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None:

@@ -178,3 +178,23 @@ def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
     terms: tuple[Weight | Product, ...] = (*end_weights(spec), *end_products(spec))
     ours = (term for term in terms if term.role in ("embedding", "head"))
     return by_role(ours, lambda term: term.flops(run), ("embedding", "head"))
+
+
+def looked_up_params(spec: ModelSpec) -> Dim:
+    """Parameters of the tables that tokens look up: their own, token types', each layer's.
+
+    Source: `token_table_params`, `around.layer_table_params`; [n_token_types, e].
+    """
+    types = 0 if spec.embedding is None else spec.embedding.n_token_types * table_width(spec)
+    return token_table_params(spec) + types + around.layer_table_params(spec)
+
+
+def other_flops(spec: ModelSpec, run: dict[str, Dim]) -> Dim:
+    """FLOPs before and after the blocks of what is neither embedding nor head.
+
+    Returns: FLOPs of the forward, exact.
+    Source: `end_weights`, `stack_end_weights`.
+    Not counted: norms, activations, biases.
+    """
+    both = (*end_weights(spec), *stack_end_weights(spec))
+    return by_role(both, lambda weight: weight.flops(run), ("other",))["other"]

@@ -78,10 +78,10 @@ class Copies(nn.Module):
         return torch.stack([x_BSD, *(as_large(each(x_BSD), x_BSD) for each in self.projections)])
 
     def gathered(self, x_ABSD: Tensor) -> Tensor:
-        """[A, B, S, D] -> [B, S, D]: the mean of the copies."""
+        """[A, B, S, D] -> [A, B, S, D], whose mean over copies is the stream."""
         first = x_ABSD[0]
         pairs = zip(self.unembed_projections, x_ABSD[1:], strict=True)
-        return torch.stack([first, *(as_large(each(x), first) for each, x in pairs)]).mean(0)
+        return torch.stack([first, *(as_large(each(x), first) for each, x in pairs)])
 
 
 def as_large(x: Tensor, like: Tensor) -> Tensor:

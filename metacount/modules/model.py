@@ -152,7 +152,8 @@ class Stack(nn.Module):
             x_BSD = x_BSD if beside_BSD is None else x_BSD + beside_BSD
             beside_BSD = next_BSD
         if self.copies is not None:
-            x_BSD = self.copies.gathered(x_BSD)
+            copies_ABSD = self.copies.gathered(x_BSD)
+            x_BSD = copies_ABSD.mean(0)
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _shared(self, index: int) -> SharedBlock | None:

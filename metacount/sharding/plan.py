@@ -7,10 +7,10 @@ in which * is any number, and the style of each; the layers of each pipeline sta
 from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, shown
-from metacount.formulas.covered import AROUND
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
+from metacount.spec.altup_rules import AROUND
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL

@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from metacount.spec.model import ModelSpec
     from metacount.spec.stack import Stack
 
+# What Gemma 3n has in and around its blocks: of each field the value that says that there is none.
+AROUND: dict[str, object] = {
+    "n_altup_inputs": None,
+    "laurel_rank": None,
+    "d_per_layer": None,
+    "n_kv_shared_layers": 0,
+    "v_norm": False,
+    "d_ff_second": None,
+    "activation_sparsity": None,
+}
 # What a model with one of these is; other values were never seen beside them.
 BESIDE_STREAMS: dict[str, tuple[object, ...]] = {
     "kind": ("decoder",),

@@ -146,7 +146,7 @@ class Stack:
         """Whether the attention of layer `index` reads keys and values of an earlier layer."""
         mixer = self.attention
         lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
-        return bool(index >= self.n_layers - lent)
+        return bool(lent and index >= self.n_layers - lent)
 
     @property
     def windowed(self) -> Law | None:

@@ -10,7 +10,6 @@ from fractions import Fraction
 
 from metacount.errors import InputError
 from metacount.formulas import ends, model, moe, stack
-from metacount.formulas.around import layer_table_params
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import OF_PAIRS, Product, Weight
 from metacount.formulas.terms import by_role as terms_by_role
@@ -130,19 +129,14 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         model.ROLES,
     )
     weights = sum(by_role.values())
-    ends_of_all = (*ends.end_weights(spec), *ends.stack_end_weights(spec))
-    outside = terms_by_role(ends_of_all, lambda weight: weight.flops(run), model.ROLES)["other"]
-    around = by_role["embedding"] + by_role["head"] + outside
+    around = by_role["embedding"] + by_role["head"] + ends.other_flops(spec, run)
     token_table = ends.token_table_params(spec)
     positions = _position_rows(spec)
     return Amounts(
         tokens=n_tokens,
         params=sum(model.active_params_by_role(spec).values()),
         stored=model.params(spec),
-        looked_up=token_table
-        + spec.n_token_types * ends.table_width(spec)
-        + layer_table_params(spec)
-        + positions,
+        looked_up=ends.looked_up_params(spec) + positions,
         token_table=token_table,
         positions=positions,
         weights=weights,

@@ -15,7 +15,6 @@ from metacount.huggingface.weights.names import (
     transposed,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.altup import MAX_INPUTS
 
 
 def same(names: str) -> dict[str, str | Place]:
@@ -74,19 +73,6 @@ LLAMA_ENDS: Table = {
     **dict.fromkeys(("norm", "final_layernorm"), "decoder.norm"),
 }
 
-GEMMA3N_ENDS: Table = {
-    **LLAMA_ENDS,
-    # a matrix for each copy of the stream but the first
-    **{
-        f"altup_{name}.{number}": f"decoder.copies.{name}.{number}"
-        for name in ("projections", "unembed_projections")
-        for number in range(MAX_INPUTS)
-    },
-    "embed_tokens_per_layer": "decoder.per_layer_inputs.embed_tokens",
-    "per_layer_model_projection": "decoder.per_layer_inputs.model_projection",
-    "per_layer_projection_norm": "decoder.per_layer_inputs.projection_norm",
-}
-
 GLM4_BLOCK: Table = {
     **LLAMA_BLOCK,
     "post_self_attn_layernorm": "post_attention_layernorm",
@@ -139,16 +125,6 @@ def longcat(index: int, rest: str, spec: ModelSpec) -> tuple[str, str] | None:
         return f"decoder.layers.{2 * index + int(number)}.", f"{module}.{below}".rstrip(".")
     return f"decoder.layers.{2 * index}.", rest
 
-
-ALTUP = "altup.correction_coefs altup.prediction_coefs altup.modality_router altup.router_norm"
-GEMMA3N_BLOCK: Table = {
-    **LLAMA_BLOCK,
-    **same(f"altup.correct_output_scale {ALTUP}"),
-    **same("laurel.linear_left laurel.linear_right laurel.post_laurel_norm"),
-    "per_layer_input_gate": "per_layer_input.gate",
-    "per_layer_projection": "per_layer_input.projection",
-    "post_per_layer_input_norm": "per_layer_input.norm",
-}
 
 HYPERCLOVAX_BLOCK: Table = {
     **LLAMA_BLOCK,

@@ -8,8 +8,6 @@ from metacount.huggingface.weights.blocks import (
     BERT_ENDS,
     BERT_HEADS,
     BLOOM_BLOCK,
-    GEMMA3N_BLOCK,
-    GEMMA3N_ENDS,
     GLM4_BLOCK,
     GPT2_BLOCK,
     GPT2_ENDS,
@@ -31,6 +29,7 @@ from metacount.huggingface.weights.blocks import (
     same,
     t5_block,
 )
+from metacount.huggingface.weights.gemma3n import GEMMA3N
 from metacount.huggingface.weights.linear_attention import DECAYS, LINEAR_ATTENTION
 from metacount.huggingface.weights.names import Dialect
 from metacount.huggingface.weights.shared_block import SHARED_BLOCK
@@ -39,6 +38,7 @@ from metacount.huggingface.weights.state_space import STATE_SPACE
 DIALECTS = {
     **STATE_SPACE,
     **SHARED_BLOCK,
+    **GEMMA3N,
     "t5": Dialect(
         mark="shared.weight",
         prefix="",
@@ -82,12 +82,6 @@ DIALECTS = {
         ends=LLAMA_ENDS,
         stacks={"layers.": ("decoder.layers", LONGCAT_BLOCK)},
         outside=longcat,
-    ),
-    "gemma3n": Dialect(
-        mark="layers.0.altup.modality_router.weight",
-        prefix="model.",
-        ends=GEMMA3N_ENDS,
-        stacks={"layers.": ("decoder.layers", GEMMA3N_BLOCK)},
     ),
     "lfm2": Dialect(
         mark="layers.0.operator_norm.weight",

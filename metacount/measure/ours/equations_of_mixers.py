@@ -10,6 +10,7 @@ from metacount.measure.flow.step import HIDDEN, Row, Seen
 from metacount.modules.altup import Laurel, LayerInput, LayerInputs, LayerTable
 from metacount.modules.attention import Attention
 from metacount.modules.block import Block
+from metacount.modules.borrowed import BorrowingAttention
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
@@ -61,6 +62,8 @@ def _top_values(seen: Seen) -> str:
     return f"gate = relu(gate − its quantile of {share:g}, taken as normal)"
 
 
+# A class whose statements are those of another.
+SAME_ROWS: dict[type, type] = {BorrowingAttention: Attention}
 MIXERS: tuple[Row, ...] = (
     # latents that LongCat-Flash scales
     Row(LatentAttention, "q_BHSn, q_BHSP", "mul", "q = √(d/r_q)·q = [q_n, q_r] of each head"),
@@ -70,8 +73,9 @@ MIXERS: tuple[Row, ...] = (
     Row(GatedFeedForward, "gate_BSM", "erfinv std mean relu", _top_values, "mul sub add div"),
     Row(Stack, "x_BSD", "pow mean clamp sqrt mul div",
         "x_i = x_i · √(mean(x_0²) / mean(x_i²))", "stack"),
-    Row(Stack, "x_BSD", "pow mean clamp sqrt mul div stack", "x = mean of the copies x_i"),
-    Row(Stack, "x_BSD", "stack mean", "x = mean of the copies x_i"),
+    Row(Stack, "copies_ABSD", "pow mean clamp sqrt mul div",
+        "x_i = x_i · √(mean(x_0²) / mean(x_i²))", "stack"),
+    Row(Stack, "x_BSD", "mean", "x = mean of the copies x_i"),
     Row(LayerInputs, "known", "where", "the token, or row 0 for one beyond the table",
         "ge lt bitwise_and"),
     Row(LayerInputs, "told_BSE", "mul", "told = √d_p · told"),
