@@ -21,6 +21,7 @@ from metacount.lessons.source import (
     read_words,
 )
 from metacount.resolve import find_model, model_of
+from metacount.spec.altup_rules import AROUND
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def title_of(topic: str, lang: str) -> str:
     return next(pieces(read_text(lang, topic))).lines[0].text.removeprefix("# ")
 
 
+OF_ANY = ("compute", "paper")  # lessons whose figures are of the whole model
+
+
 def page_of(
     topic: str, model: Given | None = None, lang: str = "en", settings: Sequence[str] = ()
 ) -> Page:
@@ -65,6 +69,14 @@ def page_of(
         raise InputError(
             f"lesson {topic} needs {parts.NEEDS}: {found.id} has not; "
             f"choose for example {', '.join(parts.SUCH_AS)}"
+        )
+    more = [
+        name for name, plain in AROUND.items() if getattr(found.spec, name) not in (plain, None)
+    ]
+    if more and topic not in OF_ANY:
+        raise InputError(
+            f"lesson {topic} has no word for {more[0]} of {found.id}, which has more in and around "
+            f"its blocks; choose for example {', '.join(parts.SUCH_AS)}"
         )
     with _randomness(topic):
         return _Making(topic, lang, Here(found, words), parts).page()
