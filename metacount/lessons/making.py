@@ -50,9 +50,6 @@ def title_of(topic: str, lang: str) -> str:
     return next(pieces(read_text(lang, topic))).lines[0].text.removeprefix("# ")
 
 
-OF_ANY = ("compute", "paper")  # lessons whose figures are of the whole model
-
-
 def page_of(
     topic: str, model: Given | None = None, lang: str = "en", settings: Sequence[str] = ()
 ) -> Page:
@@ -70,10 +67,9 @@ def page_of(
             f"lesson {topic} needs {parts.NEEDS}: {found.id} has not; "
             f"choose for example {', '.join(parts.SUCH_AS)}"
         )
-    more = [
-        name for name, plain in AROUND.items() if getattr(found.spec, name) not in (plain, None)
-    ]
-    if more and topic not in OF_ANY:
+    spec = found.spec
+    more = [name for name, none in AROUND.items() if getattr(spec, name) not in (none, None)]
+    if more and topic != "paper":  # whose figures are of the whole model
         raise InputError(
             f"lesson {topic} has no word for {more[0]} of {found.id}, which has more in and around "
             f"its blocks; choose for example {', '.join(parts.SUCH_AS)}"
