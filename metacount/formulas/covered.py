@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass, attention_of
 from metacount.spec import ModelSpec
-from metacount.spec.altup_rules import AROUND
+from metacount.spec.altup_rules import AROUND, beyond_branches
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
@@ -50,12 +50,10 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
 
 def check_around(spec: ModelSpec) -> None:
     """Raise `SpecError` for what Gemma 3n has, whose kept bytes and repeated FLOPs are measured."""
-    for name, plain in AROUND.items():
-        value = getattr(spec, name)
-        if value is not plain and value != plain:
-            raise SpecError(
-                name, "has no formula for what training keeps", value, "measure it instead"
-            )
+    name = beyond_branches(spec)
+    if name:
+        rule = "has no formula for what training keeps"
+        raise SpecError(name, rule, getattr(spec, name), "measure it instead")
 
 
 def check_reached(spec: ModelSpec) -> None:

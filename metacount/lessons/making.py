@@ -21,7 +21,7 @@ from metacount.lessons.source import (
     read_words,
 )
 from metacount.resolve import find_model, model_of
-from metacount.spec.altup_rules import AROUND
+from metacount.spec.altup_rules import beyond_branches
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -67,11 +67,10 @@ def page_of(
             f"lesson {topic} needs {parts.NEEDS}: {found.id} has not; "
             f"choose for example {', '.join(parts.SUCH_AS)}"
         )
-    spec = found.spec
-    more = [name for name, none in AROUND.items() if getattr(spec, name) not in (none, None)]
+    more = beyond_branches(found.spec)
     if more and topic != "paper":  # whose figures are of the whole model
         raise InputError(
-            f"lesson {topic} has no word for {more[0]} of {found.id}, which has more in and around "
+            f"lesson {topic} has no word for {more} of {found.id}, which has more in and around "
             f"its blocks; choose for example {', '.join(parts.SUCH_AS)}"
         )
     with _randomness(topic):

@@ -43,17 +43,6 @@ def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
     return activate(gate_, name, swish_beta) * up
 
 
-def top_values(x: Tensor, sparsity: float) -> Tensor:
-    """How far each value is above the quantile that a normal distribution like x's has; else 0.
-
-    Gemma 3n: of normally distributed values a share `sparsity` becomes zero.
-    """
-    share = torch.tensor(sparsity, dtype=at_least_float32(x).dtype, device=x.device)
-    quantile = (torch.erfinv(2 * share - 1) * math.sqrt(2)).to(x.dtype)
-    spread = x.std(-1, keepdim=True, unbiased=False)
-    return F.relu(x - (x.mean(-1, keepdim=True) + spread * quantile))
-
-
 def scaled(x: Tensor, factor: float) -> Tensor:
     """x times a factor; by 1 it is x itself, and costs nothing."""
     return x if factor == 1.0 else x * factor
@@ -113,6 +102,17 @@ class GatedFeedForward(nn.Module):
             gate_BSM = top_values(gate_BSM, self.sparsity)
         hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
         return scaled(self.down_proj(hidden_BSM), self.scale)
+
+
+def top_values(x: Tensor, sparsity: float) -> Tensor:
+    """How far each value is above the quantile that a normal distribution like x's has; else 0.
+
+    Gemma 3n: of normally distributed values a share `sparsity` becomes zero.
+    """
+    share = torch.tensor(sparsity, dtype=at_least_float32(x).dtype, device=x.device)
+    quantile = (torch.erfinv(2 * share - 1) * math.sqrt(2)).to(x.dtype)
+    spread = x.std(-1, keepdim=True, unbiased=False)
+    return F.relu(x - (x.mean(-1, keepdim=True) + spread * quantile))
 
 
 def feed_forward(

@@ -10,7 +10,7 @@ from metacount.errors import InputError, SpecError, shown
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
-from metacount.spec.altup_rules import AROUND
+from metacount.spec.altup_rules import beyond_branches
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
@@ -215,12 +215,12 @@ def _together(spec: ModelSpec) -> list[int]:
 
 def check_streams(spec: ModelSpec) -> None:
     """Raise `InputError` for what Gemma 3n has in and around its blocks, which no plan places."""
-    for name, plain in AROUND.items():
-        if getattr(spec, name) not in (plain, None):
-            raise InputError(
-                f"no plan for a mesh has a place for {name}={getattr(spec, name)}; choose another "
-                "model, or count this one without a mesh"
-            )
+    name = beyond_branches(spec)
+    if name:
+        raise InputError(
+            f"no plan for a mesh has a place for {name}={getattr(spec, name)}; choose another "
+            "model, or count this one without a mesh"
+        )
 
 
 def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:

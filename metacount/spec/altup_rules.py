@@ -53,6 +53,15 @@ BESIDE_WIDTHS: dict[str, tuple[object, ...]] = {
 }
 
 
+def beyond_branches(spec: ModelSpec) -> str:
+    """Name the first field of what Gemma 3n has in and around its blocks; empty in other models."""
+    for name, none in AROUND.items():
+        value = getattr(spec, name)
+        if value is not none and not (isinstance(value, int) and value == none):
+            return name
+    return ""
+
+
 def check_altup(spec: ModelSpec, stack: Stack) -> None:
     """Raise `SpecError` for what does not go with what Gemma 3n has around and in its blocks."""
     for name in ("n_altup_inputs", "laurel_rank", "d_per_layer"):

@@ -41,6 +41,9 @@ PATTERNS = (
     "moe_every",
     "moe_offset",
     "nope_every",
+    "n_kv_shared_layers",
+    "n_altup_inputs",
+    "altup_active",
 )
 
 
