@@ -11,6 +11,7 @@ from metacount.audit.names import Absent, Place, Structure, reference
 from metacount.claims.facts import computed
 from metacount.errors import InputError
 from metacount.spec import DTYPE_BYTES
+from metacount.spec.altup_rules import beyond_branches
 from metacount.spec.stack import BESIDE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -64,7 +65,8 @@ def outside(spec: ModelSpec) -> str:
         return "an audited formula knows no indexer"
     if spec.n_zero_experts:
         return "an audited formula knows no zero experts"
-    return ""
+    more = beyond_branches(spec)
+    return f"an audited formula knows no {more}" if more else ""
 
 
 def check_inside(spec: ModelSpec, id: str) -> None:

@@ -44,9 +44,22 @@ def structure(spec: ModelSpec) -> str:
         parts += [_attention(spec), _biases(spec), QK_NORMS.get(spec.qk_norm, "")]
         parts.append("sinks" if spec.attention_sinks else "")
     parts += [_ffn(spec), NORMS[spec.norm], POSITIONS.get(spec.position, ""), _head(spec)]
+    parts += _around(spec)
     if spec.window is not None:
         parts.append(f"{spec.window_kind} window (layers {spec.window_pattern})")
     return f"{spec.kind} with {', '.join(part for part in parts if part)}"
+
+
+def _around(spec: ModelSpec) -> list[str]:
+    """What Gemma 3n has in and around its blocks."""
+    found = {
+        "AltUp": spec.n_altup_inputs,
+        "LAuReL": spec.laurel_rank,
+        "an embedding of each layer": spec.d_per_layer,
+        "last layers that borrow keys and values": spec.n_kv_shared_layers,
+        f"two widths of the FFN{_of_layers('W', spec.d_ff_pattern)}": spec.d_ff_second,
+    }
+    return [words for words, given in found.items() if given]
 
 
 def _recurrent(spec: ModelSpec) -> str:

@@ -14,6 +14,7 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import params_of
 from metacount.spec import legend
+from metacount.spec.altup_rules import beyond_branches
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -42,6 +43,14 @@ def check_alike(spec: ModelSpec) -> None:
             "is about a layer, and the model has several kinds",
             spec.mixer_pattern,
             "name a model whose layers are alike",
+        )
+    more = beyond_branches(spec)
+    if more:
+        raise SpecError(
+            "claim",
+            f"is about attention and a feed-forward, and the model has {more} as well",
+            getattr(spec, more),
+            "name a model that has these alone",
         )
 
 

@@ -14,6 +14,7 @@ head [32000, 4096] 131072000
 
 from __future__ import annotations
 
+from metacount.diff.around import around_parts
 from metacount.diff.described import (
     attention_described,
     mixture_described,
@@ -23,6 +24,7 @@ from metacount.diff.described import (
 from metacount.diff.part import Part, part
 from metacount.diff.shared import shared_parts
 from metacount.formulas import block, ends, indexed, model, stack, sublayers
+from metacount.formulas.attention import lettered_layers
 from metacount.formulas.dim import Dim
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import Product, Weight, flops_of, params_of
@@ -54,12 +56,9 @@ class _Parts:
     def __init__(self, spec: ModelSpec, structure: ModelSpec, run: Workload) -> None:
         self.spec, self.plain = spec, structure
         sizes = run_sizes(structure, run)
-        self.batch, self.seq, self.source = (
-            sizes["batch_size"],
-            sizes["seq_len"],
-            sizes["source_len"],
-        )
-        self.bytes = sizes["bytes_per_value"]
+        self.batch, self.seq = sizes["batch_size"], sizes["seq_len"]
+        self.source, self.bytes = sizes["source_len"], sizes["bytes_per_value"]
+        self.run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
         self.end_params = ends.end_params(spec)
         self.end_flops = ends.end_flops(spec, n_tokens=self.batch * self.seq)
 
@@ -112,7 +111,7 @@ class _Parts:
         tokens = self.source if plain.has_encoder and name == "encoder" else self.seq
         mixer = plain.last_stack.attention
         latent = isinstance(mixer, LatentAttention)
-        n_attending = n_layers
+        n_attending = n_layers - stack.borrowing_layers(spec)
         if not plain.last_stack.uniform:
             n_attending = sum(stack.attention_layers(spec))
         found: list[Part] = []
@@ -153,9 +152,10 @@ class _Parts:
             )
         found += self._indexer(name)
         run = {"batch_size": self.batch, "seq_len": self.seq}
-        found += shared_parts(self.spec, self.plain, name, self._cache(), **run)
+        found += shared_parts(spec, plain, name, self._cache(), **run)
         found += self._recurrent(name)
         found += self._feed_forwards(name, n_layers, self.batch * tokens)
+        found += around_parts(spec, plain, name, **run)
         weights = stack.stack_weights(spec, n_layers, cross=cross)
         params = params_of(weight for weight in weights if weight.role == "norm")
         norms = plain.last_stack.norms
@@ -179,7 +179,6 @@ class _Parts:
         copies = indexed.indexed_layers(spec, spec.last_stack.n_layers)
         weights = indexed.index_weights(spec)
         terms: tuple[Weight | Product, ...] = (*weights, *indexed.index_products(spec))
-        run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
         return [
             part(
                 "indexer",
@@ -189,7 +188,7 @@ class _Parts:
                 "decoder.attention.indexer",
                 stack=name,
                 copies=copies,
-                flops=copies * flops_of(terms, run),
+                flops=copies * flops_of(terms, self.run),
                 cache=self._index_cache(),
             )
         ]
@@ -201,7 +200,6 @@ class _Parts:
         if mixer is None:
             return []
         copies, weights = stack.recurrent_layers(spec), sublayers.recurrent_weights(spec)
-        run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
         terms: tuple[Weight | Product, ...] = (*weights, *mixer.products(recurrent))
         word: str = vars(type(recurrent))["word"]
         return [
@@ -213,7 +211,7 @@ class _Parts:
                 "decoder.recurrent decoder.mixer_pattern",
                 stack=name,
                 copies=copies,
-                flops=copies * flops_of(terms, run),
+                flops=copies * flops_of(terms, self.run),
             )
         ]
 
@@ -226,6 +224,8 @@ class _Parts:
         act = activated(like.activation, like.swish_beta, gated=like.gated)
         made = "gated" if like.gated else "plain"
         n_moe, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
+        if like.second is not None:
+            n_dense = n_dense - lettered_layers(n_layers, like.second_pattern, "W")
         if like.d_ff is not None:
             flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
             found.append(

@@ -31,6 +31,9 @@ STRUCTURE = frozenset(
         "index_block_len",
         "index_top_blocks",
         "index_local_blocks",
+        "n_kv_shared_layers",
+        "n_altup_inputs",
+        "altup_active",
     ]
 )
 # No two letters of a run share a prime, and none is 2 or 3, which stand before letters.

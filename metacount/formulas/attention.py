@@ -36,11 +36,13 @@ def attention_weights(
     output_gate: bool = False,
     cross: bool = False,
     d_input: Dim | None = None,
+    borrows: bool = False,
 ) -> tuple[Weight, ...]:
     """The tensors of one attention layer; of a cross-attention, k and v read the source.
 
     q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks;
-    with an output gate q has twice the rows; q, k and v read `d_input` values where it is not d
+    with an output gate q has twice the rows; q, k and v read `d_input` values where it is not d;
+    a layer that `borrows` the keys and values of another has no k and v
 
     Returns: tensors, without those of a QK-norm, see `norm.qk_norm_weights`.
     Source: as `attention_params`.
@@ -63,6 +65,8 @@ def attention_weights(
     )
     found: list[Weight] = []
     for name, n_rows, n_columns, rows, bias in each:
+        if borrows and name in ("k_proj", "v_proj"):
+            continue
         found += matrix(f"{where}.{name}", "attention", (n_rows, n_columns), rows, bias=bias)
     if sinks:
         found.append(Weight(role="attention", name=f"{where}.core.sinks", shape=(n_heads,)))

@@ -8,7 +8,12 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import indexer, model, stack, sublayers
 from metacount.formulas.backward_mixers import beyond_twice
-from metacount.formulas.covered import NORMS_AFTER, check_fused_run
+from metacount.formulas.covered import (
+    NORMS_AFTER,
+    check_around,
+    check_fused_run,
+    check_reached,
+)
 from metacount.formulas.dim import Dim, when
 from metacount.formulas.forward import EAGER, FLASH, FULL, WRITTEN, Pass, attention_of
 from metacount.formulas.indexed import block_index, indexed_layers
@@ -52,6 +57,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     True
     """
     check_fused_run(spec, run)
+    check_reached(spec)
     if spec.embedding is None:
         raise SpecError(
             "vocab_size",
@@ -101,6 +107,7 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
     if run.checkpointing != FULL:
         return found
+    check_around(spec)
     forward, spared = forward_flops_by_role(spec, run), not_repeated(spec, run)
     for role in (*IN_BLOCKS, *(("other",) if spec.last_stack.shared is not None else ())):
         found[role] = forward[role] - spared.get(role, 0)

@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 from metacount.formulas import norm
+from metacount.formulas.around import around_weights
 from metacount.formulas.dim import Dim
 from metacount.formulas.indexed import index_weights
 from metacount.formulas.sublayers import attention_products as attention_products
@@ -55,15 +56,18 @@ def block_weights(
     ffn: str = "F",
     cross: bool = False,
     indexed: bool = False,
+    borrows: bool = False,
+    second: bool = False,
 ) -> tuple[Weight, ...]:
     """Tensors of one block: `mixer` and `ffn` are its letters in the patterns of its stack.
 
-    `cross`: it has cross-attention (a decoder block of an encoder-decoder); `indexed`: a block
-    indexer.
+    `cross`: it has cross-attention (a decoder block of an encoder-decoder). `indexed`: it has a
+    block indexer. `borrows`: its attention makes no keys and values. `second`: its feed-forward has
+    the second width.
     """
     found: list[Weight] = []
     if mixer in "AP":
-        found += attention_weights(spec)
+        found += attention_weights(spec, borrows=borrows)
     if indexed:
         found += index_weights(spec)
     if mixer in WITH_STATE:
@@ -73,14 +77,14 @@ def block_weights(
     if cross:
         found += cross_attention_weights(spec)
     if ffn in WITH_DENSE:
-        found += dense_weights(spec)
+        found += dense_weights(spec, second=second)
     if ffn in WITH_EXPERTS:
         found += mixture_weights(spec)
     n_norms = norm.norms_per_block(
         spec.last_stack.norms.placement, cross=cross, mixer=mixer != "N", ffn=ffn != "N"
     )
     found += (weight.repeated(n_norms) for weight in width_norm_weights(spec))
-    return tuple(found)
+    return (*found, *around_weights(spec))
 
 
 def block_params(

@@ -17,14 +17,14 @@ from metacount.spec import ModelSpec
 def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """Bytes that one token writes into the caches of all layers' self-attention; 0 for an encoder.
 
-    Windowed layers write too, they only forget later. Cross-attention writes nothing per token. The
-    keys of an index are among them.
+    Windowed layers write too, they only forget later. Cross-attention writes nothing per token, nor
+    do layers that read the keys and values of others. The keys of an index are among them.
 
-    Source: `block.kv_cache_values`, `index_cache_values`.
+    Source: `stack.caching_layers`, `block.kv_cache_values`, `index_cache_values`.
     """
     if spec.kind == "encoder":
         return 0
-    windowed, full = stack.attention_layers(spec)
+    windowed, full = stack.caching_layers(spec)
     values = (windowed + full) * block.kv_cache_values(spec) + index_cache_values(spec)
     return values * bytes_per_value
 
@@ -48,7 +48,7 @@ def kv_cache_bytes(
     """
     if spec.kind == "encoder":
         return 0
-    windowed, full = stack.attention_layers(spec)
+    windowed, full = stack.caching_layers(spec)
     near = attention.cached_positions(seq_len, window_size(spec))
     values = block.kv_cache_values(spec) * (windowed * near + full * seq_len)
     values += index_cache_values(spec) * seq_len

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass, attention_of
 from metacount.spec import ModelSpec
+from metacount.spec.altup_rules import AROUND, beyond_branches
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
@@ -23,6 +24,7 @@ ALIKE = {
     "gate_scale": 1.0,
     "ffn_scale": 1.0,
     "residual_weight": 1.0,
+    **AROUND,
 }
 NORMS_AFTER = ("post", "deep", "sandwich", "post_branch")  # a norm after each branch
 PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
@@ -44,6 +46,30 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
             f"has no formula {what}",
             spec.norm_placement,
             "measure it instead",
+        )
+
+
+def check_around(spec: ModelSpec) -> None:
+    """Raise `SpecError` for what Gemma 3n has, whose kept bytes and repeated FLOPs are measured."""
+    name = beyond_branches(spec)
+    if name:
+        rule = "has no formula for what training keeps"
+        raise SpecError(name, rule, getattr(spec, name), "measure it instead")
+
+
+def check_reached(spec: ModelSpec) -> None:
+    """Raise `SpecError` where the loss does not see all parameters: of embeddings that go nowhere.
+
+    Each layer's own embedding is added to all copies of the stream but the first.
+    """
+    part = spec.last_stack.altup
+    alone = part is not None and isinstance(part.n_inputs, int) and part.n_inputs == 1
+    if alone and spec.last_stack.layer_inputs is not None:
+        raise SpecError(
+            "n_altup_inputs",
+            "has no formula for training: of one copy, d_per_layer is added to none",
+            1,
+            "measure it instead, or choose 2 or more",
         )
 
 
@@ -71,6 +97,12 @@ def check_fused_run(spec: ModelSpec, run: Pass) -> None:
             spec.position,
             "choose attention eager",
         )
+
+
+def check_kept_run(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` where what a step keeps has no formula: Gemma 3n, some fused kernels."""
+    check_fused_run(spec, run)
+    check_around(spec)
 
 
 def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None:

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import norm
+from metacount.formulas import around, norm
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import (
     SEQUENCES,
@@ -70,9 +70,11 @@ def embedding_norm_params(spec: ModelSpec) -> Dim:
 def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     """What a stack has before and after its blocks: final norm, norm of the embedding, positions.
 
-    Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack.
+    Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack. What
+    makes copies of the stream, and each layer's own embeddings.
 
-    Source: `norm.norm_weights`; `position.learned_table_params`, `position.t5_bias_params`.
+    Source: `norm.norm_weights`; `position.learned_table_params`, `position.t5_bias_params`;
+    `altup.copy_weights`, `altup.layer_table_weights`.
     """
     norms, positions = spec.last_stack.norms, spec.positions
     found: list[Weight] = []
@@ -89,7 +91,7 @@ def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
         shape = (positions.n_buckets, mixer.n_heads)
         name = "relative_bias.relative_attention_bias.weight"
         found.append(Weight(role="position", name=name, shape=shape))
-    return tuple(found)
+    return (*found, *around.end_weights(spec))
 
 
 def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
@@ -176,3 +178,23 @@ def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
     terms: tuple[Weight | Product, ...] = (*end_weights(spec), *end_products(spec))
     ours = (term for term in terms if term.role in ("embedding", "head"))
     return by_role(ours, lambda term: term.flops(run), ("embedding", "head"))
+
+
+def looked_up_params(spec: ModelSpec) -> Dim:
+    """Parameters of the tables that tokens look up: their own, token types', each layer's.
+
+    Source: `token_table_params`, `around.layer_table_params`; [n_token_types, e].
+    """
+    types = 0 if spec.embedding is None else spec.embedding.n_token_types * table_width(spec)
+    return token_table_params(spec) + types + around.layer_table_params(spec)
+
+
+def other_flops(spec: ModelSpec, run: dict[str, Dim]) -> Dim:
+    """FLOPs before and after the blocks of what is neither embedding nor head.
+
+    Returns: FLOPs of the forward, exact.
+    Source: `end_weights`, `stack_end_weights`.
+    Not counted: norms, activations, biases.
+    """
+    both = (*end_weights(spec), *stack_end_weights(spec))
+    return by_role(both, lambda weight: weight.flops(run), ("other",))["other"]

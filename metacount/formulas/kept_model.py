@@ -8,7 +8,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import stack
 from metacount.formulas.attention import lettered_layers
-from metacount.formulas.covered import check_fused_run
+from metacount.formulas.covered import check_kept_run
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.forward import NONE, SELECTIVE, Kept, Pass, Widths, attention_of, dense_of
 from metacount.formulas.kept import ffn_kept, norm_kept
@@ -119,7 +119,7 @@ def repeated(term: Kept, times: Dim) -> Kept:
 
 def check_covered(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for a structure, or a way to run it, whose kept bytes have no formula."""
-    check_fused_run(spec, run)
+    check_kept_run(spec, run)
     window = spec.last_stack.attention.window
     windowed = window is not None and set(window.pattern) != {"L"}
     if windowed and isinstance(spec.positions, RelativeBuckets | Alibi):

@@ -30,7 +30,7 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import ends, stack
+from metacount.formulas import around, ends, stack
 from metacount.formulas.caches import cross_kv_cache_bytes as cross_kv_cache_bytes
 from metacount.formulas.caches import kv_cache_bytes as kv_cache_bytes
 from metacount.formulas.caches import kv_cache_bytes_per_token as kv_cache_bytes_per_token
@@ -107,13 +107,14 @@ def active_params(spec: ModelSpec) -> Dim:
 def active_params_no_embed(spec: ModelSpec) -> Dim:
     """Parameters used for one token, without a token table that is only looked up.
 
-    A tied table stays: the head multiplies with it. Token-type and position tables stay.
+    A tied table stays: the head multiplies with it. Token-type and position tables stay. The table
+    of each layer's own embeddings, which tokens look up, goes like a token table.
 
     Source: `active_params`.
     """
     tied = spec.head is not None and spec.head.tied
     looked_up = 0 if tied else ends.token_table_params(spec)
-    return active_params(spec) - looked_up
+    return active_params(spec) - looked_up - around.layer_table_params(spec)
 
 
 def least_active_params(spec: ModelSpec) -> Dim:

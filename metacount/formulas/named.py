@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas import ends, indexed, sublayers
+from metacount.formulas import altup, around, ends, indexed, sublayers
 from metacount.formulas.dim import is_zero
 from metacount.formulas.terms import Weight
 from metacount.spec import ModelSpec
@@ -96,7 +96,7 @@ def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, W
     if mixer == SHARING:
         parts.append(sublayers.shared_use_weights(spec))
     elif mixer in WITH_ATTENTION:
-        parts.append(sublayers.attention_weights(spec))
+        parts.append(sublayers.attention_weights(spec, borrows=stack.borrows(index)))
     if spec.has_index_layer(index):
         parts.append(indexed.index_weights(spec))
     if mixer in WITH_STATE:
@@ -106,7 +106,8 @@ def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, W
     if ffn in WITH_EXPERTS:
         parts.append(sublayers.mixture_weights(spec))
     if ffn in WITH_DENSE:
-        parts.append(sublayers.dense_weights(spec))
+        parts.append(sublayers.dense_weights(spec, second=_is_second(stack, index)))
+    parts.append(around.around_weights(spec))
     for names in norms_of_block(spec, index, cross=cross).values():
         parts += [sublayers.width_norm_weights(spec, name) for name in names if name]
     return {w.name: w for part in parts for w in part if not any(is_zero(n) for n in w.shape)}
@@ -153,14 +154,15 @@ def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
         found[f"{inside}{weight.name}"] = weight
     for part in spec.stacks:
         for weight in ends.stack_end_weights(spec):
-            found[f"{stack_name(spec, part)}.{weight.name}"] = weight
+            for name in _names(weight):
+                found[f"{stack_name(spec, part)}.{name}"] = altered(weight, times=1)
         for number in range(0 if part.shared is None else part.shared.n_blocks):
             for weight in sublayers.shared_block_weights(spec):
                 found[f"{stack_name(spec, part)}.{STORED}.{number}.{weight.name}"] = weight
     alike: dict[object, dict[str, Weight]] = {}
     for path, part, index, cross in blocks(spec):
-        letters = part.mixer_of(index), part.ffn_of(index)
-        kind = (*letters, spec.has_index_layer(index), cross, index == 0)
+        apart = (cross, index == 0, part.borrows(index), _is_second(part, index))
+        kind = (part.mixer_of(index), part.ffn_of(index), spec.has_index_layer(index), apart)
         if kind not in alike:
             alike[kind] = tensors_of_block(spec, index, cross=cross)
         for name, weight in alike[kind].items():
@@ -170,6 +172,19 @@ def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
         for path, weight in found.items()
         if not any(is_zero(n) for n in weight.shape)
     }
+
+
+def _is_second(stack: Stack, index: int) -> bool:
+    part = stack.feed_forward
+    return part is not None and part.is_second(index)
+
+
+def _names(weight: Weight) -> list[str]:
+    """A tensor's name; the names of several that stand in a list."""
+    if not weight.name.startswith(f"{altup.OUTSIDE}."):
+        return [weight.name]
+    name, _, kind = weight.name.rpartition(".")
+    return [f"{name}.{number}.{kind}" for number in range(weight.times)]
 
 
 def _stored(weight: Weight) -> Weight:

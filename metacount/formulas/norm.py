@@ -79,8 +79,10 @@ def norms_per_block(
     return _PER_SUBLAYER[placement] * (mixer + ffn + cross)
 
 
-def qk_norm_weights(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> tuple[Weight, ...]:
-    """The tensors of the norms on the queries and keys of one block.
+def qk_norm_weights(
+    kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim, *, borrows: bool = False
+) -> tuple[Weight, ...]:
+    """The tensors of the norms on queries and keys of one block; where it `borrows`, on queries.
 
     Returns: tensors; none for kinds none and l2.
     Source: as `qk_norm_params`.
@@ -96,6 +98,7 @@ def qk_norm_weights(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> 
     return tuple(
         weight
         for name, width in widths.items()
+        if not (borrows and name == "k_norm")
         for weight in norm_weights(f"self_attn.{name}", width, bias=kind == "layernorm")
     )
 

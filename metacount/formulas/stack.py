@@ -16,8 +16,8 @@
 
 from __future__ import annotations
 
-from metacount.formulas import attention, ends, indexed, moe, norm, sublayers
-from metacount.formulas.dim import Dim
+from metacount.formulas import around, attention, ends, indexed, moe, norm, sublayers
+from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
     PAIRS,
@@ -31,7 +31,7 @@ from metacount.formulas.terms import (
     Weight,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.attention import NoAttention
+from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.stack import (
     BESIDE,
     SHARING,
@@ -104,6 +104,34 @@ def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
     return windowed, attention.lettered_layers(last.n_layers, last.seen, "G")
 
 
+def borrowing_layers(spec: ModelSpec) -> Dim:
+    """Blocks whose attention reads the keys and values of an earlier block: the last ones.
+
+    Source: Gemma 3n's released code, its num_kv_shared_layers; Brandon et al. 2024,
+    arXiv:2405.12981, sec. 3 (attention across layers).
+    """
+    mixer = spec.last_stack.attention
+    return mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
+
+
+def caching_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
+    """Blocks that keep keys and values, those that see a window only and those that see everything.
+
+    All blocks with attention but the last `borrowing_layers`.
+
+    Source: `attention_layers`, `attention.windowed_layers`.
+    """
+    windowed, full = attention_layers(spec)
+    n_borrowing, last = borrowing_layers(spec), spec.last_stack
+    if is_zero(n_borrowing):
+        return windowed, full
+    n_making = last.n_layers - n_borrowing  # of layers that borrow, all have attention
+    if last.attention.window is None:
+        return 0, n_making
+    near = attention.windowed_layers(n_making, last.seen)
+    return near, n_making - near
+
+
 def recurrent_layers(spec: ModelSpec) -> Dim:
     """Blocks whose mixer keeps a state.
 
@@ -154,18 +182,34 @@ def in_blocks(
     if last.shared is not None:  # whose attention and feed-forward are stored apart
         each.append((n_attending, sublayers.shared_use_weights(spec)))
     elif not isinstance(last.attention, NoAttention):
-        each.append((n_attending, sublayers.attention_weights(spec)))
+        n_borrowing = borrowing_layers(spec)
+        each.append((n_attending - n_borrowing, sublayers.attention_weights(spec)))
+        if not is_zero(n_borrowing):
+            each.append((n_borrowing, sublayers.attention_weights(spec, borrows=True)))
     each.append((indexed.indexed_layers(spec, n_layers), indexed.index_weights(spec)))
     each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
         each.append((n_layers, sublayers.cross_attention_weights(spec)))
     if last.shared is None:
-        each.append((dense_layers(spec, n_layers), sublayers.dense_weights(spec)))
+        each += _of_widths(spec, n_layers)
     if last.mixture is not None:
         each.append((moe_layers(spec, n_layers), sublayers.mixture_weights(spec)))
     one = sublayers.width_norm_weights(spec)
     each += [(n, one) for n in _block_norms(spec, n_layers, cross)]
-    return each
+    beside = around.around_weights(spec)
+    return [*each, (n_layers, beside)] if beside else each
+
+
+def _of_widths(spec: ModelSpec, n_layers: Dim) -> list[tuple[Dim, tuple[Weight, ...]]]:
+    """Dense feed-forwards of the first width, and of the second where there is one."""
+    part, n_dense = spec.last_stack.feed_forward, dense_layers(spec, n_layers)
+    if part is None or part.second is None:
+        return [(n_dense, sublayers.dense_weights(spec))]
+    n_second = attention.lettered_layers(n_layers, part.second_pattern, "W")
+    return [
+        (n_dense - n_second, sublayers.dense_weights(spec)),
+        (n_second, sublayers.dense_weights(spec, second=True)),
+    ]
 
 
 def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]:
@@ -209,4 +253,5 @@ def stack_products(
         each.append((recurrent_layers(spec), scan))
     if cross:
         each.append((n_layers, sublayers.cross_attention_products(spec)))
+    each.append((n_layers, around.around_products(spec)))
     return tuple(one.repeated(n) for n, products in each for one in products)

@@ -30,8 +30,10 @@ from metacount.spec.stack import BESIDE
 NO_SHARED, NO_ZERO = SharedExperts(), ZeroExperts()
 
 
-def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+def attention_weights(spec: ModelSpec, *, borrows: bool = False) -> tuple[Weight, ...]:
     """Tensors of the self-attention of one block, norms and relative positions inside included.
+
+    `borrows`: it has no projections and no norm of keys and values, which another block made.
 
     Source: `attention.attention_weights`, `mla.mla_weights`, `norm.qk_norm_weights`,
     `norm.latent_norm_weights`, `position.transformer_xl_weights`.
@@ -52,7 +54,10 @@ def attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
         return (*weights, *norms, *_index_weights(spec, mixer))
     mixer = _grouped(spec)
     heads = (mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
-    found = (*_grouped_weights(spec), *norm.qk_norm_weights(mixer.qk_norm, *heads))
+    found = (
+        *_grouped_weights(spec, borrows=borrows),
+        *norm.qk_norm_weights(mixer.qk_norm, *heads, borrows=borrows),
+    )
     if isinstance(spec.positions, TransformerXL):
         relative = position.transformer_xl_weights(spec.d_model, mixer.n_heads, mixer.head_dim)
         return (*found, *relative)
@@ -78,7 +83,9 @@ def cross_attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     return _grouped_weights(spec, cross=True)
 
 
-def _grouped_weights(spec: ModelSpec, *, cross: bool = False) -> tuple[Weight, ...]:
+def _grouped_weights(
+    spec: ModelSpec, *, cross: bool = False, borrows: bool = False
+) -> tuple[Weight, ...]:
     mixer = _grouped(spec)
     return attention.attention_weights(
         spec.d_model,
@@ -92,6 +99,7 @@ def _grouped_weights(spec: ModelSpec, *, cross: bool = False) -> tuple[Weight, .
         sinks=mixer.sinks and not cross,
         output_gate=mixer.output_gate and not cross,
         cross=cross,
+        borrows=borrows,
     )
 
 
@@ -186,15 +194,18 @@ def shared_use_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     )
 
 
-def dense_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+def dense_weights(spec: ModelSpec, *, second: bool = False) -> tuple[Weight, ...]:
     """Tensors of the feed-forward of one dense block; none where every block is MoE (no d_ff).
+
+    `second`: of one that has the second width.
 
     Source: `ffn.ffn_weights`.
     """
     dense = spec.last_stack.feed_forward
     if dense is None or dense.d_ff is None:
         return ()
-    return ffn.ffn_weights(spec.d_model, dense.d_ff, gated=dense.gated, bias=dense.bias)
+    width = dense.second if second else dense.d_ff
+    return ffn.ffn_weights(spec.d_model, width, gated=dense.gated, bias=dense.bias)
 
 
 def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas import ends, indexer, stack
+from metacount.formulas.covered import check_reached
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.terms import POSITIONS, Weight
 from metacount.frozen import frozen
@@ -45,6 +46,7 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     >>> sum(weight.params for weight in trained_tensors(entry("llama-7b").spec()).all)
     6738415616
     """
+    check_reached(spec)
     inner: list[Weight] = []
     outer: list[Weight] = []
     for n_layers, cross in stack.stacks(spec):

@@ -21,6 +21,7 @@ from metacount.lessons.source import (
     read_words,
 )
 from metacount.resolve import find_model, model_of
+from metacount.spec.altup_rules import beyond_branches
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ def page_of(
         raise InputError(
             f"lesson {topic} needs {parts.NEEDS}: {found.id} has not; "
             f"choose for example {', '.join(parts.SUCH_AS)}"
+        )
+    more = beyond_branches(found.spec)
+    if more and topic != "paper":  # whose figures are of the whole model
+        raise InputError(
+            f"lesson {topic} has no word for {more} of {found.id}, which has more in and around "
+            f"its blocks; choose for example {', '.join(parts.SUCH_AS)}"
         )
     with _randomness(topic):
         return _Making(topic, lang, Here(found, words), parts).page()

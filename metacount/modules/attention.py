@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from metacount.modules.cache import LayerCache
+from metacount.modules.cache import LayerCache, Lent
 from metacount.modules.indexer import BlockIndexer
 from metacount.modules.linear import Linear, adapted
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
@@ -89,6 +89,8 @@ class Attention(nn.Module):
     indexer's keys, too.
     """
 
+    borrows = False  # whether it reads keys and values of another layer
+
     def __init__(
         self,
         part: parts.Attention,
@@ -105,6 +107,7 @@ class Attention(nn.Module):
         n_heads, n_kv_heads, head_dim = part.n_heads, part.n_kv_heads, part.head_dim
         self.head_dim, self.norm_eps, self.out_scale = head_dim, norms.eps, part.out_scale
         self.query_growth, self.rotary_dim = growth, None
+        self.v_norm, self.windowed = part.v_norm, windowed
         if rope is not None:
             self.rotary_dim = head_dim if rope.rotary_dim is None else rope.rotary_dim
             self.rope_style = rope.style
@@ -154,12 +157,14 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         query_BSD: Tensor | None = None,
         adapters: nn.ModuleDict | None = None,
+        lent: Lent | None = None,
     ) -> Tensor:
         """[B, S, D] -> [B, S, D].
 
         `source_BTD` is what keys and values are made of in cross-attention: when a cache already
         holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
-        `adapters` q, k and v add to the projections of these names.
+        `adapters` q, k and v add to the projections of these names. `lent` is where keys and values
+        are left to later layers.
         """
         asks = x_BSD if query_BSD is None else query_BSD
         q, gate_BSW = adapted(self.q_proj(asks), asks, "q", adapters), None
@@ -167,16 +172,18 @@ class Attention(nn.Module):
             q, gate_BSW = (t.flatten(-2) for t in self._by_head(q, 2 * self.head_dim).chunk(2, -1))
         q = self._heads(q, self.q_norm)
         queries = visibility.queries(q.device)
-        if source_BTD is not None and cache is not None and cache.tensors:
-            k, v = cache.tensors
+        given = self._given(cache, lent) if source_BTD is not None or self.borrows else ()
+        if given:
+            k, v = given
         else:
             made_of = x_BSD if source_BTD is None else source_BTD
             k = self._heads(adapted(self.k_proj(made_of), made_of, "k", adapters), self.k_norm)
             v = self._heads(adapted(self.v_proj(made_of), made_of, "v", adapters), None)
             if source_BTD is None:
                 k = self._rope(k, visibility)
-            if self.qk_norm == "l2":
-                k = l2_norm(k, self.norm_eps)
+            k = self._unit_rms(k)
+            if self.v_norm:
+                v = l2_norm(v, self.norm_eps)
             if self.indexer is not None:
                 index_BTI = self.indexer.keys(x_BSD, visibility)
                 if cache is not None:
@@ -184,10 +191,11 @@ class Attention(nn.Module):
                 bias = self.indexer(x_BSD, index_BTI, visibility)
             elif cache is not None:
                 k, v = cache.update(k, v)
+            if lent is not None:
+                lent.tensors[self.windowed] = k, v
         if source_BTD is None:
             q = self._rope(q, visibility)
-        if self.qk_norm == "l2":
-            q = l2_norm(q, self.norm_eps)
+        q = self._unit_rms(q)
         if self.query_growth is not None:
             q = grown(q, queries, self.query_growth)
         if self.relative is not None:
@@ -197,6 +205,14 @@ class Attention(nn.Module):
         y_BSW = y_BHSK.transpose(1, 2).flatten(2)
         y_BSD = self.o_proj(y_BSW if gate_BSW is None else y_BSW * torch.sigmoid(gate_BSW))
         return y_BSD if self.out_scale == 1.0 else y_BSD * self.out_scale
+
+    def _unit_rms(self, x_BHSK: Tensor) -> Tensor:
+        """Queries or keys over their root mean square, where the model does that."""
+        return l2_norm(x_BHSK, self.norm_eps) if self.qk_norm == "l2" else x_BHSK
+
+    def _given(self, cache: LayerCache | None, lent: Lent | None) -> tuple[Tensor, ...]:
+        """Keys and values that are there already: cached ones of a source; none: to be made."""
+        return () if cache is None else cache.tensors
 
     def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
         """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""

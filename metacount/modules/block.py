@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
-from metacount.modules.attention import Attention, Visibility
-from metacount.modules.cache import LayerCache, StateCache
-from metacount.modules.ffn import FeedForward, GatedFeedForward, feed_forward
+from metacount.modules.altup import AltUp, Laurel, LayerInput
+from metacount.modules.attention import Visibility
+from metacount.modules.cache import LayerCache, Lent, StateCache
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.norm import make_norm as make_norm
 from metacount.modules.recurrent import make_recurrent, name_of
 from metacount.modules.shared_block import SharedBlock, SharedUse
+from metacount.modules.sublayers import make_attention, make_cross_attention, make_feed_forward
 from metacount.spec import ModelSpec
-from metacount.spec import mla as parts
-from metacount.spec.attention import Attention as GroupedPart
-from metacount.spec.attention import NoAttention
-from metacount.spec.field import altered
-from metacount.spec.position import Rope, TransformerXL
 from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_STATE
 
 # sublayer -> names of the norm before it and of the norm after it
@@ -52,52 +49,6 @@ NORMS: dict[str, dict[str, tuple[str | None, str | None]]] = {
 }
 NORMS["deep"] = NORMS["post"]
 NORMS["stream"] = dict(NORMS["pre"])
-
-
-def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
-    """Self-attention of block `index`."""
-    part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
-    assert not isinstance(part, NoAttention)  # who asks has asked
-    windowed = spec.is_windowed_layer(index)
-    rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
-    if isinstance(part, parts.LatentAttention):
-        return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
-    growth = positions.growth if isinstance(positions, Rope) else None
-    if growth is not None and growth.nope_only and rope is not None:
-        growth = None
-    if part.qk_norm == "l2" and rope is None:
-        # Llama 4 norms only the queries and keys that it rotated
-        part = altered(part, qk_norm="none")
-    if part.indexer is not None and not spec.has_index_layer(index):
-        part = altered(part, indexer=None)
-    return Attention(
-        part,
-        spec.d_model,
-        norms=norms,
-        rope=rope,
-        windowed=windowed,
-        growth=growth,
-        relative=isinstance(positions, TransformerXL),
-    )
-
-
-def make_cross_attention(spec: ModelSpec) -> Attention:
-    """The same heads and biases without positions, QK-norm, sinks and gate."""
-    part = spec.last_stack.attention
-    assert isinstance(part, GroupedPart)  # the spec requires it
-    bare = altered(part, qk_norm="none", sinks=False, output_gate=False)
-    return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
-
-
-def make_feed_forward(
-    spec: ModelSpec, index: int
-) -> FeedForward | GatedFeedForward | MixtureOfExperts:
-    """The feed-forward of block `index`, dense or a mixture of experts in its place."""
-    stack = spec.last_stack
-    assert stack.feed_forward is not None  # who asks has asked
-    if stack.mixture is not None and stack.ffn_of(index) == "E":
-        return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward)
-    return feed_forward(stack.feed_forward, spec.d_model)
 
 
 def deep_alpha(spec: ModelSpec, cross: bool) -> float:
@@ -137,6 +88,10 @@ class Block(nn.Module):
     the block's, and added behind the next block: a shortcut around its attention (Cai et al. 2024,
     arXiv:2404.05019; LongCat-Flash, arXiv:2509.01322, section 2.2).
 
+    With AltUp x is several copies of the stream: the block computes one of them, predicted from
+    all, and corrects all by it. LAuReL adds to what is behind attention, a layer's own embedding to
+    what is behind the block: of copies, to all but the first.
+
     `kind` says what distinguishes the block from others of its stack: blocks of equal kind have
     the same structure and cost.
     """
@@ -164,6 +119,10 @@ class Block(nn.Module):
         )
         if not stack.uniform:
             self.kind += f" mixer={letter} ffn={stack.ffn_of(index)}"
+        self.borrows = self.attends and stack.borrows(index)
+        dense = stack.feed_forward
+        sparse = dense is not None and dense.sparsity_of(index) is not None
+        self.kind += " borrows" * self.borrows + " sparse" * sparse
         placement = norms.placement
         if placement == "hybrid":
             placement = "pre" if letter == "R" else "post_branch"
@@ -176,25 +135,43 @@ class Block(nn.Module):
             before, after = self.norms[name]
             if before and not (index == 0 and name == "self_attn" and not norms.first):
                 self.add_module(before, make_norm(norms, spec.d_model))
-            if name == "self_attn" and self.shares:
-                self.add_module("shared_use", SharedUse(spec))
-            elif name == "self_attn" and self.attends:
-                self.add_module(name, make_attention(spec, index))
-            if name == "self_attn" and self.keeps is not None:
-                mixer = make_recurrent(
-                    stack.recurrent, spec.d_model, norms, layer=index, n_layers=stack.n_layers
-                )
-                self.add_module(self.keeps, mixer)
-            if name == "cross_attn":
-                self.add_module(name, make_cross_attention(spec))
-            if name == "mlp":
-                if self.beside:
-                    assert stack.mixture is not None and stack.feed_forward is not None
-                    like = stack.feed_forward  # the spec requires both
-                    self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like)
-                self.add_module(name, make_feed_forward(spec, index))
+            self._add_branch(spec, name, index)
             if after:
                 self.add_module(after, make_norm(norms, spec.d_model))
+        self._add_around(spec)
+
+    def _add_branch(self, spec: ModelSpec, name: str, index: int) -> None:
+        """Make what one sublayer runs."""
+        stack = spec.last_stack
+        if name == "cross_attn":
+            self.add_module(name, make_cross_attention(spec))
+        elif name == "mlp":
+            if self.beside:
+                assert stack.mixture is not None and stack.feed_forward is not None
+                like = stack.feed_forward  # the spec requires both
+                self.moe = MixtureOfExperts(stack.mixture, spec.d_model, like)
+            self.add_module(name, make_feed_forward(spec, index))
+        elif self.shares:
+            self.add_module("shared_use", SharedUse(spec))
+        elif self.attends:
+            self.add_module(name, make_attention(spec, index))
+        if name == "self_attn" and self.keeps is not None:
+            mixer = make_recurrent(
+                stack.recurrent, spec.d_model, stack.norms, layer=index, n_layers=stack.n_layers
+            )
+            self.add_module(self.keeps, mixer)
+
+    def _add_around(self, spec: ModelSpec) -> None:
+        """Make what stands around and beside the branches."""
+        stack = spec.last_stack
+        inputs, norms = stack.layer_inputs, stack.norms
+        self.altup = self.laurel = self.per_layer_input = None
+        if stack.altup is not None:
+            self.altup = AltUp(stack.altup, spec.d_model, norms=norms, scaled=inputs is not None)
+        if stack.laurel is not None:
+            self.laurel = Laurel(stack.laurel, spec.d_model, norms=norms)
+        if inputs is not None:
+            self.per_layer_input = LayerInput(spec, inputs)
 
     def forward(
         self,
@@ -211,18 +188,25 @@ class Block(nn.Module):
         states: StateCache | None = None,
         shared: SharedBlock | None = None,
         first_BSD: Tensor | None = None,
+        lent: Lent | None = None,
+        input_BSP: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """[B, S, D] -> [B, S, D]. See `Attention` for the arguments that are passed on to it.
 
         `shared` is the stored block that the layer uses, which also reads the embedding. With
-        experts beside the feed-forward, what they give comes second.
+        experts beside the feed-forward, what they give comes second. With AltUp x is [A, B, S, D].
+        `input_BSP` is the layer's own embedding.
         """
+        copies_ABSD = x_BSD
+        if self.altup is not None:
+            copies_ABSD = self.altup.predict(x_BSD)
+            x_BSD = copies_ABSD[self.altup.active]
 
         def self_attn(x: Tensor) -> Tensor:
             attention = self.get_submodule("self_attn")
             if isinstance(attention, LatentAttention):
                 return attention(x, visibility, cache=cache, absorbed=absorbed)
-            return attention(x, visibility, bias=bias, cache=cache, query_BSD=query_BSD)
+            return attention(x, visibility, bias=bias, cache=cache, query_BSD=query_BSD, lent=lent)
 
         def mixer(x: Tensor) -> Tensor:
             if self.keeps is None:
@@ -253,7 +237,19 @@ class Block(nn.Module):
                 beside_BSD = self.moe(normed)
             y = run[name](normed)
             x_BSD = self._join(normed if self.adds_to_normed else x_BSD, y, after)
-        return (x_BSD, self._scaled(beside_BSD)) if self.beside else x_BSD
+            if name == "self_attn" and self.laurel is not None:
+                x_BSD = self.laurel.beside(x_BSD, normed)
+        if self.beside:
+            return x_BSD, self._scaled(beside_BSD)
+        own = self.per_layer_input
+        if self.altup is None:
+            return x_BSD if own is None else x_BSD + own(x_BSD, input_BSP)
+        corrected_ABSD = self.altup.correct(copies_ABSD, x_BSD)
+        if own is None:
+            return corrected_ABSD
+        read_BSD = self.altup.scaled(corrected_ABSD)
+        others_ABSD = corrected_ABSD[1:] + own(read_BSD, input_BSP)
+        return torch.cat((corrected_ABSD[:1], others_ABSD))
 
     def _parallel(self, x_BSD: Tensor, self_attn: Callable[[Tensor], Tensor]) -> Tensor:
         normed = self.get_submodule("input_layernorm")(x_BSD)

@@ -37,6 +37,17 @@ class LayerCache:
         return new
 
 
+class Lent:
+    """Keys and values that layers of one forward leave to later ones, of a window or of everything.
+
+    A layer that makes some leaves them in the place of those of the layer before it that sees as
+    far: who borrows has the last.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[bool, tuple[Tensor, ...]] = {}  # by whether a window limits the layer
+
+
 class StateCache:
     """What one mixer keeps that has a state of fixed size: tensors by name, such as `conv`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
 from metacount.modules.block import make_norm
@@ -11,6 +13,15 @@ from metacount.spec import ModelSpec
 from metacount.spec import embedding as parts
 from metacount.spec.ffn import FeedForward
 from metacount.spec.norm import Norms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a forward gives; None where the model has no such end."""
+
+    hidden_BSD: Tensor
+    logits_BSV: Tensor | None = None
+    pooled_BD: Tensor | None = None
 
 
 def table_width(spec: ModelSpec) -> int:

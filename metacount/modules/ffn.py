@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.modules.linear import Linear, adapted
+from metacount.modules.norm import at_least_float32
 from metacount.spec import ffn as parts
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -71,8 +73,16 @@ class GatedFeedForward(nn.Module):
     sigmoid is GLU, silu SwiGLU, gelu GeGLU, relu ReGLU, identity the bilinear layer.
     """
 
-    def __init__(self, part: parts.FeedForward, d_model: int, *, width: int | None = None) -> None:
+    def __init__(
+        self,
+        part: parts.FeedForward,
+        d_model: int,
+        *,
+        width: int | None = None,
+        sparsity: float | None = None,
+    ) -> None:
         super().__init__()
+        self.sparsity = sparsity
         d_ff, bias = part.d_ff if width is None else width, part.bias
         assert d_ff is not None  # every layer is a mixture: then nobody asks for this
         self.activation, self.swish_beta = part.activation, part.swish_beta
@@ -88,15 +98,34 @@ class GatedFeedForward(nn.Module):
             both = torch.cat((gate_BSM, up_BSM), dim=-1)
             gate_BSM, up_BSM = adapted(both, x_BSD, "gate_up", adapters).chunk(2, dim=-1)
         gate_BSM = scaled(gate_BSM, self.gate_scale)
+        if self.sparsity is not None:
+            gate_BSM = top_values(gate_BSM, self.sparsity)
         hidden_BSM = gate(gate_BSM, up_BSM, self.activation, self.swish_beta)
         return scaled(self.down_proj(hidden_BSM), self.scale)
 
 
+def top_values(x: Tensor, sparsity: float) -> Tensor:
+    """How far each value is above the quantile that a normal distribution like x's has; else 0.
+
+    Gemma 3n: of normally distributed values a share `sparsity` becomes zero.
+    """
+    share = torch.tensor(sparsity, dtype=at_least_float32(x).dtype, device=x.device)
+    quantile = (torch.erfinv(2 * share - 1) * math.sqrt(2)).to(x.dtype)
+    spread = x.std(-1, keepdim=True, unbiased=False)
+    return F.relu(x - (x.mean(-1, keepdim=True) + spread * quantile))
+
+
 def feed_forward(
-    part: parts.FeedForward, d_model: int, *, width: int | None = None
+    part: parts.FeedForward,
+    d_model: int,
+    *,
+    width: int | None = None,
+    sparsity: float | None = None,
 ) -> FeedForward | GatedFeedForward:
     """The feed-forward that a part describes, of its own width or of another."""
-    return (GatedFeedForward if part.gated else FeedForward)(part, d_model, width=width)
+    if part.gated:
+        return GatedFeedForward(part, d_model, width=width, sparsity=sparsity)
+    return FeedForward(part, d_model, width=width)
 
 
 def gated_d_ff(d_model: int, *, multiplier: str | Fraction = "1", multiple_of: int = 256) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from metacount.modules.altup import Copies, LayerInputs
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block, make_norm
-from metacount.modules.cache import Cache
+from metacount.modules.cache import Cache, Lent
 from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
@@ -20,20 +21,12 @@ from metacount.modules.ends import (
     TypeTable,
     table_width,
 )
+from metacount.modules.ends import Output as Output
 from metacount.modules.position import RelativeBias, alibi_bias, sinusoid
 from metacount.modules.shared_block import SharedBlock
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Sinusoidal
-
-
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """What a forward gives; None where the model has no such end."""
-
-    hidden_BSD: Tensor
-    logits_BSV: Tensor | None = None
-    pooled_BD: Tensor | None = None
 
 
 class Stack(nn.Module):
@@ -70,6 +63,10 @@ class Stack(nn.Module):
             self.shared_blocks = nn.ModuleList(
                 SharedBlock(spec) for _ in range(part.shared.n_blocks)
             )
+        self.copies = None if part.altup is None else Copies(part.altup, spec.d_model)
+        self.per_layer_inputs: LayerInputs | None = None
+        if part.layer_inputs is not None:
+            self.per_layer_inputs = LayerInputs(spec, part.layer_inputs, part.n_layers)
         self.layers = nn.ModuleList(Block(spec, i, cross=cross) for i in range(part.n_layers))
         if part.norms.final:
             self.norm = make_norm(part.norms, spec.d_model)
@@ -89,8 +86,9 @@ class Stack(nn.Module):
         source_BTD: Tensor | None = None,
         prefix_len: int = 0,
         absorbed: bool = False,
+        tokens: Tensor | None = None,
     ) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
+        """[B, S, D] -> [B, S, D]; layers with embeddings of their own read the `tokens`, too."""
         start, n = (cache.length if cache else 0), x_BSD.shape[1]
         sees = Visibility(
             n_queries=n,
@@ -108,11 +106,23 @@ class Stack(nn.Module):
         if self.embed_queries is not None:
             query_BSD = self.embed_queries(positions).expand_as(x_BSD)
         last, first_BSD = len(self.layers) - 1, x_BSD
+        inputs_BSNP = None
+        if self.per_layer_inputs is not None:
+            assert tokens is not None  # a model with such layers has a vocabulary
+            inputs_BSNP = self.per_layer_inputs(tokens, x_BSD)
+        if self.copies is not None:
+            x_BSD = self.copies.spread(x_BSD)
+        lent = Lent() if any(block.borrows for block in self.blocks) else None
+        firsts: dict[bool, int] = {}  # the first key that is kept, of layers that see as far
         biases: dict[bool, Tensor | None] = {}  # windowed layers share theirs
         beside_BSD: Tensor | None = None  # what experts of the block before gave beside it
         for i, block in enumerate(self.blocks):
             layer_cache = cache.layers[i] if cache and block.attends else None
             first = layer_cache.start if layer_cache else 0
+            windowed, shared = block.window is not None, self._shared(i)
+            if block.borrows:
+                first = firsts[windowed]
+            firsts[windowed] = first
             mask = replace(
                 sees,
                 key_start=first,
@@ -120,7 +130,6 @@ class Stack(nn.Module):
                 window=block.window,
                 chunked=self.window is not None and self.window.kind == "chunked",
             )
-            windowed, shared = block.window is not None, self._shared(i)
             if windowed not in biases:
                 biases[windowed] = self._bias(mask, x_BSD.device)
             given = block(
@@ -136,10 +145,15 @@ class Stack(nn.Module):
                 states=cache.states[i] if cache else None,
                 shared=shared,
                 first_BSD=None if shared is None else first_BSD,
+                lent=lent,
+                input_BSP=None if inputs_BSNP is None else inputs_BSNP[:, :, i],
             )
             x_BSD, next_BSD = given if block.beside else (given, None)
             x_BSD = x_BSD if beside_BSD is None else x_BSD + beside_BSD
             beside_BSD = next_BSD
+        if self.copies is not None:
+            copies_ABSD = self.copies.gathered(x_BSD)
+            x_BSD = copies_ABSD.mean(0)
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _shared(self, index: int) -> SharedBlock | None:
@@ -249,6 +263,7 @@ class Model(nn.Module):
             source_BTD=memory_BTD,
             prefix_len=prefix_len,
             absorbed=absorbed,
+            tokens=tokens,
         )
         return Output(
             hidden_BSD=hidden_BSD,

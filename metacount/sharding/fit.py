@@ -8,7 +8,7 @@ from metacount.sharding.asked import Asked, job_of
 from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.mesh import MAX_RANKS, Mesh
-from metacount.sharding.plan import default_plan
+from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
 from metacount.sharding.shard import missing
 
@@ -104,6 +104,7 @@ def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[lis
     from metacount.resolve import model_of
 
     known = model_of(model)
+    check_streams(known.spec)
     found = [_smallest(known, device, train, how) for device in devices_named(gpu)]
     job = next((each.job for each in found if each.job is not None), None)
     return found, [] if job is None else missing(known.spec, job, formula=True)

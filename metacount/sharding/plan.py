@@ -10,6 +10,7 @@ from metacount.errors import InputError, SpecError, shown
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
+from metacount.spec.altup_rules import beyond_branches
 from metacount.spec.attention import Attention
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
@@ -144,6 +145,7 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             + (" or groups of them that stay together" if max(together) > 1 else "")
             + f": got {mesh.pp} stages; choose 1 to {len(together)}"
         )
+    check_streams(spec)
     _check_mixers(spec, mesh)
     mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
@@ -209,6 +211,16 @@ def _together(spec: ModelSpec) -> list[int]:
             found.append(n)
             n = 0
     return found
+
+
+def check_streams(spec: ModelSpec) -> None:
+    """Raise `InputError` for what Gemma 3n has in and around its blocks, which no plan places."""
+    name = beyond_branches(spec)
+    if name:
+        raise InputError(
+            f"no plan for a mesh has a place for {name}={getattr(spec, name)}; choose another "
+            "model, or count this one without a mesh"
+        )
 
 
 def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.spec.field import MAX_TOKENS, choice, flag, number, part, pattern, size, where
+from metacount.spec.field import (
+    MAX_LAYERS,
+    MAX_TOKENS,
+    choice,
+    flag,
+    number,
+    part,
+    pattern,
+    size,
+    where,
+)
 from metacount.spec.indexer import BlockIndexer
 from metacount.spec.law import Law
 
@@ -130,6 +140,20 @@ class Attention(Heads):
     )
     indexer: BlockIndexer | None = where(
         "index_block_len", BlockIndexer, "without index_block_len", default=None
+    )
+    v_norm: bool = flag(
+        "v_norm", "RMSNorm of each head's values, without weights (Gemma 3n)", default=False
+    )
+    n_kv_shared_layers: int = size(
+        "n_kv_shared_layers",
+        "N_kv",
+        "last blocks that make no keys and values: they read those of the last block before that"
+        " sees as far as they do",
+        "blocks",
+        "num_kv_shared_layers",
+        default=0,
+        least=0,
+        most=MAX_LAYERS,
     )
 
     def check(self) -> None:

@@ -268,3 +268,12 @@ def altered(of: T, **values: object) -> T:
     made.__dict__.update(of.__dict__)
     made.__dict__.update(values)
     return made
+
+
+def short(letters: str) -> str:
+    """A pattern as a message shows it.
+
+    >>> short("RRRA"), short("R" * 100)
+    ('RRRA', 'RRRRRRRRRRRRRRRRRRRRRRRR...')
+    """
+    return letters if len(letters) <= 24 else letters[:24] + "..."

@@ -30,6 +30,7 @@ def check_block_index(spec: ModelSpec, stack: Stack) -> None:
         "kind": (spec.kind, "decoder"),
         "mixer_pattern": ("A" if set(stack.mixer_pattern) == {"A"} else stack.mixer_pattern, "A"),
         "window": (mixer.window and mixer.window.size, None),
+        "n_kv_shared_layers": (mixer.n_kv_shared_layers, 0),
         "nope_every": (positions.nope_every, None),
         "n_mtp_layers": (spec.prediction and spec.prediction.n_modules, None),
     }

@@ -6,6 +6,7 @@ Formulas and modules both read a `ModelSpec`, never each other.
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
+from metacount.spec.altup_rules import check_altup
 from metacount.spec.field import Field, Place, declared
 from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
 from metacount.spec.indexer import BlockIndexer
@@ -67,6 +68,7 @@ class ModelSpec:
         self._fill(filled, checked=True)
         check_shared(self, self.last_stack)
         check_model(self)
+        check_altup(self, self.last_stack)
         check_mtp(self)
 
     def _fill(self, flat: Json, *, checked: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.attention import NoAttention
-from metacount.spec.field import MAX_LAYERS
+from metacount.spec.field import MAX_LAYERS, short
 from metacount.spec.recurrent import NoRecurrent
 from metacount.spec.stack import (
     BESIDE,
@@ -123,12 +123,3 @@ def _check_beside(stack: Stack) -> None:
                 short(ffns),
                 "choose another n_layers, or another letter than B for the last one",
             )
-
-
-def short(letters: str) -> str:
-    """A pattern as a message shows it.
-
-    >>> short("RRRA"), short("R" * 100)
-    ('RRRA', 'RRRRRRRRRRRRRRRRRRRRRRRR...')
-    """
-    return letters if len(letters) <= 24 else letters[:24] + "..."

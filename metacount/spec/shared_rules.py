@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.spec.field import short
 from metacount.spec.law import Law
 from metacount.spec.rules import MAX_TENSOR
-from metacount.spec.rules_of_layers import short
 from metacount.spec.stack import SHARING
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

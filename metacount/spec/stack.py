@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metacount.spec.altup import AltUp, Laurel, LayerInputs
 from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.ffn import FeedForward
 from metacount.spec.field import (
@@ -105,6 +106,11 @@ class Stack:
     shared: SharedBlock | None = where(
         "n_shared_blocks", SharedBlock, "without n_shared_blocks", default=None
     )
+    altup: AltUp | None = where("n_altup_inputs", AltUp, "without n_altup_inputs", default=None)
+    laurel: Laurel | None = where("laurel_rank", Laurel, "without laurel_rank", default=None)
+    layer_inputs: LayerInputs | None = where(
+        "d_per_layer", LayerInputs, "without d_per_layer", default=None
+    )
     norms: Norms = always(Norms)
 
     @property
@@ -135,6 +141,12 @@ class Stack:
         if letter == "F" and self.mixture is not None and not self.names_experts:
             return "E" if self.mixture.law.holds(index) else "F"
         return letter
+
+    def borrows(self, index: int) -> bool:
+        """Whether the attention of layer `index` reads keys and values of an earlier layer."""
+        mixer = self.attention
+        lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
+        return bool(lent and index >= self.n_layers - lent)
 
     @property
     def windowed(self) -> Law | None:

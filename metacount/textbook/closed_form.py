@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.formulas import attention, model, mtp
-from metacount.formulas.dim import Dim
+from metacount.formulas import attention, model, mtp, stack
+from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.indexed import block_index
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
@@ -33,6 +33,8 @@ LAYERS = tuple(
     Term(name=name, letter=letter, meaning=meaning, unit="blocks", elsewhere=())
     for name, letter, meaning in (
         ("n_windowed_layers", "N_w", "blocks that see a window only"),
+        ("n_caching_windowed_layers", "N_wc", "blocks that see a window only and keep keys"),
+        ("n_second_ffn_layers", "N_m2", "blocks whose feed-forward has the second width"),
         ("n_global_layers", "N_g", "blocks whose attention sees everything"),
         ("n_attention_layers", "N_a", "blocks with attention"),
         ("n_recurrent_layers", "N_r", "blocks whose mixer keeps a state"),
@@ -240,6 +242,11 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
     }
     if "N_w" in found:  # as the formulas write it
         found["N_w"] = attention.windowed_layers(last.n_layers, last.seen)
+        if not is_zero(stack.borrowing_layers(spec)):
+            found["N_wc"] = stack.caching_layers(spec)[0]
+    part = last.feed_forward
+    if part is not None and set(part.second_pattern) == {"M", "W"}:
+        found["N_m2"] = attention.lettered_layers(last.n_layers, part.second_pattern, "W")
     return found
 
 
@@ -250,7 +257,10 @@ def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbo
     """
     by_letter = {term.letter: _symbol(term) for term in LAYERS}
     found: dict[sympy.Expr, sympy.Symbol] = {}
-    for letter, form in layers_of(spec.substituted(n_layers=n_layers)).items():
+    symbols = {"n_layers": n_layers}
+    if spec.n_kv_shared_layers:
+        symbols |= legend.sympy_symbols(["n_kv_shared_layers"])
+    for letter, form in layers_of(spec.substituted(**symbols)).items():
         found.setdefault(form, by_letter[letter])
     return found
 

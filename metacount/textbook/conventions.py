@@ -129,14 +129,14 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         model.ROLES,
     )
     weights = sum(by_role.values())
-    around = by_role["embedding"] + by_role["head"] + by_role["other"]
+    around = by_role["embedding"] + by_role["head"] + ends.other_flops(spec, run)
     token_table = ends.token_table_params(spec)
     positions = _position_rows(spec)
     return Amounts(
         tokens=n_tokens,
         params=sum(model.active_params_by_role(spec).values()),
         stored=model.params(spec),
-        looked_up=token_table + spec.n_token_types * ends.table_width(spec) + positions,
+        looked_up=ends.looked_up_params(spec) + positions,
         token_table=token_table,
         positions=positions,
         weights=weights,

@@ -35,7 +35,11 @@ NO_COUNTS = (
     "sinusoid_style",
     "n_mtp_layers",
     "mtp_dense",
+    "altup_active",
+    "activation_sparsity",
+    "sparsity_pattern",
 )
+ONE_WIDTH = ("d_ff_pattern", "M")
 SIZES = frozenset(term.name for term in MODEL_TERMS) - {*NO_COUNTS}
 CODE, OURS = "transformers", "reference"
 
@@ -43,12 +47,12 @@ CODE, OURS = "transformers", "reference"
 def structure(spec: ModelSpec) -> str:
     """A spec without its sizes, as one key: every switch, and whether a size is there at all.
 
-    A pattern is kept whole; a step of 1 is no step. Which sizes were letters, and which numbers the
-    others were, is in the conditions of each case.
+    A pattern is kept whole; a step of 1 is no step, one width of feed-forwards no pattern. Which
+    sizes were letters, and which numbers the others were, is in the conditions of each case.
     """
     found = []
     for name, value in spec.to_dict().items():
-        if name in NO_COUNTS or isinstance(value, float):
+        if name in NO_COUNTS or isinstance(value, float) or (name, value) == ONE_WIDTH:
             continue
         if name in SIZES:
             value = bool(value) and not (name == "moe_every" and value == 1)

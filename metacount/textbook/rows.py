@@ -15,7 +15,7 @@ E*d
 
 from __future__ import annotations
 
-from metacount.formulas import block, ends, model, stack, sublayers
+from metacount.formulas import altup, block, ends, model, stack, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Weight, params_of
 from metacount.spec import ModelSpec, legend
@@ -54,7 +54,7 @@ class Rows:
     def __init__(self, spec: ModelSpec, *, symbols: bool = False) -> None:
         self._structure = spec  # which layer is of which kind: always concrete
         self.spec, self.numbers = in_symbols(spec) if symbols else (spec, {})
-        self._blocks: dict[tuple[str, str, bool, bool], tuple[Weight, ...]] = {}
+        self._blocks: dict[tuple[str, str, bool, bool, bool, bool], tuple[Weight, ...]] = {}
 
     def form(self, path: str) -> Dim:
         """The form of the module or tensor at `path`, of one copy.
@@ -76,7 +76,11 @@ class Rows:
             return params_of((*weights, *self._in_stack()))
         if steps[1:] == ("layers",):
             return self._all_blocks(steps[0], cross)
-        return below((*ends.stack_end_weights(self.spec), *self._in_stack()), steps[1:])
+        outside = (*ends.stack_end_weights(self.spec), *self._in_stack())
+        if steps[1] == altup.OUTSIDE and len(steps) > 3:  # one of a list
+            one = tuple(altered(weight, times=1) for weight in outside)
+            return below(one, (*steps[1:3], *steps[4:]))
+        return below(outside, steps[1:])
 
     def _n_layers(self, name: str) -> Dim:
         return getattr(self.spec, name).n_layers
@@ -101,13 +105,21 @@ class Rows:
     def _in_block(self, name: str, index: int, steps: tuple[str, ...]) -> Dim:
         last = self._structure.last_stack
         cross = self._has_cross(name)
-        key = last.mixer_of(index), last.ffn_of(index), cross, self.spec.has_index_layer(index)
+        second = last.feed_forward is not None and last.feed_forward.is_second(index)
+        indexed = self.spec.has_index_layer(index)
+        borrows = last.borrows(index)
+        key = last.mixer_of(index), last.ffn_of(index), cross, indexed, borrows, second
         if key not in self._blocks:
-            self._blocks[key] = self._named_as_modules(
-                block.block_weights(
-                    self.spec, mixer=key[0], ffn=key[1], cross=cross, indexed=key[3]
-                )
+            weights = block.block_weights(
+                self.spec,
+                mixer=key[0],
+                ffn=key[1],
+                cross=cross,
+                indexed=indexed,
+                borrows=borrows,
+                second=second,
             )
+            self._blocks[key] = self._named_as_modules(weights)
         weights = self._blocks[key]
         if not steps:
             first = index == 0 and not last.norms.first

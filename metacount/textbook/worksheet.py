@@ -154,7 +154,10 @@ def _form(spec: ModelSpec, run: Workload, quantity: str) -> ClosedForm | None:
 def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
     """The numbers of blocks of a kind, for which closed forms have letters, as formulas."""
     n_layers = Recorded(spec.n_layers, "n_layers", [])
-    found = layers_of(spec.substituted(n_layers=n_layers))
+    symbols = {"n_layers": n_layers}
+    if spec.n_kv_shared_layers:
+        symbols["n_kv_shared_layers"] = Recorded(spec.n_kv_shared_layers, "n_kv_shared_layers", [])
+    found = layers_of(spec.substituted(**symbols))
     return {term.name: (term, found[term.letter].text) for term in LAYERS if term.letter in found}
 
 

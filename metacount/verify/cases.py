@@ -29,6 +29,7 @@ WINDOWS = {"below": 128, "above": 32, "at": SEQ_LEN}  # beside SEQ_LEN tokens
 CHUNKS = ("ssm_chunk_size", "index_block_len")  # of a length that is a letter
 SHORT_CHUNK = 16  # of which a sequence has several: any number of them is ⌈S/c⌉
 FEW_LAYERS = 12  # are traced sooner than many; how many there are is a letter
+FEW_BORROWING = 4  # of these, where that many borrow keys and values
 MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)
 OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 OF_A_MODEL = ("params", "active_params")
@@ -41,6 +42,9 @@ PATTERNS = (
     "moe_every",
     "moe_offset",
     "nope_every",
+    "n_kv_shared_layers",
+    "n_altup_inputs",
+    "altup_active",
 )
 
 
@@ -147,9 +151,10 @@ def small(spec: ModelSpec) -> dict[str, int]:
 def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
     """The same structure with sizes above 1, fewer key/value heads than heads, and few layers."""
     spec = spec_of(model)
-    for name in ("n_layers", "n_encoder_layers"):
-        if getattr(spec, name) > FEW_LAYERS:
-            model = next(_changed(model, name, [FEW_LAYERS], spec), model)
+    few = {"n_kv_shared_layers": FEW_BORROWING, "n_layers": FEW_LAYERS}
+    for name, number in {**few, "n_encoder_layers": FEW_LAYERS}.items():
+        if getattr(spec, name) > number:
+            model = next(_changed(model, name, [number], spec_of(model)), model)
     for name in CHUNKS:
         if (getattr(spec, name) or 0) > SHORT_CHUNK:
             model = next(_changed(model, name, [SHORT_CHUNK], spec_of(model)), model)

@@ -135,7 +135,11 @@ def _workload_line(spec: ModelSpec, result: Count) -> str:
 
 def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
     """Name, exact value, definition in few words with the rounded value before it."""
-    table_stays = "its tied token table stays: the head multiplies with it"
+    no_embed = "without the token table"
+    if spec.tie_embeddings:
+        no_embed = "its tied token table stays: the head multiplies with it"
+    if spec.d_per_layer is not None:
+        no_embed = f"without the table of each layer's embeddings; {no_embed}"
     forward = "encoder and decoder" if spec.has_encoder else "forward"
     least = result.least_active_params
     rows = [
@@ -150,7 +154,7 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
             "active_params_no_embed",
             result.active_params_no_embed,
             units.short,
-            table_stays if spec.tie_embeddings else "without the token table",
+            no_embed,
         ),
         ("param_bytes", result.param_bytes, units.gib, "of all parameters"),
         (

@@ -135,7 +135,7 @@ def test_how_many_models_is_said_where_they_are_counted(
     specs = [one.spec() for one in every]
     alike = [s for s in specs if not s.has_encoder and s.recurrent == "none"]
     plain = [s for s in alike if set(s.mixer_pattern) == {"A"} and set(s.ffn_pattern) == {"F"}]
-    n = sum(s.n_index_heads is None for s in plain)
+    n = sum(s.n_index_heads is None and s.n_altup_inputs is None for s in plain)
     assert len(models()) == n < len(plain) < len(specs)
     said = f"of the catalog's {n} of one stack with attention in every layer and no indexer"
     assert said in " ".join(printed(capsys, "vllm").split())
@@ -210,6 +210,7 @@ def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFix
         (["slime", "--model", "jamba-1.5-mini"], "attention and a feed-forward in every layer"),
         (["slime", "--model", "deepseek-v3.2"], "an audited formula knows no indexer"),
         (["slime", "--model", "longcat-flash"], "knows no experts beside a feed-forward"),
+        (["slime", "--model", "gemma-3n-e4b-text"], "an audited formula knows no n_altup_inputs"),
         (
             ["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"],
             "t5-small: an encoder-decoder has tokens of two kinds",

@@ -152,13 +152,20 @@ TIMM = 294_126_912
 EMBEDDERS = (128 * 2048 + 2 * 2048 + 2048**2) + (128 * 1536 + 2 * 1536 + 1536 * 2048)
 
 
-@pytest.mark.parametrize(("id", "n_reusing"), [("e2b", 10), ("e4b", 15)])
+# Of transformers' text config, whose defaults are E4B's, what E2B has otherwise.
+E2B = {"num_hidden_layers": 30, "intermediate_size": 8192, "num_kv_shared_layers": 10}
+
+
+@pytest.mark.parametrize(("id", "other", "n_reusing"), [("e2b", E2B, 10), ("e4b", {}, 15)])
 def test_gemma_3n_is_its_text_two_towers_and_what_its_class_leaves_out(
-    id: str, n_reusing: int
+    id: str, other: dict[str, int], n_reusing: int
 ) -> None:
     entry = catalog.entry(f"gemma-3n-{id}-text")
-    assert entry.config is not None and entry.stored_checkpoint is not None
-    text, audio = (build_transformers(source)[0] for source in (entry.config, "gemma3n_audio"))
+    assert entry.stored_checkpoint is not None
+    text, audio = (
+        build_transformers(source)[0]
+        for source in ({"model_type": "gemma3n_text", **other}, "gemma3n_audio")
+    )
     own, audio_params = (sum(p.numel() for p in one.parameters()) for one in (text, audio))
     towers = TIMM + audio_params + EMBEDDERS
     unused = n_reusing * (2 * 2048 * 512 + 256)  # k_proj, v_proj and k_norm
@@ -168,7 +175,11 @@ def test_gemma_3n_is_its_text_two_towers_and_what_its_class_leaves_out(
     assert f"{unused:,} of the {n_reusing} layers" in said(entry.id)
     assert rounded(total, 1) == int(f"{entry.published.label}"[0]) * 10**9
     # "effective": without the token table and the embeddings of each layer, as stored
-    n_layers = entry.config["num_hidden_layers"]
-    effective = own + unused - 262_400 * 2048 - 262_144 * 256 * n_layers
+    n_layers = other.get("num_hidden_layers", 35)
+    tables = (262_400 * 2048, 262_144 * 256 * n_layers)
+    effective = own + unused - sum(tables)
+    said_so = f"{effective:,} = {own:,} + {unused:,} of those layers - {tables[0]:,} of the token"
+    assert f"{said_so} table - {tables[1]:,} of" in said(entry.id)
+    assert own == model.params(entry.spec())
     value, half = parse_count(entry.published.active_label or "")
     assert abs(effective - value) <= half

@@ -87,15 +87,6 @@ def test_columns_and_fields_know_them(capsys: pytest.CaptureFixture[str]) -> Non
     assert "num_nextn_predict_layers" in field["elsewhere"]
 
 
-def test_gemma_3n_says_that_it_is_measured_only(capsys: pytest.CaptureFixture[str]) -> None:
-    words = " ".join(run(capsys, "count", "gemma-3n-e2b-text", "--seq", "16").split())
-    assert "no formula: measured only, by transformers' own module: AltUp, LAuReL" in words
-    assert "4,435,182,688" in words and '1.91B ("effective": without the token table' in words
-    assert "inferred stored_checkpoint: recalled" in words
-    # 20 of 30 layers keep keys and values, of 2 heads of 256; the others reuse theirs
-    assert f"kv_cache_bytes_per_token {20 * 2 * 2 * 256 * 2:,}" in words
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

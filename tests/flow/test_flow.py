@@ -65,6 +65,7 @@ MIXERS = (
     "minimax-m3-text",
     "longcat-flash",
     "zamba2-1.2b",
+    "gemma-3n-e2b-text",
 )
 
 
@@ -75,6 +76,8 @@ def shallow(name: str) -> ModelSpec:
     if spec.n_shared_blocks is not None:  # the first layer that uses one is further up
         fewer["n_layers"] = spec.mixer_pattern.index("S") + 1
         fewer["n_shared_blocks"] = 1
+    if spec.n_kv_shared_layers:  # the first layer that sees everything is the fifth
+        fewer |= {"n_layers": 6, "n_kv_shared_layers": 1}
     return spec.replace(**fewer)
 
 
@@ -210,6 +213,7 @@ def variations() -> list[ModelSpec]:
     ]
     plain_block = {"gated": False, "attention_adapters": True}
     found.append(shallow("zamba2-1.2b").replace(**plain_block))
+    found.append(shallow("gemma-3n-e2b-text").replace(activation="silu"))
     head = {"has_head": True, "tie_embeddings": True, "head_transform": True, "pooler": False}
     found += [
         small("bert-base", activation=name, n_layers=1, n_encoder_layers=0, **head)

@@ -116,9 +116,12 @@ def test_every_model_with_logits_is_covered() -> None:
         try:
             assert activation_bytes(one.spec(), run) > 0
         except SpecError as error:
-            assert "without logits there is no loss" in str(error)
+            without = "without logits there is no loss"
+            measured = "n_altup_inputs has no formula for what training keeps"
+            assert (measured if one.family == "Gemma 3n" else without) in str(error)
             refused.add(one.id)
-    assert refused == {"bert-base", "gshard-600b", "textbook-block"}
+    gemma = {"gemma-3n-e2b-text", "gemma-3n-e4b-text"}
+    assert refused == {"bert-base", "gshard-600b", "textbook-block", *gemma}
 
 
 @pytest.mark.parametrize("spec", one_in(3, STRUCTURES), ids=[*STRUCTURES.values()])
@@ -152,7 +155,8 @@ def test_other_ways_to_run_a_step(index: int) -> None:
 )
 def test_random_structures(spec: ModelSpec, way: Way, batch_size: int, seq_len: int) -> None:
     if spec.vocab_size is None or not spec.has_head:
-        spec = spec.replace(vocab_size=19, has_head=True)
+        wide = spec.d_embedding is not None  # a head over such tables needs a transform
+        spec = spec.replace(vocab_size=19, has_head=True, head_transform=wide)
     run = Workload(
         batch_size=batch_size,
         seq_len=seq_len,

@@ -51,6 +51,9 @@ def miniature(spec: ModelSpec) -> ModelSpec:
         sizes |= {"v_head_dim": 3, "q_lora_rank": None if spec.q_lora_rank is None else 23}
     if spec.window is not None:
         sizes["window"] = 4
+    if spec.n_kv_shared_layers:  # the first layer that sees everything is the fifth
+        sizes |= {"n_layers": 7, "n_kv_shared_layers": 2, "n_altup_inputs": 3, "laurel_rank": 3}
+        sizes |= {"d_per_layer": 7, "vocab_size_per_layer": 97}
     if spec.index_top_k is not None:
         sizes |= {"index_top_k": 3, "n_index_heads": 5, "index_head_dim": 8}
     if spec.index_block_len is not None:

@@ -119,6 +119,14 @@ SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("gpt_neox", "persimmon"), NO_KV),
     **{key: {**SIZES, "sliding_window": 9} for key in ("mistral", "phi3", "starcoder2", "cohere2")},
     **{key: {**WIDE, "sliding_window": 9} for key in ("gemma2", "gemma3_text")},
+    "gemma3n_text": {**WIDE, "sliding_window": 9, "num_hidden_layers": 7, "num_kv_shared_layers": 3,
+                     "layer_types": [*["sliding_attention"] * 2, "full_attention",
+                                     *["sliding_attention"] * 2, "full_attention",
+                                     "sliding_attention"],
+                     "intermediate_size": [72, 72, 72, 40, 40, 40, 40],
+                     "activation_sparsity_pattern": [0.9, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0],
+                     "altup_num_inputs": 3, "altup_active_idx": 1, "laurel_rank": 11,
+                     "hidden_size_per_layer_input": 13, "vocab_size_per_layer_input": 113},
     **{key: {**GPT, "rotary_dim": 6} for key in ("gptj", "codegen")},
     **dict.fromkeys(("biogpt", "bert", "roberta"), POSITIONS),
     **{key: {**SIZES, **LOCAL} for key in ("mixtral", "phimoe", "granitemoe")},
@@ -326,11 +334,23 @@ DRAWN: dict[str, list[Any]] = {
     "index_block_size": [2, 5, 40],
     "index_topk_blocks": [2, 5],
     "index_local_blocks": [1, 2],
+    "num_kv_shared_layers": [0, 1, 4],
+    "altup_num_inputs": [1, 2, 5],
+    "altup_active_idx": [0],
+    "laurel_rank": [1, 17],
+    "hidden_size_per_layer_input": [1, 19],
+    # a token beyond the table reads the row of padding, which has no gradient there
+    "vocab_size_per_layer_input": [128, 140],
 }
 
 # Where a value of DRAWN is none that transformers, or a spec, can have.
 NARROWER: dict[str, dict[str, list[Any]]] = {
     "helium": {"head_dim": [8]},
+    "gemma3n_text": {  # its layers are named one by one
+        "num_hidden_layers": [],
+        "altup_num_inputs": [2, 5],
+        "intermediate_size": [40, [72, 40, 72, 72, 72, 40, 72]],
+    },
     "internlm3": {"attention_bias": [False], "mlp_bias": [False]},
     "phi": {"head_dim": [8, 12]},
     **{key: {"head_dim": [8, 14]} for key in ("ministral", "hunyuan_v1_dense", "hunyuan_v1_moe")},

@@ -106,6 +106,17 @@ SHARED = {
     "n_shared_blocks": 1,
     "adapter_rank": 2,
 }
+COPIES = {
+    **DENSE,
+    "n_layers": 3,
+    "window": 3,
+    "window_pattern": "GL",
+    "n_kv_shared_layers": 1,
+    "n_altup_inputs": 2,
+    "laurel_rank": 3,
+    "d_per_layer": 4,
+    "vocab_size_per_layer": 7,
+}
 FFN_ALONE = {
     **{
         name: value
@@ -330,6 +341,32 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "mtp_dense must be true where experts stand beside a feed-forward (B in ffn_pattern): got"),
     (MOE, {"n_mtp_layers": 1, "mtp_dense": True, "n_dense_layers": 0, "d_ff": None},
      "d_ff is needed by the dense layers: got None; set d_ff"),
+    # copies of the stream, keys and values of other layers, feed-forwards that differ
+    (COPIES, {"n_altup_inputs": 0}, "n_altup_inputs must be at least 1: got 0; choose 1 to 256"),
+    (COPIES, {"altup_active": 2}, "altup_active must be below n_altup_inputs = 2: copies are numb"),
+    (COPIES, {"n_altup_inputs": None, "altup_active": 1},
+     "altup_active has no meaning without n_altup_inputs: got 1; leave altup_active out"),
+    (COPIES, {"norm_placement": "parallel"}, "norm_placement of a model with n_altup_inputs is s"),
+    (COPIES, {"mixer_pattern": "AN"}, "mixer_pattern of a model with n_altup_inputs is A: got 'AN"),
+    (COPIES, {"vocab_size_per_layer": None}, "vocab_size_per_layer is needed by d_per_layer: got"),
+    (COPIES, {"d_per_layer": None}, "vocab_size_per_layer has no meaning without d_per_layer"),
+    (COPIES, {"vocab_size": None, "tie_embeddings": False},
+     "d_per_layer needs an embedding: each layer looks up the token: got 4; set vocab_size, or"),
+    (COPIES, {"d_per_layer": 2**24, "vocab_size_per_layer": 2**30, "n_layers": 100_000},
+     "d_per_layer makes one tensor of more than 2^62 values: got 16777216; lower d_per_layer"),
+    (COPIES, {"n_kv_shared_layers": 3}, "n_kv_shared_layers must be below n_layers = 3: one has t"),
+    (COPIES, {"n_kv_shared_layers": 2}, "n_kv_shared_layers leaves 1 blocks that see a window and"),
+    (COPIES, {"n_mtp_layers": 1}, "n_mtp_layers of a model with n_altup_inputs is left out: got"),
+    (DENSE, {"n_kv_shared_layers": 1, "n_layers": 2, "nope_every": 2},
+     "nope_every of a model with n_kv_shared_layers is left out: got 2; leave nope_every out, or"),
+    (DENSE, {"d_ff_second": 5}, "d_ff_pattern has no layer for d_ff_second: got 'M'; put W in, or"),
+    (DENSE, {"d_ff_pattern": "MW"}, "d_ff_second is needed by d_ff_pattern MW: got None; set d"),
+    (DENSE, {"sparsity_pattern": "TF"}, "sparsity_pattern has no meaning without activation_spars"),
+    (DENSE, {"activation_sparsity": 1.0}, "activation_sparsity must be below 1: got 1.0; choose o"),
+    (DENSE, {"activation_sparsity": 0.5, "gated": False, "activation": "relu"},
+     "activation_sparsity belongs to a gated feed-forward: got 0.5; set gated, or leave activat"),
+    (DENSE, {"activation_sparsity": 0.5, "sparsity_pattern": "F", "gated": True},
+     "sparsity_pattern has no layer for activation_sparsity: got 'F'; put T in, or leave activ"),
     # blocks that layers share
     (SHARED, {"n_shared_blocks": None, "adapter_rank": None},
      "n_shared_blocks is needed by mixer_pattern RS: got None; set n_shared_blocks, or another"),

@@ -65,6 +65,7 @@ def test_each_structure_of_the_catalog(name: str) -> None:
         spec.recurrent != "none"
         or spec.index_top_k is not None
         or last.shared is not None
+        or last.altup is not None
         or isinstance(spec.positions, TransformerXL)
     )
     seen = 0

@@ -18,13 +18,26 @@ ATTENTION, FEED_FORWARD, BIASES, NORMS, PAIRS, RECURRENT, CROSS, ENDS = (
     "the cross-attention projections",
     "ends",
 )
+AROUND_BRANCHES = "AltUp, LAuReL and the layer's embedding"
 TRANSFORM, POOLER = "the transform before the head", "the pooler with its bias"
 AROUND = (ENDS, TRANSFORM, POOLER)  # before and after the blocks
 NORMS_OF_BLOCKS = ("norms of the blocks", "norms' biases in the blocks")
 # Parts of one name that are as many of one size; others of one name are added up.
 COUNTED = ("matrices of the routed experts", "matrices of the shared experts")
 # The order in which parts are told.
-ORDER = (ENDS, TRANSFORM, POOLER, ATTENTION, CROSS, RECURRENT, FEED_FORWARD, BIASES, NORMS, "")
+ORDER = (
+    ENDS,
+    TRANSFORM,
+    POOLER,
+    ATTENTION,
+    CROSS,
+    RECURRENT,
+    FEED_FORWARD,
+    AROUND_BRANCHES,
+    BIASES,
+    NORMS,
+    "",
+)
 
 # A tensor's path as a pattern; what it is called, with \1 for what stands in brackets; its group.
 NAMES: tuple[tuple[str, str, str], ...] = (
@@ -60,6 +73,20 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"self_attn.(\w+?)_proj(_with_mqa)?.bias", r"\1 bias", BIASES),
     (r"shared_use.linear.weight", "linear layers behind shared blocks", ""),
     (r"shared_use.adapters.(\w+).(\w+)_proj.weight", r"adapters on \1, \2", ""),
+    (r"per_layer_inputs.embed_tokens.weight", "table of each layer's own embeddings", ENDS),
+    (r"per_layer_inputs.model_projection.weight", "projection to each layer's embedding", ENDS),
+    (r"per_layer_inputs.projection_norm.weight", "norm of each layer's embedding", NORMS),
+    (r"copies.projections.weight", "projections to copies of the stream", ENDS),
+    (r"copies.unembed_projections.weight", "projections of copies before the head", ENDS),
+    (
+        r"(?:altup.router|laurel.post_laurel|per_layer_input.?)_?norm.weight",
+        "norms of AltUp, LAuReL and the layer's embedding",
+        NORMS,
+    ),
+    (r"per_layer_input.(gate|projection).weight", r"\1 of the layer's embedding", AROUND_BRANCHES),
+    (r"altup.(\w+).weight", r"AltUp \1", AROUND_BRANCHES),
+    (r"altup.correct_output_scale", "AltUp's scale", AROUND_BRANCHES),
+    (r"laurel.(linear_left|linear_right).weight", r"LAuReL \1", AROUND_BRANCHES),
     (r"cross_attn.(\w+_proj).weight", r"cross-attention \1", CROSS),
     (r"cross_attn.(\w+)_proj.bias", r"cross-attention \1 bias", BIASES),
     (r"mlp.(\w+_proj).weight", r"FFN \1", FEED_FORWARD),

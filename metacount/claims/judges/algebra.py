@@ -21,6 +21,7 @@ from metacount.claims.judges.counted import number
 from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.claims.text import Said, Words, listed, say
 from metacount.spec import legend
+from metacount.spec.altup_rules import beyond_branches
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def is_silu(spec: ModelSpec) -> bool:
 
 def alike(spec: ModelSpec) -> bool:
     """Whether every block is attention and a feed-forward: no hybrid."""
-    return spec.last_stack.uniform
+    return spec.last_stack.uniform and not beyond_branches(spec)
 
 
 @lru_cache

@@ -13,6 +13,7 @@ from metacount.claims.text import Words, listed, say
 from metacount.formulas.model import params_by_role
 from metacount.formulas.norm import norm_params
 from metacount.spec import ModelSpec
+from metacount.spec.altup_rules import beyond_branches
 from metacount.units import exact, short
 
 OVER_CATALOG = say("formula, over the catalog")
@@ -32,7 +33,7 @@ def catalog_shares(claim: Claim) -> Finding:
         roles = params_by_role(spec)
         total = sum(roles.values())
         plain = spec.kind == "decoder" and spec.last_stack.uniform and not spec.is_moe
-        if not plain or not low <= total <= high:
+        if not plain or beyond_branches(spec) or not low <= total <= high:
             continue
         ffn, attention = Fraction(roles["ffn"], total), Fraction(roles["attention"], total)
         shares[entry.id] = {"ffn": ffn, "attention": attention, "rest": 1 - ffn - attention}

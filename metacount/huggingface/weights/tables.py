@@ -29,6 +29,7 @@ from metacount.huggingface.weights.blocks import (
     same,
     t5_block,
 )
+from metacount.huggingface.weights.gemma3n import GEMMA3N
 from metacount.huggingface.weights.linear_attention import DECAYS, LINEAR_ATTENTION
 from metacount.huggingface.weights.names import Dialect
 from metacount.huggingface.weights.shared_block import SHARED_BLOCK
@@ -37,6 +38,7 @@ from metacount.huggingface.weights.state_space import STATE_SPACE
 DIALECTS = {
     **STATE_SPACE,
     **SHARED_BLOCK,
+    **GEMMA3N,
     "t5": Dialect(
         mark="shared.weight",
         prefix="",

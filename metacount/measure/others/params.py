@@ -36,6 +36,8 @@ CHOSEN_COUNTS = (
     "k",
     "moe_k",
 )
+# What a model says itself of the tables that tokens look up: one, or each layer's own beside it.
+TABLES = ("get_input_embeddings", "get_per_layer_input_embeddings")
 # Routers whose number of chosen experts is in their name and nowhere else.
 CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
 
@@ -91,7 +93,7 @@ def _buffers(model: nn.Module) -> dict[str, int]:
 
 
 def _lone_token_table(model: nn.Module) -> int:
-    """Values of the token tables that no output head shares."""
+    """Values of the tables that tokens look up and that no output head shares."""
     heads = {
         id(p)
         for module in model.modules()
@@ -100,9 +102,10 @@ def _lone_token_table(model: nn.Module) -> int:
     }
     tables: dict[int, int] = {}
     for module in model.modules():
-        table = getattr(_asked(module, "get_input_embeddings"), "weight", None)
-        if isinstance(table, nn.Parameter) and table.dim() == 2 and id(table) not in heads:
-            tables[id(table)] = table.numel()
+        for question in TABLES:
+            table = getattr(_asked(module, question), "weight", None)
+            if isinstance(table, nn.Parameter) and table.dim() == 2 and id(table) not in heads:
+                tables[id(table)] = table.numel()
     return sum(tables.values())
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
+from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs
 from metacount.modules.attention import Attention
 from metacount.modules.block import Block
+from metacount.modules.borrowed import BorrowingAttention
 from metacount.modules.ends import HeadTransform, Pooler
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.mla import LatentAttention
@@ -25,6 +27,14 @@ PLACEMENTS = {
     "parallel_two": "x + attn(norm(x)) + mlp(norm'(x))",
 }
 
+# What stands around blocks and in them beside their branches, of Gemma 3n.
+AROUND: dict[type[nn.Module], str] = {
+    AltUp: "predicts all copies of the stream, corrects them by one",
+    Copies: "copies of the stream, and their mean",
+    Laurel: "x + norm(right(left(x)))",
+    LayerInputs: "(table[token] + norm(projection(x))) / √2",
+    LayerInput: "norm(projection(act(gate(x)) · input))",
+}
 WEIGHTED = ("deep", "stream")  # with a weight of what is added to
 
 
@@ -40,7 +50,9 @@ def computes(module: nn.Module) -> str:
         return latent_heads(module.n_heads, module.rank, module.rope)
     if isinstance(module, FeedForward | GatedFeedForward):
         gated = isinstance(module, GatedFeedForward)
-        return activated(module.activation, module.swish_beta, gated=gated)
+        said = activated(module.activation, module.swish_beta, gated=gated)
+        share = module.sparsity if isinstance(module, GatedFeedForward) else None
+        return said if share is None else f"{said}, gate above its {share:g} quantile"
     if isinstance(module, MixtureOfExperts):
         shared = " + shared" if module.shared_experts is not None else ""
         return f"Σ weight · expert{shared}"
@@ -58,14 +70,16 @@ def computes(module: nn.Module) -> str:
     if isinstance(module, HeadTransform):
         inside = "dense" if module.activation == "identity" else f"{module.activation}(dense)"
         return f"norm({inside})"
-    return _block(module) if isinstance(module, Block) else ""
+    if isinstance(module, Block):
+        return _block(module)
+    return AROUND.get(type(module), "")
 
 
 def _attention(module: Attention) -> str:
-    n_heads, n_kv_heads = (
-        proj.out_features // module.head_dim for proj in (module.q_proj, module.k_proj)
-    )
-    said = heads(n_heads, n_kv_heads)
+    borrows = isinstance(module, BorrowingAttention)
+    projections = (module.q_proj,) if borrows else (module.q_proj, module.k_proj)
+    counts = [projection.out_features // module.head_dim for projection in projections]
+    said = f"{counts[0]} heads, keys and values of another layer" if borrows else heads(*counts)
     return said if module.rotary_dim is None else f"{said}, RoPE"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from metacount.measure.flow.known import linear
 from metacount.measure.flow.step import HIDDEN, Row, Seen
-from metacount.measure.ours.equations_of_mixers import MIXERS, TURNS
+from metacount.measure.ours.equations_of_mixers import MIXERS, SAME_ROWS, TURNS
 from metacount.modules.attention import Attention, ScaledDotProduct
 from metacount.modules.block import Block
 from metacount.modules.ends import (
@@ -279,8 +279,8 @@ LINEAR = (Linear, OutputHead, EmbeddingProjection)
 
 def row_of(seen: Seen) -> Row | None:
     """The row whose operators ran, and no others."""
-    ran = set(seen.operators)
-    for row in _BY_PLACE.get((type(seen.module), seen.gives), ()):
+    ran, kind = set(seen.operators), SAME_ROWS.get(type(seen.module), type(seen.module))
+    for row in _BY_PLACE.get((kind, seen.gives), ()):
         needed = set(row.ran.split())
         if needed <= ran <= needed | set(row.beside.split()):
             return row

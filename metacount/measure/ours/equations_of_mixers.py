@@ -7,8 +7,10 @@ its products is a step. The state is the one that a chunk or a step begins with.
 from __future__ import annotations
 
 from metacount.measure.flow.step import HIDDEN, Row, Seen
+from metacount.modules.altup import Laurel, LayerInput, LayerInputs, LayerTable
 from metacount.modules.attention import Attention
 from metacount.modules.block import Block
+from metacount.modules.borrowed import BorrowingAttention
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.gated_delta import GatedDelta
@@ -18,6 +20,7 @@ from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.mla import LatentAttention
+from metacount.modules.model import Stack
 from metacount.modules.rg_lru import RecurrentBlock, RgLru
 from metacount.modules.shared_block import SharedBlock
 from metacount.modules.short_conv import ShortConvolution
@@ -55,10 +58,46 @@ def _clamped(seen: Seen) -> str:
     return f"Δ {', '.join(below + above)}"
 
 
+def _top_values(seen: Seen) -> str:
+    share: float = seen.module.sparsity
+    return f"gate = relu(gate − its quantile of {share:g}, taken as normal)"
+
+
+# A class whose statements are those of another.
+SAME_ROWS: dict[type, type] = {BorrowingAttention: Attention}
 MIXERS: tuple[Row, ...] = (
     # latents that LongCat-Flash scales
     Row(LatentAttention, "q_BHSn, q_BHSP", "mul", "q = √(d/r_q)·q = [q_n, q_r] of each head"),
     Row(LatentAttention, "kept_BSC", "mul", "norm(c) = √(d/d_c)·norm(c)"),
+    # Gemma 3n: normed values, top values of a gate, copies of the stream, each layer's embedding
+    Row(Attention, "v", "pow mean add rsqrt mul", "v = v / √(mean(v²) + ε)"),
+    Row(GatedFeedForward, "gate_BSM", "erfinv std mean relu", _top_values, "mul sub add div"),
+    Row(Stack, "x_BSD", "pow mean clamp sqrt mul div",
+        "x_i = x_i · √(mean(x_0²) / mean(x_i²))", "stack"),
+    Row(Stack, "copies_ABSD", "pow mean clamp sqrt mul div",
+        "x_i = x_i · √(mean(x_0²) / mean(x_i²))", "stack"),
+    Row(Stack, "x_BSD", "mean", "x = mean of the copies x_i"),
+    Row(LayerInputs, "known", "where", "the token, or row 0 for one beyond the table",
+        "ge lt bitwise_and"),
+    Row(LayerInputs, "told_BSE", "mul", "told = √d_p · told"),
+    Row(LayerInputs, "made_BSE", "mul", "made = made / √d"),
+    Row(LayerInputs, "told, made", "", "of each layer"),
+    Row(LayerInputs, "return", "add mul", "(norm(made) + told) / √2"),
+    Row(LayerTable, "", "embedding", "told = E_layers[token]"),
+    Row(Block, "copies_ABSD", "mul", "what the router reads: norm(x) / d"),
+    Row(Block, "copies_ABSD", "tanh", "router = tanh(router)"),
+    Row(Block, "copies_ABSD", "bmm add", "p_i = x_i + Σ_j c_ij·x_j: every copy from all"),
+    Row(Block, "corrected_ABSD", "mul", "what the router reads: norm(y) / d"),
+    Row(Block, "corrected_ABSD", "tanh", "router = tanh(router)"),
+    Row(Block, "corrected_ABSD", "add sub mul", "x_i = p_i + (1 + g_i)·(y − p)"),
+    Row(Laurel, "return", "add", "x + norm(right(left(x)))"),
+    Row(Block, "x_BSD", "add div", "x = (x + laurel) / √2"),
+    Row(Block, "read_BSD", "mul", "read = w · x, of the copy that was computed"),
+    Row(Block, "others_ABSD", "add", "x_i = x_i + the layer's own embedding, but x_0"),
+    Row(Block, "return", "cat", HIDDEN),
+    Row(LayerInput, "gate_BSP", "gelu", "gate = gelu(gate)"),
+    Row(LayerInput, "gate_BSP", "silu", "gate = silu(gate)"),
+    Row(LayerInput, "read_BSP", "mul", "read = gate · the layer's embedding"),
     # attention beside them: a gate on what it gives, both side by side
     Row(Attention, "q, gate_BSW", "", "[q, gate] of each head"),
     Row(Attention, "y_BSD", "sigmoid mul", "out = out · sigmoid(gate)"),

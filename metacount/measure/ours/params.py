@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from metacount.measure.ours.roles import role_of
 from metacount.measure.result import MeasuredParams
 from metacount.measure.roles import BUFFERS, ROLES, UnclaimedTensor
+from metacount.modules.altup import LayerTable
 from metacount.modules.moe import Experts
 
 
@@ -59,7 +60,9 @@ def measure_params(model: nn.Module) -> MeasuredParams:
         by_role[role] += tensor.numel()
         active[role] += active_values(path[-1], tensor)
         if tensor is getattr(getattr(model, "embed_tokens", None), "weight", None):
-            token_table = 0 if id(tensor) in shared else tensor.numel()
+            token_table += 0 if id(tensor) in shared else tensor.numel()
+        if isinstance(path[-1], LayerTable):
+            token_table += tensor.numel()
     buffers: dict[str, int] = {}
     for full_name, buffer in model.named_buffers():
         last = full_name.rpartition(".")[2]

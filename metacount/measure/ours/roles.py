@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs, LayerTable
 from metacount.modules.attention import Attention, ScaledDotProduct
+from metacount.modules.borrowed import BorrowingAttention
 from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
@@ -38,6 +40,7 @@ ROLE_OF: dict[type[nn.Module], str] = {
     RelativeBias: "position",
     RelativeProjection: "position",
     Attention: "attention",
+    BorrowingAttention: "attention",
     ScaledDotProduct: "attention",
     LatentAttention: "attention",
     GatedDelta: "recurrent",
@@ -60,6 +63,12 @@ ROLE_OF: dict[type[nn.Module], str] = {
     LayerNorm: "norm",
     RMSNorm: "norm",
     GatedNorm: "norm",
+    AltUp: "other",
+    Copies: "other",
+    Laurel: "other",
+    LayerTable: "embedding",
+    LayerInputs: "other",  # its projection
+    LayerInput: "other",
     PredictionModule: "other",  # its projection; what else it holds has a role of its own
     HeadTransform: "head",
     OutputHead: "head",

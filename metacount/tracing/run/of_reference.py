@@ -43,7 +43,16 @@ if TYPE_CHECKING:
     from metacount.modules.cache import Cache
 
 # Fields that say which blocks are of which kind, not how large one is.
-LAYERS = ("n_layers", "n_encoder_layers", "n_dense_layers", "moe_every", "moe_offset", "nope_every")
+LAYERS = (
+    "n_layers",
+    "n_encoder_layers",
+    "n_dense_layers",
+    "moe_every",
+    "moe_offset",
+    "nope_every",
+    "n_kv_shared_layers",
+)
+NUMBERS = ("n_altup_inputs", "altup_active")  # of modules in a list, and a place in it
 HEADS = {"n_kv_heads": "n_heads"}
 TOGETHER = "what experts multiply and keep is linear in their rows: one takes all of them"
 
@@ -159,7 +168,7 @@ class ReferenceSource:
         return {
             name: value
             for name, value in self._spec.to_dict().items()
-            if type(value) is int and value >= 2 and name not in LAYERS
+            if type(value) is int and value >= 2 and name not in (*LAYERS, *NUMBERS)
         }
 
     def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:

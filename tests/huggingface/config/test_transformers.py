@@ -121,6 +121,7 @@ LAYERS = {
 }
 FEW: dict[str, dict[str, Any]] = {
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    "gemma3n_text": {"num_hidden_layers": 6, "num_kv_shared_layers": 1},
     "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "hybrid"]},
     **{key: {} for key in ("t5", "mt5", "switch_transformers", "bart", "mbart", "plbart")},
 }

@@ -80,6 +80,19 @@ KIMI = {
     "linear_head_dim": 5,
     "linear_conv_kernel_dim": 3,
 }
+GEMMA3N = {
+    "num_hidden_layers": 5,
+    "num_kv_shared_layers": 2,
+    "sliding_window": 5,
+    "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention"],
+    "intermediate_size": [71, 71, 53, 71, 53],
+    "activation_sparsity_pattern": [0.9, 0.0, 0.9, 0.0, 0.0],
+    "altup_num_inputs": 3,
+    "altup_active_idx": 2,
+    "laurel_rank": 11,
+    "hidden_size_per_layer_input": 7,
+    "vocab_size_per_layer_input": VOCAB,
+}
 ZAMBA = {
     "num_hidden_layers": 7,
     "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid", "mamba", "hybrid"],
@@ -128,6 +141,10 @@ DECODERS: dict[str, dict[str, Any]] = {
     "gemma2": {**GQA, "sliding_window": 5, "query_pre_attn_scalar": 7},
     "gemma3_text": {**GQA, "sliding_window": 5, "query_pre_attn_scalar": 7,
                     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]},
+    "gemma3n_text": {**GQA, **GEMMA3N},
+    "gemma3n_text, two copies, a table of fewer rows": {
+        **GQA, **GEMMA3N, "altup_num_inputs": 2, "altup_active_idx": 0, "intermediate_size": 71,
+        "vocab_size_per_layer_input": 40, "activation_sparsity_pattern": [0.0] * 5},
     "gpt2": {"n_layer": 3, "n_embd": 42, "n_head": 6, "n_inner": 71, "vocab_size": VOCAB,
              "n_positions": 29},
     "gpt_neox": {**BASE, "hidden_size": 96, "rope_parameters": {**PLAIN_ROPE,
@@ -191,6 +208,9 @@ DRAWN: dict[str, list[Any]] = {
     "num_layers": [1, 3],
     "n_shared_experts": [1, 3],
     "sliding_window": [2, 3, 8, 20],
+    "num_kv_shared_layers": [0, 1, 2],
+    "laurel_rank": [1, 16],
+    "hidden_size_per_layer_input": [1, 12],
     "kv_lora_rank": [6, 20, 32],
     "q_lora_rank": [5, 16, None],
     "qk_nope_head_dim": [2, 12],

@@ -15,6 +15,7 @@ from metacount.formulas import model
 from metacount.formulas.forward import FULL, Pass
 from metacount.formulas.training import backward_matmul_flops, recompute_matmul_flops
 from metacount.spec import legend
+from metacount.spec.altup_rules import beyond_branches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +122,8 @@ def step_ratio(claim: Claim) -> Finding:
 def _is_dense_decoder(spec: ModelSpec) -> bool:
     """Whether it is a decoder without experts that has logits to train by."""
     trained = spec.last_stack.uniform and None not in (spec.head, spec.embedding)
-    return trained and spec.kind == "decoder" and not spec.is_moe
+    alone = not spec.is_moe and not beyond_branches(spec)
+    return trained and spec.kind == "decoder" and alone
 
 
 def _short(value: Fraction) -> str:

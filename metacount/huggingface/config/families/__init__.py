@@ -15,6 +15,7 @@ FILES = {
     "gpt": "gpt2 gpt_bigcode gpt_neo gpt_neox gptj codegen phi persimmon",
     "bloom": "opt bloom falcon mpt xglm biogpt",
     "experts": "mixtral qwen2_moe qwen3_moe olmoe phimoe granitemoe gpt_oss minimax_m2 glm4_moe",
+    "gemma3n": "gemma3n_text",
     "llama4": "llama4_text",
     "dense": "arcee ernie4_5 iquestcoder jais2 nemotron nanochat cwm ministral olmo3",
     "mixtures": "dots1 solar_open flex_olmo ernie4_5_moe glm4_moe_lite youtu mellum",
