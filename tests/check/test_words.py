@@ -8,6 +8,9 @@ import pytest
 import sympy
 
 import metacount
+from metacount import Workload, find_model
+from metacount.check.explain.literals import Literals
+from metacount.check.given.vocabulary import LETTERS, numbers_of
 
 GQA = "2*d*h_d*(h + h_kv)"
 LLAMA = f"2*V*d + d + N*({GQA} + 3*d*m + 2*d)"
@@ -215,3 +218,15 @@ def test_a_known_mistake_beside_an_unknown_one() -> None:
         "not accounted for: no part of the model explains this": 7 * 32 * 11008**2,
         "one of embedding and output head left out": -131_072_000,
     }
+
+
+def test_what_a_number_of_the_text_may_stand_for() -> None:
+    numbers = numbers_of(find_model("deepseek-v3").spec, Workload(seq_len=1024))
+    literals = Literals("58*d", lambda names: {name: LETTERS["d_model"] for name in names}, numbers)
+    assert list(literals.values.values()) == [58]
+    # 61 layers, the first 3 of them dense
+    assert literals.meant(61) == [LETTERS["n_layers"]]
+    assert literals.meant(58) == [LETTERS["n_layers"] - LETTERS["n_dense_layers"]]
+    # 61 + 3, the width of a rotated key
+    assert literals.meant(64) == [LETTERS["qk_rope_head_dim"]]
+    assert literals.meant(59) == []
