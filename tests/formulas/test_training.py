@@ -299,6 +299,8 @@ def test_what_no_formula_covers_is_said() -> None:
         activation_bytes(SPECS["gemma2-2b"], flash)
     with pytest.raises(SpecError, match="position has no formula with fused attention"):
         backward_matmul_flops(SPECS["bloom-176b"], flash)
+    with pytest.raises(SpecError, match="position has no formula with fused attention"):
+        recompute_matmul_flops(SPECS["bloom-176b"], flash)
     with pytest.raises(SpecError, match="checkpointing has no formula: got 'some'"):
         Pass(batch_size=1, seq_len=8, checkpointing="some")
     with pytest.raises(SpecError, match="dtype has no formula for what a backward keeps: got 1"):
