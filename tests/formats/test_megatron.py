@@ -241,3 +241,11 @@ def test_a_value_may_begin_like_an_option() -> None:
         "--seed": [["3"]],
         "-v": [[]],
     }
+
+
+def test_a_script_as_long_as_is_read_and_one_longer() -> None:
+    line = "--seed 3 #"
+    longest = line + "-" * (2**18 - len(line))
+    assert options(longest, "here") == {"--seed": [["3"]]}
+    with pytest.raises(InputError, match="here: has 262145 characters; .* has at most 262144"):
+        options(longest + "-", "here")
