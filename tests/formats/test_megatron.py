@@ -247,5 +247,5 @@ def test_a_script_as_long_as_is_read_and_one_longer() -> None:
     line = "--seed 3 #"
     longest = line + "-" * (2**18 - len(line))
     assert options(longest, "here") == {"--seed": [["3"]]}
-    with pytest.raises(InputError, match="here: has 262145 characters; .* has at most 262144"):
+    with pytest.raises(InputError, match=r"here: has 262145 characters; .* has at most 262144"):
         options(longest + "-", "here")
