@@ -55,7 +55,8 @@ def asked(words: list[str]) -> list[tuple[str, Part, list[Path]]]:
             path
             for path in part.sources
             for word in words
-            if path == Path(word).resolve() or name.removeprefix("metacount/").startswith(word)
+            if path.is_relative_to(Path(word).resolve())
+            or name.removeprefix("metacount/").startswith(word)
         ]
         if files:
             found.append((name, part, files))
@@ -95,7 +96,7 @@ def outcome_of(
     # refreshed by hand: a thread would be in the way of fork
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
         task = progress.add_task(name, total=len(todo))
-        budget = float("inf") if name == FORMULAS else args.budget
+        budget = float("inf") if name.startswith(FORMULAS) else args.budget
 
         def say(survivor: Mutant | None, n_tests: int) -> None:
             if survivor is not None and survivor.key not in EQUIVALENT:
@@ -114,7 +115,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="PART", help="a part or a file; default: all")
     parser.add_argument("--sample", type=int, help="so many places by chance; 0: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests on a mutant")
+    parser.add_argument("--budget", type=float, default=90.0, help="seconds of tests on a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     parts = asked(args.words)
@@ -131,7 +132,7 @@ def main() -> int:
     )
     n_unknown = 0
     for name, part, files in parts:
-        n = args.sample if args.sample is not None else 0 if name == FORMULAS else SAMPLE
+        n = args.sample if args.sample is not None else 0 if name.startswith(FORMULAS) else SAMPLE
         todo = list(sampled(files, n, args.seed)) if n else [m for f in files for m in mutants(f)]
         with tempfile.TemporaryDirectory() as folder:
             tests = tests_of(part)

@@ -272,6 +272,13 @@ def _ints(formula: Any) -> Any:
             lambda d, n, m, h, kv, w, v: v * d + n * (2 * d * w * (h + kv) + 3 * d * m + 2 * d),
             ["one of embedding and output head left out", "final norm left out"],
         ),
+        # of three matrices, one is [d, d]
+        (
+            lambda d, n, m, h, kv, w, v: (
+                2 * v * d + d + n * (2 * d * w * (h + kv) + 2 * d * m + d * d + 2 * d)
+            ),
+            ["one of FFN gate_proj, up_proj and down_proj: d_model in place of d_ff"],
+        ),
         (
             lambda d, n, m, h, kv, w, v: (
                 3 * v * d // 2 + n * (2 * d * w * (h + kv) + 12 * d * d + 2 * d)

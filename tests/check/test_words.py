@@ -8,6 +8,9 @@ import pytest
 import sympy
 
 import metacount
+from metacount import Workload, find_model
+from metacount.check.explain.literals import Literals
+from metacount.check.given.vocabulary import LETTERS, numbers_of
 
 GQA = "2*d*h_d*(h + h_kv)"
 LLAMA = f"2*V*d + d + N*({GQA} + 3*d*m + 2*d)"
@@ -214,4 +217,34 @@ def test_a_known_mistake_beside_an_unknown_one() -> None:
     assert {term.words: term.value for term in result.terms} == {
         "not accounted for: no part of the model explains this": 7 * 32 * 11008**2,
         "one of embedding and output head left out": -131_072_000,
+    }
+
+
+def test_what_a_number_of_the_text_may_stand_for() -> None:
+    numbers = numbers_of(find_model("deepseek-v3").spec, Workload(seq_len=1024))
+    literals = Literals("58*d", lambda names: dict.fromkeys(names, LETTERS["d_model"]), numbers)
+    assert list(literals.values.values()) == [58]
+    # 61 layers, the first 3 of them dense
+    assert literals.meant(61) == [LETTERS["n_layers"]]
+    assert literals.meant(58) == [LETTERS["n_layers"] - LETTERS["n_dense_layers"]]
+    # 61 + 3, the width of a rotated key
+    assert literals.meant(64) == [LETTERS["qk_rope_head_dim"]]
+    assert literals.meant(59) == []
+
+
+def test_a_layer_too_few_of_all_but_the_feed_forward() -> None:
+    text = (
+        "2*V*d + d + (N - 1)*(d*r_q + (d_n + d_r)*h*r_q + d*(d_c + d_r) + d_c*(d_n + d_v)*h"
+        " + d*d_v*h + r_q + d_c + 2*d) + 3*N_0*d*m + (N - N_0)*(E*d + 3*(E + E_s)*d*m_e)"
+    )
+    # 7168·1536 + 192·128·1536 + 7168·576 + 512·256·128 + 7168·128·128 + 1536 + 512 + 2·7168
+    assert told(text, "deepseek-v3") == {
+        "all of the layers but the feed-forward: one layer too few": -187_121_664
+    }
+
+
+def test_a_rotated_key_for_each_head() -> None:
+    # long by N·S·d_r·(h - 1) values of 2 bytes = 61·2048·64·127·2
+    assert told("B*S*N*c*(d_c + h*d_r)", "deepseek-v3", "kv_cache_bytes") == {
+        "qk_rope_head_dim·n_heads in place of qk_rope_head_dim": 2_030_829_568
     }

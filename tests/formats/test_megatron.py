@@ -10,6 +10,7 @@ from helpers.command_line import refused, run_json
 
 from metacount import catalog
 from metacount.errors import InputError
+from metacount.formats.shell import options
 from metacount.formulas.model import params
 from metacount.resolve import find_model
 from metacount.spec import ModelSpec
@@ -231,3 +232,20 @@ def test_nothing_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert read(tmp_path, f"touch {told}; $(touch {told}) `touch {told}`\n{LLAMA}").d_ff == 11008
     assert not told.exists()
     assert "no such file" in refused(capsys, "count", str(tmp_path / "gone.sh"))
+
+
+def test_a_value_may_begin_like_an_option() -> None:
+    assert options("--load -x/y --lr -1e-4 --seed=3 -v", "here") == {
+        "--load": [["-x/y"]],
+        "--lr": [["-1e-4"]],
+        "--seed": [["3"]],
+        "-v": [[]],
+    }
+
+
+def test_a_script_as_long_as_is_read_and_one_longer() -> None:
+    line = "--seed 3 #"
+    longest = line + "-" * (2**18 - len(line))
+    assert options(longest, "here") == {"--seed": [["3"]]}
+    with pytest.raises(InputError, match=r"here: has 262145 characters; .* has at most 262144"):
+        options(longest + "-", "here")

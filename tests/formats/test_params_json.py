@@ -174,3 +174,15 @@ def test_a_folder_with_a_params_json(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run_json(capsys, "count", str(folder))["params"] == 6_738_415_616
     (folder / "config.json").write_text("{")
     assert "config.json: is not JSON" in refused(capsys, "count", str(folder))
+
+
+def test_how_it_is_run_is_no_part_of_the_model() -> None:
+    run = {
+        "max_batch_size": 32,
+        "max_seq_len": 2048,
+        "max_position_embeddings": 4096,
+        "model_parallel_size": 2,
+        "causal": True,
+        "tokenizer_path": "tokenizer.model",
+    }
+    assert read({**LLAMA3_8B, **run}).spec == read(LLAMA3_8B).spec

@@ -303,6 +303,8 @@ def test_what_no_formula_covers_is_said() -> None:
         activation_bytes(SPECS["gemma2-2b"], flash)
     with pytest.raises(SpecError, match="position has no formula with fused attention"):
         backward_matmul_flops(SPECS["bloom-176b"], flash)
+    with pytest.raises(SpecError, match="position has no formula with fused attention"):
+        recompute_matmul_flops(SPECS["bloom-176b"], flash)
     with pytest.raises(SpecError, match="checkpointing has no formula: got 'some'"):
         Pass(batch_size=1, seq_len=8, checkpointing="some")
     with pytest.raises(SpecError, match="dtype has no formula for what a backward keeps: got 1"):
@@ -311,6 +313,10 @@ def test_what_no_formula_covers_is_said() -> None:
         optimizer_bytes_by_role(SPECS["gpt2"], optimizer="lion", bytes_per_value=2)
     with pytest.raises(SpecError, match="lora_targets names no linear layer: got 'q_prj'"):
         chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=("q_prj",)))
+    # tables, norms and the head have weights too
+    for target in ("embed_tokens", "embed_positions", "norm", "lm_head"):
+        with pytest.raises(SpecError, match=f"lora_targets names no linear layer: got '{target}'"):
+            chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=(target,)))
     with pytest.raises(SpecError, match="freeze names nothing of the model that has parameters"):
         chosen_tensors(SPECS["gpt2"], Part(freeze=("lm_hed",)))
     with pytest.raises(SpecError, match="freeze leaves nothing to train"):

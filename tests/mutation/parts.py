@@ -6,34 +6,88 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FORMULAS = "metacount/formulas"
+FORMULAS = "metacount/formulas"  # the parts whose names begin so are mutated whole
 
 
 @dataclass(frozen=True)
 class Part:
     """Files or folders of the package, and the tests of them; quickest first is found out."""
 
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # a file may be a pattern
     tests: tuple[str, ...]
     preload: tuple[str, ...] = ()  # imported once, inherited by every child
+    without: tuple[str, ...] = ()  # of the folders, the files that another part has
 
     @property
     def sources(self) -> list[Path]:
         """Every file of this part."""
-        found: list[Path] = []
-        for name in self.files:
-            path = ROOT / name
-            if not path.exists():
-                raise SystemExit(f"teeth: {name} is not there; correct tests/mutation/parts.py")
-            found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        return found
+        left_out = {path for name in self.without for path in _found(name)}
+        return [path for name in self.files for path in _found(name) if path not in left_out]
+
+
+def _found(name: str) -> list[Path]:
+    """The files of a folder, of a pattern or of that name."""
+    path = ROOT / name
+    found = sorted(path.rglob("*.py") if path.is_dir() else ROOT.glob(name))
+    if not found:
+        raise SystemExit(f"teeth: {name} is not there; correct tests/mutation/parts.py")
+    return found
 
 
 TORCH = ("torch",)
 BOTH = ("torch", "transformers")
 
+# of a step of training and of a mesh, each with the tests that measure the same
+OF_TRAINING = tuple(
+    f"{FORMULAS}/{name}.py"
+    for name in (
+        "backward*",
+        "covered",
+        "forward",
+        "kept",
+        "kept_[!s]*",
+        "kept_s[!h]*",
+        "kept_shared",
+        "optimizer",
+        "part",
+        "partly",
+        "trained",
+        "training",
+        "wires*",
+    )
+)
+OF_SHARDING = tuple(f"{FORMULAS}/{name}.py" for name in ("kept_sharding", "sharding", "traffic"))
+
 PARTS = {
-    FORMULAS: Part((FORMULAS,), ("tests/formulas",)),
+    FORMULAS: Part(
+        (FORMULAS,),
+        ("tests/formulas", "tests/check/test_shared_block_parts.py"),
+        without=OF_TRAINING + OF_SHARDING,
+    ),
+    f"{FORMULAS}, of training": Part(
+        OF_TRAINING,
+        (
+            "tests/formulas/test_training.py",
+            "tests/formulas/test_training_count.py",
+            "tests/training/test_by_formula.py",
+            "tests/training/test_formulas_of_mixers.py",
+            "tests/training/test_kept_of_mixers.py",
+            "tests/training/test_partly.py",
+            "tests/training/test_sdpa.py",
+            "tests/training/test_selective.py",
+        ),
+        TORCH,
+    ),
+    f"{FORMULAS}, of sharding": Part(
+        OF_SHARDING,
+        (
+            "tests/formulas/test_sharding.py",
+            "tests/sharding/test_formula.py",
+            "tests/sharding/test_encoders.py",
+            "tests/sharding/test_hybrids.py",
+        ),
+        TORCH,
+    ),
     "metacount/modules": Part(
         ("metacount/modules", "metacount/spec/rope_scaling.py", "metacount/spec/position.py"),
         ("tests/modules", "tests/spec/test_position_parts.py", "tests/verify/test_witnesses.py"),
@@ -43,6 +97,10 @@ PARTS = {
         ("metacount/measure",),
         (
             "tests/measure",
+            "tests/flow",
+            "tests/commands/test_tree.py",
+            "tests/huggingface/module/test_quiet.py",
+            "tests/training/test_adam8bit.py",
             "tests/benchmarks/test_measured_counts.py",
             "tests/commands/test_default_workload.py",
             "tests/verify/test_witnesses.py",
@@ -61,17 +119,21 @@ PARTS = {
     "metacount/check": Part(
         ("metacount/check", "metacount/algebra"),
         (
+            "tests/algebra",
+            "tests/check/test_causes.py",
             "tests/check/test_command.py",
             "tests/check/test_file.py",
             "tests/check/test_functions.py",
             "tests/check/test_places.py",
+            "tests/check/test_shared_block_parts.py",
             "tests/check/test_spellings.py",
+            "tests/check/test_structure_words.py",
             "tests/check/test_text.py",
             "tests/check/test_verdict.py",
             "tests/check/test_words.py",
+            "tests/check/test_zero_experts.py",
             "tests/check/test_read_rules.py",
-            "tests/views/page/test_page.py",
-        ),  # not of causes, limits and mutants, which take minutes
+        ),  # not of limits and mutants, which take minutes
     ),
     "metacount/huggingface/config": Part(
         (
@@ -81,9 +143,13 @@ PARTS = {
         (
             "tests/huggingface/config/test_config.py",
             "tests/huggingface/config/test_errors.py",
+            "tests/huggingface/config/test_longcat.py",
+            "tests/huggingface/config/test_prediction.py",
             "tests/huggingface/config/test_published.py",
+            "tests/huggingface/config/test_remote.py",
             "tests/huggingface/config/test_rules.py",
             "tests/huggingface/config/test_saved.py",
+            "tests/huggingface/config/test_shared_block.py",
             "tests/huggingface/config/test_mutants.py",
             "tests/huggingface/config/test_transformers.py",
         ),
@@ -105,6 +171,8 @@ PARTS = {
             "tests/huggingface/checkpoint/test_formats.py",
             "tests/huggingface/checkpoint/test_header.py",
             "tests/huggingface/checkpoint/test_hub.py",
+            "tests/huggingface/checkpoint/test_prediction.py",
+            "tests/formats/test_gguf.py",
             "tests/huggingface/module/test_weights.py",
             "tests/huggingface/module/test_logits.py",
             "tests/huggingface/module/test_minilm.py",
@@ -129,6 +197,33 @@ PARTS = {
         ),
         BOTH,
     ),
+    "metacount/training": Part(
+        ("metacount/training", "metacount/textbook/training"),
+        (
+            "tests/formulas/test_training_count.py",
+            "tests/training/test_adam8bit.py",
+            "tests/training/test_allocator.py",
+            "tests/training/test_by_formula.py",
+            "tests/training/test_partly.py",
+            "tests/training/test_selective.py",
+            "tests/training/test_train.py",
+            "tests/training/test_transformers.py",
+        ),
+        BOTH,
+    ),
+    "metacount/sharding": Part(
+        ("metacount/sharding",),
+        (
+            "tests/sharding/test_command.py",
+            "tests/sharding/test_encoders.py",
+            "tests/sharding/test_formula.py",
+            "tests/sharding/test_hybrids.py",
+            "tests/sharding/test_mesh.py",
+        ),
+        TORCH,
+    ),
+    "metacount/formats": Part(("metacount/formats",), ("tests/formats",), TORCH),
+    "metacount/flow": Part(("metacount/flow",), ("tests/flow",), BOTH),
     "metacount/views/page": Part(
         (
             "metacount/views/page",

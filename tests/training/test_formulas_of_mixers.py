@@ -16,6 +16,7 @@ import metacount
 from metacount import Setup, Training, Workload
 from metacount.catalog import NotExpressible, entries, entry
 from metacount.formulas import backward, backward_mixers
+from metacount.formulas.forward import Pass
 from metacount.formulas.part import Part, chosen_tensors
 from metacount.spec import ModelSpec
 from metacount.textbook.training import TrainingCount, training_count
@@ -197,3 +198,21 @@ def test_a_formula_is_judged() -> None:
     for text, verdict in ((right, "equal"), (right.replace("min(S, k_c)", "k_c"), "equal_here")):
         found = metacount.check(text, "mamba-2.8b", quantity="backward_matmul_flops")
         assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(("name", "ffns"), [("recurrentgemma-2b", "NF"), ("minimax-text-01", "NE")])
+def test_a_mixer_alone_is_repeated_but_for_its_last_matrix(name: str, ffns: str) -> None:
+    spec = small(name).replace(mixer_pattern="RA", ffn_pattern=ffns)
+    assert_agree(*both(spec, 3, 4, checkpointing="full"))
+
+
+def test_what_is_not_repeated_of_a_gated_linear_recurrence() -> None:
+    spec = small("recurrentgemma-2b").replace(ffn_pattern="NF", d_model=14, lru_width=25, d_ff=17)
+    run = Pass(batch_size=3, seq_len=5, checkpointing="full")
+    # linear_out [14, 25] of the block without a feed-forward, down_proj [14, 17] of the other,
+    # each 2 FLOPs · 15 tokens; no attention without a feed-forward
+    assert backward.not_repeated(spec, run) == {
+        "ffn": 2 * 15 * 14 * 17,
+        "attention": 0,
+        "recurrent": 2 * 15 * 14 * 25,
+    }

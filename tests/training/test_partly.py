@@ -313,3 +313,12 @@ def test_the_command_counts_what_it_measures(
     assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes, activation_bytes," in (
         run(capsys, *line)
     )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-7b"])
+def test_a_fused_kernel_keeps_its_result_for_itself(name: str) -> None:
+    """The projection behind it is frozen, so nothing else keeps the result."""
+    spec = small(name)
+    freeze = tuple(path for path in tensors_by_path(spec) if ".q_proj." not in path)
+    setup = Setup(optimizer="sgd", attention="flash", freeze=freeze)
+    assert_equal(*both(spec, workload(spec, 3, 5), setup))
