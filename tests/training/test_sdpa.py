@@ -81,7 +81,8 @@ def of_the_catalog() -> dict[str, str]:
 def test_each_structure_of_the_catalog(name: str, run: tuple[int, int, str, str]) -> None:
     spec = miniature(entry(name).spec())
     attention = spec.last_stack.attention
-    never = spec.attention_sinks or spec.attention_softcap or spec.index_top_k
+    indexed = spec.index_top_k or spec.index_block_len
+    never = spec.attention_sinks or spec.attention_softcap or indexed or spec.n_altup_inputs
     mixed = spec.recurrent != "none" or spec.position == "transformer_xl"
     try:
         figures = both(spec, *run)
