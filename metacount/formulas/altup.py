@@ -3,7 +3,7 @@
 >>> from metacount.formulas.terms import params_of
 >>> one = (*altup_weights(2048, 4, scaled=True), *laurel_weights(2048, 64))  # Gemma 3n E2B
 >>> params_of((*one, *layer_input_weights(2048, 256)))
-1329232
+1327184
 >>> params_of(layer_table_weights(2048, 30, width=256, n_rows=262144))  # its 30 layers' own
 2028994816
 """
