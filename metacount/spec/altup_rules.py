@@ -22,7 +22,7 @@ AROUND: dict[str, object] = {
     "d_ff_second": None,
     "activation_sparsity": None,
 }
-# What a model with one of these is; other values were never seen beside them.
+# Values of these fields that go with one of them; any other is refused.
 BESIDE_STREAMS: dict[str, tuple[object, ...]] = {
     "kind": ("decoder",),
     "attention": ("gqa",),

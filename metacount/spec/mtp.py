@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.spec.model import ModelSpec
 
-# What a model with such modules is; other values were never seen beside them.
+# Values of these fields that go with such modules; any other is refused.
 PLAIN = {
     "kind": ("decoder",),
     "norm_placement": ("pre",),
