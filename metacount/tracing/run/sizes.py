@@ -57,6 +57,12 @@ class Sizes:
         self.hints[letter] = hint
         return made
 
+    def of_run(self, seq_len: int) -> None:
+        """Take the number behind S of an earlier run again: what that run asked is true there."""
+        if self.hints.get(symbol("S"), seq_len) != seq_len:
+            self.hints[symbol("S")] = seq_len
+            self._plain.clear()
+
     @contextmanager
     def tracing(self) -> Iterator[None]:
         """Inside, tensors have symbolic sizes and no data; a symbol passes for a whole number."""

@@ -34,7 +34,7 @@ class Readings:
         self._ways = tuple(self._source.ways())
         self._built: list[Trace | Exception] = []
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
-        self._asked: dict[tuple[int, int, int], Asked] = {}
+        self._asked: dict[tuple[int | None, ...], Asked] = {}
         self._few = FEW  # layers that are read where there are many
         self._length: int | None = None  # of a sequence, where S is to be that number
         self._lengths: dict[int, Readings] = {}
@@ -131,6 +131,8 @@ class Readings:
                 break  # nothing but numbers
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
                 try:
+                    if seq_len:
+                        trace.sizes.of_run(seq_len)
                     amounts, notes = trace.amounts(quantity, seq_len, by_operator)
                     amounts = {key: expr * scale for key, expr in amounts.items()}
                     check_free(trace.sizes)
@@ -169,7 +171,7 @@ class Readings:
 
     def _asked_of(self, sizes: Sizes) -> Asked:
         """What was asked of the sizes so far, worked out once."""
-        key = id(sizes), len(sizes.env.guards), len(sizes.conditions)
+        key = id(sizes), sizes.hints.get(symbol("S")), len(sizes.env.guards), len(sizes.conditions)
         if key not in self._asked:
             self._asked[key] = asked_of(sizes)
         return self._asked[key]
