@@ -44,9 +44,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def old_objects_are_not_looked_through() -> Iterator[None]:
-    """After each file, what torch has a million of by then; the code collects on purpose."""
+    """After each test, what torch has a million of by then; the code collects on purpose."""
     yield
     gc.collect()
     gc.freeze()

@@ -134,9 +134,10 @@ def test_the_process_keeps_the_same_rules() -> None:
 
 
 def test_garbage_is_left_alone_in_a_process_of_ours_alone() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
+    threshold, frozen = gc.get_threshold(), gc.get_freeze_count()
     assert main(["count", "gpt2", "--json"]) == 0
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    # some of what is frozen may end, and then is no longer counted
+    assert gc.get_threshold() == threshold and gc.get_freeze_count() <= frozen
     code = (
         "import gc, sys\nfrom metacount.cli import main\n"
         "sys.argv = ['metacount', 'count', 'gpt2']\n"

@@ -59,7 +59,7 @@ def told(found: Counter[str]) -> str:
     )
 
 
-@pytest.mark.parametrize("name", one_in(4, SETS))
+@pytest.mark.parametrize("name", one_in(7, SETS))
 def test_the_true_cause_is_named(name: str) -> None:
     cases = causes.cases(name)[:: 1 if "hand" in name else STEP]
     found, wrong = rates(cases)

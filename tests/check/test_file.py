@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.release import one_in
 
 import metacount
 from metacount import InputError, Workload, find_model
@@ -124,24 +125,27 @@ def test_floats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [
-        ("return None", "returned None; return a number"),
-        ("return True", "returned True; return a number"),
-        ("return 'seven'", "returned a str; return a number"),
-        ("return [1]", "returned a list"),
-        ("return float('nan')", "returned nan"),
-        ("return float('inf')", "returned inf"),
-        ("return 1/0", "raised ZeroDivisionError at the sizes of the model: division by zero"),
-        ("raise ValueError('no\\n\\x1b[31mno')", r"raised ValueError .*: no\\n\\x1b\[31mno"),
-        ("return f(d_model)", "raised RecursionError"),
-        ("import os; os._exit(3)", "ended with exit code 3 and without an answer"),
-        ("raise SystemExit(0)", "ended the process"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
-        ("return len([0]*10**11)", "ran out of memory"),
-        ("return 10**10**4", "a number of more than 2000 bits"),
-        ("print('x'*10**6); import os; os.write(1, b'{}'); return None", "returned None"),
-        ("import sys; sys.stdin.read(); return None", "returned None"),
-    ],
+    one_in(
+        2,
+        [
+            ("return None", "returned None; return a number"),
+            ("return True", "returned True; return a number"),
+            ("return 'seven'", "returned a str; return a number"),
+            ("return [1]", "returned a list"),
+            ("return float('nan')", "returned nan"),
+            ("return float('inf')", "returned inf"),
+            ("return 1/0", "raised ZeroDivisionError at the sizes of the model: division by zero"),
+            ("raise ValueError('no\\n\\x1b[31mno')", r"raised ValueError .*: no\\n\\x1b\[31mno"),
+            ("return f(d_model)", "raised RecursionError"),
+            ("import os; os._exit(3)", "ended with exit code 3 and without an answer"),
+            ("raise SystemExit(0)", "ended the process"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
+            ("return len([0]*10**11)", "ran out of memory"),
+            ("return 10**10**4", "a number of more than 2000 bits"),
+            ("print('x'*10**6); import os; os.write(1, b'{}'); return None", "returned None"),
+            ("import sys; sys.stdin.read(); return None", "returned None"),
+        ],
+    ),
 )
 def test_misbehaviour_is_one_clear_line(tmp_path: Path, body: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as error:
@@ -152,18 +156,21 @@ def test_misbehaviour_is_one_clear_line(tmp_path: Path, body: str, said: str) ->
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        ("def g(d_model): return 1", "has no function 'f'; it has g"),
-        ("f = 3", "has no function 'f'; it has no function"),
-        ("def f(:", "mine.py, line 1: is not Python"),
-        ("raise OSError('x')", "raised OSError when it was loaded: x"),
-        ("raise SystemExit", "raised SystemExit when it was loaded"),
-        ("def f(frobs): return 1", "the argument 'frobs' is no size that is known here"),
-        ("def f(n_experts): return 1", "the argument n_experts: llama-7b has no n_experts"),
-        ("def f(d, /): return 1", "d can only be given by position"),
-        ("def f(config): return config.frobs", "raised AttributeError .* 'frobs' is no size"),
-        ("def f(cfg): return cfg['n_experts']", "raised KeyError .* llama-7b has no n_experts"),
-    ],
+    one_in(
+        2,
+        [
+            ("def g(d_model): return 1", "has no function 'f'; it has g"),
+            ("f = 3", "has no function 'f'; it has no function"),
+            ("def f(:", "mine.py, line 1: is not Python"),
+            ("raise OSError('x')", "raised OSError when it was loaded: x"),
+            ("raise SystemExit", "raised SystemExit when it was loaded"),
+            ("def f(frobs): return 1", "the argument 'frobs' is no size that is known here"),
+            ("def f(n_experts): return 1", "the argument n_experts: llama-7b has no n_experts"),
+            ("def f(d, /): return 1", "d can only be given by position"),
+            ("def f(config): return config.frobs", "raised AttributeError .* 'frobs' is no size"),
+            ("def f(cfg): return cfg['n_experts']", "raised KeyError .* llama-7b has no n_experts"),
+        ],
+    ),
 )
 def test_what_cannot_be_called_is_said(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):

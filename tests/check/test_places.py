@@ -50,7 +50,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "model", "quantity", "where"), one_in(3, WRONG))
+@pytest.mark.parametrize(("text", "model", "quantity", "where"), one_in(5, WRONG))
 def test_it_is_refuted_where_it_turns(text: str, model: str, quantity: str, where: str) -> None:
     result = metacount.check(text, model, quantity=quantity, timeout=60)
     assert (result.verdict, result.condition) == ("equal_here", where)

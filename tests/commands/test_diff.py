@@ -26,7 +26,7 @@ def statuses(found: Diff) -> dict[str, str]:
     return {f"{row.stack} {row.name}".strip(): row.status for row in found.rows}
 
 
-@pytest.mark.parametrize("name", one_in(3, BUILT))
+@pytest.mark.parametrize("name", one_in(6, BUILT))
 def test_the_parts_of_a_model_add_up_to_its_count(name: str) -> None:
     spec = catalog.entry(name).spec()
     run_ = fitted(spec, metacount.Request(batch_size=3, seq_len=33))

@@ -165,7 +165,7 @@ def check_sums(rows: list[dict[str, Any]]) -> None:
             assert number(row["one"] or row["params"]) == parts, row
 
 
-@pytest.mark.parametrize("name", one_in(3, BUILT))
+@pytest.mark.parametrize("name", one_in(6, BUILT))
 def test_every_tree_fits_and_adds_up(
     capsys: pytest.CaptureFixture[str], eighty_columns: None, name: str
 ) -> None:
@@ -259,7 +259,7 @@ def test_columns_of_transformers_own_modules(
     assert any("(own products)" in row["name"] for row in rows)
 
 
-@pytest.mark.parametrize("name", one_in(5, BUILT))
+@pytest.mark.parametrize("name", one_in(9, BUILT))
 def test_every_formula_is_what_was_measured(name: str) -> None:
     spec = catalog.entry(name).spec()
     whole = whole_tree(build(spec))

@@ -89,7 +89,7 @@ def every(steps: tuple[Step, ...]) -> list[Step]:
     return [one for step in steps for one in (step, *every(step.inside))]
 
 
-@pytest.mark.parametrize("name", one_in(4, BUILT))
+@pytest.mark.parametrize("name", one_in(8, BUILT))
 def test_the_steps_of_every_model_add_up(name: str) -> None:
     spec = catalog.entry(name).spec()
     workload = short(spec)
@@ -131,7 +131,7 @@ def value(term: str, letters: dict[str, int]) -> Any:
 
 
 @pytest.mark.parametrize("decode", [False, True])
-@pytest.mark.parametrize("name", one_in(3, (*KINDS, *MIXERS)))
+@pytest.mark.parametrize("name", one_in(5, (*KINDS, *MIXERS)))
 def test_every_step_is_explained_and_its_letters_hold_at_other_sizes(
     name: str, decode: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

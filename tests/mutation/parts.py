@@ -61,7 +61,13 @@ OF_SHARDING = tuple(f"{FORMULAS}/{name}.py" for name in ("kept_sharding", "shard
 PARTS = {
     FORMULAS: Part(
         (FORMULAS,),
-        ("tests/formulas", "tests/check/test_shared_block_parts.py"),
+        (
+            "tests/formulas",
+            "tests/catalog",
+            "tests/verify/test_witnesses.py",
+            "tests/check/test_shared_block_parts.py",
+        ),
+        BOTH,
         without=OF_TRAINING + OF_SHARDING,
     ),
     f"{FORMULAS}, of training": Part(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.release import one_in
 from sympy import Integer
 
 from metacount.cli import main
@@ -199,13 +200,15 @@ def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     assert "causal_matmul_flops" in proof["reference"]["quantities"]
 
 
-def test_a_form_over_whole_chunks_says_of_which_lengths_it_is() -> None:
-    found = Tracer({"model_type": "cpmant", "num_hidden_layers": 1}, Workload(seq_len=48))
+@pytest.mark.parametrize("model_type", one_in(2, ["gpt2", "cpmant"]))
+def test_a_form_over_whole_chunks_says_of_which_lengths_it_is(model_type: str) -> None:
+    layers = {"gpt2": "n_layer", "cpmant": "num_hidden_layers"}[model_type]
+    found = Tracer({"model_type": model_type, layers: 1}, Workload(seq_len=48))
     form = found.form("matmul_flops")
-    assert "lengths where" not in code_form_text("cpmant", form)
+    assert "lengths where" not in code_form_text(model_type, form)
     whole = {"how": "interpolated in B and S", "domain": (divides(Integer(64), symbol("S")),)}
     shown = CodeForm(**{**vars(form), **whole})
-    assert "for     lengths where 64 divides S" in code_form_text("cpmant", shown)
+    assert "for     lengths where 64 divides S" in code_form_text(model_type, shown)
 
 
 def test_the_readme_says_how_many_types_have_a_form() -> None:

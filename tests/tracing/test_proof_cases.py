@@ -189,6 +189,7 @@ def test_one_sequence_is_no_case_of_many() -> None:
     assert "Eq(B, 1)" in found[True][1]
 
 
+@pytest.mark.release
 def test_as_many_key_value_heads_as_heads_is_a_case_of_its_own() -> None:
     spec = entry("llama-7b").spec().replace(n_layers=4)
     found = {}

@@ -114,13 +114,12 @@ def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> N
     right = moe.moe_weights
     one = Weight(role="moe", name="mlp.one_more", shape=(1,))
     monkeypatch.setattr(moe, "moe_weights", lambda *args, **kw: (*right(*args, **kw), one))
-    four = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
+    three = ("params", "active_params", "kv_cache_bytes")
     mixtral = {"model_type": "mixtral", "num_hidden_layers": 2}
-    proofs = {p.quantity: p for p in prove(mixtral, RUN, quantities=four)}
+    proofs = {p.quantity: p for p in prove(mixtral, RUN, quantities=three)}
     # one more in each layer, for every token
     for quantity in ("params", "active_params"):
         assert str(proofs[quantity].differences) == "{'moe': num_hidden_layers}"
-    assert proofs["matmul_flops"].proven
     assert proofs["kv_cache_bytes"].proven
 
 
@@ -136,7 +135,7 @@ def test_named_numbers_remember() -> None:
     assert isinstance(twelve * 0.5, float)
 
 
-@pytest.mark.parametrize("model", one_in(3, ["llama-7b", "mixtral-8x7b", "bert-base"]))
+@pytest.mark.parametrize("model", one_in(3, ["llama-7b", "mixtral-8x7b", "bert-base"], first=2))
 def test_the_textbook_is_what_our_modules_do(model: str) -> None:
     spec = entry(model).spec().replace(n_layers=2)
     proofs = prove(spec, fitted(spec, RUN))

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import one_in
 from torch import nn
 
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.others.forward import measure_any_forward
 from metacount.spec import Workload
+from metacount.tracing import forms
 from metacount.tracing.condition import in_words
 from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
@@ -175,8 +177,12 @@ def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
 ONE_BY_ONE = {"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 50}
 
 
-def test_code_that_goes_through_tokens_is_read_at_several_lengths() -> None:
+@pytest.mark.parametrize(("first", "second"), one_in(2, [(67, 131), forms.LONG]))
+def test_code_that_goes_through_tokens_is_read_at_several_lengths(
+    first: int, second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Mamba's scan, whose state [I, N] each token reads: 2·I·N FLOPs for it in every layer."""
+    monkeypatch.setattr(forms, "LONG", (first, second))
     one = As(one_sequence=True)
     found = Tracer(ONE_BY_ONE, RUN, run_as=one).form("matmul_flops")
     assert found.how == "traced"
@@ -211,6 +217,7 @@ def test_a_form_solved_for_the_length_is_held_against_long_ones(
     assert any("does something else at 331" in note for note in found.notes)
 
 
+@pytest.mark.release
 def test_caches_of_fewer_layers_than_there_are_count_by_layers() -> None:
     """MiniMax's last layer of 4 keeps a state alone: its cache has 3 places."""
     config = {"model_type": "minimax", "num_hidden_layers": 4, "hidden_size": 64}

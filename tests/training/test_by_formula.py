@@ -50,7 +50,7 @@ WAYS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("choices", "missing"), one_in(3, WAYS))
+@pytest.mark.parametrize(("choices", "missing"), one_in(5, WAYS))
 @pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2", "t5-base"])
 def test_formulas_stand_beside_what_was_measured(
     name: str, choices: dict[str, Any], missing: set[str]

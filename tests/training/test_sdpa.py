@@ -76,7 +76,7 @@ def of_the_catalog() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "run"), one_in(13, itertools.product(of_the_catalog().values(), RUNS))
+    ("name", "run"), one_in(29, itertools.product(of_the_catalog().values(), RUNS))
 )
 def test_each_structure_of_the_catalog(name: str, run: tuple[int, int, str, str]) -> None:
     spec = miniature(entry(name).spec())

@@ -56,7 +56,7 @@ def of_the_catalog() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", one_in(8, of_the_catalog().values()))
+@pytest.mark.parametrize("name", one_in(13, of_the_catalog().values()))
 def test_each_structure_of_the_catalog(name: str) -> None:
     """Equal for one sequence and for three, in both kernels, or refused with the reason."""
     spec = miniature(entry(name).spec())

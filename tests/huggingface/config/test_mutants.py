@@ -42,7 +42,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("model_type", one_in(5, mapped_types()))
+@pytest.mark.parametrize("model_type", one_in(10, mapped_types()))
 def test_no_count_by_formula_is_wrong(model_type: str) -> None:
     whole = bases(model_type)
     drawn = random.Random(f"{SEED} {model_type}").sample(list(mutants(model_type, 20, SEED)), TRIED)

@@ -134,7 +134,7 @@ def proposed(error: SpecError) -> list[str]:
     return rest.rstrip("?").split(", ") if asked else []
 
 
-@pytest.mark.parametrize("model_type", one_in(4, mapped_types()))
+@pytest.mark.parametrize("model_type", one_in(8, mapped_types()))
 def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
     """Each key of the type's class, for each of its model classes, and each misspelt."""
     family = family_of(model_type)

@@ -127,7 +127,7 @@ FEW: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("model_type", one_in(2, TYPES))
+@pytest.mark.parametrize("model_type", one_in(4, TYPES))
 def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> None:
     few = FEW.get(model_type, {LAYERS.get(model_type, "num_hidden_layers"): 4})
     formula, reference, theirs = numels(
@@ -208,12 +208,12 @@ def check_runs(config: dict[str, Any], workload: Workload) -> None:
         assert run.cache.kv_bytes == total
 
 
-@pytest.mark.parametrize("model_type", one_in(2, TYPES))
+@pytest.mark.parametrize("model_type", one_in(4, TYPES))
 def test_a_small_config_counts_like_transformers(model_type: str) -> None:
     check_counts({"model_type": model_type, **SMALL[model_type]})
 
 
-@pytest.mark.parametrize("model_type", one_in(2, TYPES, first=1))
+@pytest.mark.parametrize("model_type", one_in(4, TYPES, first=1))
 def test_a_small_config_runs_like_transformers(model_type: str) -> None:
     config = {"model_type": model_type, **SMALL[model_type]}
     check_runs(config, Workload(batch_size=2, seq_len=24))
@@ -260,7 +260,7 @@ def test_bert_as_a_decoder_is_causal() -> None:
 # ---- random small valid configs ----
 
 
-@pytest.mark.parametrize("model_type", one_in(4, TYPES, first=1))
+@pytest.mark.parametrize("model_type", one_in(8, TYPES, first=1))
 def test_random_small_configs_count_like_transformers(model_type: str) -> None:
     @settings(max_examples=8)
     @given(small_configs(model_type))
@@ -270,7 +270,7 @@ def test_random_small_configs_count_like_transformers(model_type: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("model_type", one_in(5, TYPES))
+@pytest.mark.parametrize("model_type", one_in(10, TYPES))
 def test_random_small_configs_run_like_transformers(model_type: str) -> None:
     @settings(max_examples=3)
     @given(small_configs(model_type), st.integers(1, 3), st.integers(12, 30))

@@ -111,7 +111,7 @@ def test_a_type_that_is_not_loaded_says_why(name: str) -> None:
     assert base(name).reason == f"the reference computes something else: {REFUSED[name]}"
 
 
-@pytest.mark.parametrize("name", one_in(4, TYPES))
+@pytest.mark.parametrize("name", one_in(8, TYPES))
 @settings(max_examples=4)
 @given(data=st.data())
 def test_other_sizes_and_structures(name: str, data: st.DataObject) -> None:
@@ -211,7 +211,7 @@ def rotated(name: str) -> int:
 
 
 @pytest.mark.parametrize("kind", SCALED)
-@pytest.mark.parametrize("name", one_in(8, ROPE))
+@pytest.mark.parametrize("name", one_in(16, ROPE))
 def test_scaled_rope_is_that_of_transformers(name: str, kind: str) -> None:
     found = compare(scaled(name, kind), bound=BOUND, gradients=False)
     assert found.kind == NOT_THEIRS.get((name, kind), "equal"), found
@@ -277,7 +277,7 @@ def _other(value: Any, kind: str) -> Any:
     return None
 
 
-@pytest.mark.parametrize("name", one_in(4, TYPES, first=3))
+@pytest.mark.parametrize("name", one_in(8, TYPES, first=3))
 def test_every_number_at_once(name: str) -> None:
     """Multipliers, eps, bases, jitters; one by one where transformers or the spec refuses some."""
     numbers = {key: value for key, value in changed(name).items() if type(value) is float}
@@ -289,7 +289,7 @@ def test_every_number_at_once(name: str) -> None:
         assert any(one.kind == "equal" for one in each.values()), each
 
 
-@pytest.mark.parametrize("name", one_in(4, TYPES, first=1))
+@pytest.mark.parametrize("name", one_in(8, TYPES, first=1))
 def test_each_flag_and_each_null(name: str) -> None:
     for key, value in changed(name).items():
         if type(value) is not float:
@@ -319,7 +319,7 @@ ACTIVATIONS = (
 ACTIVATION_KEYS = ("hidden_act", "activation_function", "hidden_activation", "activation")
 
 
-@pytest.mark.parametrize("name", one_in(4, TYPES, first=2))
+@pytest.mark.parametrize("name", one_in(8, TYPES, first=2))
 def test_activations(name: str) -> None:
     """Two a type, so that each is tried in several: another start for each type."""
     family = family_of(name)

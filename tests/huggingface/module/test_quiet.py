@@ -25,7 +25,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "arguments",
     one_in(
-        3,
+        4,
         [
             ["count", "type:mamba", "--seq", "8"],
             ["count", "type:jamba", "--seq", "8"],

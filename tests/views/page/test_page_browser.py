@@ -34,7 +34,7 @@ MODELS = (
     "type:gpt_neo",
     "longcat-flash",
 )
-EACH = 16
+EACH = 10
 
 EVALUATE = """
 const asked = ASKED;
