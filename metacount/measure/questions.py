@@ -6,6 +6,7 @@ spread evenly over experts. A question that has no such answer is an error, neve
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -21,10 +22,25 @@ if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
 
 aten = torch.ops.aten
+ON_META = re.compile(r"(?:\b|_)meta\b", re.IGNORECASE)
 
 
 class NeedsData(RuntimeError):
     """The code asks for a value that depends on data, and no ordinary run answers it."""
+
+
+def lacks_data(error: Exception) -> bool:
+    """Whether torch says that a tensor on meta has no values, or an operator needs them.
+
+    A class that raises `NotImplementedError` for reasons of its own does not speak of meta.
+
+    >>> lacks_data(NotImplementedError("Cannot copy out of meta tensor; no data!"))
+    True
+    >>> lacks_data(NotImplementedError("the metadata have no such mode"))
+    False
+    """
+    # NotImplementedError is a RuntimeError
+    return isinstance(error, RuntimeError) and bool(ON_META.search(str(error)))
 
 
 class Ordinary:

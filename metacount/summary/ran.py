@@ -14,6 +14,7 @@ from metacount.measure.flow.record import Recording
 from metacount.measure.flow.step import Step
 from metacount.measure.flow.steps import steps_of
 from metacount.measure.operators import UncountedOp
+from metacount.measure.questions import lacks_data
 from metacount.measure.torch_private import tree_map
 from metacount.summary.copied import copied_on_meta, named, said
 from metacount.tensors import DTYPES
@@ -77,10 +78,10 @@ def _reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, o
     text = str(error)
     if isinstance(error, NotImplementedError) and "forward" in text and "missing" in text:
         return "it has no forward; measure the modules in it that have one"
-    if "item()" in text or "meta tensors" in text or isinstance(error, NotImplementedError):
+    if lacks_data(error):
         return f"its forward depends on the values of data, which meta tensors lack: {said(error)}"
     given = [*map(_told, inputs), *(f"{name}={_told(v)}" for name, v in keywords.items())]
-    return f"its forward does not take {', '.join(given) or 'no input'}: {said(error)}"
+    return f"its forward fails on {', '.join(given) or 'no input'}: {said(error)}"
 
 
 def _told(value: object) -> str:

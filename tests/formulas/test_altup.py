@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from metacount.diff.parts import parts
 from metacount.errors import SpecError
 from metacount.formulas import caches, model, named, stack
+from metacount.formulas.around import around_products
 from metacount.formulas.backward import backward_matmul_flops_by_role
 from metacount.formulas.forward import Pass
 from metacount.measure.ours.forward import measure_forward
@@ -61,6 +62,7 @@ def test_altup_by_hand() -> None:
     # the router twice a layer, every copy predicted from all: d·a²
     multiply_adds = N * (2 * a * D + a**3 + a**2 + D * a * a) + 2 * (a - 1) * D * D
     assert added(**COPIES) == (params, 2 * TOKENS * multiply_adds)
+    assert [one.name for one in around_products(made(**COPIES))] == ["predictions of copies"]
 
 
 def test_laurel_by_hand() -> None:
@@ -108,6 +110,13 @@ def structures(draw: st.DrawFn) -> ModelSpec:
     n_layers = draw(st.integers(2, 8))
     fields: dict[str, Any] = {"n_layers": n_layers, "tie_embeddings": draw(st.booleans())}
     fields["norm_placement"] = draw(st.sampled_from(["sandwich", "pre"]))
+    norms = [
+        {"norm": "rmsnorm"},
+        {"norm": "rmsnorm", "norm_affine": False},
+        {"norm": "layernorm", "norm_bias": True},
+        {"norm": "layernorm"},
+    ]
+    fields |= draw(st.sampled_from(norms))
     fields["qk_norm"] = draw(st.sampled_from(["none", "head", "full", "layernorm"]))
     if draw(st.booleans()):
         n_inputs = draw(st.integers(1, 4))

@@ -117,6 +117,11 @@ class Asks(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Unfinished(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError("no such mode")
+
+
 class Picks(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[x > 0]
@@ -126,7 +131,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: metacount.summary(nn.LazyLinear(3)), "weight has no shape yet"),
     (lambda: metacount.summary(Asks()).flops(torch.rand(3)), "depends on the values of data"),
     (lambda: metacount.summary(Picks()).flops(torch.rand(3)), "depends on the values of data"),
-    (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)), r"take \[2, 5\] float32"),
+    (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)), r"fails on \[2, 5\] float32"),
+    (
+        lambda: metacount.summary(Unfinished()).flops(torch.rand(3)),
+        "fails on .*NotImplementedError: no such mode",
+    ),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(), "needs inputs"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, -1)), "whole numbers"),
     (lambda: metacount.summary(nn.Linear(3, 4)).flops(input_size=(2, 3), dtype="f8"), "dtype is"),

@@ -22,7 +22,7 @@ from metacount.measure.operators import UncountedOp
 from metacount.measure.others.forward import KEEPS_GIVEN, measure_any_forward
 from metacount.measure.others.params import measure_any_params
 from metacount.measure.others.roles import Roles, text_config
-from metacount.measure.questions import NeedsData
+from metacount.measure.questions import NeedsData, lacks_data
 from metacount.measure.result import MeasuredParams, MeasuredRun
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
@@ -101,7 +101,7 @@ def shortfall(error: Exception) -> str:
     text = " ".join(str(error).split())[:160]
     if isinstance(error, UncountedOp | NeedsData):
         return text
-    if isinstance(error, NotImplementedError):
+    if lacks_data(error):
         # a meta kernel that needs data, such as a choice by mask; torch's own words say which
         return f"its code cannot run without data: {text}"
     return f"transformers' forward fails: {type(error).__name__}: {text}"
