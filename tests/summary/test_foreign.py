@@ -131,7 +131,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: metacount.summary(nn.LazyLinear(3)), "weight has no shape yet"),
     (lambda: metacount.summary(Asks()).flops(torch.rand(3)), "depends on the values of data"),
     (lambda: metacount.summary(Picks()).flops(torch.rand(3)), "depends on the values of data"),
-    (lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)), r"fails on \[2, 5\] float32"),
+    (
+        lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)),
+        r"fails on \[2, 5\] float32",
+    ),
     (
         lambda: metacount.summary(Unfinished()).flops(torch.rand(3)),
         "fails on .*NotImplementedError: no such mode",
