@@ -120,7 +120,7 @@ def test_a_survey_keeps_its_finished_rows(tmp_path: Path, flags: tuple[str, ...]
         assert out.endswith("\ninterrupted after 2 of 4 types\n")
 
 
-@pytest.mark.parametrize("seconds", [0.4, 1.2, 3.0])
+@pytest.mark.parametrize("seconds", one_in(3, [1.2, 0.4, 3.0]))
 def test_a_survey_ends_quietly_whenever_it_is_interrupted(seconds: float) -> None:
     process = started("survey", "--params-only", "--json")
     time.sleep(seconds)  # while Python, torch, or the workers start
@@ -334,9 +334,13 @@ def test_a_file_that_is_judged_is_ended_with_the_command(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("seconds", "arguments"),
     [
-        (4.0, ("formula", "type:deepseek_v3", "--from-code", "--quantity", "matmul_flops")),
+        pytest.param(
+            4.0,
+            ("formula", "type:deepseek_v3", "--from-code", "--quantity", "matmul_flops"),
+            marks=ONLY,
+        ),
         (4.0, ("verify", "type:deepseek_v3", "--all-sizes")),
-        (3.0, ("verify", "--all", "--json")),
+        pytest.param(3.0, ("verify", "--all", "--json"), marks=ONLY),
     ],
 )
 def test_other_long_commands_end_quietly(seconds: float, arguments: tuple[str, ...]) -> None:

@@ -95,7 +95,7 @@ MODELS = (
 )
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", one_in(2, MODELS))
 def test_places_are_valid_and_reach_real_magnitudes(model: str) -> None:
     spec = find_model(model).spec
     case = spec, fitted(spec, Workload())

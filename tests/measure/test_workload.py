@@ -68,7 +68,7 @@ def test_meta_counts_what_runs_on_cpu(name: str) -> None:
     assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == cache_bytes
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_in(2, NAMES))
 def test_folding_identical_blocks_changes_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

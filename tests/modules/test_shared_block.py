@@ -184,7 +184,7 @@ def test_in_parts_is_all_at_once(name: str, split: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seq_len", [3, 4, 9])  # below a chunk, at it, above
-@pytest.mark.parametrize("name", one_in(2, SPECS))
+@pytest.mark.parametrize("name", one_in(4, SPECS))
 def test_what_is_measured_is_what_the_formulas_say(name: str, seq_len: int) -> None:
     spec, run = SPECS[name], {"batch_size": 2, "seq_len": seq_len}
     model = build(spec, dtype="fp32")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import one_in
 
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
@@ -160,22 +161,30 @@ def test_a_planted_error_that_a_1_would_hide_is_refuted(
     assert after.differences
 
 
-def test_every_side_of_a_window_has_its_condition() -> None:
+@pytest.mark.parametrize("window", one_in(3, [64, 128, 32]))
+def test_every_side_of_a_window_has_its_condition(window: int) -> None:
     spec = entry("mistral-7b").spec().replace(n_layers=4, vocab_size=97)
     run = {"S": 100, "T": 100, "B": 5, "bytes_per_value": 2}
-    for window in (128, 32, 64):
-        (cache,) = prove(
-            spec.replace(window=window), Workload(seq_len=64), As(), ("kv_cache_bytes",)
-        )
-        assert cache.proven
-        asked = conditions_of(cache, str)
-        sides = [
-            all(holds(one.test, {**spec.to_dict(), **run, "window": wide}) for one in asked)
-            for wide in (200, 50, 100)
-        ]
-        # what is kept with as many tokens as the window is wide is kept with more, too
-        assert sides[:2] == [window == 128, window in (32, 64)]
-        assert sides[2] or window != 64
+    (cache,) = prove(spec.replace(window=window), Workload(seq_len=64), As(), ("kv_cache_bytes",))
+    assert cache.proven
+    asked = conditions_of(cache, str)
+    sides = [
+        all(holds(one.test, {**spec.to_dict(), **run, "window": wide}) for one in asked)
+        for wide in (200, 50, 100)
+    ]
+    # what is kept with as many tokens as the window is wide is kept with more, too
+    assert sides[:2] == [window == 128, window in (32, 64)]
+    assert sides[2] or window != 64
+
+
+def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
+    """FLOPs are read with more tokens than the window, one token's with fewer, in one run."""
+    spec = entry("mistral-7b").spec().replace(n_layers=4, vocab_size=97, window=64)
+    both = ("matmul_flops", "decode_matmul_flops")
+    first, second = prove(spec, Workload(seq_len=64), As(one_sequence=True), both)
+    assert first.proven and second.proven
+    assert {"S + 1 > window"} <= {str(one) for one in first.domain}
+    assert {"S >= window", "T <= window"} <= {str(one) for one in second.domain}
 
 
 def test_one_sequence_is_no_case_of_many() -> None:

@@ -137,7 +137,7 @@ BY_HAND: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
 
 @pytest.mark.parametrize(
     ("name", "quantity"),
-    one_in(2, [(name, quantity) for name, forms in BY_HAND.items() for quantity in forms]),
+    one_in(4, [(name, quantity) for name, forms in BY_HAND.items() for quantity in forms]),
 )
 def test_as_written_by_hand(name: str, quantity: str) -> None:
     by_role, value = BY_HAND[name][quantity]
@@ -291,6 +291,7 @@ def test_before_the_window_is_reached() -> None:
     assert same(cache_bytes.total, 4 * B * S * N * g * a)
 
 
+@pytest.mark.release
 def test_after_the_window_is_reached() -> None:
     found = windowed(12).form("causal_matmul_flops")
     assert "S ≥ window" in said(found)
@@ -345,6 +346,7 @@ def test_what_no_module_of_ours_has() -> None:
         form("llama-7b", "state_bytes")
 
 
+@pytest.mark.release
 def test_a_prefix_looks_ahead() -> None:
     spec = small("llama-7b").replace(kind="prefix-decoder")
     found = Tracer(spec, Workload(seq_len=48, prefix_len=7)).form("causal_matmul_flops")

@@ -13,7 +13,6 @@ from torch import nn
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.others.forward import measure_any_forward
 from metacount.spec import Workload
-from metacount.tracing import forms
 from metacount.tracing.condition import in_words
 from metacount.tracing.confirm.measured import Measured
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
@@ -78,6 +77,7 @@ def test_a_router_runs_whole_and_experts_by_k() -> None:
     assert not any(c.has(E) and isinstance(c, sympy.Eq) for c in found.domain)  # E stays a letter
 
 
+@pytest.mark.release  # so it is of our module
 def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
     B, S, N, c, r = letters("B S num_hidden_layers kv_lora_rank qk_rope_head_dim")
     assert same(form("deepseek_v3", "kv_cache_bytes").total, 2 * B * S * N * (c + r))
@@ -177,12 +177,9 @@ def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
 ONE_BY_ONE = {"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 50}
 
 
-@pytest.mark.parametrize(("first", "second"), one_in(2, [(67, 131), forms.LONG]))
-def test_code_that_goes_through_tokens_is_read_at_several_lengths(
-    first: int, second: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.release
+def test_code_that_goes_through_tokens_is_read_at_several_lengths() -> None:
     """Mamba's scan, whose state [I, N] each token reads: 2·I·N FLOPs for it in every layer."""
-    monkeypatch.setattr(forms, "LONG", (first, second))
     one = As(one_sequence=True)
     found = Tracer(ONE_BY_ONE, RUN, run_as=one).form("matmul_flops")
     assert found.how == "traced"
@@ -375,7 +372,9 @@ def test_questions_of_the_code_become_conditions() -> None:
     assert sizes.value(sizes.expr(x // z)) == 2
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("fp32", 4), ("fp16", 2), ("fp8", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), one_in(3, [("fp32", 4), ("fp16", 2), ("fp8", 1)], first=1)
+)
 def test_a_cache_is_in_the_asked_type(dtype: str, size: int) -> None:
     config = {"model_type": "llama", "num_hidden_layers": 3}
     found = Tracer(config, Workload(seq_len=64, dtype=dtype)).form("kv_cache_bytes")
