@@ -210,7 +210,7 @@ def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("flags", "jobs"), one_in(4, [((), "2"), ((), "1"), (("--json",), "1"), (("--json",), "2")])
+    ("flags", "jobs"), one_in(4, [(("--json",), "2"), ((), "1"), (("--json",), "1"), ((), "2")])
 )
 def test_a_folder_keeps_what_was_counted(tmp_path: Path, flags: tuple[str, ...], jobs: str) -> None:
     folder, written = tmp_path / "configs", tmp_path / "written"

@@ -35,6 +35,7 @@ FIRST_BYTES = 2**17  # nearly every header is shorter, so one request is enough
 TIMEOUT = 10.0  # seconds without a byte
 DEADLINE = 600.0  # seconds for a repository, however slowly its answers drip
 TRIES = 3
+WAIT = 0.5  # seconds before the second try, twice that before the third
 N_THREADS = 8
 
 MISSING = 404
@@ -209,7 +210,7 @@ def _fetch(url: str, n: int, token: str | bool | None, where: str, until: float)
     http_error: Any = HfHubHTTPError.__bases__[0]
     problem = ""
     for attempt in range(TRIES):
-        time.sleep(attempt / 2)
+        time.sleep(attempt * WAIT)
         try:
             answer = _fetch_once(url, n, token, where, until)
         except OfflineModeIsEnabled:

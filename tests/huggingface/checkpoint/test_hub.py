@@ -26,6 +26,11 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
+@pytest.fixture(autouse=True)
+def tries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_hub, "WAIT", 0.01)
+
+
 def read(hub: Any, repo_id: str = "org/name", **more: Any) -> CheckpointReport:
     return read_repository(repo_id, endpoint=hub.url, cache_dir=str(hub.cache), **more)
 
