@@ -17,7 +17,7 @@ NOT_YET = """
 gemma3n_text zamba2
 """
 NOT_YET_OURS = """
-gemma-3n-e2b-text kimi-linear-48b-a3b minimax-text-01 zamba2-2.7b zamba2-7b
+zamba2-2.7b zamba2-7b
 """
 
 
