@@ -10,7 +10,7 @@ from helpers.release import one_in
 import metacount
 from metacount import Workload, entries, find_model
 from metacount.check.places import places
-from metacount.check.trials import free_sizes, sizes_of
+from metacount.check.trials import free_sizes, random_cases, sizes_of
 from metacount.spec import ModelSpec
 from metacount.textbook.count import fitted
 
@@ -124,6 +124,16 @@ def test_every_published_model_with_these_sizes_is_tried() -> None:
         other = model.spec()
         if set(free_sizes(other)) == set(free_sizes(spec)) and other != spec:
             assert tuple(sizes_of((other, Workload())).items())[:7] in found, model.id
+
+
+def test_random_models_have_heads_shared_in_every_way() -> None:
+    spec = find_model("llama3-8b").spec
+    tried = [other for other, _ in random_cases(spec, Workload(), 200)]
+    shared = {other.n_heads // other.n_kv_heads for other in tried if other.n_kv_heads}
+    assert len(tried) == 200 and shared == {1, 2, 3, 5}
+    assert all(20 <= other.vocab_size <= 200 for other in tried)
+    by_heads = {other.d_model == other.n_heads * (other.head_dim or 0) for other in tried}
+    assert by_heads == {True, False}
 
 
 def places_of(spec: ModelSpec) -> list[tuple[ModelSpec, Workload]]:

@@ -10,6 +10,8 @@ from helpers.command_line import refused, run_json
 
 from metacount import catalog
 from metacount.errors import InputError
+from metacount.formats.megatron import NAMES
+from metacount.formats.megatron_arguments import VALUES
 from metacount.formats.shell import options
 from metacount.formulas.model import params
 from metacount.resolve import find_model
@@ -249,3 +251,7 @@ def test_a_script_as_long_as_is_read_and_one_longer() -> None:
     assert options(longest, "here") == {"--seed": [["3"]]}
     with pytest.raises(InputError, match=r"here: has 262145 characters; .* has at most 262144"):
         options(longest + "-", "here")
+
+
+def test_a_refused_field_is_named_by_an_argument_that_is_read() -> None:
+    assert set(NAMES.values()) <= set(VALUES)
