@@ -105,18 +105,29 @@ def test_tables_that_tokens_look_up_are_left_out_of_what_a_token_multiplies_with
     assert model.active_params_no_embed(tied) == model.active_params(tied) - 97 * N * 11
 
 
+NORMS: list[dict[str, Any]] = [
+    {"norm": "rmsnorm"},
+    {"norm": "rmsnorm", "norm_affine": False},
+    {"norm": "layernorm", "norm_bias": True},
+    {"norm": "layernorm"},
+]
+
+
+@pytest.mark.parametrize("norms", NORMS)
+def test_tensors_are_those_of_the_module_whatever_the_norms(norms: dict[str, Any]) -> None:
+    spec = made(**COPIES, **PER_LAYER, **BORROWING, **norms, laurel_rank=5, n_layers=7)
+    module = build(spec)
+    assert model.params_by_role(spec) == measure_params(module).by_role
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    assert {name: w.shape for name, w in named.tensors_by_path(spec).items()} == shapes
+
+
 @st.composite
 def structures(draw: st.DrawFn) -> ModelSpec:
     n_layers = draw(st.integers(2, 8))
     fields: dict[str, Any] = {"n_layers": n_layers, "tie_embeddings": draw(st.booleans())}
     fields["norm_placement"] = draw(st.sampled_from(["sandwich", "pre"]))
-    norms = [
-        {"norm": "rmsnorm"},
-        {"norm": "rmsnorm", "norm_affine": False},
-        {"norm": "layernorm", "norm_bias": True},
-        {"norm": "layernorm"},
-    ]
-    fields |= draw(st.sampled_from(norms))
+    fields |= draw(st.sampled_from(NORMS))
     fields["qk_norm"] = draw(st.sampled_from(["none", "head", "full", "layernorm"]))
     if draw(st.booleans()):
         n_inputs = draw(st.integers(1, 4))

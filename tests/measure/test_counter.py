@@ -365,3 +365,36 @@ def test_the_roles_of_what_stands_inside() -> None:
     lonely = named("Block")
     lonely.experts = nn.ModuleList([linear()])
     assert inside(named("Layer"), "x", lonely) is None
+
+
+class Numbered(nn.Module):
+    def __init__(self, number: int, uses: str) -> None:
+        super().__init__()
+        self.layer_idx, self.uses, self.up = number, uses, nn.Linear(7, 7)
+
+    def forward(self, x: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        if self.uses == "asks" and layer_idx % 2:
+            return x
+        if self.uses == "cuts":  # torch takes a number without asking anything of it
+            x = torch.cat([x] * 9)[: 9 - layer_idx]
+        return self.up(x)[:1]
+
+
+class Numbering(nn.Module):
+    """Seven layers that are handed their number."""
+
+    def __init__(self, uses: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Numbered(i, uses) for i in range(7))
+
+    def forward(self, x: torch.Tensor) -> None:
+        for i, layer in enumerate(self.layers):
+            x = layer(x, i)
+
+
+@pytest.mark.parametrize(("uses", "ran"), [("nothing", 2), ("asks", 7), ("cuts", 7)])
+def test_layers_that_are_handed_their_number_run_where_they_use_it(uses: str, ran: int) -> None:
+    net = Numbering(uses).to("meta")
+    every, _, _ = products(net, enabled=False)
+    found, _, replayed = products(net, enabled=True)
+    assert (found, replayed) == (every, 7 - ran)

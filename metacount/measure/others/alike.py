@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from types import MethodType
-from typing import Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from metacount.measure.torch_private import is_hooked, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LAYER_NUMBERS = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "layer")
 PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
@@ -53,6 +57,58 @@ def number_of(layer: nn.Module) -> int | None:
             if isinstance(value, int) and not isinstance(value, bool):
                 found.add(value)
     return found.pop() if len(found) == 1 else None
+
+
+class OwnNumber(int):
+    """A layer's own number as its forward is handed it; `asked` once anything is asked of it.
+
+    To be an index of a list, or to be handed on, is no question. What is written in C may take the
+    number without asking: so the second of two alike layers runs, too (`fold.Folding`).
+    """
+
+    asked = False
+
+
+def _noted(name: str) -> Callable[..., object]:
+    def operation(self: OwnNumber, *others: object) -> object:
+        self.asked = True
+        return getattr(int, name)(int.__index__(self), *others)
+
+    return operation
+
+
+QUESTIONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__str__", "__format__"}
+NO_QUESTION = frozenset(dir(object)) - QUESTIONS
+for _name in set(dir(int)) - NO_QUESTION - {"__index__", "__getnewargs__"}:
+    if _name.startswith("__"):
+        setattr(OwnNumber, _name, _noted(_name))
+OwnNumber.__hash__ = int.__hash__  # type: ignore[method-assign]
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
+    """The names of what a class's forward takes, `self` apart."""
+    return tuple(inspect.signature(forward).parameters)[1:]
+
+
+def handed(
+    layer: nn.Module, number: int | None, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object], list[OwnNumber]]:
+    """What a layer is given, with its own number as an `OwnNumber`, as Zamba2's are handed it."""
+    made: list[OwnNumber] = []
+
+    def watched(name: str | None, value: object) -> object:
+        if name not in LAYER_NUMBERS or type(value) is not int or value != number:
+            return value
+        made.append(OwnNumber(value))
+        return made[-1]
+
+    names = (*_parameters(type(layer).forward), *[None] * len(args))  # for more than it names
+    return (
+        tuple(watched(name, value) for name, value in zip(names, args, strict=False)),
+        {name: watched(name, value) for name, value in kwargs.items()},
+        made,
+    )
 
 
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
@@ -132,6 +188,8 @@ def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
         return "tensor", _shape(value), value.dtype
     if isinstance(value, SYMBOLIC):
         return type(value), _size(value)
+    if isinstance(value, OwnNumber):
+        return OwnNumber
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):

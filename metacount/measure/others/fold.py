@@ -3,8 +3,9 @@
 A layer is a child of a `ModuleList` of at least two children of one class. Two are alike when
 nothing that a forward could read differs: class, parameters and buffers by name and shape, every
 plain attribute of every module inside but the layer's own number, what a config's per-layer lists
-say at that number, and the inputs by shape and value with the state of the layer's own cache. A
-layer whose run changes anything else that it was given is never folded.
+say at that number, and the inputs by shape and value with the state of the layer's own cache. Its
+own number may be among them where the code does nothing with it but hand it on. A layer whose run
+changes anything else that it was given is never folded.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from metacount.measure.others.alike import (
     Unlike,
     caches_in,
+    handed,
     is_pair,
     number_of,
     other_states,
@@ -53,6 +55,9 @@ class Folding:
     def __init__(self) -> None:
         self.counter: FlopCounter | None = None
         self._replays: dict[tuple[object, object], _Ran] = {}
+        self._confirmed: set[tuple[object, object]] = (
+            set()
+        )  # of layers that are handed their number
         self._never: set[type] = set()
         self.ran = self.replayed = 0
 
@@ -79,6 +84,7 @@ class Folding:
             return forward(*args, **kwargs)
         caches = [c for v in (*args, *kwargs.values()) for c in caches_in(v)]
         pairs = [v for v in (*args, *kwargs.values()) if is_pair(v)]
+        args, kwargs, own = handed(layer, number, args, kwargs)
         try:
             given = shape_of((args, kwargs), number)
         except Unlike:
@@ -86,7 +92,7 @@ class Folding:
             return forward(*args, **kwargs)
         key = (alike, given)
         found = self._replays.get(key)
-        if found is not None and number is not None:
+        if found is not None and number is not None and (not own or key in self._confirmed):
             self.replayed += 1
             ran, out, cost, states, updated = found
             self.counter.replay(cost, ran, layer)
@@ -101,7 +107,11 @@ class Folding:
         try:
             unchanged = others == [other_states(cache, number) for cache in caches]
             after = shape_of((args, kwargs), number, own=False)
-            same = unchanged and after == without_own(given)
+            asked = any(each.asked for each in own)
+            same = unchanged and not asked and after == without_own(given)
+            if found is not None:  # the second that is handed its number
+                same = same and _left(found.out, found.cost) == _left(out, cost)
+                self._confirmed.add(key)
         except Unlike:
             same = False
         if not same:
@@ -157,6 +167,14 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, object]]:
             except Unlike:
                 continue
             yield layer, number, alike
+
+
+def _left(out: object, cost: Cost) -> tuple[object, object]:
+    """What a layer gave and cost, without its name, as it can be compared."""
+    spent = Counter(
+        (charge._replace(module=""), shape_of(flops, None)) for charge, flops in cost.items()
+    )
+    return shape_of(out, None), spent
 
 
 def _copied(value: object, made: dict[int, Tensor]) -> object:

@@ -198,11 +198,17 @@ def test_a_question_about_data_is_an_error() -> None:
     "model_type",
     one_in(
         2,
-        ["gpt_oss", "llama", "deepseek_v3", "gemma2", "t5", "mamba2", "qwen3_next", "deepseek_v4"],
+        [
+            *("gpt_oss", "llama", "zamba2", "gemma2", "t5", "mamba2", "deepseek_v4"),
+            *("qwen3_next", "deepseek_v3"),
+        ],
     ),
 )
 def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
-    module, _ = build_transformers(default_config(model_type) | {"num_hidden_layers": 5})
+    few: dict[str, Any] = {"num_hidden_layers": 5}
+    if model_type == "zamba2":
+        few["layers_block_type"] = ["mamba", "mamba", "hybrid", "mamba", "mamba"]
+    module, _ = build_transformers(default_config(model_type) | few)
     run = Workload(seq_len=13)
     folded = measure_any_forward(module, run)
     assert folded == measure_any_forward(module, run, fold=False)
