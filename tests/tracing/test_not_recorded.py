@@ -14,10 +14,10 @@ from metacount.textbook.proven import proven
 
 # What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
 NOT_YET = """
-gemma3n_text zamba2
+gemma3n_text
 """
 NOT_YET_OURS = """
-zamba2-2.7b zamba2-7b
+zamba2-7b
 """
 
 
