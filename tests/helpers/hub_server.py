@@ -81,7 +81,7 @@ def serving(tmp_path: Path) -> Iterator[Any]:
     server.behaviour, server.asked = None, []
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     server.cache = tmp_path / "cache"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.shutdown()
