@@ -82,13 +82,15 @@ NO_QUESTION = frozenset(dir(object)) - QUESTIONS
 for _name in set(dir(int)) - NO_QUESTION - {"__index__", "__getnewargs__"}:
     if _name.startswith("__"):
         setattr(OwnNumber, _name, _noted(_name))
-OwnNumber.__hash__ = int.__hash__  # type: ignore[method-assign]
 
 
 @functools.lru_cache(maxsize=256)
 def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
-    """The names of what a class's forward takes, `self` apart."""
-    return tuple(inspect.signature(forward).parameters)[1:]
+    """The names of what a class's forward takes, `self` apart; none where it does not say."""
+    try:
+        return tuple(inspect.signature(forward).parameters)[1:]
+    except (TypeError, ValueError):
+        return ()
 
 
 def handed(

@@ -1,11 +1,13 @@
-"""Layers that are proven alike run once: the others take the first one's cost, output and cache.
+"""Layers that are alike run once: the others take the first one's cost, output and cache.
 
 A layer is a child of a `ModuleList` of at least two children of one class. Two are alike when
 nothing that a forward could read differs: class, parameters and buffers by name and shape, every
 plain attribute of every module inside but the layer's own number, what a config's per-layer lists
 say at that number, and the inputs by shape and value with the state of the layer's own cache. Its
-own number may be among them where the code does nothing with it but hand it on. A layer whose run
-changes anything else that it was given is never folded.
+own number may be among them where its code is not seen to ask anything of it, and the second layer
+that is handed its own was run, too, and gave and cost the same: code that makes a difference from
+the third on without a question to the number (a slice that torch cuts) would not be noticed. A
+layer whose run is seen to change anything else that it was given is not folded.
 """
 
 from __future__ import annotations
