@@ -307,7 +307,7 @@ def test_a_benchmark_keeps_its_finished_cases() -> None:
         "--rounds",
         "1000",
     )
-    time.sleep(5)
+    time.sleep(3)
     out, err = stopped(process)
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("metacount: interrupted")
@@ -339,7 +339,7 @@ def test_a_file_that_is_judged_is_ended_with_the_command(tmp_path: Path) -> None
             ("formula", "type:deepseek_v3", "--from-code", "--quantity", "matmul_flops"),
             marks=ONLY,
         ),
-        (4.0, ("verify", "type:deepseek_v3", "--all-sizes")),
+        (3.0, ("verify", "type:deepseek_v3", "--all-sizes")),
         pytest.param(3.0, ("verify", "--all", "--json"), marks=ONLY),
     ],
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -179,9 +180,15 @@ def side_of(name: str) -> str | None:
     return SIDES[max(rows, key=len)] if rows else None
 
 
+@cache
+def graph_of(package: Path) -> ImportGraph:
+    """Every import of a package; each is planted in a folder of its own."""
+    return ImportGraph(package, LOADS)
+
+
 def breaches(package: Path) -> list[str]:
     """What crosses the wall, one line each."""
-    graph = ImportGraph(package, LOADS)
+    graph = graph_of(package)
     found = []
     for name in graph.files:
         side = side_of(name)
@@ -205,12 +212,12 @@ def test_no_import_crosses_the_wall() -> None:
 
 
 def test_no_circle_of_imports() -> None:
-    assert ImportGraph(PACKAGE, LOADS).circles() == []
+    assert graph_of(PACKAGE).circles() == []
 
 
 def upward(package: Path) -> list[str]:
     """Imports of a floor above the importing module's own, one line each."""
-    graph = ImportGraph(package, LOADS)
+    graph = graph_of(package)
     floors = {f"metacount.{room}": n for n, rooms in enumerate(FLOORS) for room in rooms}
 
     def floor(name: str) -> int:
@@ -237,7 +244,7 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
 
 
 def test_every_row_is_of_a_module_that_is_there() -> None:
-    graph = ImportGraph(PACKAGE, LOADS)
+    graph = graph_of(PACKAGE)
     assert [row for row in (*SIDES, *COMPUTED, *LOADS) if row not in graph.files] == []
     for name, said in COMPUTED.items():
         assert set(graph.computed[name]) == set(said), name

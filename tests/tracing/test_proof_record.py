@@ -329,7 +329,7 @@ def test_a_rewritten_formula_is_carried_over_only_where_it_is_the_same(
     assert carry.difference(before, before[1:]) == "other cases"
 
 
-SECONDS = 4  # of this process; the whole record takes most of an hour
+SECONDS = 2  # of this process; the whole record takes most of an hour
 
 
 def test_some_of_the_record_is_proven_again() -> None:
