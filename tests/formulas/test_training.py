@@ -18,7 +18,7 @@ from metacount.errors import SpecError
 from metacount.formulas import kept, kept_attention, kept_model, kept_moe
 from metacount.formulas.backward import backward_matmul_flops_by_role
 from metacount.formulas.covered import check_alike
-from metacount.formulas.forward import Pass
+from metacount.formulas.forward import Pass, Widths
 from metacount.formulas.optimizer import (
     OPTIMIZERS,
     master_bytes,
@@ -34,6 +34,8 @@ from metacount.formulas.training import (
 )
 from metacount.modules.build import build
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.spec.ffn import FeedForward
+from metacount.spec.moe import Mixture
 
 Way = tuple[str, str, str]  # attention, checkpointing, dtype
 PLAIN: Way = ("eager", "none", "bf16")
@@ -321,3 +323,30 @@ def test_what_no_formula_covers_is_said() -> None:
         chosen_tensors(SPECS["gpt2"], Part(freeze=("lm_hed",)))
     with pytest.raises(SpecError, match="freeze leaves nothing to train"):
         chosen_tensors(SPECS["gpt2"], Part(freeze=("decoder", "lm_head")))
+
+
+def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
+    """Ten rows of 8 values in experts of width 3; two bytes a value, eight an index."""
+    mixture = Mixture(n_experts=8, top_k=2, d_ff=3, router="topk_softmax")
+    silu = FeedForward(activation="silu", gated=True)
+    found = {}
+    for sent in (False, True):
+        names: dict[str, Any] = {}
+        for one in kept_moe.rows_kept(10, 8, mixture, silu, Widths(value=2), sent=sent):
+            names[one.name] = names.get(one.name, 0) + one.values * one.width * one.times
+        found[sent] = {name: n for name, n in names.items() if n}
+    here = {
+        "experts: rows": 10 * 8,
+        "experts: order of the rows": 10 * 8,
+        "experts: input": 10 * 8 * 2,
+        "experts: hidden": 4 * 10 * 3 * 2,  # up, gate before and after SiLU, their product
+        "experts: weight": 10 * 2,
+        "experts: weighed": 10 * 8 * 2,
+        "experts: summed": 10 * 8 * 2,
+    }
+    twice = ("order of the rows", "weight", "weighed")
+    assert found[False] == here
+    assert found[True] == {
+        **here,
+        **{f"experts: {name}": 2 * here[f"experts: {name}"] for name in twice},
+    }
