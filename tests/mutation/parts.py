@@ -315,6 +315,10 @@ EQUIVALENT = {
     "metacount/commands/check.py  40 -> 41   in: seconds = float(text[:40])": "a bound on a text",
     "metacount/measure/ours/flops.py  2 ** 22 // sees.n_keys -> 2 ** 22   "
     "in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
+    "metacount/check/places.py  kind == 2 -> kind != 2   "
+    'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
+    "metacount/check/places.py  2 -> 3   "
+    'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
     "metacount/cli.py  done.code or 0 -> 0   "
     'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
     "metacount/cli.py  done.code or 0 -> done.code   "
