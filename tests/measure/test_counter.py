@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import UserDict
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,6 +19,9 @@ from metacount.measure.others.fold import folded
 from metacount.measure.others.roles import Roles
 from metacount.measure.ours.flops import ReferenceCounter
 from metacount.modules.build import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 B, S = 3, 5
 
@@ -260,6 +264,40 @@ def test_layers_that_differ_in_anything_they_can_read_do_not(differs: str) -> No
         counts.append(products(net, enabled=enabled)[0])
     # the last multiplies twice; in the one case that its input has two rows, both of them
     assert counts == [(6 if "shape" in differs and "input" in differs else 4) * ONE] * 2
+
+
+class Writer(Layer):
+    """A layer that multiplies twice where one before it wrote; the third writes."""
+
+    def forward(self, x: torch.Tensor, *, shared: Any = None, cache: Any = None) -> torch.Tensor:  # type: ignore[override]
+        for _ in range(2 if getattr(cache, "written", False) or shared else 1):
+            x = x @ self.inner.weight
+        if self.times == 2:
+            if shared is not None:
+                shared["keys"] = x
+            if cache is not None:
+                cache.written = True
+        if cache is not None:
+            cache.layers.append(State(1))
+        return x
+
+
+def writers(**given: Any) -> Any:
+    net = stack()
+    with torch.device("meta"):
+        net.layers = nn.ModuleList(Writer(i, net.config) for i in range(6))
+    net.config.by_layer = [1] * 6
+    net.layers[2].times = 2
+    net.all = given
+    return net.eval()
+
+
+@pytest.mark.parametrize("what", ["shared", "cache"])
+def test_what_a_layer_writes_for_others_is_seen(what: str) -> None:
+    """Three run once each, three twice; those that run stand for the others on their side of it."""
+    made: Callable[[], Any] = {"shared": UserDict, "cache": Kept}[what]
+    assert products(writers(**{what: made()}), enabled=False)[0] == 9 * ONE
+    assert products(writers(**{what: made()}), enabled=True) == (9 * ONE, 3, 3)
 
 
 def test_layers_with_a_hook_of_their_own_are_not_alike() -> None:

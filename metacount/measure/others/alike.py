@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import UserDict
 from types import MethodType
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
@@ -198,6 +199,8 @@ def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
         return tuple(shape_of(item, number, own=own) for item in value)
     if isinstance(value, dict):
         return tuple((key, shape_of(item, number, own=own)) for key, item in value.items())
+    if isinstance(value, UserDict):  # keys and values that layers share
+        return type(value), shape_of(vars(value), number, own=own)
     if is_pair(value):
         known = value.is_updated.get(number, False) if own else None
         return known, tuple(shape_of(part, number, own=own) for part in caches_in(value))

@@ -6,8 +6,9 @@ plain attribute of every module inside but the layer's own number, what a config
 say at that number, and the inputs by shape and value with the state of the layer's own cache. Its
 own number may be among them where its code is not seen to ask anything of it, and the second layer
 that is handed its own was run, too, and gave and cost the same: code that makes a difference from
-the third on without a question to the number (a slice that torch cuts) would not be noticed. A
-layer whose run is seen to change anything else that it was given is not folded.
+the third on without a question to the number (a slice that torch cuts) would not be noticed. A run
+that is seen to change anything else that the layer was given (Gemma 3n's layers write keys for
+others) stands for no other, and those before it stand for none after it.
 """
 
 from __future__ import annotations
@@ -57,9 +58,8 @@ class Folding:
     def __init__(self) -> None:
         self.counter: FlopCounter | None = None
         self._replays: dict[tuple[object, object], _Ran] = {}
-        self._confirmed: set[tuple[object, object]] = (
-            set()
-        )  # of layers that are handed their number
+        # of layers that are handed their number
+        self._confirmed: set[tuple[object, object]] = set()
         self._never: set[type] = set()
         self.ran = self.replayed = 0
 
@@ -107,17 +107,21 @@ class Folding:
         out, cost = self.counter.spent_in(lambda: forward(*args, **kwargs))
         self.ran += 1
         try:
-            unchanged = others == [other_states(cache, number) for cache in caches]
             after = shape_of((args, kwargs), number, own=False)
-            asked = any(each.asked for each in own)
-            same = unchanged and not asked and after == without_own(given)
+            unchanged = after == without_own(given)
+            unchanged &= others == [other_states(cache, number) for cache in caches]
+            same = not any(each.asked for each in own)
             if found is not None:  # the second that is handed its number
                 same = same and _left(found.out, found.cost) == _left(out, cost)
                 self._confirmed.add(key)
         except Unlike:
-            same = False
+            same = unchanged = False
         if not same:
             self._never.add(type(layer))
+        if not unchanged:  # what ran before may run differently now
+            self._replays.clear()
+            self._confirmed.clear()
+        if not (same and unchanged):
             return out
         states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)

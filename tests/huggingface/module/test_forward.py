@@ -194,13 +194,16 @@ def test_a_question_about_data_is_an_error() -> None:
         Ordinary(last_position=3).item(torch.empty((), device="meta"))
 
 
+FOUR_KINDS = [*["sliding_attention"] * 3, "full_attention"] * 2
+
+
 @pytest.mark.parametrize(
     "model_type",
     one_in(
         2,
         [
             *("gpt_oss", "llama", "zamba2", "gemma2", "t5", "mamba2", "deepseek_v4"),
-            *("qwen3_next", "deepseek_v3"),
+            *("qwen3_next", "deepseek_v3", "gemma3n_text"),
         ],
     ),
 )
@@ -208,6 +211,8 @@ def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
     few: dict[str, Any] = {"num_hidden_layers": 5}
     if model_type == "zamba2":
         few["layers_block_type"] = ["mamba", "mamba", "hybrid", "mamba", "mamba"]
+    if model_type == "gemma3n_text":  # the third and fourth write keys, the others read them
+        few = {"num_hidden_layers": 8, "num_kv_shared_layers": 4, "layer_types": FOUR_KINDS}
     module, _ = build_transformers(default_config(model_type) | few)
     run = Workload(seq_len=13)
     folded = measure_any_forward(module, run)
