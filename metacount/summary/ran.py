@@ -33,6 +33,13 @@ def recorded(
 
     Raises `UncountedOp` for an operator that nobody priced, `InputError` where it does not run.
     """
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            where = f"{path} in it" if path else "it"
+            raise InputError(
+                f"{named(module)}: {where} is TorchScript, in which no module can be watched; "
+                "count the module that it was made from"
+            )
     model = copied_on_meta(module)
     counter = Recording()
     before = dict(_plain(model))

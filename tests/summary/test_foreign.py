@@ -263,3 +263,17 @@ def test_the_other_questions_take_an_instance_too() -> None:
     assert metacount.summary(model).params == distinct(model)
     with pytest.raises(InputError, match=r"metacount\.summary\(module\)"):
         metacount.count(Tied())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_torchscript_is_counted_and_not_run() -> None:
+    layers = [nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)) for _ in range(2)]
+    net = nn.Sequential(nn.Linear(3, 3), *(torch.jit.script(layer) for layer in layers))
+    found = metacount.summary(net)
+    assert (found.params, found.buffers) == (12 + 2 * (12 + 6), 2 * (3 + 3 + 1))
+    with pytest.raises(
+        InputError, match=r"^Sequential: 1 in it is TorchScript, .*; count the module"
+    ):
+        found.flops(input_size=(2, 3))
+    with pytest.raises(InputError, match="Module: it is TorchScript"):
+        metacount.flow(net[1], inputs=torch.zeros(2, 3))

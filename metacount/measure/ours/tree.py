@@ -15,7 +15,7 @@ from metacount.measure.ours.node import Node as Node
 from metacount.measure.ours.node import places, total, walk
 from metacount.measure.ours.params import active_values
 from metacount.measure.ours.roles import role_of
-from metacount.measure.torch_private import stored_buffers_of
+from metacount.measure.torch_private import parameters_of, stored_buffers_of, tensors_of
 from metacount.modules.moe import Experts
 from metacount.tensors import DTYPES, tensor_bytes
 
@@ -121,7 +121,8 @@ class _Planter:
             bytes_of={key: tensor_bytes([tensor]) for key, tensor in own.items()},
             tied=tied,
             buffers={key: tuple(b.shape) for key, b in module.named_buffers(recurse=False)},
-            unstored=frozenset(vars(module)["_buffers"]) - frozenset(stored_buffers_of(module)),
+            unstored=frozenset(tensors_of(module))
+            - {*parameters_of(module), *stored_buffers_of(module)},
             params=sum(tensor.numel() for tensor in own.values()) + sum(c.params for c in children),
             active=total([*active.values(), *(child.active for child in children)]),
             bytes=tensor_bytes(own.values()) + sum(child.bytes for child in children),
