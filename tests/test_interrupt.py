@@ -22,10 +22,17 @@ TIMEOUT = 120
 AGAIN = 15
 
 
-def started(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
+def started(*arguments: str, **how: Any) -> subprocess.Popen[str]:
+    return run_by_python("-m", "metacount", *arguments, **how)
+
+
+def run_by_python(
+    *arguments: str, cwd: Path | None = None, stdout: Any = subprocess.PIPE
+) -> subprocess.Popen[str]:
+    """A process that leads a group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "metacount", *arguments],
-        stdout=subprocess.PIPE,
+        [sys.executable, *arguments],
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -102,14 +109,7 @@ if __name__ == "__main__":
 def test_a_survey_keeps_its_finished_rows(tmp_path: Path, flags: tuple[str, ...]) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
     script.write_text(SLOW_SURVEY.replace("*FLAGS", "".join(f"{flag!r}, " for flag in flags)))
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(reached)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    process = run_by_python(str(script), str(reached))
     wait_for(reached.exists, "the survey never came to the third type")
     out, err = stopped(process)
     assert err == "metacount: interrupted after 2 of 4 types\n"
@@ -191,14 +191,7 @@ def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str,
         "from metacount.cli import main\n"
         f"sys.exit(main(['verify', 'gpt2', 'bert-base', 'llama-7b', '--seq', '8', *{flags!r}]))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(reached)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    process = run_by_python(str(script), str(reached))
     wait_for(reached.exists, "the second model was never reached")
     out, err = stopped(process)
     assert err == "metacount: interrupted after 1 of 3 models\n"
@@ -220,24 +213,7 @@ def test_a_folder_keeps_what_was_counted(tmp_path: Path, flags: tuple[str, ...],
     for i in range(1, n):
         (folder / f"{i:05}.json").symlink_to("0.json")
     with open(written, "w") as file:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "metacount",
-                "count",
-                "--folder",
-                str(folder),
-                "--jobs",
-                jobs,
-                *flags,
-            ],
-            stdout=file,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
-        )
+        process = started("count", "--folder", str(folder), "--jobs", jobs, *flags, stdout=file)
     if flags:
         wait_for(lambda: written.stat().st_size > 0, "nothing was ever written")
     else:
@@ -273,14 +249,7 @@ def test_claims_keep_what_was_judged(tmp_path: Path) -> None:
         "from metacount.cli import main\n"
         "sys.exit(main(['claims', '--topic', 'ffn', '--json']))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(reached)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    process = run_by_python(str(script), str(reached))
     wait_for(reached.exists, "the third statement was never reached")
     out, err = stopped(process)
     assert len(json.loads(out)) == 2
