@@ -41,13 +41,16 @@ def in_fields(expr: sympy.Expr) -> str:
     '-(num_layers//4) + 2·num_layers'
     >>> in_fields(n * sympy.ceiling(n / 4))
     '⌈num_layers/4⌉·num_layers'
+    >>> in_fields(sympy.floor(n / (4 * sympy.Symbol("step", integer=True, positive=True))))
+    '(num_layers//(4·step))'
     """
     rounded = {}
     for i, found in enumerate(expr.atoms(floor, ceiling)):
         above, below = found.args[0].as_numer_denom()
-        shown = in_letters(above)
-        shown = shown if above.is_Symbol else f"({shown})"
-        divided = [shown, in_letters(below)]
+        divided = [
+            in_letters(one) if one.is_Symbol or one.is_Integer else f"({in_letters(one)})"
+            for one in (above, below)
+        ]
         up = isinstance(found, ceiling)
         rounded[f"ROUNDED{i}X"] = f"⌈{'/'.join(divided)}⌉" if up else f"({'//'.join(divided)})"
         expr = expr.subs(found, symbols(f"ROUNDED{i}X", integer=True, positive=True))

@@ -74,13 +74,16 @@ class _Python(StrPrinter):
     """Expressions of whole numbers as Python that stays in whole numbers."""
 
     def _print_floor(self, expr: sympy.Expr) -> str:
-        above, below = expr.args[0].as_numer_denom()
-        return f"({self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)})"
+        return f"({self._quotient(*expr.args[0].as_numer_denom())})"
 
     def _print_ceiling(self, expr: sympy.Expr) -> str:
-        above, below = expr.args[0].as_numer_denom()
         # its own brackets: a minus before a power would be of the power
-        return f"(-(-{self.parenthesize(above, PRECEDENCE['Mul'])} // {self._print(below)}))"
+        return f"(-(-{self._quotient(*expr.args[0].as_numer_denom())}))"
+
+    def _quotient(self, above: sympy.Expr, below: sympy.Expr) -> str:
+        """A quotient rounded down; without brackets the first factor of a product divides alone."""
+        upper = self.parenthesize(above, PRECEDENCE["Mul"])
+        return f"{upper} // {self.parenthesize(below, PRECEDENCE['Pow'])}"
 
     def _print_Min(self, expr: sympy.Expr) -> str:
         return f"min({', '.join(self._print(arg) for arg in expr.args)})"

@@ -31,8 +31,8 @@ from metacount.views.tree_rows import forms_of, rows_of
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
 RIGHT = ("params", "one", "share", "flops", "active", "bytes")
 WIDEST, LONGEST = 80, 60
-# a dense layer, two kinds of mixers and experts: nothing of it is there twice
-LONGER = {"kimi-linear-48b-a3b": 62}
+# a dense layer, two kinds of mixers and experts: nothing of it is there twice; six kinds of layers
+LONGER = {"kimi-linear-48b-a3b": 62, "gemma-3n-e2b-text": 112, "gemma-3n-e4b-text": 112}
 
 # What periods of layers look like in configs that only transformers builds; sizes are small.
 JAMBA = {

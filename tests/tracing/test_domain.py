@@ -69,6 +69,16 @@ def test_a_remainder_in_a_domain() -> None:
     assert not in_domain(asked, {S: 131}, {S: 66})
 
 
+@pytest.mark.parametrize("width", [1, 95, 96, 97, 1000])
+def test_a_quotient_by_a_product_in_words_and_in_python(width: int) -> None:
+    at = {"w": width, "c": 32}
+    down, up = sympy.floor((2 * w - 3) / (3 * c)), sympy.ceiling(w / (3 * c))
+    assert in_fields(down) == "((2·w - 3)//(3·c))"
+    assert in_fields(up * w) == "⌈w/(3·c)⌉·w"
+    assert eval(whole_python(5 * c * (down + 1)), at) == 5 * 32 * ((2 * width - 3) // 96 + 1)
+    assert eval(whole_python(up * w), at) == (width + 95) // 96 * width
+
+
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
 def test_a_number_of_chunks_in_words_and_in_python(length: int) -> None:
     expr = 3 * S * sympy.ceiling((S + n) / c)

@@ -46,6 +46,7 @@ EXPORTED = [
     ("type:t5", "--quantity", "params"),
     ("type:gpt2", "--quantity", "matmul_flops", "--by", "operator", "--seq", "64"),
     ("bert-base", "--quantity", "params"),
+    ("type:lfm2", "--quantity", "params"),
 ]
 
 

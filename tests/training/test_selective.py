@@ -63,7 +63,7 @@ def test_each_structure_of_the_catalog(name: str) -> None:
     last = spec.last_stack
     refused = (
         spec.recurrent != "none"
-        or spec.index_top_k is not None
+        or spec.n_index_heads is not None
         or last.shared is not None
         or last.altup is not None
         or isinstance(spec.positions, TransformerXL)

@@ -171,7 +171,13 @@ SCALED: dict[str, dict[str, Any]] = {
 }
 THETAS = {"rope_theta", "rotary_emb_base", "global_rope_theta"}
 ROPE = [name for name in TYPES if THETAS & family_of(name).defaults.keys()]  # type: ignore[union-attr]
-NESTED = ("gemma3_text", "modernbert", "olmo3", "mellum")  # an object for each kind of layer
+NESTED = (
+    "gemma3_text",
+    "gemma3n_text",
+    "modernbert",
+    "olmo3",
+    "mellum",
+)  # an object for each kind of layer
 NOT_THEIRS = {
     # transformers' Phi-3 takes longrope only, and any yarn for it
     **{("phi3", kind): "impossible" for kind in SCALED if kind != "longrope"},

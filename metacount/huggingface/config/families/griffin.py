@@ -75,6 +75,8 @@ def recurrent_gemma(keys: Keys) -> Json:
     }
     if fields["lru_width"] != d_model:
         keys.unmapped("lru_width", width, "transformers runs hidden_size only")
+    if "swish_beta" in fields:  # a branch beside a recurrence has none
+        keys.unmapped("hidden_activation", keys.raw("hidden_activation"), "choose silu or gelu")
     return {**fields, "lru_activation": fields["activation"]}
 
 
