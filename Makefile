@@ -15,7 +15,7 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST)
 
-# The cases that `make test` leaves out, and every proof of the record anew: hours.
+# The cases that `make test` leaves out, minutes, and every proof of the record anew: hours.
 release: $(READY)
 	$(PYTEST) -m release
 	$(BIN)/python benchmarks/prove.py --check --jobs $(JOBS)
