@@ -319,6 +319,8 @@ EQUIVALENT = {
     'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
     "metacount/check/places.py  2 -> 3   "
     'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
+    "metacount/formulas/block.py  'AP' -> 'AP?'   "
+    'in: if mixer in "AP":': "no mixer's letter is a question mark",
     "metacount/cli.py  done.code or 0 -> 0   "
     'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
     "metacount/cli.py  done.code or 0 -> done.code   "
