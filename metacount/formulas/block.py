@@ -135,14 +135,6 @@ def attention_norm_params(spec: ModelSpec) -> Dim:
     return _of_role(attention_weights(spec), "norm")
 
 
-def position_params(spec: ModelSpec) -> Dim:
-    """Parameters of the position information inside one block.
-
-    Source: `position.transformer_xl_params`.
-    """
-    return _of_role(attention_weights(spec), "position")
-
-
 def dense_ffn_params(spec: ModelSpec) -> Dim:
     """Parameters of the feed-forward of one dense block; 0 where every block is MoE (no d_ff).
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers.miniatures import miniature
 
@@ -9,6 +11,7 @@ from metacount.catalog import entries, entry
 from metacount.formulas import block
 from metacount.formulas.terms import params_of
 from metacount.modules.build import build
+from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec
 from metacount.textbook.proof_record import structure
 
@@ -40,7 +43,16 @@ def counted(spec: ModelSpec, index: int, *, cross: bool) -> int:
 
 @pytest.mark.parametrize("name", of_the_catalog())
 def test_each_layer_has_what_the_module_has(name: str) -> None:
-    spec = miniature(entry(name).spec())
+    assert_alike(miniature(entry(name).spec()))
+
+
+def test_layers_of_two_widths() -> None:
+    spec = miniature(entry("gemma-3n-e2b-text").spec())
+    assert_alike(spec.replace(d_ff_second=29, d_ff_pattern="MWMMW"))
+
+
+def assert_alike(spec: ModelSpec) -> None:
+    """Every layer has as many parameters by the formula as the module's."""
     model = build(spec)
     for stack, cross in ((model.encoder, False), (model.decoder, spec.has_encoder)):
         for index, layer in enumerate(() if stack is None else stack.layers):
@@ -58,3 +70,46 @@ def test_the_tensors_of_an_index_by_hand() -> None:
         ("self_attn.indexer.q_norm.weight", (128,)),
         ("self_attn.indexer.k_norm.weight", (128,)),
     ]
+
+
+def small(name: str) -> tuple[ModelSpec, Any]:
+    """A model's structure, and a decoder block of the module that has all its sublayers."""
+    spec = miniature(entry(name).spec())
+    return spec, build(spec).decoder.layers[-1]
+
+
+def numel(*modules: Any) -> int:
+    return sum(tensor.numel() for module in modules for tensor in module.parameters())
+
+
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "deepseek-v3", "gpt2", "t5-small"])
+def test_the_parts_of_an_attention(name: str) -> None:
+    spec, layer = small(name)
+    norms = [m for m in layer.self_attn.modules() if isinstance(m, RMSNorm | LayerNorm)]
+    own = block.attention_norm_params(spec)
+    assert own == numel(*norms) and (own > 0) == (name in ("qwen3-0.6b", "deepseek-v3"))
+    attended = numel(layer.self_attn) - own
+    assert block.self_attention_params(spec) == attended
+    whole = block.block_params(spec, moe=False, cross=spec.has_encoder)
+    assert whole["attention"] == attended + (numel(layer.cross_attn) if spec.has_encoder else 0)
+
+
+def test_sinks_are_of_the_attention_to_itself() -> None:
+    spec, layer = small("gpt-oss-20b")
+    assert block.gqa_params(spec, sinks=True) == numel(layer.self_attn)
+    encoder_decoder, decoder = small("t5-small")
+    assert block.gqa_params(encoder_decoder, sinks=False) == numel(decoder.cross_attn)
+
+
+def test_the_parts_of_a_feed_forward() -> None:
+    spec, layer = small("mixtral-8x7b")
+    router, experts = (
+        spec.d_model * spec.n_experts,
+        numel(layer.mlp) - spec.d_model * spec.n_experts,
+    )
+    assert block.moe_layer_params(spec, active=False) == router + experts
+    chosen = experts * spec.top_k // spec.n_experts
+    assert block.moe_layer_params(spec, active=True) == router + chosen
+    assert block.block_params(spec, moe=True, active=True)["moe"] == router + chosen
+    plain, one = small("gpt2")
+    assert block.dense_ffn_params(plain) == numel(one.mlp)

@@ -222,6 +222,27 @@ def test_expanding_a_cache_multiplies_every_cached_token() -> None:
     step: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
     flops = block.self_attention_flops(MLA, **step, absorbed=False)
     assert flops == {"position": 0, "attention": 2 * (3360 + 1912 + 600)}
+    # absorbed: kv_b over the 2 new tokens too, 10 pairs × 6 heads × (7 + 2 + 7)
+    flops = block.self_attention_flops(MLA, **step, absorbed=True)
+    assert flops == {"position": 0, "attention": 2 * (2 * 1292 + 960)}
+
+
+def test_one_block_of_each_kind_by_hand() -> None:
+    step: dict[str, Any] = {"batch_size": 2, "n_queries": 5, "n_keys": 5, "n_pairs": 25}
+    flops = block.self_attention_flops(XL, **step, absorbed=False)
+    # 5 positions × 13·30, 50 pairs × 30; 10 tokens × (390 + 130 + 130 + 390), 50 pairs × 60
+    assert flops == {"position": 2 * (1950 + 1500), "attention": 2 * (10400 + 3000)}
+    reads: dict[str, Any] = {"batch_size": 2, "n_queries": 3, "source_len": 7}
+    # of 6 tokens q and o, 390 each; of 14 k and v, 130 each; 42 pairs × 60
+    flops = block.cross_attention_flops(SEQ2SEQ, **reads, cached=False)
+    assert flops == {"attention": 2 * (6 * 780 + 14 * 260 + 42 * 60)}
+    flops = block.cross_attention_flops(SEQ2SEQ, **reads, cached=True)
+    assert flops == {"attention": 2 * (6 * 780 + 42 * 60)}
+    # 3·13·17; a router of 11 rows, and 3 experts of 3·13·5
+    assert block.feed_forward_flops(TINY, n_tokens=3, moe=False) == {"ffn": 2 * 3 * 663}
+    mixture = TINY.replace(d_ff=None, n_experts=11, top_k=3, d_ff_expert=5)
+    flops = block.feed_forward_flops(mixture, n_tokens=3, moe=True)
+    assert flops == {"moe": 2 * 3 * (143 + 585)}
 
 
 def test_an_encoder_does_not_decode() -> None:
