@@ -97,8 +97,11 @@ def test_the_parts_of_an_attention(name: str) -> None:
 def test_sinks_are_of_the_attention_to_itself() -> None:
     spec, layer = small("gpt-oss-20b")
     assert block.gqa_params(spec, sinks=True) == numel(layer.self_attn)
-    encoder_decoder, decoder = small("t5-small")
-    assert block.gqa_params(encoder_decoder, sinks=False) == numel(decoder.cross_attn)
+    spec = miniature(entry("t5-small").spec()).replace(attention_sinks=True)
+    layer = build(spec).decoder.layers[-1]
+    assert block.gqa_params(spec, sinks=True) == numel(layer.self_attn)
+    assert block.gqa_params(spec, sinks=False) == numel(layer.cross_attn)
+    assert numel(layer.self_attn) == numel(layer.cross_attn) + spec.n_heads
 
 
 def test_the_parts_of_a_feed_forward() -> None:

@@ -321,6 +321,10 @@ EQUIVALENT = {
     'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
     "metacount/formulas/block.py  'AP' -> 'AP?'   "
     'in: if mixer in "AP":': "no mixer's letter is a question mark",
+    "metacount/formulas/block.py  ('position', 'attention') -> ('position',)   "
+    'in: return by_role(terms, lambda term: term.flops(run), ("position", "attention"))': (
+        "an attention has terms of its own role"
+    ),
     "metacount/cli.py  done.code or 0 -> 0   "
     'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
     "metacount/cli.py  done.code or 0 -> done.code   "
