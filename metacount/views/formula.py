@@ -80,13 +80,20 @@ class _Python(StrPrinter):
         # its own brackets: a minus before a power would be of the power
         return f"(-(-{self._quotient(*expr.args[0].as_numer_denom())}))"
 
-    def _quotient(self, above: sympy.Expr, below: sympy.Expr) -> str:
+    def _quotient(self, above: sympy.Expr, below: sympy.Expr, sign: str = "//") -> str:
         """A quotient rounded down; without brackets the first factor of a product divides alone."""
         upper = self.parenthesize(above, PRECEDENCE["Mul"])
-        return f"{upper} // {self.parenthesize(below, PRECEDENCE['Pow'])}"
+        return f"{upper} {sign} {self.parenthesize(below, PRECEDENCE['Pow'])}"
+
+    def _print_Mod(self, expr: sympy.Expr) -> str:
+        above, below = expr.args
+        return f"({self._quotient(above, below, '%')})"
 
     def _print_Min(self, expr: sympy.Expr) -> str:
         return f"min({', '.join(self._print(arg) for arg in expr.args)})"
+
+    def _print_Max(self, expr: sympy.Expr) -> str:
+        return f"max({', '.join(self._print(arg) for arg in expr.args)})"
 
 
 def formula_text(model: Model, form: ClosedForm) -> str:

@@ -77,6 +77,8 @@ def test_a_quotient_by_a_product_in_words_and_in_python(width: int) -> None:
     assert in_fields(up * w) == "⌈w/(3·c)⌉·w"
     assert eval(whole_python(5 * c * (down + 1)), at) == 5 * 32 * ((2 * width - 3) // 96 + 1)
     assert eval(whole_python(up * w), at) == (width + 95) // 96 * width
+    left = 2 * sympy.Mod(w + 5, 3 * c) + sympy.Max(w - 96, 0)
+    assert eval(whole_python(left), at) == 2 * ((width + 5) % 96) + max(width - 96, 0)
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
