@@ -24,8 +24,15 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the most that its file asks for."""
+def pytest_configure() -> None:
+    """Let what is collected pile up: nearly all of it lives to the end."""
+    gc.disable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test by the most that its file asks for, where one is chosen by it."""
+    if not any(name in config.option.markexpr for name in NEEDS):
+        return
     from fast import needs_of
 
     for item in items:
@@ -42,6 +49,7 @@ def pytest_collection_finish() -> None:
     """Nothing that lives to the end is looked through when garbage is collected: see below."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

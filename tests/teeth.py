@@ -37,7 +37,7 @@ from hypothesis import Phase, settings
 from mutation.mutants import Mutant, mutants, sampled
 from mutation.parts import EQUIVALENT, FORMULAS, PARTS, ROOT, Part
 from mutation.record import Tried, recorded
-from mutation.run import PYTEST, Outcome, fails_unchanged, run
+from mutation.run import PYTEST, Outcome, fail_unchanged, run
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -104,9 +104,9 @@ def outcome_of(
             progress.update(task, advance=1, refresh=True)
 
         outcome = run(todo, tests, budget, args.jobs, folder, say)
-    wrong = fails_unchanged(todo[-1].path, sorted(outcome.noticed_by), tests, folder)
+    wrong = fail_unchanged(todo[-1].path, sorted(outcome.noticed_by), tests, args.jobs, folder)
     if wrong:
-        raise SystemExit(f"teeth: fails without a mutation: {wrong}")
+        raise SystemExit(f"teeth: fails without a mutation: {', '.join(wrong)}")
     return outcome
 
 

@@ -21,6 +21,7 @@ from metacount.formulas.attention import (
     causal_pairs,
     chunked_pairs,
     kv_cache_values,
+    lettered_layers,
     prefix_pairs,
     self_attention_pairs,
     windowed_layers,
@@ -154,13 +155,25 @@ def test_closed_forms_read_well() -> None:
     s = sympy.Symbol("S")
     assert sympy.expand(causal_pairs(s)) == s**2 / 2 + s / 2
     assert windowed_layers(s, "L") == s
+    assert windowed_layers(s, "LL") == s
     assert windowed_layers(s, "G") == 0
     assert windowed_layers(s, "LG") == sympy.floor(s / 2 + sympy.Rational(1, 2))
+    # the fewer letters are counted; of as many, those asked for
+    eighths = sympy.Rational(3, 8)
+    assert lettered_layers(s, "RRRRARRR", "A") == sympy.floor(s / 8 + eighths)
+    assert lettered_layers(s, "RRRRARRR", "R") == s - sympy.floor(s / 8 + eighths)
+    assert lettered_layers(s, "RA", "R") == sympy.floor(s / 2 + sympy.Rational(1, 2))
 
 
 @given(st.integers(0, 40), st.text("LG", min_size=1, max_size=7))
 def test_windowed_layers_are_the_letters(n: int, pattern: str) -> None:
     assert windowed_layers(n, pattern) == (pattern * n)[:n].count("L")
+
+
+@given(st.integers(0, 40), st.text("ARM", min_size=1, max_size=7), st.sets(st.sampled_from("ARM")))
+def test_lettered_layers_are_the_letters(n: int, pattern: str, letters: set[str]) -> None:
+    asked = sum((pattern * n)[:n].count(letter) for letter in letters)
+    assert lettered_layers(n, pattern, "".join(letters)) == asked
 
 
 @given(LENGTHS, LENGTHS)

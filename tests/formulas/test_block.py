@@ -1,15 +1,19 @@
-"""The tensors of one block, layer by layer, against the module's."""
+"""The tensors of a model and of each layer, by name and shape, against the module's."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from re import sub
 from typing import Any
 
 import pytest
 from helpers.miniatures import miniature
 
 from metacount.catalog import entries, entry
-from metacount.formulas import block
-from metacount.formulas.terms import params_of
+from metacount.formulas import block, model
+from metacount.formulas.terms import Weight
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec
@@ -25,10 +29,10 @@ def of_the_catalog() -> list[str]:
     return [*found.values()]
 
 
-def counted(spec: ModelSpec, index: int, *, cross: bool) -> int:
-    """Parameters of a layer by the formula; the first may be without the norm before it."""
+def weights_of(spec: ModelSpec, index: int, *, cross: bool) -> tuple[Weight, ...]:
+    """The tensors of a layer by the formula."""
     last = spec.last_stack
-    weights = block.block_weights(
+    return block.block_weights(
         spec,
         mixer=last.mixer_of(index),
         ffn=last.ffn_of(index),
@@ -37,13 +41,46 @@ def counted(spec: ModelSpec, index: int, *, cross: bool) -> int:
         borrows=last.borrows(index),
         second=last.feed_forward is not None and last.feed_forward.is_second(index),
     )
-    first = index == 0 and not last.norms.first
-    return params_of(weights) - (block.width_norm_params(spec) if first else 0)
+
+
+def is_called(full: str, name: str) -> bool:
+    """Whether a full name ends in the formula's, which says of norms only what they are."""
+    before = "._" if name.startswith("layernorm.") else "."
+    return any(
+        f".{full}".endswith(tuple(f"{dot}{name}{end}" for dot in before)) for end in ("", ".weight")
+    )
+
+
+def unmatched(module: Any, weights: Iterable[Weight]) -> tuple[set[str], dict[str, Any]]:
+    """What the formula has and the module has not, by name and shape, and the other way round.
+
+    What the formula has n times is n tensors, or fewer with more axes, as a mixture's experts.
+    """
+    left = {name: tuple(tensor.shape) for name, tensor in module.named_parameters()}
+    asked = Counter[tuple[str, Any]]()
+    for weight in weights:
+        asked[weight.name, weight.shape] += weight.times * prod(weight.shape)
+    missing = set()
+    for (name, shape), size in sorted(asked.items(), key=lambda one: -len(one[0][0])):
+        of_name = [full for full in left if is_called(sub(r"\.\d+", "", full), name)]
+        taken = [full for full in of_name if left[full][-len(shape) :] == shape]
+        if sum(prod(left[full]) for full in taken) != size:
+            missing.add(name)
+            continue
+        for full in taken:
+            del left[full]
+    return missing, left
 
 
 @pytest.mark.parametrize("name", of_the_catalog())
-def test_each_layer_has_what_the_module_has(name: str) -> None:
+def test_each_layer_has_the_tensors_of_the_module(name: str) -> None:
     assert_alike(miniature(entry(name).spec()))
+
+
+@pytest.mark.parametrize("name", of_the_catalog())
+def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
+    spec = miniature(entry(name).spec())
+    assert unmatched(build(spec), model.weights(spec)) == (set(), {})
 
 
 def test_layers_of_two_widths() -> None:
@@ -52,12 +89,12 @@ def test_layers_of_two_widths() -> None:
 
 
 def assert_alike(spec: ModelSpec) -> None:
-    """Every layer has as many parameters by the formula as the module's."""
-    model = build(spec)
-    for stack, cross in ((model.encoder, False), (model.decoder, spec.has_encoder)):
+    """Every layer has the tensors of the module's."""
+    built = build(spec)
+    for stack, cross in ((built.encoder, False), (built.decoder, spec.has_encoder)):
         for index, layer in enumerate(() if stack is None else stack.layers):
-            held = sum(tensor.numel() for tensor in layer.parameters())
-            assert counted(spec, index, cross=cross) == held, (cross, index)
+            weights = weights_of(spec, index, cross=cross)
+            assert unmatched(layer, weights) == (set(), {}), (cross, index)
 
 
 def test_the_tensors_of_an_index_by_hand() -> None:
