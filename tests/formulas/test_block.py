@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import miniature
+from helpers.random_specs import specs
+from hypothesis import given
 
 from metacount.catalog import entries, entry
 from metacount.formulas import block, model
@@ -80,6 +82,11 @@ def test_each_layer_has_the_tensors_of_the_module(name: str) -> None:
 @pytest.mark.parametrize("name", of_the_catalog())
 def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
     spec = miniature(entry(name).spec())
+    assert unmatched(build(spec), model.weights(spec)) == (set(), {})
+
+
+@given(specs())
+def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})
 
 
