@@ -14,7 +14,7 @@ from helpers.random_specs import specs
 from hypothesis import given
 
 from metacount.catalog import entries, entry
-from metacount.formulas import block, model
+from metacount.formulas import block, ends, model
 from metacount.formulas.terms import Weight
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -160,3 +160,11 @@ def test_the_parts_of_a_feed_forward() -> None:
     assert block.block_params(spec, moe=True, active=True)["moe"] == router + chosen
     plain, one = small("gpt2")
     assert block.dense_ffn_params(plain) == numel(one.mlp)
+
+
+def test_a_pooler_reads_one_token_of_each_sequence() -> None:
+    spec = entry("bert-base").spec()
+    assert ends.pooler_flops(spec.replace(pooler=True), batch_size=3) == {
+        "other": 2 * 3 * 768 * 768
+    }
+    assert ends.pooler_flops(spec.replace(pooler=False), batch_size=3) == {"other": 0}
