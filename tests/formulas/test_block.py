@@ -168,3 +168,12 @@ def test_a_pooler_reads_one_token_of_each_sequence() -> None:
         "other": 2 * 3 * 768 * 768
     }
     assert ends.pooler_flops(spec.replace(pooler=False), batch_size=3) == {"other": 0}
+
+
+def test_tables_are_looked_up() -> None:
+    spec = entry("bert-base").spec()
+    # of tokens and of token types
+    assert ends.looked_up_params(spec) == 30522 * 768 + 2 * 768
+    body = entry("textbook-block").spec()
+    assert (body.embedding, ends.looked_up_params(body)) == (None, 0)
+    assert ends.end_flops(body, n_tokens=3) == {"embedding": 0, "head": 0}
