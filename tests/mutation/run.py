@@ -40,6 +40,7 @@ PYTEST = [
 MEMORY = 6 << 30
 NOTHING_RAN = 5  # pytest's exit code
 BROKEN = 70
+SAME_FILE, ELSEWHERE = 2, 3  # of a test that does not call what is changed
 FEW = 3  # tests of each kind that are tried before the rest
 
 Place = tuple[Path, int | None]  # a file, and the first line of a function of it
@@ -123,8 +124,9 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
     """The tests to run on a mutant, within `budget` seconds.
 
     First those that call the changed function, then those that may in another process, then all of
-    the same files (a call may be kept in memory), then the rest; each time the quickest first. The
-    tests of a changed line outside of functions are those that call any function of its file.
+    the same files (a call may be kept in memory); each time the quickest first. No test of another
+    file calls it: each file was watched in a process of its own. A change outside of functions may
+    be seen by any test; those come first that call any function of its file.
     """
     path = str(mutant.path)
 
@@ -134,16 +136,19 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
         return any(name == path for name, _ in test.calls)
 
     near = {file_of(name) for name, test in tests.items() if calls(test)}
+    last = ELSEWHERE if mutant.function is None else SAME_FILE
 
     def order(name: str) -> tuple[int, float]:
         test = tests[name]
-        rank = 0 if calls(test) else 1 if test.starts else 2 if file_of(name) in near else 3
+        rank = 0 if calls(test) else 1 if test.starts else ELSEWHERE
+        if rank == ELSEWHERE and file_of(name) in near:
+            rank = SAME_FILE
         return rank, test.seconds
 
     found, spent = [], 0.0
-    for name in sorted(tests, key=order):
-        spent += tests[name].seconds
-        if spent <= budget or not found:
+    for (rank, seconds), name in sorted((order(name), name) for name in tests):
+        spent += seconds
+        if rank <= last and (spent <= budget or not found):
             found.append(name)
     return found
 
@@ -221,7 +226,12 @@ def run(
             if trial is None:
                 break
             trial.take(outcome.noticed_in)
-            running[trial.begin(tests, folder)] = trial
+            if trial.now:
+                running[trial.begin(tests, folder)] = trial
+                continue
+            outcome.alive.append(trial.mutant)  # no test calls it
+            say(trial.mutant, 0)
+            n_done += 1
         time.sleep(0.01)
         for pid, trial in list(running.items()):
             status = ended(pid, trial.until)
