@@ -174,6 +174,18 @@ def test_tables_are_looked_up() -> None:
     spec = entry("bert-base").spec()
     # of tokens and of token types
     assert ends.looked_up_params(spec) == 30522 * 768 + 2 * 768
+    layered = entry("gemma-3n-e2b-text").spec()
+    assert ends.looked_up_params(layered) == 262400 * 2048 + 262144 * 30 * 256
     body = entry("textbook-block").spec()
     assert (body.embedding, ends.looked_up_params(body)) == (None, 0)
     assert ends.end_flops(body, n_tokens=3) == {"embedding": 0, "head": 0}
+
+
+def test_what_multiplies_outside_of_blocks_and_is_no_table_or_head() -> None:
+    run = {"tokens": 5, "sequences": 3}
+    pooled = entry("bert-base").spec().replace(pooler=True)
+    assert ends.other_flops(pooled, run) == 3 * 2 * 768 * 768
+    # three copies are made and three come back; the table of the layers is projected
+    layered = entry("gemma-3n-e2b-text").spec()
+    assert ends.other_flops(layered, run) == 5 * 2 * (6 * 2048 * 2048 + 2048 * 30 * 256)
+    assert ends.other_flops(entry("llama-7b").spec(), run) == 0

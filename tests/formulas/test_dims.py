@@ -51,6 +51,12 @@ def test_exact_div_of_ints_and_arrays() -> None:
     assert exact_div(np.array([91, 14]), 7).tolist() == [13, 2]
 
 
+def test_ceil_div_of_symbols_is_ceiling() -> None:
+    s = sympy.Symbol("S")
+    assert str(ceil_div(s, 7)) == "ceiling(S/7)"
+    assert str(ceil_div(7, s)) == "ceiling(7/S)"
+
+
 def test_exact_div_of_symbols_stays_exact() -> None:
     s = sympy.Symbol("S")
     assert exact_div(s * (s + 1), 2) == s * (s + 1) / 2
