@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pytest
 from helpers.random_specs import specs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metacount.catalog import entry
 from metacount.formulas import model
+from metacount.formulas.indexed import index_cache
+from metacount.formulas.sublayers import cached_tensors
 from metacount.spec import ModelSpec
 
 Product = tuple[str, int]  # role, multiply-adds
@@ -228,3 +232,55 @@ def test_cache_holds_every_position_that_is_needed(
     one = model.kv_cache_bytes_per_token(spec, bytes_per_value=3)
     assert one == 3 * per_token * spec.n_layers
     assert {type(cross), type(total), type(one)} == {int}
+
+
+ATTENTION = ("scores", "sums of values")
+LATENT = ("scores", "scores of the rotated keys", "sums of values")
+SCAN_OF_2 = ("C @ B", "scores @ x", "B @ x", "C @ chunk state", "chunk states", "state @ C")
+DELTA = ("k @ state", "q @ state", "scores @ v", "k @ v")
+NAMES = {
+    "llama-7b": ATTENTION,
+    "bloom-176b": (*ATTENTION, "tied head"),
+    "chinchilla-70b": (
+        "projection of the relative positions",
+        "scores of the relative positions",
+        *ATTENTION,
+        "tied head",
+    ),
+    "deepseek-v2": LATENT,
+    "deepseek-v3.2": (*LATENT, "index scores", "index weights"),
+    "minimax-m3-text": (*ATTENTION, "index scores"),
+    "gemma-3n-e2b-text": (*ATTENTION, "predictions of copies", "tied head"),
+    "falcon-mamba-7b": ("state @ C",),
+    "mamba-codestral-7b": SCAN_OF_2,
+    "minimax-text-01": (*ATTENTION, "q @ k", "scores @ v", "q @ state", "k @ v"),
+    "kimi-linear-48b-a3b": (*LATENT, "inverse @ v", "inverse @ k", *DELTA),
+    "olmo-hybrid-7b": (
+        *ATTENTION,
+        "k @ k",
+        "q @ k",
+        "triangle solved for v",
+        "triangle solved for k",
+        *DELTA,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_products(name: str) -> None:
+    """Of a forward and of one token decoded; `check` names them where it explains."""
+    spec = entry(name).spec()
+    both = (*model.products(spec), *model.products(spec, decode=True))
+    assert tuple(dict.fromkeys(product.name for product in both)) == NAMES[name]
+
+
+def test_names_of_what_a_token_leaves_in_the_cache() -> None:
+    def names(name: str) -> list[str]:
+        return [state.name for state in cached_tensors(entry(name).spec())]
+
+    assert names("llama-7b") == ["keys", "values"]
+    assert names("deepseek-v3.2") == ["latents", "rotated keys", "keys of the index"]
+    indexed = entry("minimax-m3-text").spec()
+    assert [(one.name, one.shape) for one in index_cache(indexed)] == [
+        ("keys of the index", (128,))
+    ]
