@@ -11,24 +11,15 @@ from typing import Any
 import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
+from helpers.structures import first_of_each
 from hypothesis import given
 
-from metacount.catalog import entries, entry
+from metacount.catalog import entry
 from metacount.formulas import block, ends, model
 from metacount.formulas.terms import Weight
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec
-from metacount.textbook.proof_record import structure
-
-
-def of_the_catalog() -> list[str]:
-    """The first model of each structure of the catalog."""
-    found: dict[str, str] = {}
-    for one in entries():
-        if one.sizes is not None:
-            found.setdefault(structure(one.spec()), one.id)
-    return [*found.values()]
 
 
 def weights_of(spec: ModelSpec, index: int, *, cross: bool) -> tuple[Weight, ...]:
@@ -74,12 +65,12 @@ def unmatched(module: Any, weights: Iterable[Weight]) -> tuple[set[str], dict[st
     return missing, left
 
 
-@pytest.mark.parametrize("name", of_the_catalog())
+@pytest.mark.parametrize("name", first_of_each())
 def test_each_layer_has_the_tensors_of_the_module(name: str) -> None:
     assert_alike(miniature(entry(name).spec()))
 
 
-@pytest.mark.parametrize("name", of_the_catalog())
+@pytest.mark.parametrize("name", first_of_each())
 def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
     spec = miniature(entry(name).spec())
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})

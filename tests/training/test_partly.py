@@ -10,18 +10,18 @@ from helpers.command_line import run, run_json
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
 from helpers.release import one_in
+from helpers.structures import first_of_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from metacount import Setup, SpecError, Workload
-from metacount.catalog import entries, entry
+from metacount.catalog import entry
 from metacount.formulas import partly, wires, wires_block
 from metacount.formulas.forward import Pass
 from metacount.formulas.named import tensors_by_path
 from metacount.formulas.part import Part, chosen_tensors
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.textbook.proof_record import structure
 from metacount.textbook.training import TrainingCount
 from metacount.textbook.training.chosen import COMPARED, count_step
 from metacount.training.result import Training
@@ -30,20 +30,7 @@ from metacount.training.run import train_reference
 BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
 
 
-def structures() -> dict[str, ModelSpec]:
-    """The first model of each structure of the catalog that has logits, made small."""
-    found: dict[str, ModelSpec] = {}
-    seen = set()
-    for one in entries():
-        if one.sizes is not None and None not in (one.spec().embedding, one.spec().head):
-            kind = structure(one.spec())
-            if kind not in seen:
-                found[one.id] = miniature(one.spec())
-            seen.add(kind)
-    return found
-
-
-STRUCTURES = structures()
+STRUCTURES = {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
 
 
 def small(name: str) -> ModelSpec:

@@ -8,16 +8,16 @@ import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
 from helpers.release import one_in
+from helpers.structures import first_of_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from metacount.catalog import entries, entry
+from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import backward, kept_masks, kept_model
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import closed_form
-from metacount.textbook.proof_record import structure
 from metacount.textbook.training import TrainingCount, training_count
 from metacount.training.result import Training
 from metacount.training.run import train_reference
@@ -66,17 +66,8 @@ def assert_equal(counted: TrainingCount, found: Training) -> None:
         assert getattr(counted, name) == getattr(found, name), name
 
 
-def of_the_catalog() -> dict[str, str]:
-    """The first model of each structure of the catalog that has logits."""
-    found: dict[str, str] = {}
-    for one in entries():
-        if one.sizes is not None and None not in (one.spec().embedding, one.spec().head):
-            found.setdefault(structure(one.spec()), one.id)
-    return found
-
-
 @pytest.mark.parametrize(
-    ("name", "run"), one_in(29, itertools.product(of_the_catalog().values(), RUNS))
+    ("name", "run"), one_in(29, itertools.product(first_of_each(logits=True), RUNS))
 )
 def test_each_structure_of_the_catalog(name: str, run: tuple[int, int, str, str]) -> None:
     spec = miniature(entry(name).spec())

@@ -8,16 +8,16 @@ import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
 from helpers.release import one_in
+from helpers.structures import first_of_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from metacount.catalog import entries, entry
+from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import kept_selected
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.position import TransformerXL
-from metacount.textbook.proof_record import structure
 from metacount.textbook.training import training_count
 from metacount.training.run import train_reference
 from metacount.training.setup import Setup
@@ -47,16 +47,7 @@ def test_formula_is_what_is_measured(name: str) -> None:
     assert ours == measured
 
 
-def of_the_catalog() -> dict[str, str]:
-    """The first model of each structure of the catalog."""
-    found: dict[str, str] = {}
-    for one in entries():
-        if one.sizes is not None and None not in (one.spec().embedding, one.spec().head):
-            found.setdefault(structure(one.spec()), one.id)
-    return found
-
-
-@pytest.mark.parametrize("name", one_in(13, of_the_catalog().values()))
+@pytest.mark.parametrize("name", one_in(13, first_of_each(logits=True)))
 def test_each_structure_of_the_catalog(name: str) -> None:
     """Equal for one sequence and for three, in both kernels, or refused with the reason."""
     spec = miniature(entry(name).spec())

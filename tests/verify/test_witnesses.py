@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from helpers.miniatures import WORKLOAD, assert_full, miniature
-from helpers.release import one_in
+from helpers.release import ONLY, one_in
+from helpers.structures import first_of_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,8 +26,13 @@ def test_every_model_of_the_catalog_at_its_published_sizes(entry: catalog.Catalo
     assert [w.name for w in result.witnesses[:2]] == ["formula", "reference"]
 
 
-@pytest.mark.parametrize("entry", one_in(7, BUILDABLE, first=3), ids=lambda e: e.id)
+@pytest.mark.parametrize(
+    "entry",
+    [e if e.id in first_of_each() else pytest.param(e, marks=ONLY) for e in BUILDABLE],
+    ids=lambda e: e.id,
+)
 def test_every_model_of_the_catalog_as_a_miniature(entry: catalog.CatalogEntry) -> None:
+    """By default the first of each structure."""
     spec = miniature(entry.spec())
     workload = WORKLOAD
     if spec.has_encoder:
