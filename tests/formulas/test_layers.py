@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import sympy
 from helpers.random_specs import specs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount.catalog import entries, entry
+from metacount.errors import SpecError
 from metacount.formulas.layers import ANY_FFN, ANY_MIXER, layers_with
 from metacount.spec import ModelSpec
 
@@ -51,3 +53,13 @@ def test_letters_where_every_mixer_is_asked_for() -> None:
     assert layers_with(spec, n, mixers="A", ffns="E") == n - 3
     assert layers_with(spec, n, mixers="A", ffns="F") == 3
     assert layers_with(spec, n, mixers="R", ffns="E") == 0
+
+
+def test_letters_by_pattern_and_not_by_a_law_of_the_mixture() -> None:
+    n = sympy.Symbol("N", integer=True, positive=True)
+    plain, lettered = entry("olmo-hybrid-7b").spec(), entry("jamba-1.5-large").spec()
+    assert layers_with(plain, n, mixers="A", ffns="F") == sympy.floor(n / 4)
+    third = sympy.floor(n / 8 + sympy.Rational(3, 8))
+    assert layers_with(lettered, n, mixers="A", ffns="F") == third
+    with pytest.raises(SpecError, match="beside a law of the mixture"):
+        layers_with(entry("qwen3-next-80b-a3b").spec(), n, mixers="A", ffns="E")
