@@ -55,8 +55,7 @@ class Mutant:
     @property
     def change(self) -> str:
         """What is another than it was, and in which line of source."""
-        source = self.path.read_text().splitlines()[self.line - 1].strip()
-        return f"{self.before} -> {self.after}   in: {source}"
+        return change(self.path.read_text().splitlines(), self.line, self.before, self.after)
 
     @property
     def key(self) -> str:
@@ -65,6 +64,20 @@ class Mutant:
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(ROOT)}:{self.line}  {self.change}"
+
+
+def change(source: Sequence[str], line: int, before: str, after: str) -> str:
+    """A change in words, and the line of source that it is in."""
+    return f"{before} -> {after}   in: {source[line - 1].strip()}"
+
+
+def keys(path: Path) -> set[str]:
+    """The keys of all mutants of a file, of which none is compiled."""
+    source = path.read_text().splitlines()
+    return {
+        f"{path.relative_to(ROOT)}  {change(source, line, *texts)}"
+        for _, line, _, texts in variants(path)
+    }
 
 
 def constants(node: ast.Constant) -> Iterator[ast.expr]:
@@ -207,8 +220,13 @@ def counted(path: Path) -> list[int]:
     return [n for n in numbers if n]
 
 
-def mutants(path: Path, chosen: Collection[tuple[int, int]] | None = None) -> Iterator[Mutant]:
-    """The mutants of a file: all, or those at (number of place, number of change)."""
+def variants(
+    path: Path, chosen: Collection[tuple[int, int]] | None = None
+) -> Iterator[tuple[ast.AST, int, int | None, tuple[str, str]]]:
+    """The tree of a file with one thing changed, for each: line, function, before and after.
+
+    All, or those at (number of place, number of change). A tree is what it was when the next comes.
+    """
     tree = ast.parse(path.read_text())
     within = functions(tree)
     n_place = -1
@@ -221,12 +239,16 @@ def mutants(path: Path, chosen: Collection[tuple[int, int]] | None = None) -> It
             put(parent, field, i, other)
             line = getattr(child, "lineno", 0) or getattr(parent, "lineno", 0)
             ast.copy_location(other, child if hasattr(child, "lineno") else parent)
-            ast.fix_missing_locations(tree)
-            code = compile(tree, str(path), "exec")
+            ast.fix_missing_locations(other)
             function = max((a for a, b in within if a <= line <= b), default=None)
-            texts = shortened(shown(child), shown(other))
-            yield Mutant(path, line, function, *texts, code)
+            yield tree, line, function, shortened(shown(child), shown(other))
             put(parent, field, i, child)
+
+
+def mutants(path: Path, chosen: Collection[tuple[int, int]] | None = None) -> Iterator[Mutant]:
+    """The mutants of a file, compiled; `chosen` as of `variants`."""
+    for tree, line, function, texts in variants(path, chosen):
+        yield Mutant(path, line, function, *texts, compile(tree, str(path), "exec"))
 
 
 def shown(node: ast.AST) -> str:
