@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount.formulas.attention import attention_pair_flops, attention_params
-from metacount.formulas.mla import mla_kv_cache_values, mla_matmul_flops, mla_params
+from metacount.formulas.mla import (
+    mla_kv_cache_values,
+    mla_matmul_flops,
+    mla_params,
+    mla_weights,
+)
 
 # d=13, h=3, r_q=11, d_c=7, d_n=5, d_r=2, d_v=17
 SIZES: dict[str, Any] = {
@@ -72,3 +78,19 @@ def test_without_rope_mla_is_mha_with_factored_keys_and_values(
     assert mla_params(d, h, **sizes) == factored
     pairs = mla_matmul_flops(0, n, d, h, **sizes, absorbed=False)
     assert pairs == attention_pair_flops(n, h, e)
+
+
+@pytest.mark.parametrize(("sizes", "read"), [(DIRECT, 13), (SIZES, 11)])
+def test_what_the_values_of_a_matrix_are_for(sizes: dict[str, Any], read: int) -> None:
+    weights = mla_weights(13, 3, **sizes)
+    splits = {weight.name.split(".")[1]: weight.split for weight in weights if weight.split}
+    assert splits == {
+        "q_proj" if sizes is DIRECT else "q_b_proj": (
+            ("not rotated", read * 3 * 5),
+            ("rotated", read * 3 * 2),
+        ),
+        "kv_a_proj_with_mqa": (("latent", 13 * 7), ("rotated key", 13 * 2)),
+        "kv_b_proj": (("keys", 7 * 3 * 5), ("values", 7 * 3 * 17)),
+    }
+    for weight in weights:
+        assert not weight.split or sum(size for _, size in weight.split) == weight.size
