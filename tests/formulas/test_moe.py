@@ -9,6 +9,7 @@ from helpers.small_specs import MLA
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metacount.catalog import entry
 from metacount.formulas import model
 from metacount.formulas.ffn import ffn_matmul_flops, ffn_params
 from metacount.formulas.moe import (
@@ -16,6 +17,7 @@ from metacount.formulas.moe import (
     moe_layers,
     moe_matmul_flops,
     moe_params,
+    moe_weights,
     router_params,
     shared_matmul_flops,
     shared_params,
@@ -30,6 +32,26 @@ SMALL = st.integers(1, 30)
 def test_router_by_hand() -> None:
     assert router_params(13, 7) == 91
     assert router_params(13, 7, bias=True) == 98
+
+
+def test_what_is_not_said_is_not_there() -> None:
+    weights = moe_weights(13, 17, 7, 3, gated=True, n_shared_experts=2, n_zero_experts=4)
+    assert [(one.name, one.shape, one.times) for one in weights] == [
+        ("mlp.gate.proj.weight", (11, 13), 1),
+        ("mlp.experts.gate_up_proj", (34, 13), 7),
+        ("mlp.experts.down_proj", (13, 17), 7),
+        ("mlp.shared_experts.gate_proj.weight", (34, 13), 1),
+        ("mlp.shared_experts.up_proj.weight", (34, 13), 1),
+        ("mlp.shared_experts.down_proj.weight", (13, 34), 1),
+    ]
+    named = moe_weights(13, 17, 7, 3, gated=True, n_shared_experts=2, name="block")
+    assert {one.name.partition(".")[0] for one in named} == {"block"}
+
+
+def test_without_zero_experts_the_least_is_what_each_token_uses() -> None:
+    for name in ("llama-7b", "mixtral-8x7b"):
+        spec = entry(name).spec()
+        assert model.least_active_params(spec) == model.active_params(spec)
 
 
 def test_shared_by_hand() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.same_tensors import unmatched
 from helpers.small_specs import DENSE, MLA, MOE
 
 from metacount.catalog import entry
@@ -47,6 +48,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "every layer of experts, modules dense": {
         **DENSE, **EXPERTS, "n_mtp_layers": 1, "mtp_dense": True},
     "without positions": {**DENSE, "position": "none", "n_mtp_layers": 1},
+    "norms without weights": {**DENSE, "norm": "layernorm", "norm_affine": False,
+                              "n_mtp_layers": 1},
 }  # fmt: skip
 
 
@@ -65,6 +68,32 @@ def test_params_by_hand() -> None:
     assert mtp.params_with_copies(spec) == mtp.params(spec) + 2 * both
     assert mtp.active_params(spec) == mtp.params(spec) - 2 * 10 * 3 * 13 * 7  # 2 of 12 experts
     assert mtp.shared_params(spec) == both
+
+
+def test_a_model_without_modules_has_none() -> None:
+    spec = ModelSpec.from_dict(DENSE)
+    assert mtp.module_weights(spec) == mtp.module_products(spec) == ()
+    assert mtp.params_with_copies(spec) == 0
+    assert mtp.buffers(spec) == {"selection_bias": 0}
+    assert mtp.buffers(ModelSpec.from_dict({**MOE, "n_mtp_layers": 1})) == {"selection_bias": 0}
+    run = {"batch_size": 2, "seq_len": 5, "bytes_per_value": 4}
+    assert mtp.kv_cache_bytes_by_part(spec, **run) == {"self-attention": 0}
+
+
+def test_the_shared_head() -> None:
+    spec = ModelSpec.from_dict({**DENSE, "n_mtp_layers": 3})
+    *others, head = mtp.module_products(spec)
+    assert (head.name, head.role, head.width, head.times) == ("shared head", "head", 101 * 13, 3)
+    assert all(one.role == "attention" for one in others)
+    # tables of width 5, a head that transforms 13 to 5; what projects 5 to 13 is no part of it
+    narrow = {**DENSE, "kind": "encoder", "d_embedding": 5, "head_transform": True}
+    assert mtp.head_params(ModelSpec.from_dict(narrow)) == 101 * 5 + 13 * 5
+
+
+def test_what_a_module_multiplies_of_a_prompt_is_not_what_it_does_of_one_token() -> None:
+    spec = ModelSpec.from_dict({**MLA, "n_mtp_layers": 1})
+    prompt, token = (mtp.module_products(spec, decode=decode) for decode in (False, True))
+    assert mtp.module_products(spec) == prompt != token
 
 
 def test_flops_by_hand() -> None:
@@ -89,6 +118,7 @@ def test_modules_on_meta_have_the_same(name: str) -> None:
     assert found.by_role == mtp.params_by_role(spec)
     assert found.active_by_role == mtp.active_params_by_role(spec)
     assert found.buffers.get("selection_bias", 0) == figures.prediction["mtp_buffers"]
+    assert unmatched(modules.layers, mtp.module_weights(spec)) == (set(), {})
     own = {id(tensor) for tensor in main.parameters()}
     rest = sum(tensor.numel() for tensor in modules.parameters() if id(tensor) not in own)
     assert rest == found.params == figures.prediction["mtp_params"]
