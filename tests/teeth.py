@@ -5,7 +5,8 @@ other parts of the package, runs the tests of the part on each, and prints the m
 noticed; exit 1 if there are any beside those that nobody could notice. Parts or files can be named:
 
     python tests/teeth.py --sample 60 --seed 1 measure judge
-    python tests/teeth.py metacount/formulas/moe.py
+    python tests/teeth.py metacount/formulas/moe.py > survivors
+    python tests/teeth.py --again survivors    # after tests were written for them
 
 Own code, because neither of the two kept libraries does this job. mutmut 3, tried here, is fast but
 mutates function bodies only: no default values, no module-level tables, no dropped summands, and
@@ -25,6 +26,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -34,7 +36,7 @@ from pathlib import Path
 import numpy  # noqa: F401
 import sympy  # noqa: F401
 from hypothesis import Phase, settings
-from mutation.mutants import Mutant, mutants, sampled
+from mutation.mutants import Mutant, keys, mutants, sampled
 from mutation.parts import EQUIVALENT, FORMULAS, PARTS, ROOT, Part
 from mutation.record import Tried, recorded
 from mutation.run import PYTEST, Outcome, fail_unchanged, run
@@ -42,6 +44,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 SLOW = 8.0  # seconds of one test while it is watched; a slower one is not run
+PRINTED = re.compile(r"(metacount/\S+\.py):\d+(  .*)   \(\d+ tests\)")  # a survivor
 SAMPLE = 20  # of each part that is not mutated whole
 
 
@@ -63,6 +66,27 @@ def asked(words: list[str]) -> list[tuple[str, Part, list[Path]]]:
     if not found:
         raise SystemExit(f"teeth: no such part; there are {', '.join(PARTS)}")
     return found
+
+
+def survivors_in(file: Path) -> set[str]:
+    """The keys of the mutants that an earlier run printed, and that the code still has."""
+    lines = map(PRINTED.fullmatch, file.read_text().splitlines())
+    found = {line[1] + line[2] for line in lines if line}
+    made = {key for path in {key.partition("  ")[0] for key in found} for key in keys(ROOT / path)}
+    print(f"teeth: {len(found & made)} survivors in {file}", file=sys.stderr)
+    if gone := len(found - made):
+        print(f"teeth: {gone} more are no mutants of today's code", file=sys.stderr)
+    if not found & made:
+        raise SystemExit("teeth: nothing to try again")
+    return found & made
+
+
+def to_try(name: str, files: list[Path], args: argparse.Namespace, again: set[str]) -> list[Mutant]:
+    """The mutants of a part's files: all, a sample, or those that survived before."""
+    whole = args.sample == 0 or (args.sample is None and name.startswith(FORMULAS))
+    if not whole and not again:
+        return list(sampled(files, args.sample or SAMPLE, args.seed))
+    return [m for file in files for m in mutants(file) if not again or m.key in again]
 
 
 def preload(names: list[str]) -> None:
@@ -115,10 +139,12 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="PART", help="a part or a file; default: all")
     parser.add_argument("--sample", type=int, help="so many places by chance; 0: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", type=Path, help="only what survived in this output of a run")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of tests on a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
-    parts = asked(args.words)
+    again = survivors_in(args.again) if args.again else set()
+    parts = asked(args.words or [*{key.partition("  ")[0] for key in again}])
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     settings.register_profile(
@@ -132,8 +158,9 @@ def main() -> int:
     )
     n_unknown = 0
     for name, part, files in parts:
-        n = args.sample if args.sample is not None else 0 if name.startswith(FORMULAS) else SAMPLE
-        todo = list(sampled(files, n, args.seed)) if n else [m for f in files for m in mutants(f)]
+        todo = to_try(name, files, args, again)
+        if not todo:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             tests = tests_of(part)
             outcome = outcome_of(name, todo, tests, args, Path(folder))

@@ -96,6 +96,26 @@ def test_what_a_module_multiplies_of_a_prompt_is_not_what_it_does_of_one_token()
     assert mtp.module_products(spec) == prompt != token
 
 
+def test_the_ten_figures_by_name() -> None:
+    spec = ModelSpec.from_dict({**MOE, "n_mtp_layers": 2, "selection_bias": True})
+    run = {"batch_size": 2, "seq_len": 5}
+    flops = mtp.matmul_flops_by_role(spec, **run)
+    assert mtp.predicted(spec, **run, bytes_per_value=4) == {
+        "mtp_params": mtp.params(spec),
+        "mtp_params_with_copies": mtp.params(spec) + 2 * 2 * 101 * 13,
+        "mtp_active_params": mtp.active_params(spec),
+        "mtp_active_params_with_shared": mtp.active_params(spec) + 2 * 101 * 13,
+        "mtp_buffers": 2 * 12,
+        "mtp_matmul_flops": sum(flops.values()),
+        "mtp_matmul_flops_no_head": sum(flops.values()) - 2 * 2 * 10 * 101 * 13,
+        "mtp_causal_matmul_flops": sum(mtp.causal_matmul_flops_by_role(spec, **run).values()),
+        "mtp_decode_matmul_flops": sum(
+            mtp.decode_matmul_flops_by_role(spec, batch_size=2, kv_len=5).values()
+        ),
+        "mtp_kv_cache_bytes": 2 * 2 * 5 * 2 * 2 * 10 * 4,
+    }
+
+
 def test_flops_by_hand() -> None:
     spec = ModelSpec.from_dict({**DENSE, "n_mtp_layers": 1})
     found = mtp.matmul_flops_by_role(spec, batch_size=2, seq_len=5)
