@@ -48,6 +48,8 @@ OF_TRAINING = tuple(
         "kept_[!s]*",
         "kept_s[!h]*",
         "kept_shared",
+        "layers",
+        "named",
         "optimizer",
         "part",
         "partly",
@@ -73,6 +75,7 @@ PARTS = {
     f"{FORMULAS}, of training": Part(
         OF_TRAINING,
         (
+            "tests/formulas/test_layers.py",
             "tests/formulas/test_training.py",
             "tests/formulas/test_training_count.py",
             "tests/training/test_by_formula.py",
