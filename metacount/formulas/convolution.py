@@ -47,6 +47,20 @@ def convolved_positions(
     (2051, 2)
     """
     if continued:
-        return batch_size * (seq_len + 1)
+        return continued_positions(batch_size, seq_len)
     widest = seq_len + conv_kernel - smaller(seq_len, conv_kernel)
     return batch_size * (widest + conv_kernel - 1)
+
+
+def continued_positions(batch_size: Dim, seq_len: Dim) -> Dim:
+    """Positions of a convolution that goes on where a cache was filled, however wide its kernel.
+
+    B·(S + 1), as `convolved_positions` says
+
+    Returns: positions.
+    Source: as `convolved_positions`.
+
+    >>> continued_positions(1, 1)
+    2
+    """
+    return batch_size * (seq_len + 1)

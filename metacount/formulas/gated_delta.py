@@ -168,7 +168,7 @@ def gated_delta_scan_flops(
     linear_k_head_dim: Dim,
     linear_v_head_dim: Dim,
     linear_chunk_size: Dim,
-    form: str = "chunked",
+    recurrent: bool = False,
 ) -> Dim:
     """FLOPs of the delta rule over one sequence, in one of two forms of the same function.
 
@@ -182,10 +182,10 @@ def gated_delta_scan_flops(
 
     >>> sizes = {"n_linear_v_heads": 32, "linear_k_head_dim": 128, "linear_v_head_dim": 128,
     ...          "linear_chunk_size": 64}  # Qwen3-Next-80B-A3B, 4096 tokens
-    >>> [gated_delta_scan_flops(4096, **sizes, form=form) for form in ("recurrent", "chunked")]
+    >>> [gated_delta_scan_flops(4096, **sizes, recurrent=form) for form in (True, False)]
     [12884901888, 21441282048]
     """
-    if form == "recurrent":
+    if recurrent:
         return 6 * n_tokens * n_linear_v_heads * linear_k_head_dim * linear_v_head_dim
     products = gated_delta_products(
         n_linear_v_heads=n_linear_v_heads,
@@ -193,5 +193,4 @@ def gated_delta_scan_flops(
         linear_v_head_dim=linear_v_head_dim,
         linear_chunk_size=linear_chunk_size,
     )
-    run = gated_delta_run(1, n_tokens, conv_kernel=1, linear_chunk_size=linear_chunk_size)
-    return flops_of(products, run)
+    return flops_of(products, {CHUNKS: ceil_div(n_tokens, linear_chunk_size)})

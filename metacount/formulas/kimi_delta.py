@@ -7,7 +7,7 @@ our linear_chunk_size (c_l). W = h_l·d_l channels.
 from __future__ import annotations
 
 from metacount.formulas.convolution import convolution_weights
-from metacount.formulas.dim import Dim, exact_div
+from metacount.formulas.dim import Dim, ceil_div, exact_div
 from metacount.formulas.gated_delta import CHUNKS, ROLE, gated_delta_run
 from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 
@@ -141,7 +141,7 @@ def kimi_delta_scan_flops(
     n_linear_heads: Dim,
     linear_head_dim: Dim,
     linear_chunk_size: Dim,
-    form: str = "chunked",
+    recurrent: bool = False,
 ) -> Dim:
     """FLOPs of the delta rule over one sequence, in one of two forms of the same function.
 
@@ -156,19 +156,19 @@ def kimi_delta_scan_flops(
     Not counted: decays, in either form; β, norms of queries and keys.
 
     >>> sizes = {"n_linear_heads": 32, "linear_head_dim": 128, "linear_chunk_size": 64}
-    >>> [kimi_delta_scan_flops(4096, **sizes, form=form)
-    ...  for form in ("recurrent", "chunked")]  # Kimi-Linear-48B-A3B, 4096 tokens
+    >>> [kimi_delta_scan_flops(4096, **sizes, recurrent=form)
+    ...  for form in (True, False)]  # Kimi-Linear-48B-A3B, 4096 tokens
     [12884901888, 23792975872]
     """
-    if form == "recurrent":
+    if recurrent:
         return 6 * n_tokens * n_linear_heads * linear_head_dim * linear_head_dim
     products = kimi_delta_products(
         n_linear_heads=n_linear_heads,
         linear_head_dim=linear_head_dim,
         linear_chunk_size=linear_chunk_size,
     )
-    run = kimi_delta_run(1, n_tokens, conv_kernel=1, linear_chunk_size=linear_chunk_size)
     chunk = linear_chunk_size
+    run = {CHUNKS: ceil_div(n_tokens, chunk)}
     # entry (i, j) below the diagonal sums over the i - j - 1 rows between the two
     inverse = exact_div(chunk * (chunk - 1) * (chunk - 2), 6)
     compared = 2 * chunk * chunk * linear_head_dim

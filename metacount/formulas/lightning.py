@@ -112,7 +112,7 @@ def lightning_scan_flops(
     n_linear_heads: Dim,
     linear_head_dim: Dim,
     linear_chunk_size: Dim,
-    form: str = "chunked",
+    recurrent: bool = False,
 ) -> Dim:
     """FLOPs of the scan over one sequence, in one of two forms of the same function.
 
@@ -125,12 +125,10 @@ def lightning_scan_flops(
     Not counted: decays, in either form.
 
     >>> sizes = {"n_linear_heads": 64, "linear_head_dim": 128, "linear_chunk_size": 256}
-    >>> [lightning_scan_flops(4096, **sizes, form=form)
-    ...  for form in ("recurrent", "chunked")]  # MiniMax-Text-01, 4096 tokens
+    >>> [lightning_scan_flops(4096, **sizes, recurrent=form)
+    ...  for form in (True, False)]  # MiniMax-Text-01, 4096 tokens
     [17179869184, 51539607552]
     """
     products = lightning_products(n_linear_heads=n_linear_heads, linear_head_dim=linear_head_dim)
-    run = lightning_run(
-        1, n_tokens, linear_chunk_size=linear_chunk_size, continued=form == "recurrent"
-    )
+    run = lightning_run(1, n_tokens, linear_chunk_size=linear_chunk_size, continued=recurrent)
     return flops_of(products, {TOKENS: n_tokens, **run})

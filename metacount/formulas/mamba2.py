@@ -6,7 +6,12 @@ The paper's letters: P is our ssm_head_dim (p_s), N our ssm_state_dim (d_s), Q o
 
 from __future__ import annotations
 
-from metacount.formulas.convolution import CONVOLVED, convolution_weights, convolved_positions
+from metacount.formulas.convolution import (
+    CONVOLVED,
+    continued_positions,
+    convolution_weights,
+    convolved_positions,
+)
 from metacount.formulas.dim import Dim, ceil_div
 from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 
@@ -134,24 +139,25 @@ def mamba2_run(
     >>> mamba2_run(1, 2049, conv_kernel=4, ssm_chunk_size=256)
     {'convolved positions': 2052, 'chunks': 9, 'pairs of chunk states': 100}
     """
+    positions = convolved_positions(batch_size, seq_len, conv_kernel)
+    return {CONVOLVED: positions, **_chunks_of(batch_size, seq_len, ssm_chunk_size)}
+
+
+def _chunks_of(batch_size: Dim, seq_len: Dim, ssm_chunk_size: Dim) -> dict[str, Dim]:
     chunks = ceil_div(seq_len, ssm_chunk_size)
-    return {
-        CONVOLVED: convolved_positions(batch_size, seq_len, conv_kernel),
-        CHUNKS: batch_size * chunks,
-        CHUNK_PAIRS: batch_size * (chunks + 1) * (chunks + 1),
-    }
+    return {CHUNKS: batch_size * chunks, CHUNK_PAIRS: batch_size * (chunks + 1) * (chunks + 1)}
 
 
 def mamba2_decode_run(batch_size: Dim) -> dict[str, Dim]:
     """The numbers behind the words of Mamba-2's terms where one token a sequence is decoded.
 
     Returns: convolved positions.
-    Source: `convolution.convolved_positions`.
+    Source: `convolution.continued_positions`.
 
     >>> mamba2_decode_run(1)
     {'convolved positions': 2}
     """
-    return {CONVOLVED: convolved_positions(batch_size, 1, 1, continued=True)}
+    return {CONVOLVED: continued_positions(batch_size, 1)}
 
 
 def mamba2_states(
@@ -191,7 +197,7 @@ def mamba2_scan_flops(
     ssm_head_dim: Dim,
     ssm_state_dim: Dim,
     ssm_chunk_size: Dim,
-    form: str = "chunked",
+    recurrent: bool = False,
 ) -> Dim:
     """FLOPs of the scan of one sequence of n tokens, in one of two forms of the same function.
 
@@ -205,10 +211,10 @@ def mamba2_scan_flops(
 
     >>> sizes = {"n_ssm_heads": 80, "ssm_head_dim": 64, "ssm_state_dim": 128,
     ...          "ssm_chunk_size": 256}  # Mamba-2 2.7B, 2048 tokens
-    >>> [mamba2_scan_flops(2048, **sizes, form=form) for form in ("recurrent", "chunked")]
+    >>> [mamba2_scan_flops(2048, **sizes, recurrent=form) for form in (True, False)]
     [5368709120, 21581004800]
     """
-    if form == "recurrent":
+    if recurrent:
         return 4 * n_tokens * n_ssm_heads * ssm_head_dim * ssm_state_dim
     products = mamba2_products(
         n_ssm_heads=n_ssm_heads,
@@ -216,4 +222,4 @@ def mamba2_scan_flops(
         ssm_state_dim=ssm_state_dim,
         ssm_chunk_size=ssm_chunk_size,
     )
-    return flops_of(products, mamba2_run(1, n_tokens, conv_kernel=1, ssm_chunk_size=ssm_chunk_size))
+    return flops_of(products, _chunks_of(1, n_tokens, ssm_chunk_size))

@@ -11,6 +11,7 @@ from metacount.formulas import (
     rg_lru,
     short_conv,
 )
+from metacount.formulas.convolution import CONVOLVED
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import Product, State, Weight
 from metacount.frozen import frozen
@@ -60,9 +61,7 @@ RG_LRU = Mixer(
     ),
     states=lambda part: rg_lru.rg_lru_states(part.lru_width, part.conv_kernel),
     run=lambda part, batch, n: rg_lru.rg_lru_run(batch, n, conv_kernel=part.conv_kernel),
-    decode_run=lambda part, batch: rg_lru.rg_lru_run(
-        batch, 1, conv_kernel=part.conv_kernel, continued=True
-    ),
+    decode_run=lambda part, batch: {CONVOLVED: 0},
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, floor_div, is_symbolic, smaller
+from metacount.formulas.dim import Dim, floor_div, is_symbolic, smaller, when
 from metacount.formulas.shared_experts import shared_matmul_flops as shared_matmul_flops
 from metacount.formulas.shared_experts import shared_params as shared_params
 from metacount.formulas.shared_experts import shared_weights
@@ -83,7 +83,7 @@ def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
     >>> router_params(4096, 8)  # Mixtral 8x7B
     32768
     """
-    return params_of(matrix("gate", "moe", (n_experts, d_model), TOKENS, bias=bias))
+    return n_experts * d_model + when(bias, n_experts)
 
 
 def moe_params(

@@ -53,15 +53,13 @@ def rg_lru_weights(
     )
 
 
-def rg_lru_run(
-    batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim, continued: bool = False
-) -> dict[str, Dim]:
+def rg_lru_run(batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim) -> dict[str, Dim]:
     """Positions that the convolution of one forward computes, as transformers' own code runs it.
 
-    from nothing:  B·(S + k_c - 1), padded at both ends; only S of a sequence's are used
-    continued:     none: the one new token's filter is a sum of elementwise products
+    B·(S + k_c - 1), padded at both ends; only S of a sequence's are used
 
-    transformers takes a first forward over one token for a continued one; here it is from nothing.
+    Where a cache is continued there are none: the one new token's filter is a sum of elementwise
+    products. transformers takes a first forward over one token for that; here it is from nothing.
 
     Returns: the number of what the tag `CONVOLVED` names.
     Source: transformers, `models/recurrent_gemma/modeling_recurrent_gemma.py`.
@@ -69,8 +67,6 @@ def rg_lru_run(
     >>> rg_lru_run(1, 2048, conv_kernel=4)  # RecurrentGemma-2B
     {'convolved positions': 2051}
     """
-    if continued:
-        return {CONVOLVED: 0}
     return {CONVOLVED: batch_size * (seq_len + conv_kernel - 1)}
 
 

@@ -128,12 +128,12 @@ def test_a_norm_is_multiplied_with_nothing() -> None:
 def test_the_scans_by_hand() -> None:
     # 25 tokens: 3 chunks of 11
     assert gated_delta_scan_flops(25, **RULE) == 2 * 3 * 23232
-    assert gated_delta_scan_flops(25, **RULE, form="recurrent") == 6 * 25 * 210
+    assert gated_delta_scan_flops(25, **RULE, recurrent=True) == 6 * 25 * 210
     # a chunk and head of KDA: 2640 products, 2·121·5 = 1210 compared, 11·10·9/6 = 165 inverted
     assert kimi_delta_scan_flops(25, **HEADS, linear_chunk_size=11) == 2 * 3 * 3 * 4015
-    assert kimi_delta_scan_flops(25, **HEADS, linear_chunk_size=11, form="recurrent") == 11250
+    assert kimi_delta_scan_flops(25, **HEADS, linear_chunk_size=11, recurrent=True) == 11250
     assert lightning_scan_flops(25, **HEADS, linear_chunk_size=11) == 2 * 3 * (251 * 10 + 25 * 50)
-    assert lightning_scan_flops(25, **HEADS, linear_chunk_size=11, form="recurrent") == 7500
+    assert lightning_scan_flops(25, **HEADS, linear_chunk_size=11, recurrent=True) == 7500
 
 
 @given(SMALL, SMALL, SMALL, st.integers(2, 40))
@@ -154,11 +154,9 @@ def test_chunks_of_one_are_the_recurrence(n: int, h: int, k: int, v: int) -> Non
     delta = {"n_linear_v_heads": h, "linear_k_head_dim": k, "linear_v_head_dim": v, **one}
     heads = {"n_linear_heads": h, "linear_head_dim": k, **one}
     # what is left beside the recurrence is a position compared with itself
-    apart = gated_delta_scan_flops(n, **delta) - gated_delta_scan_flops(
-        n, **delta, form="recurrent"
-    )
+    apart = gated_delta_scan_flops(n, **delta) - gated_delta_scan_flops(n, **delta, recurrent=True)
     assert apart == 2 * n * h * (2 * k + v)
-    apart = lightning_scan_flops(n, **heads) - lightning_scan_flops(n, **heads, form="recurrent")
+    apart = lightning_scan_flops(n, **heads) - lightning_scan_flops(n, **heads, recurrent=True)
     assert apart == 4 * n * h * k
 
 

@@ -60,7 +60,7 @@ def test_flops_by_hand() -> None:
 
 def test_scan_by_hand() -> None:
     # 7 tokens × 6·35 values × 2 multiply-adds
-    assert mamba2_scan_flops(7, **SCAN, ssm_chunk_size=3, form="recurrent") == 2 * 2940
+    assert mamba2_scan_flops(7, **SCAN, ssm_chunk_size=3, recurrent=True) == 2 * 2940
     # 5724 + 3360, as above
     assert mamba2_scan_flops(7, **SCAN, ssm_chunk_size=3) == 2 * 9084
 

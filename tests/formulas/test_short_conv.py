@@ -5,6 +5,7 @@ from __future__ import annotations
 import sympy
 
 from metacount.formulas.convolution import CONVOLVED
+from metacount.formulas.mixers import RG_LRU
 from metacount.formulas.rg_lru import (
     rg_lru_run,
     rg_lru_scan_flops,
@@ -50,7 +51,7 @@ def test_recurrent_block_by_hand() -> None:
     # 2 sequences of 7: 14 tokens × (495 + 150), 2·(7 + 3) positions × 60
     run = {TOKENS: 14, **rg_lru_run(2, 7, conv_kernel=4)}
     assert flops_of(weights, run) == 2 * (14 * 645 + 20 * 60)
-    decode = {TOKENS: 2, **rg_lru_run(2, 1, conv_kernel=4, continued=True)}
+    decode = {TOKENS: 2, **RG_LRU.decode_run(None, 2)}
     assert flops_of(weights, decode) == 2 * 2 * 645
     assert [state.size for state in rg_lru_states(15, 4)] == [45, 15]
     assert rg_lru_scan_flops(14, 15) == 420
