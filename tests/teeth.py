@@ -36,8 +36,9 @@ from pathlib import Path
 import numpy  # noqa: F401
 import sympy  # noqa: F401
 from hypothesis import Phase, settings
+from mutation.equivalent import EQUIVALENT
 from mutation.mutants import Mutant, keys, mutants, sampled
-from mutation.parts import EQUIVALENT, FORMULAS, PARTS, ROOT, Part
+from mutation.parts import FORMULAS, PARTS, ROOT, Part
 from mutation.record import Tried, recorded
 from mutation.run import PYTEST, Outcome, fail_unchanged, run
 from rich.console import Console

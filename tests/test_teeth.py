@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from helpers import ROOT
+from mutation.equivalent import EQUIVALENT
 from mutation.mutants import keys
-from mutation.parts import EQUIVALENT, FORMULAS, PARTS
+from mutation.parts import FORMULAS, PARTS
 
 
 def test_each_exception_is_a_mutant_of_today() -> None:

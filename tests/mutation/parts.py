@@ -1,4 +1,4 @@
-"""Which tests are run for which part of the package, and which mutants nobody could notice."""
+"""Which tests are run for which part of the package."""
 
 from __future__ import annotations
 
@@ -311,25 +311,4 @@ PARTS = {
         ),
         BOTH,
     ),
-}
-
-# `Mutant.key` of a mutant that no test can notice, and why.
-EQUIVALENT = {
-    "metacount/commands/check.py  40 -> 41   in: seconds = float(text[:40])": "a bound on a text",
-    "metacount/measure/ours/flops.py  2 ** 22 // sees.n_keys -> 2 ** 22   "
-    "in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",
-    "metacount/check/places.py  kind == 2 -> kind != 2   "
-    'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
-    "metacount/check/places.py  2 -> 3   "
-    'in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
-    "metacount/formulas/block.py  'AP' -> 'AP?'   "
-    'in: if mixer in "AP":': "no mixer's letter is a question mark",
-    "metacount/formulas/block.py  ('position', 'attention') -> ('position',)   "
-    'in: return by_role(terms, lambda term: term.flops(run), ("position", "attention"))': (
-        "an attention has terms of its own role"
-    ),
-    "metacount/cli.py  done.code or 0 -> 0   "
-    'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
-    "metacount/cli.py  done.code or 0 -> done.code   "
-    'in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
 }
