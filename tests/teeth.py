@@ -46,6 +46,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 SLOW = 8.0  # seconds of one test while it is watched; a slower one is not run
 PRINTED = re.compile(r"(metacount/\S+\.py):\d+(  .*)   \(\d+ tests\)")  # a survivor
+BUDGET = 90.0  # seconds of tests on a mutant; on one of a formula, as long as all of them take
 SAMPLE = 20  # of each part that is not mutated whole
 
 
@@ -121,7 +122,7 @@ def outcome_of(
     # refreshed by hand: a thread would be in the way of fork
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
         task = progress.add_task(name, total=len(todo))
-        budget = float("inf") if name.startswith(FORMULAS) else args.budget
+        budget = args.budget or (float("inf") if name.startswith(FORMULAS) else BUDGET)
 
         def say(survivor: Mutant | None, n_tests: int) -> None:
             if survivor is not None and survivor.key not in EQUIVALENT:
@@ -141,7 +142,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="so many places by chance; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", type=Path, help="only what survived in this output of a run")
-    parser.add_argument("--budget", type=float, default=90.0, help="seconds of tests on a mutant")
+    parser.add_argument("--budget", type=float, help="seconds of tests on a mutant")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     again = survivors_in(args.again) if args.again else set()

@@ -48,7 +48,8 @@ def block_kept(
     mine, n = kept_spec(spec, rank), run.seq_len
     kept = block_terms(mine, run, n, rotated=rotated, mixer=mixer, ffn=ffn)
     tokens, mixture = run.batch_size * n, mine.last_stack.mixture
-    if ffn in WITH_EXPERTS and rank.ep != 1 and mixture is not None:
+    if ffn in WITH_EXPERTS and rank.ep != 1:
+        assert mixture is not None
         rows = mixture.top_k * piece(tokens, rank.tp, rank.tp_index)
         kept = [term for term in kept if not term.name.startswith("experts: ")]
         kept += rows_kept(rows, spec.d_model, mixture, dense_of(mine), run.widths, sent=True)

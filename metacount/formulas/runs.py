@@ -69,7 +69,6 @@ def decode_run(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim
         TOKENS: batch_size,
         SOURCE: 0,
         CACHED: batch_size,
-        SEQUENCES: 0,
         POSITIONS: kv_len,
         WINDOWED_POSITIONS: near,
         PAIRS: batch_size * kv_len,

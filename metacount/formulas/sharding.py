@@ -92,7 +92,7 @@ def cut_shape(cut: Cut, rank: Rank) -> tuple[Dim, ...]:
     """
     sizes = list(cut.shape)
     if cut.top_k is not None and rank.ep != 1:
-        sizes[0] = piece(sizes[0], rank.ep, 0)  # `ep` divides the experts
+        sizes[0] = sizes[0] // rank.ep  # which divides the experts
     elif cut.axis is not None:
         one = sizes[cut.axis] // cut.parts
         sizes[cut.axis] = cut.parts * piece(one, rank.tp, rank.tp_index)
@@ -242,10 +242,7 @@ def end_cuts(spec: ModelSpec) -> tuple[list[Cut], list[Cut]]:
     Source: `ends.end_weights`, `ends.stack_end_weights`.
     """
     after = ("norm", "lm_head", "head_transform", "pooler")
-    weights = sorted(
-        (*end_weights(spec), *stack_end_weights(spec)),
-        key=lambda weight: weight.name != "embed_tokens.weight",
-    )
+    weights = (*end_weights(spec), *stack_end_weights(spec))  # the token table is the first
     last = [weight for weight in weights if weight.name.partition(".")[0] in after]
     first = [weight for weight in weights if weight.name.partition(".")[0] not in after]
     return cuts_of(first), cuts_of(last)

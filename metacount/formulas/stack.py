@@ -20,8 +20,6 @@ from metacount.formulas import around, attention, ends, indexed, moe, norm, subl
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
-    PAIRS,
-    POSITIONS,
     SOURCE,
     SOURCE_PAIRS,
     TOKENS,
@@ -96,12 +94,8 @@ def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
     """
     last = spec.last_stack
     with_any = attention.lettered_layers(last.n_layers, last.mixer_pattern, WITH_ATTENTION)
-    if last.attention.window is None:
-        return 0, with_any
     windowed = attention.windowed_layers(last.n_layers, last.seen)
-    if set(last.mixer_pattern) <= set(WITH_ATTENTION):
-        return windowed, with_any - windowed
-    return windowed, attention.lettered_layers(last.n_layers, last.seen, "G")
+    return windowed, with_any - windowed
 
 
 def borrowing_layers(spec: ModelSpec) -> Dim:
@@ -126,8 +120,6 @@ def caching_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
     if is_zero(n_borrowing):
         return windowed, full
     n_making = last.n_layers - n_borrowing  # of layers that borrow, all have attention
-    if last.attention.window is None:
-        return 0, n_making
     near = attention.windowed_layers(n_making, last.seen)
     return near, n_making - near
 
@@ -184,8 +176,7 @@ def in_blocks(
     elif not isinstance(last.attention, NoAttention):
         n_borrowing = borrowing_layers(spec)
         each.append((n_attending - n_borrowing, sublayers.attention_weights(spec)))
-        if not is_zero(n_borrowing):
-            each.append((n_borrowing, sublayers.attention_weights(spec, borrows=True)))
+        each.append((n_borrowing, sublayers.attention_weights(spec, borrows=True)))
     each.append((indexed.indexed_layers(spec, n_layers), indexed.index_weights(spec)))
     each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
@@ -196,8 +187,7 @@ def in_blocks(
         each.append((moe_layers(spec, n_layers), sublayers.mixture_weights(spec)))
     one = sublayers.width_norm_weights(spec)
     each += [(n, one) for n in _block_norms(spec, n_layers, cross)]
-    beside = around.around_weights(spec)
-    return [*each, (n_layers, beside)] if beside else each
+    return [*each, (n_layers, around.around_weights(spec))]
 
 
 def _of_widths(spec: ModelSpec, n_layers: Dim) -> list[tuple[Dim, tuple[Weight, ...]]]:
@@ -239,12 +229,11 @@ def stack_products(
     each: list[tuple[Dim, tuple[Product, ...]]] = []
     last = spec.last_stack
     windowed, full = attention_layers(spec)
-    kinds = [] if isinstance(last.attention, NoAttention) else [(full, PAIRS, POSITIONS)]
     if last.attention.window is not None:
-        kinds.insert(0, (windowed, WINDOWED_PAIRS, WINDOWED_POSITIONS))
-    for n, pairs, positions in kinds:
-        own = sublayers.attention_products(spec, absorbed=decode, pairs=pairs, positions=positions)
-        each.append((n, own))
+        near = {"pairs": WINDOWED_PAIRS, "positions": WINDOWED_POSITIONS}
+        each.append((windowed, sublayers.attention_products(spec, absorbed=decode, **near)))
+    if not isinstance(last.attention, NoAttention):
+        each.append((full, sublayers.attention_products(spec, absorbed=decode)))
     each.append((indexed.indexed_layers(spec, n_layers), indexed.index_products(spec)))
     part = last.recurrent
     mixer = mixer_of(part)

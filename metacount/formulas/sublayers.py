@@ -146,51 +146,42 @@ def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     return () if mixer is None else mixer.weights(part, spec.d_model)
 
 
-def _of_shared(spec: ModelSpec) -> tuple[Dim, ...]:
-    """d, m, h, h_kv and h_d of a stack with shared blocks."""
-    mixer, dense = _grouped(spec), spec.last_stack.feed_forward
-    assert dense is not None  # the spec requires it
-    return (spec.d_model, dense.d_ff, mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
-
-
 def shared_block_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of one stored block that many layers use; none where there is no such block.
+    """Tensors of one stored block that many layers use.
 
     Source: `shared_block.shared_block_weights`.
     """
-    stack = spec.last_stack
-    if stack.shared is None or stack.feed_forward is None:
-        return ()
-    mixer = _grouped(spec)
-    d_model, d_ff, *heads = _of_shared(spec)
+    mixer, dense, norms = _grouped(spec), _dense(spec), spec.last_stack.norms
     return shared_block.shared_block_weights(
-        d_model,
-        d_ff,
-        *heads,
-        gated=stack.feed_forward.gated,
-        ffn_bias=stack.feed_forward.bias,
-        norm_bias=stack.norms.bias,
-        norm_affine=stack.norms.affine,
+        spec.d_model,
+        dense.d_ff,
+        mixer.n_heads,
+        mixer.n_kv_heads,
+        mixer.head_dim,
+        gated=dense.gated,
+        ffn_bias=dense.bias,
+        norm_bias=norms.bias,
+        norm_affine=norms.affine,
         attention_biases=(mixer.q_bias, mixer.k_bias, mixer.v_bias, mixer.o_bias),
     )
 
 
 def shared_use_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors that one layer has of its own to use a stored block; none without such blocks.
+    """Tensors that one layer has of its own to use a stored block.
 
     Source: `shared_block.shared_use_weights`.
     """
-    stack = spec.last_stack
-    if stack.shared is None or stack.feed_forward is None:
-        return ()
-    d_model, d_ff, *heads = _of_shared(spec)
+    mixer, dense, shared = _grouped(spec), _dense(spec), spec.last_stack.shared
+    assert shared is not None  # who asks has asked
     return shared_block.shared_use_weights(
-        d_model,
-        d_ff,
-        *heads,
-        gated=stack.feed_forward.gated,
-        adapter_rank=stack.shared.adapter_rank,
-        attention_adapters=stack.shared.attention_adapters,
+        spec.d_model,
+        dense.d_ff,
+        mixer.n_heads,
+        mixer.n_kv_heads,
+        mixer.head_dim,
+        gated=dense.gated,
+        adapter_rank=shared.adapter_rank,
+        attention_adapters=shared.attention_adapters,
     )
 
 
@@ -213,8 +204,7 @@ def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
     Source: `moe.moe_weights`.
     """
-    dense, mixture = spec.last_stack.feed_forward, _mixture(spec)
-    assert isinstance(dense, FeedForward)  # experts are made like it
+    dense, mixture = _dense(spec), _mixture(spec)
     shared, zero = mixture.shared or NO_SHARED, mixture.zero or NO_ZERO
     return experts.moe_weights(
         spec.d_model,
@@ -285,6 +275,13 @@ def _grouped(spec: ModelSpec) -> Attention:
     mixer = spec.last_stack.attention
     assert isinstance(mixer, Attention)  # who asks has asked, or has an encoder
     return mixer
+
+
+def _dense(spec: ModelSpec) -> FeedForward:
+    """The feed-forward, like which experts and shared blocks are made."""
+    dense = spec.last_stack.feed_forward
+    assert isinstance(dense, FeedForward)
+    return dense
 
 
 def _mixture(spec: ModelSpec) -> Mixture:

@@ -152,19 +152,15 @@ def mixture_moves(
     Source: Lepikhin et al. 2020, arXiv:2006.16668, sec. 3.1; Singh et al. 2023, arXiv:2303.06318,
     sec. 4 (tokens that several ranks have are sent once).
     """
-    found: list[Move] = []
-    shared = feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
-    shared = shared if part.shared is not None else []
+    whole = feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
+    shared = whole if part.shared is not None else []
     if rank.ep == 1:
-        if rank.tp != 1:
-            found += feed_forward_moves(d_model, rank, n_tokens=n_tokens, train=train)
-            weights = _summed("backward", n_tokens * part.top_k, kept="router")
-            found += [weights] if train else []
-        return found + shared
+        weights = _summed("backward", n_tokens * part.top_k, kept="router")
+        return [*whole, *([weights] if train and rank.tp != 1 else []), *shared]
     rows = piece(n_tokens, rank.tp, rank.tp_index) * part.top_k
-    found.append(
+    found = [
         Move(phase="forward", kind="all-to-all", group="ep", values=part.n_experts, kept="counts")
-    )
+    ]
     phases = ("forward", "backward") if train else ("forward",)
     for phase in phases:
         found += 2 * [Move(phase=phase, kind="all-to-all", group="ep", values=rows * d_model)]
@@ -200,9 +196,10 @@ def block_moves(
     stack = spec.last_stack
     found: list[Move] = []
     if mixer in WITH_ATTENTION:
-        found += ring_moves(spec, rank, n_tokens=n_tokens, train=train)
+        found = ring_moves(spec, rank, n_tokens=n_tokens, train=train)
         found += attention_moves(spec, rank, n_tokens=n_tokens, train=train)
-    if ffn in WITH_EXPERTS and stack.mixture is not None:
+    if ffn in WITH_EXPERTS:
+        assert stack.mixture is not None
         found += mixture_moves(stack.mixture, spec.d_model, rank, n_tokens=n_tokens, train=train)
     if ffn in WITH_DENSE:
         found += feed_forward_moves(spec.d_model, rank, n_tokens=n_tokens, train=train)
@@ -235,8 +232,8 @@ def recomputed_moves(
     """
     moves = block_moves(spec, rank, n_tokens=n_tokens, train=False, mixer=mixer, ffn=ffn)
     stack = spec.last_stack
-    shared = None if ffn != "E" or stack.mixture is None else stack.mixture.shared
-    gated = shared is not None and shared.gate
+    shared = None if stack.mixture is None else stack.mixture.shared
+    gated = ffn == "E" and shared is not None and shared.gate
     needed = gated or stack.norms.placement in NORMS_AFTER
     if moves and moves[-1].group == "tp" and not needed:
         del moves[-1]

@@ -95,9 +95,10 @@ class Rows:
 
     def _in_shared_block(self, steps: tuple[str, ...]) -> Dim:
         """Of one stored block, by its number and what is below it, or of all of them."""
-        one, part = sublayers.shared_block_weights(self.spec), self.spec.last_stack.shared
+        part = self.spec.last_stack.shared
         if part is None:
             raise KeyError("shared_blocks")
+        one = sublayers.shared_block_weights(self.spec)
         if len(steps) > 1:
             return below(one, steps[1:])
         return params_of(one) * (1 if steps else part.n_blocks)

@@ -8,7 +8,7 @@ import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
 from helpers.same_tensors import unmatched
-from helpers.structures import first_of_each
+from helpers.structures import OTHER_WAYS, first_of_each
 from hypothesis import given
 
 from metacount.catalog import entry
@@ -41,6 +41,14 @@ def test_each_layer_has_the_tensors_of_the_module(name: str) -> None:
 @pytest.mark.parametrize("name", first_of_each())
 def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
     spec = miniature(entry(name).spec())
+    assert unmatched(build(spec), model.weights(spec)) == (set(), {})
+
+
+@pytest.mark.parametrize(("name", "changed"), OTHER_WAYS)
+def test_other_ways_of_a_layer_have_the_tensors_of_the_module(
+    name: str, changed: dict[str, Any]
+) -> None:
+    spec = miniature(entry(name).spec()).replace(**changed)
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})
 
 

@@ -22,6 +22,7 @@ from metacount.formulas.moe import (
     shared_matmul_flops,
     shared_params,
 )
+from metacount.formulas.shared_experts import shared_weights
 from metacount.spec import ModelSpec
 
 SMALL = st.integers(1, 30)
@@ -35,6 +36,11 @@ def test_router_by_hand() -> None:
 
 
 def test_what_is_not_said_is_not_there() -> None:
+    shared = shared_weights(13, 17, 2, gated=False)
+    assert [one.name.partition(".weight")[0] for one in shared] == [
+        "mlp.shared_experts.up_proj",
+        "mlp.shared_experts.down_proj",
+    ]
     weights = moe_weights(13, 17, 7, 3, gated=True, n_shared_experts=2, n_zero_experts=4)
     assert [(one.name, one.shape, one.times) for one in weights] == [
         ("mlp.gate.proj.weight", (11, 13), 1),

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount.catalog import entry
-from metacount.formulas import model
+from metacount.formulas import model, terms
 from metacount.formulas.indexed import index_cache
+from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.sublayers import cached_tensors
+from metacount.formulas.terms import OF_PAIRS, PAIRS
 from metacount.spec import ModelSpec
 
 Product = tuple[str, int]  # role, multiply-adds
@@ -272,6 +274,62 @@ def test_names_of_the_products(name: str) -> None:
     spec = entry(name).spec()
     both = (*model.products(spec), *model.products(spec, decode=True))
     assert tuple(dict.fromkeys(product.name for product in both)) == NAMES[name]
+
+
+# what multiplies tensors, "" where they are added or looked up, and what products are computed for
+TIMES = {
+    "t5-base": ["", "tokens", "source tokens"],
+    "deepseek-v3": ["", "tokens", "cached tokens"],
+    "chinchilla-70b": ["", "tokens"],
+    "mistral-7b": ["", "tokens"],
+}
+PER = {
+    "t5-base": {
+        "pairs of positions",
+        "pairs of a position and a source position",
+        "pairs of source positions",
+    },
+    "deepseek-v3": {"pairs of positions"},
+    "chinchilla-70b": {"pairs of positions", "positions"},
+    "mistral-7b": {"pairs of positions in a window", "pairs of positions"},
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_what_multiplies_is_named(name: str) -> None:
+    spec = entry(name).spec()
+    assert {weight.rows for weight in model.weights(spec)} == {*TIMES[name]}
+    per = {product.per for product in model.products(spec) if product.role != "head"}
+    assert per == PER[name]
+    # those of two positions, and no others
+    assert {each for each in per if each in OF_PAIRS} == per - {"positions"}
+    near = model.products(entry("chinchilla-70b").spec().replace(window=8))
+    assert "positions in a window" in {product.per for product in near}
+
+
+def test_what_is_repeated_is_repeated_again() -> None:
+    product = terms.Product(role="attention", name="scores", width=3, per=PAIRS)
+    assert product.repeated(2).repeated(5).times == 10
+    weight = terms.Weight(role="ffn", name="up", shape=(2, 3), used=2, uses=7, split=(("a", 6),))
+    again = weight.repeated(2).repeated(5)
+    assert (again.times, again.used, again.uses) == (10, 20, 70)
+    assert again.split == (("a", 6),)
+
+
+# what one sequence keeps in one layer of each mixer: name, shape, bytes of a value of its own
+STATES = {
+    "lfm2-1.2b": [("conv", (2048, 3), None)],
+    "recurrentgemma-2b": [("conv", (2560, 3), None), ("recurrent", (2560,), 4)],
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_a_sequence_keeps(name: str) -> None:
+    part = entry(name).spec().last_stack.recurrent
+    mixer = mixer_of(part)
+    assert mixer is not None
+    states = (*mixer.states(part), *mixer.wide_states(part, 2048))
+    assert [(one.name, one.shape, one.bytes_per_value) for one in states] == STATES[name]
 
 
 def test_names_of_what_a_token_leaves_in_the_cache() -> None:

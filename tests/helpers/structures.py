@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from metacount.catalog import entries
 from metacount.textbook.proof_record import structure
@@ -19,3 +20,42 @@ def first_of_each(*, logits: bool = False) -> tuple[str, ...]:
         if not logits or None not in (spec.embedding, spec.head):
             found.setdefault(structure(spec), one.id)
     return tuple(found.values())
+
+
+# what a layer may have, or be without, besides what its model of the catalog does
+BIASES = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "norm_bias"), True)
+OTHER_WAYS: list[tuple[str, dict[str, Any]]] = [
+    ("chinchilla-70b", {"window": 4}),
+    ("chinchilla-70b", {"window": 4, "window_pattern": "LG"}),
+    ("deepseek-v3.2", {"window": 4}),
+    ("deepseek-v3.2", {"window": 4, "window_pattern": "LG"}),
+    ("gemma-3n-e2b-text", {"window": None, "window_pattern": "L", "rope_theta_windowed": None}),
+    ("jamba-1.5-mini", {"window": 4}),
+    ("jamba-1.5-mini", {"mixer_pattern": "RAA", "window": 4, "window_pattern": "GLG"}),
+    ("jamba-1.5-mini", {"norm_placement": "sandwich"}),
+    ("longcat-flash", {"zero_expert_rows": True}),
+    ("zamba2-1.2b", {"norm_affine": False, "gated": False}),
+    ("zamba2-1.2b", {"norm": "layernorm", **BIASES}),
+    *(("zamba2-1.2b", {bias: True}) for bias in ("q_bias", "k_bias", "v_bias", "o_bias")),
+    ("lfm2-1.2b", {"short_conv_bias": True}),
+    ("lfm2-1.2b", {"conv_kernel": 1}),
+    ("recurrentgemma-2b", {"conv_kernel": 1}),
+    *(
+        (name, changed)
+        for name in ("mamba-2.8b", "mamba2-1.3b")
+        for changed in (
+            {"ssm_conv_bias": False},
+            {"ssm_in_bias": True},
+            {"ssm_out_bias": True},
+            {"conv_kernel": 1},
+        )
+    ),
+    ("mamba-2.8b", {"ssm_inner_norms": "affine"}),
+    ("mamba-2.8b", {"ssm_inner_norms": "plain"}),
+    ("mamba2-1.3b", {"ssm_norm": "none"}),
+    ("mamba2-1.3b", {"ssm_norm": "before_gate"}),
+    ("mamba2-1.3b", {"n_ssm_groups": 3}),
+    ("qwen3-next-80b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
+    ("kimi-linear-48b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
+    ("minimax-text-01", {"linear_chunk_size": 3}),
+]

@@ -21,4 +21,8 @@ EQUIVALENT = {
     "metacount/formulas/mtp.py  0 -> 2   in: pairs = runs.kept_pairs(spec, seq_len, 0)": "a prefix is asked of prefix decoders alone",
     "metacount/formulas/mtp.py  0 -> 1   in: run = runs.decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=0)": "no model with prediction modules has an encoder",
     "metacount/formulas/mtp.py  0 -> 2   in: run = runs.decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=0)": "no model with prediction modules has an encoder",
+    "metacount/formulas/norm.py  'norm' -> 'norm?'   in: return params_of(norm_weights(\"norm\", width, bias=bias, affine=affine))": "a name that a sum of parameters does not show",
+    "metacount/formulas/position.py  0 -> 1   in: _, scores = transformer_xl_products(0, n_heads, head_dim)": "the products of scores do not depend on the width",
+    "metacount/formulas/position.py  0 -> 2   in: _, scores = transformer_xl_products(0, n_heads, head_dim)": "the products of scores do not depend on the width",
+    "metacount/formulas/stack.py  'W' -> 'W?'   in: n_second = attention.lettered_layers(n_layers, part.second_pattern, \"W\")": "no letter of the pattern is a question mark",
 }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.miniatures import WORKLOAD, assert_full, miniature
 from helpers.release import ONLY, one_in
-from helpers.structures import first_of_each
+from helpers.structures import OTHER_WAYS, first_of_each
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,34 +44,8 @@ def test_every_model_of_the_catalog_as_a_miniature(entry: catalog.CatalogEntry) 
     assert witnesses.verify(entry.id, spec, workload).differences == ()
 
 
-# what a mixer may have, or be without, besides what its model of the catalog does
-MIXERS = [
-    ("lfm2-1.2b", {"short_conv_bias": True}),
-    ("lfm2-1.2b", {"conv_kernel": 1}),
-    ("recurrentgemma-2b", {"conv_kernel": 1}),
-    *(
-        (name, changed)
-        for name in ("mamba-2.8b", "mamba2-1.3b")
-        for changed in (
-            {"ssm_conv_bias": False},
-            {"ssm_in_bias": True},
-            {"ssm_out_bias": True},
-            {"conv_kernel": 1},
-        )
-    ),
-    ("mamba-2.8b", {"ssm_inner_norms": "affine"}),
-    ("mamba-2.8b", {"ssm_inner_norms": "plain"}),
-    ("mamba2-1.3b", {"ssm_norm": "none"}),
-    ("mamba2-1.3b", {"ssm_norm": "before_gate"}),
-    ("mamba2-1.3b", {"n_ssm_groups": 3}),
-    ("qwen3-next-80b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
-    ("kimi-linear-48b-a3b", {"linear_chunk_size": 2, "conv_kernel": 1}),
-    ("minimax-text-01", {"linear_chunk_size": 3}),
-]
-
-
-@pytest.mark.parametrize(("name", "changed"), MIXERS)
-def test_other_ways_of_a_mixer(name: str, changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "changed"), OTHER_WAYS)
+def test_other_ways_of_a_layer(name: str, changed: dict[str, Any]) -> None:
     spec = miniature(catalog.entry(name).spec())
     assert witnesses.verify(name, spec.replace(**changed), WORKLOAD).differences == ()
 

@@ -11,6 +11,7 @@ from metacount.formulas.terms import (
     CROSS_PAIRS,
     OF_PAIRS,
     PAIRS,
+    SOURCE,
     SOURCE_PAIRS,
     WINDOWED_PAIRS,
 )
@@ -37,7 +38,7 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
     run = _run(letters, quantity)
     found = []
     for part, rows, word in matrices(letters, active=True):
-        tokens = 2 * run["source tokens" if word == "encoder: " else rows]
+        tokens = 2 * run[SOURCE if word == "encoder: " else rows]
         variants = tuple((words, tokens * expr) for words, expr in part.variants)
         found.append(
             Part(
