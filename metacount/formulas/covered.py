@@ -13,7 +13,6 @@ from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
 # One kind of layer, with attention and nothing beside it: of each field the value that says so.
 ALIKE = {
     "recurrent": "none",
-    "n_shared_blocks": None,
     "mixer_pattern": "A",
     "ffn_pattern": "F",
     "n_zero_experts": 0,
@@ -38,7 +37,9 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
     """
     for name, plain in ALIKE.items():
         value = plain if name in but else getattr(spec, name)
-        if value != plain and set(str(value)) != set(str(plain)):
+        # a pattern may be longer
+        same = set(value) == set(str(plain)) if name.endswith("_pattern") else value == plain
+        if not same:
             raise SpecError(name, f"has no formula {what}", value, "measure it instead")
     if spec.norm_placement not in PLACEMENTS:
         raise SpecError(

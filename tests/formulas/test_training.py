@@ -136,21 +136,6 @@ def test_formula_is_what_torch_keeps_and_multiplies(spec: ModelSpec) -> None:
     assert ours == measured
 
 
-@pytest.mark.parametrize("index", one_in(5, range(len(STRUCTURES)), first=1))
-def test_other_ways_to_run_a_step(index: int) -> None:
-    spec = [*STRUCTURES][index]
-    way = WAYS[index % len(WAYS)]
-    run = run_of(spec, 1 + 2 * (index % 2), 11, way[2])
-    try:
-        ours, measured = both(spec, run, way)
-    except SpecError as error:
-        assert "has no formula with fused attention" in str(error)
-        assert way[0] == "flash"
-        way = ("eager", *way[1:])
-        ours, measured = both(spec, run, way)
-    assert ours == measured
-
-
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     specs(), st.sampled_from([PLAIN, *WAYS]), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 5])

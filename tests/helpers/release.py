@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Any
 
@@ -29,8 +29,13 @@ def one_in(n: int, cases: Iterable[Any], *, first: int = 0) -> list[Any]:
 
     A case of several values is a tuple.
     """
+    return chosen(cases, lambda i: i % n == first)
+
+
+def chosen(cases: Iterable[Any], always: Callable[[int], bool]) -> list[Any]:
+    """Parameters of a test: the cases of these numbers always, the others by `make release`."""
     return [
-        case if i % n == first else pytest.param(*_values(case), marks=ONLY)
+        case if always(i) else pytest.param(*_values(case), marks=ONLY)
         for i, case in enumerate(cases)
     ]
 

@@ -75,10 +75,12 @@ PARTS = {
     f"{FORMULAS}, of training": Part(
         OF_TRAINING,
         (
+            "tests/formulas/test_covered.py",
             "tests/formulas/test_layers.py",
             "tests/formulas/test_training.py",
             "tests/formulas/test_training_count.py",
             "tests/training/test_by_formula.py",
+            "tests/training/test_each_structure.py",
             "tests/training/test_formulas_of_mixers.py",
             "tests/training/test_kept_of_mixers.py",
             "tests/training/test_partly.py",

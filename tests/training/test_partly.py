@@ -9,7 +9,8 @@ import pytest
 from helpers.command_line import run, run_json
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
-from helpers.release import one_in
+from helpers.release import chosen
+from helpers.steps import Uncovered, assert_equal, both, workload
 from helpers.structures import first_of_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -22,13 +23,8 @@ from metacount.formulas.named import tensors_by_path
 from metacount.formulas.part import Part, chosen_tensors
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.textbook.training import TrainingCount
 from metacount.textbook.training.chosen import COMPARED, count_step
-from metacount.training.result import Training
 from metacount.training.run import train_reference
-
-BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
-
 
 STRUCTURES = {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
 
@@ -47,35 +43,6 @@ def covered(spec: ModelSpec) -> bool:
     except SpecError:
         return False
     return True
-
-
-def workload(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str = "bf16") -> Workload:
-    source = 7 if spec.has_encoder else None
-    prefix = 1 if spec.kind == "prefix-decoder" else 0
-    return Workload(
-        batch_size=batch_size, seq_len=seq_len, source_len=source, prefix_len=prefix, dtype=dtype
-    )
-
-
-class Uncovered(Exception):
-    """A step of which a figure has no formula."""
-
-
-def both(spec: ModelSpec, work: Workload, setup: Setup) -> tuple[TrainingCount, Training]:
-    """A step by formulas, `Uncovered` where one of its figures has none; and measured."""
-    counted = count_step(spec, work, setup)
-    if counted.activation_bytes is None:
-        raise Uncovered(counted.uncovered["activation_bytes"])
-    return counted, train_reference(build(spec, dtype=work.dtype), ("", ""), work, setup)
-
-
-def assert_equal(counted: TrainingCount, found: Training) -> None:
-    for name in COMPARED:
-        assert getattr(counted, name) == getattr(found, name), name
-    for name in BY_ROLE:
-        assert getattr(counted, f"{name}_by_role") == getattr(found, f"{name}_by_role"), name
-    assert counted.params == found.params
-    assert counted.trainable_params == found.trainable_params
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -114,7 +81,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "part", "way"), one_in(23, CASES))
+def once(number: int) -> bool:
+    """Whether a case is the one of its structure that every run tries: all parts, all ways."""
+    structure, part = divmod(number, len(PARTS))
+    return part == structure // len(WAYS) % len(PARTS)
+
+
+@pytest.mark.parametrize(("name", "part", "way"), chosen(CASES, once))
 def test_formula_is_what_is_measured(name: str, part: str, way: tuple[str, str, str, int]) -> None:
     spec, (attention, checkpointing, dtype, batch_size) = STRUCTURES[name], way
     choices = dict(PARTS[part])

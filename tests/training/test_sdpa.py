@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
-from helpers.release import one_in
-from helpers.structures import first_of_each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -64,23 +60,6 @@ def both(
 def assert_equal(counted: TrainingCount, found: Training) -> None:
     for name in FIGURES:
         assert getattr(counted, name) == getattr(found, name), name
-
-
-@pytest.mark.parametrize(
-    ("name", "run"), one_in(29, itertools.product(first_of_each(logits=True), RUNS))
-)
-def test_each_structure_of_the_catalog(name: str, run: tuple[int, int, str, str]) -> None:
-    spec = miniature(entry(name).spec())
-    attention = spec.last_stack.attention
-    indexed = spec.index_top_k or spec.index_block_len
-    never = spec.attention_sinks or spec.attention_softcap or indexed or spec.n_altup_inputs
-    mixed = spec.recurrent != "none" or spec.position == "transformer_xl"
-    try:
-        figures = both(spec, *run)
-    except Uncovered as error:
-        assert never or (mixed and run[3] == "selective"), (attention, str(error))
-        return
-    assert_equal(*figures)
 
 
 # of masks and kernels what there is: none, windows, chunks, biases with a gradient and without, a

@@ -1,0 +1,128 @@
+"""Structures and ways to run that the formulas of training refuse, each with its field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.miniatures import TINY, miniature
+
+from metacount import SpecError
+from metacount.catalog import entry
+from metacount.formulas import covered
+from metacount.formulas.forward import Pass
+from metacount.spec import ModelSpec
+
+PLAIN = ModelSpec.from_dict(TINY)
+LATENT = miniature(entry("deepseek-v2").spec())  # queries and keys of 7 + 4 values a head
+
+
+def small(name: str, **changed: Any) -> ModelSpec:
+    return miniature(entry(name).spec()).replace(**changed)
+
+
+GEMMA: dict[str, Any] = {"d_per_layer": None, "vocab_size_per_layer": None, "laurel_rank": None}
+GEMMA |= {"n_altup_inputs": None, "altup_active": 0, "n_kv_shared_layers": 0, "v_norm": False}
+GEMMA |= {"activation_sparsity": None, "sparsity_pattern": "T"}
+# of each field a model that has no other of them before it
+UNLIKE: dict[str, ModelSpec] = {
+    "recurrent": small("mamba-2.8b"),
+    "mixer_pattern": PLAIN.replace(mixer_pattern="AAN"),
+    "ffn_pattern": PLAIN.replace(ffn_pattern="FFN"),
+    "n_zero_experts": small("mixtral-8x7b", n_zero_experts=2),
+    "output_gate": PLAIN.replace(output_gate=True),
+    "index_top_k": small("deepseek-v3.2"),
+    "index_block_len": small("minimax-m3-text"),
+    "attention_out_scale": PLAIN.replace(attention_out_scale=0.1),
+    "gate_scale": PLAIN.replace(gate_scale=10.0),
+    "ffn_scale": PLAIN.replace(ffn_scale=0.1),
+    "residual_weight": PLAIN.replace(residual_weight=0.5),
+    "n_altup_inputs": small("gemma-3n-e2b-text"),
+    "laurel_rank": small("gemma-3n-e2b-text", **{**GEMMA, "laurel_rank": 3}),
+    "norm_placement": PLAIN.replace(norm_placement="stream"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_a_structure_that_is_refused(name: str) -> None:
+    spec = UNLIKE[name]
+    value = getattr(spec, name)
+    with pytest.raises(SpecError) as refused:
+        covered.check_alike(spec)
+    rule = f"{name} has no formula for training: got {value!r}; measure it instead"
+    assert str(refused.value) == rule
+    with pytest.raises(SpecError, match="has no formula here"):
+        covered.check_alike(spec, "here")
+    if name in covered.ALIKE:
+        covered.check_alike(spec, but=tuple(covered.ALIKE))
+
+
+def test_structures_that_are_alike() -> None:
+    for name in ("llama-7b", "mixtral-8x7b", "deepseek-v2", "gemma2-9b", "pythia-12b", "t5-base"):
+        covered.check_alike(small(name))
+    # a longer pattern of the same letter
+    covered.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
+
+
+def test_one_stream_hides_what_each_layer_embeds() -> None:
+    spec = small("gemma-3n-e2b-text", n_altup_inputs=1, altup_active=0)
+    assert spec.d_per_layer is not None
+    with pytest.raises(SpecError) as refused:
+        covered.check_reached(spec)
+    assert str(refused.value) == (
+        "n_altup_inputs has no formula for training: of one copy, d_per_layer is added to none: "
+        "got 1; measure it instead, or choose 2 or more"
+    )
+    covered.check_reached(small("gemma-3n-e2b-text"))
+    without = {"d_per_layer": None, "vocab_size_per_layer": None}
+    covered.check_reached(small("gemma-3n-e2b-text", n_altup_inputs=1, altup_active=0, **without))
+    covered.check_reached(PLAIN)
+
+
+def test_what_is_around_branches() -> None:
+    with pytest.raises(SpecError) as refused:
+        covered.check_around(small("gemma-3n-e2b-text"))
+    assert str(refused.value) == (
+        "n_altup_inputs has no formula for what training keeps: got 3; measure it instead"
+    )
+    covered.check_around(PLAIN)
+
+
+def run(attention: str) -> Pass:
+    return Pass(batch_size=1, seq_len=8, attention=attention)
+
+
+WIDE = LATENT.replace(v_head_dim=12)  # wider than the keys
+# model, field, with flash, with sdpa
+KERNELS: list[tuple[ModelSpec, str, bool, bool]] = [
+    (PLAIN, "", False, False),
+    (PLAIN.replace(attention_softcap=30.0), "attention_softcap", True, True),
+    (PLAIN.replace(attention_sinks=True), "attention_sinks", True, True),
+    (small("deepseek-v3.2"), "index_top_k", True, True),
+    (small("minimax-m3-text"), "index_block_len", True, True),
+    (LATENT, "", False, False),
+    (LATENT.replace(v_head_dim=11), "", False, False),
+    (WIDE, "v_head_dim", True, False),
+    (LATENT.replace(v_head_dim=1), "v_head_dim", True, False),
+    (PLAIN.replace(window=4), "", False, False),
+    (PLAIN.replace(window=4, window_kind="chunked"), "window_kind", True, False),
+    (PLAIN.replace(kind="prefix-decoder"), "kind", True, False),
+    (small("bloom-176b"), "position", True, False),
+    (small("t5-base"), "position", True, False),
+    (small("chinchilla-70b"), "position", True, False),
+    (small("mamba-2.8b"), "", False, False),
+]
+
+
+@pytest.mark.parametrize(("spec", "name", "flash", "sdpa"), KERNELS)
+def test_a_kernel_that_is_refused(spec: ModelSpec, name: str, flash: bool, sdpa: bool) -> None:
+    covered.check_fused_run(spec, run("eager"))
+    for attention, refused in (("flash", flash), ("sdpa", sdpa)):
+        if not refused:
+            covered.check_fused_run(spec, run(attention))
+            continue
+        with pytest.raises(SpecError) as error:
+            covered.check_fused_run(spec, run(attention))
+        assert str(error.value).startswith(f"{name} has no formula with fused attention")
+        assert str(error.value).endswith("; choose attention eager")
+        assert f": got {getattr(spec, name)!r};" in str(error.value)

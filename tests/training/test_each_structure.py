@@ -1,0 +1,105 @@
+"""A step of every structure and of every choice in a block: by formula, and measured."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from helpers.miniatures import TINY, miniature
+from helpers.release import chosen
+from helpers.steps import Uncovered, assert_equal, both, workload
+from helpers.structures import first_of_each
+
+from metacount import Setup
+from metacount.catalog import entry
+from metacount.formulas.named import tensors_by_path
+from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
+
+STRUCTURES = first_of_each(logits=True)
+# attention, checkpointing, dtype, batch size; of each structure every run tries one
+WAYS = [
+    (attention, checkpointing, "bf16" if attention == "flash" else dtype, batch_size)
+    for (dtype, batch_size), checkpointing, attention in itertools.product(
+        (("bf16", 3), ("fp32", 1)), ("full", "none", "selective"), ("eager", "flash", "sdpa")
+    )
+]
+
+
+def once(number: int) -> bool:
+    structure, way = divmod(number, len(WAYS))
+    return way == structure % len(WAYS)
+
+
+@pytest.mark.parametrize(("name", "way"), chosen(itertools.product(STRUCTURES, WAYS), once))
+def test_a_step(name: str, way: tuple[str, str, str, int]) -> None:
+    attention, checkpointing, dtype, batch_size = way
+    spec = miniature(entry(name).spec())
+    work = workload(spec, batch_size, 11, dtype)
+    setup = Setup(optimizer="sgd", attention=attention, checkpointing=checkpointing)
+    if without_formula(spec, attention, checkpointing):
+        with pytest.raises(Uncovered, match="has no formula"):
+            both(spec, work, setup)
+        return
+    assert_equal(*both(spec, work, setup))
+
+
+def without_formula(spec: ModelSpec, attention: str, checkpointing: str) -> bool:
+    """Whether what such a step keeps has no formula."""
+    indexed, last = spec.n_index_heads is not None, spec.last_stack
+    if last.altup is not None:
+        return True
+    if checkpointing == "selective" and (
+        spec.recurrent != "none" or indexed or spec.position == "transformer_xl"
+    ):
+        return True
+    if attention == "eager" or isinstance(last.attention, NoAttention):
+        return False
+    if spec.attention_sinks or spec.attention_softcap or indexed:
+        return True
+    biased = spec.position in ("alibi", "t5", "transformer_xl")
+    return attention == "flash" and (
+        biased or spec.kind == "prefix-decoder" or spec.window_kind == "chunked"
+    )
+
+
+ONE = {**TINY, "n_layers": 1}
+LAYERNORM = {"norm": "layernorm", "norm_bias": True}
+# what a block of attention and a feed-forward may have, beside what TINY has
+BLOCKS: list[dict[str, Any]] = [
+    *(
+        {"activation": activation, "gated": gated}
+        for activation in ("relu", "gelu", "gelu_tanh", "silu", "relu2", "sigmoid")
+        for gated in (False, True)
+    ),
+    {"activation": "silu", "swish_beta": 1.7},
+    {"activation": "silu", "swish_beta": 1.7, "gated": False},
+    {"activation": "identity"},
+    {"activation": "clamped_swiglu"},
+    LAYERNORM,
+    {"norm_affine": False},
+    {"norm_unit_offset": True},
+    *({"qk_norm": kind} for kind in ("head", "full", "l2")),
+    {"qk_norm": "layernorm", **LAYERNORM},
+    {"qk_norm": "head", "norm_unit_offset": True},
+]
+# what of it is trained: all, or one thing with all above it frozen
+TRAINED = (None, "gate_proj", "up_proj", "down_proj", "q_proj", "k_proj", "v_proj", "norm")
+
+
+def of_block(changed: dict[str, Any], trained: str | None) -> tuple[ModelSpec, dict[str, Any]]:
+    """A spec, and what of it is frozen for `trained` to be alone; nothing where it has none."""
+    spec = ModelSpec.from_dict({**ONE, **changed})
+    paths = tensors_by_path(spec)
+    alone = [path for path in paths if trained is not None and f"{trained}." in path]
+    return spec, {"freeze": tuple(path for path in paths if alone and path not in alone)}
+
+
+@pytest.mark.parametrize("changed", BLOCKS, ids=str)
+def test_each_choice_in_a_block(changed: dict[str, Any]) -> None:
+    for number, trained in enumerate(TRAINED):
+        for dtype in ("bf16", "fp32")[number % 2 :][:1] if trained else ("bf16", "fp32"):
+            spec, part = of_block(changed, trained)
+            setup = Setup(optimizer="sgd", **part)
+            assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
