@@ -38,7 +38,7 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
     for name, plain in ALIKE.items():
         value = plain if name in but else getattr(spec, name)
         # a pattern may be longer
-        same = set(value) == set(str(plain)) if name.endswith("_pattern") else value == plain
+        same = set(str(value)) == set(str(plain)) if name.endswith("_pattern") else value == plain
         if not same:
             raise SpecError(name, f"has no formula {what}", value, "measure it instead")
     if spec.norm_placement not in PLACEMENTS:
