@@ -69,7 +69,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
         spec,
         batch_size=run.batch_size,
         seq_len=run.seq_len,
-        source_len=run.source if spec.has_encoder else None,
+        source_len=run.source_len,
     )
     found = {role: 2 * flops for role, flops in forward.items()}
     if spec.pooler:
@@ -119,9 +119,8 @@ def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
     Source: `model.matmul_flops_by_role`, `filled_flops`.
     """
-    source = run.source if spec.has_encoder else None
     found = model.matmul_flops_by_role(
-        spec, batch_size=run.batch_size, seq_len=run.seq_len, source_len=source
+        spec, batch_size=run.batch_size, seq_len=run.seq_len, source_len=run.source_len
     )
     if run.attention == FLASH:
         found["attention"] += filled_flops(spec, run)
@@ -181,10 +180,10 @@ def pairs_of_positions(spec: ModelSpec, run: Pass, *, own: bool = True) -> Dim:
     Without those of a stack's `own` positions, those of cross-attention.
     """
     layers, mixer, source = attending_layers(spec), attention_of(spec), run.source
-    if mixer is None:
-        return 0
+    assert mixer is not None  # who asks has asked
     pairs = when(own, layers * run.seq_len * run.seq_len)
-    if spec.has_encoder and spec.encoder is not None:
+    if spec.has_encoder:
+        assert spec.encoder is not None
         pairs += when(own, spec.encoder.n_layers * source * source)
         pairs += layers * run.seq_len * source
     return run.batch_size * mixer.n_heads * pairs
@@ -229,7 +228,8 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     Returns: FLOPs of all blocks by role.
     Source: torch.utils.checkpoint with `early_stop`.
     """
-    last, found = spec.last_stack, dict[str, Dim]()
+    found: dict[str, Dim] = {}
+    last = spec.last_stack
     if last.norms.placement in NORMS_AFTER:
         return found
     # of OLMo Hybrid's blocks, those with attention have a norm after the feed-forward

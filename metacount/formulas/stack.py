@@ -181,8 +181,7 @@ def in_blocks(
     each.append((n_keeping, sublayers.recurrent_weights(spec)))
     if cross:
         each.append((n_layers, sublayers.cross_attention_weights(spec)))
-    if last.shared is None:
-        each += _of_widths(spec, n_layers)
+    each += _of_widths(spec, n_layers)
     if last.mixture is not None:
         each.append((moe_layers(spec, n_layers), sublayers.mixture_weights(spec)))
     one = sublayers.width_norm_weights(spec)

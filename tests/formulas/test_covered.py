@@ -10,7 +10,12 @@ from helpers.miniatures import TINY, miniature
 from metacount import SpecError
 from metacount.catalog import entry
 from metacount.formulas import covered
+from metacount.formulas.backward import (
+    backward_matmul_flops_by_role,
+    recompute_matmul_flops_by_role,
+)
 from metacount.formulas.forward import Pass
+from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 
 PLAIN = ModelSpec.from_dict(TINY)
@@ -73,6 +78,9 @@ def test_one_stream_hides_what_each_layer_embeds() -> None:
         "n_altup_inputs has no formula for training: of one copy, d_per_layer is added to none: "
         "got 1; measure it instead, or choose 2 or more"
     )
+    for count in (backward_matmul_flops_by_role, lambda spec, _: trained_tensors(spec)):
+        with pytest.raises(SpecError, match="of one copy, d_per_layer is added to none"):
+            count(spec, run("eager"))
     covered.check_reached(small("gemma-3n-e2b-text"))
     without = {"d_per_layer": None, "vocab_size_per_layer": None}
     covered.check_reached(small("gemma-3n-e2b-text", n_altup_inputs=1, altup_active=0, **without))
@@ -85,6 +93,9 @@ def test_what_is_around_branches() -> None:
     assert str(refused.value) == (
         "n_altup_inputs has no formula for what training keeps: got 3; measure it instead"
     )
+    step = Pass(batch_size=1, seq_len=8, checkpointing="full")
+    with pytest.raises(SpecError, match="has no formula for what training keeps"):
+        recompute_matmul_flops_by_role(small("gemma-3n-e2b-text"), step)
     covered.check_around(PLAIN)
 
 

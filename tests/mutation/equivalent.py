@@ -25,4 +25,9 @@ EQUIVALENT = {
     "metacount/formulas/position.py  0 -> 1   in: _, scores = transformer_xl_products(0, n_heads, head_dim)": "the products of scores do not depend on the width",
     "metacount/formulas/position.py  0 -> 2   in: _, scores = transformer_xl_products(0, n_heads, head_dim)": "the products of scores do not depend on the width",
     "metacount/formulas/stack.py  'W' -> 'W?'   in: n_second = attention.lettered_layers(n_layers, part.second_pattern, \"W\")": "no letter of the pattern is a question mark",
+    "metacount/formulas/backward.py  zip(spec.stacks, lengths, strict=True) -> zip(spec.stacks, lengths)   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
+    'metacount/formulas/backward.py  \'ARPSN\' -> \'ARPSN?\'   in: mixers = "R" if last.norms.placement == "hybrid" else "ARPSN"': "no kind of layer has a question mark for its letter",
+    "metacount/formulas/backward.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
+    "metacount/formulas/backward.py  'AP' -> 'AP?'   in: (\"attention\", \"AP\", _width_of(sublayers.attention_weights, spec)),": "no kind of layer has a question mark for its letter",
+    "metacount/formulas/backward.py  'RS' -> 'RS?'   in: (\"recurrent\", \"RS\", _width_of(sublayers.recurrent_weights, spec)),": "no kind of layer has a question mark for its letter",
 }

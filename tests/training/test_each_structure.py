@@ -18,6 +18,13 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 
 STRUCTURES = first_of_each(logits=True)
+SPECS = {name: miniature(entry(name).spec()) for name in STRUCTURES}
+# what no other structure shows
+BY_THEMSELVES = [
+    name
+    for name, spec in SPECS.items()
+    if spec.recurrent != "none" or spec.position == "transformer_xl" or spec.n_index_heads
+]
 # attention, checkpointing, dtype, batch size; of each structure every run tries one
 WAYS = [
     (attention, checkpointing, "bf16" if attention == "flash" else dtype, batch_size)
@@ -28,14 +35,15 @@ WAYS = [
 
 
 def once(number: int) -> bool:
+    """Whether every run tries a case: one way of each structure; of mixers and the like, two."""
     structure, way = divmod(number, len(WAYS))
-    return way == structure % len(WAYS)
+    return way == structure % len(WAYS) or (way == 0 and STRUCTURES[structure] in BY_THEMSELVES)
 
 
 @pytest.mark.parametrize(("name", "way"), chosen(itertools.product(STRUCTURES, WAYS), once))
 def test_a_step(name: str, way: tuple[str, str, str, int]) -> None:
     attention, checkpointing, dtype, batch_size = way
-    spec = miniature(entry(name).spec())
+    spec = SPECS[name]
     work = workload(spec, batch_size, 11, dtype)
     setup = Setup(optimizer="sgd", attention=attention, checkpointing=checkpointing)
     if without_formula(spec, attention, checkpointing):
@@ -62,6 +70,30 @@ def without_formula(spec: ModelSpec, attention: str, checkpointing: str) -> bool
     return attention == "flash" and (
         biased or spec.kind == "prefix-decoder" or spec.window_kind == "chunked"
     )
+
+
+# layers of other kinds side by side than the models of the catalog have, five of them
+PATTERNS: list[tuple[str, dict[str, Any]]] = [
+    ("olmo-hybrid-7b", {"mixer_pattern": "RRA", "ffn_pattern": "NF"}),
+    ("olmo-hybrid-7b", {"mixer_pattern": "RAN"}),
+    ("olmo-hybrid-7b", {"mixer_pattern": "RAP", "ffn_pattern": "FFFNN"}),
+    ("jamba-1.5-mini", {"mixer_pattern": "RP"}),
+    ("jamba-1.5-mini", {"mixer_pattern": "RAN", "ffn_pattern": "NFE"}),
+    ("jamba-1.5-mini", {"mixer_pattern": "NAR", "ffn_pattern": "EFN"}),
+    ("falcon-h1-0.5b", {"mixer_pattern": "PA", "ffn_pattern": "NFN"}),
+    ("llama-7b", {"mixer_pattern": "AAN", "ffn_pattern": "NFF"}),
+    ("mixtral-8x7b", {"ffn_pattern": "ENFEF", "d_ff": 17}),
+    ("glm-4.5", {"norm_placement": "sandwich", "n_mtp_layers": None}),
+    ("deepseek-v3", {"n_dense_layers": 2, "d_ff_shared": 11, "n_shared_experts": 3}),
+]
+
+
+@pytest.mark.parametrize(("name", "changed"), PATTERNS)
+def test_kinds_of_layers_side_by_side(name: str, changed: dict[str, Any]) -> None:
+    spec = miniature(entry(name).spec()).replace(**changed)
+    for checkpointing in ("full", "none"):
+        setup = Setup(optimizer="sgd", checkpointing=checkpointing)
+        assert_equal(*both(spec, workload(spec, 2, 5), setup))
 
 
 ONE = {**TINY, "n_layers": 1}
@@ -103,3 +135,11 @@ def test_each_choice_in_a_block(changed: dict[str, Any]) -> None:
             spec, part = of_block(changed, trained)
             setup = Setup(optimizer="sgd", **part)
             assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_a_pooler_is_not_computed_again(checkpointing: str) -> None:
+    spec = miniature(entry("bert-base").spec()).replace(has_head=True)
+    assert spec.pooler
+    setup = Setup(optimizer="sgd", checkpointing=checkpointing)
+    assert_equal(*both(spec, workload(spec, 3, 11), setup))

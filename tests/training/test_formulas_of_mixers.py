@@ -17,6 +17,7 @@ from metacount import Setup, Training, Workload
 from metacount.catalog import NotExpressible, entries, entry
 from metacount.formulas import backward, backward_mixers
 from metacount.formulas.forward import Pass
+from metacount.formulas.indexer import block_index_flops, index_flops
 from metacount.formulas.part import Part, chosen_tensors
 from metacount.spec import ModelSpec
 from metacount.textbook.training import TrainingCount, training_count
@@ -182,6 +183,21 @@ def test_by_hand() -> None:
     counted, _ = both(spec, 2, 5)
     assert counted.backward_matmul_flops_by_role is not None
     assert counted.backward_matmul_flops_by_role["recurrent"] == 2 * mixer
+
+
+def test_every_indexer_chooses() -> None:
+    spec = small("minimax-m3-text").replace(n_layers=3, n_dense_layers=1)
+    run = Pass(batch_size=2, seq_len=5)
+    sizes = {"n_index_heads": spec.n_index_heads, "index_head_dim": spec.index_head_dim}
+    one = block_index_flops(10, 2 * 5 * 5, spec.d_model, **sizes)
+    for pattern, n_layers in (("GI", 1), ("GII", 2), ("I", 3)):
+        assert backward.choosing_flops(spec.replace(index_pattern=pattern), run) == n_layers * one
+    latent = small("deepseek-v3.2")
+    sizes = {"n_index_heads": latent.n_index_heads, "index_head_dim": latent.index_head_dim}
+    rank = latent.q_lora_rank
+    one = index_flops(10, 2 * 5 * 5, latent.d_model, q_lora_rank=rank, **sizes)
+    assert backward.choosing_flops(latent, run) == latent.n_layers * one
+    assert backward.choosing_flops(small("kimi-linear-48b-a3b"), run) == 0
 
 
 def test_what_the_loss_does_not_see_is_said() -> None:
