@@ -26,8 +26,6 @@ from metacount.spec.stack import WITH_DENSE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from metacount.formulas.terms import Weight
 
 IN_BLOCKS = ("position", "attention", "recurrent", "ffn", "moe")
@@ -246,24 +244,20 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
             width = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
             layers = layers_with(spec, part.n_layers, mixers=mixers, ffns="E")
             spared.append(("moe", layers, mixture.shared.n_experts * width))
-        for role, letters, width in (
-            ("attention", "AP", _width_of(sublayers.attention_weights, spec)),
-            ("recurrent", "RS", _width_of(sublayers.recurrent_weights, spec)),
+        for role, letters, weights in (
+            ("attention", "AP", sublayers.attention_weights),
+            ("recurrent", "RS", sublayers.recurrent_weights),
         ):
-            having = "".join(letter for letter in letters if letter in mixers)
-            if "N" in last.ffn_pattern:
-                layers = layers_with(spec, part.n_layers, mixers=having, ffns="N")
-                spared.append((role, layers, width))
+            having = {*letters} & {*mixers} & {*last.mixer_pattern}
+            if having:
+                layers = layers_with(spec, part.n_layers, mixers="".join(having), ffns="N")
+                spared.append((role, layers, _width_of(weights(spec))))
         for role, layers, width in spared:
             found[role] = found.get(role, 0) + layers * per_width * width
     return found
 
 
-def _width_of(weights: Callable[[ModelSpec], tuple[Weight, ...]], spec: ModelSpec) -> Dim:
-    """What the last matrix of a mixer reads, [d, width]; 0 without one."""
-    if weights is sublayers.attention_weights and attention_of(spec) is None:
-        return 0
-    for weight in weights(spec):
-        if weight.name.removesuffix(".weight").rpartition(".")[2] in OUT:
-            return weight.shape[1]
-    return 0
+def _width_of(weights: tuple[Weight, ...]) -> Dim:
+    """What the last matrix of a mixer reads, [d, width]."""
+    (last,) = (w for w in weights if w.name.removesuffix(".weight").rpartition(".")[2] in OUT)
+    return last.shape[1]

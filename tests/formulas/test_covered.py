@@ -14,7 +14,7 @@ from metacount.formulas.backward import (
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
 )
-from metacount.formulas.forward import Pass
+from metacount.formulas.forward import Pass, Widths, dense_of
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 
@@ -137,3 +137,30 @@ def test_a_kernel_that_is_refused(spec: ModelSpec, name: str, flash: bool, sdpa:
         assert str(error.value).startswith(f"{name} has no formula with fused attention")
         assert str(error.value).endswith("; choose attention eager")
         assert f": got {getattr(spec, name)!r};" in str(error.value)
+
+
+def test_words_that_are_unknown() -> None:
+    with pytest.raises(SpecError) as refused:
+        run("fused")
+    assert str(refused.value) == (
+        "attention has no formula: got 'fused'; choose eager or flash or sdpa"
+    )
+    with pytest.raises(SpecError) as refused:
+        Pass(batch_size=1, seq_len=8, checkpointing="some")
+    assert str(refused.value) == (
+        "checkpointing has no formula: got 'some'; choose none or full or selective"
+    )
+    with pytest.raises(SpecError) as refused:
+        dense_of(small("mamba-2.8b"))
+    assert str(refused.value) == (
+        "activation has no formula: no layer has a feed-forward: got None; set activation"
+    )
+
+
+def test_bytes_of_what_is_computed_wider() -> None:
+    for value, wide, copies in ((2, 4, True), (4, 4, False), (8, 8, False)):
+        widths = Widths(value=value)
+        assert (widths.wide, widths.copies) == (wide, copies)
+    for value in (1, 9, 16):
+        with pytest.raises(SpecError, match="choose bf16, fp16, fp32 or fp64"):
+            Widths(value=value)

@@ -28,6 +28,8 @@ EQUIVALENT = {
     "metacount/formulas/backward.py  zip(spec.stacks, lengths, strict=True) -> zip(spec.stacks, lengths)   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
     'metacount/formulas/backward.py  \'ARPSN\' -> \'ARPSN?\'   in: mixers = "R" if last.norms.placement == "hybrid" else "ARPSN"': "no kind of layer has a question mark for its letter",
     "metacount/formulas/backward.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
-    "metacount/formulas/backward.py  'AP' -> 'AP?'   in: (\"attention\", \"AP\", _width_of(sublayers.attention_weights, spec)),": "no kind of layer has a question mark for its letter",
-    "metacount/formulas/backward.py  'RS' -> 'RS?'   in: (\"recurrent\", \"RS\", _width_of(sublayers.recurrent_weights, spec)),": "no kind of layer has a question mark for its letter",
+    "metacount/formulas/backward.py  'AP' -> 'AP?'   in: (\"attention\", \"AP\", sublayers.attention_weights),": "no kind of layer has a question mark for its letter",
+    "metacount/formulas/backward.py  'RS' -> 'RS?'   in: (\"recurrent\", \"RS\", sublayers.recurrent_weights),": "no kind of layer has a question mark for its letter",
+    "metacount/formulas/backward.py  '' -> '?'   in: layers = layers_with(spec, part.n_layers, mixers=\"\".join(having), ffns=\"N\")": "no kind of layer has a question mark for its letter",
+    'metacount/formulas/backward.py  \'R\' -> \'R?\'   in: mixers = "R" if last.norms.placement == "hybrid" else "ARPSN"': "no kind of layer has a question mark for its letter",
 }

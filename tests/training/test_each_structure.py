@@ -77,6 +77,10 @@ PATTERNS: list[tuple[str, dict[str, Any]]] = [
     ("olmo-hybrid-7b", {"mixer_pattern": "RRA", "ffn_pattern": "NF"}),
     ("olmo-hybrid-7b", {"mixer_pattern": "RAN"}),
     ("olmo-hybrid-7b", {"mixer_pattern": "RAP", "ffn_pattern": "FFFNN"}),
+    (
+        "olmo-hybrid-7b",
+        {"n_experts": 4, "top_k": 2, "d_ff_expert": 7, "n_shared_experts": 1, "d_ff": None},
+    ),
     ("jamba-1.5-mini", {"mixer_pattern": "RP"}),
     ("jamba-1.5-mini", {"mixer_pattern": "RAN", "ffn_pattern": "NFE"}),
     ("jamba-1.5-mini", {"mixer_pattern": "NAR", "ffn_pattern": "EFN"}),
