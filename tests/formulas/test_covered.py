@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.miniatures import TINY, miniature
 
@@ -85,6 +86,8 @@ def test_one_stream_hides_what_each_layer_embeds() -> None:
     without = {"d_per_layer": None, "vocab_size_per_layer": None}
     covered.check_reached(small("gemma-3n-e2b-text", n_altup_inputs=1, altup_active=0, **without))
     covered.check_reached(PLAIN)
+    several = np.array([1, 2])  # nothing is said of many sizes at once
+    covered.check_reached(small("gemma-3n-e2b-text").substituted(n_altup_inputs=several))
 
 
 def test_what_is_around_branches() -> None:

@@ -87,7 +87,10 @@ PATTERNS: list[tuple[str, dict[str, Any]]] = [
     ("falcon-h1-0.5b", {"mixer_pattern": "PA", "ffn_pattern": "NFN"}),
     ("llama-7b", {"mixer_pattern": "AAN", "ffn_pattern": "NFF"}),
     ("mixtral-8x7b", {"ffn_pattern": "ENFEF", "d_ff": 17}),
-    ("glm-4.5", {"norm_placement": "sandwich", "n_mtp_layers": None}),
+    *(
+        ("glm-4.5", {"norm_placement": placement, "n_mtp_layers": None})
+        for placement in ("post", "deep", "sandwich", "parallel", "parallel_two", "post_branch")
+    ),
     ("deepseek-v3", {"n_dense_layers": 2, "d_ff_shared": 11, "n_shared_experts": 3}),
 ]
 
@@ -147,3 +150,9 @@ def test_a_pooler_is_not_computed_again(checkpointing: str) -> None:
     assert spec.pooler
     setup = Setup(optimizer="sgd", checkpointing=checkpointing)
     assert_equal(*both(spec, workload(spec, 3, 11), setup))
+
+
+@pytest.mark.parametrize("name", ["chinchilla-70b", "deepseek-v2", "mixtral-8x7b", "gpt2"])
+def test_in_double_precision(name: str) -> None:
+    spec = miniature(entry(name).spec())
+    assert_equal(*both(spec, workload(spec, 2, 5, "fp64"), Setup(optimizer="sgd")))
