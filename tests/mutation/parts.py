@@ -76,6 +76,7 @@ PARTS = {
         OF_TRAINING,
         (
             "tests/formulas/test_covered.py",
+            "tests/formulas/test_kept_labels.py",
             "tests/formulas/test_layers.py",
             "tests/formulas/test_training.py",
             "tests/formulas/test_training_count.py",
