@@ -1,6 +1,6 @@
 """What the tensors that a backward keeps are called.
 
-The names were read once, by people; a name that is new, or gone, is looked at again.
+A label has no other source than this list: read one that is new before you add it.
 """
 
 from __future__ import annotations
