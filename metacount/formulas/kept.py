@@ -57,7 +57,7 @@ def norm_kept(
     kept = [term(x, n_rows * width, "x"), term("scale", n_rows, "x")]
     if norms.affine:
         kept.append(term("normed", n_rows * width, "weight"))
-    if norms.affine and norms.unit_offset:
+    if norms.unit_offset:
         kept.append(term("1 + weight", width, "x"))
     return kept
 
