@@ -93,7 +93,7 @@ def activation_kept(part: FeedForward) -> ActivationKept:
     >>> activation_kept(FeedForward(activation="silu", gated=True)).argument
     True
     """
-    if part.activation == "silu" and part.swish_beta != 1.0:
+    if part.swish_beta != 1.0:  # of SiLU alone
         return SWISH
     if part.activation not in ACTIVATIONS:
         raise SpecError(

@@ -16,8 +16,10 @@ from metacount.formulas.backward import (
     recompute_matmul_flops_by_role,
 )
 from metacount.formulas.forward import Pass, Widths, dense_of
+from metacount.formulas.kept import activation_kept
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
+from metacount.spec.ffn import FeedForward
 
 PLAIN = ModelSpec.from_dict(TINY)
 LATENT = miniature(entry("deepseek-v2").spec())  # queries and keys of 7 + 4 values a head
@@ -152,6 +154,12 @@ def test_words_that_are_unknown() -> None:
         Pass(batch_size=1, seq_len=8, checkpointing="some")
     assert str(refused.value) == (
         "checkpointing has no formula: got 'some'; choose none or full or selective"
+    )
+    with pytest.raises(SpecError) as refused:
+        activation_kept(FeedForward(activation="identity", gated=True))
+    assert str(refused.value) == (
+        "activation has no formula for what a backward keeps: got 'identity'; choose one of relu, "
+        "gelu, gelu_tanh, silu, relu2, sigmoid"
     )
     with pytest.raises(SpecError) as refused:
         dense_of(small("mamba-2.8b"))

@@ -145,6 +145,54 @@ def test_each_choice_in_a_block(changed: dict[str, Any], trained: str | None) ->
         assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
 
 
+EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
+SHARED = {"n_shared_experts": 2, "d_ff_shared": 11}
+# what a mixture may have beside experts of SiLU with a softmax over them
+MIXTURES: list[dict[str, Any]] = [
+    {},
+    *(
+        {"activation": activation, "gated": gated}
+        for activation in ("relu", "gelu", "relu2", "sigmoid")
+        for gated in (False, True)
+    ),
+    {"swish_beta": 1.7},
+    {"activation": "identity"},
+    {"activation": "clamped_swiglu"},
+    *({"router": router} for router in ("softmax_renorm", "topk_softmax", "sigmoid")),
+    {"router": "sigmoid_renorm", "selection_bias": True, "routed_scale": 2.5},
+    {"expert_bias": True},
+    {"router_bias": True},
+    {"router_scales_input": True},
+    {"router": "sigmoid", "router_scales_input": True},
+    {"n_experts": 6, "n_groups": 3, "top_groups": 2},
+    {"n_experts": 6, "n_groups": 3, "top_groups": 2, "group_score": "max"},
+    {"top_k": 1},
+    SHARED,
+    {**SHARED, "shared_expert_gate": True},
+    {"n_zero_experts": 2},
+]
+OF_MIXTURE = (None, "experts", "mlp.gate", "norm")
+
+
+@pytest.mark.parametrize(
+    ("changed", "trained"),
+    [
+        (changed, trained)
+        for changed, trained in itertools.product(MIXTURES, OF_MIXTURE)
+        if trained is None or "n_zero_experts" not in changed  # has no formula
+    ],
+)
+def test_each_choice_in_a_mixture(changed: dict[str, Any], trained: str | None) -> None:
+    spec = ModelSpec.from_dict({**ONE, **EXPERTS, **changed})
+    part: dict[str, Any] = {}
+    if trained is not None:
+        paths = tensors_by_path(spec)
+        part["freeze"] = tuple(path for path in paths if trained not in path)
+        assert len(part["freeze"]) < len(paths)
+    for dtype in ("bf16", "fp32") if trained is None else ("bf16",):
+        assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_pooler_is_not_computed_again(checkpointing: str) -> None:
     spec = miniature(entry("bert-base").spec()).replace(has_head=True)
