@@ -145,6 +145,80 @@ def test_each_choice_in_a_block(changed: dict[str, Any], trained: str | None) ->
         assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
 
 
+MLA: dict[str, Any] = {
+    "attention": "mla",
+    "q_lora_rank": 9,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 3,
+    "n_kv_heads": None,
+    "head_dim": None,
+}
+# what attention may be, beside TINY's six heads on two of keys and values
+ATTENTIONS: list[dict[str, Any]] = [
+    {},
+    {"n_kv_heads": 1},
+    {"n_kv_heads": 6},
+    {"n_heads": 1, "n_kv_heads": 1},
+    {"position": "none"},
+    {"position": "alibi"},
+    {"position": "t5", "n_buckets": 4, "max_distance": 8},
+    {"position": "transformer_xl"},
+    {"rotary_dim": 2},
+    {"attention_softcap": 30.0},
+    {"attention_sinks": True},
+    {"window": 3},
+    {"window": 3, "window_kind": "chunked"},
+    {"kind": "prefix-decoder"},
+    {"output_gate": True},
+    {"output_gate": True, "qk_norm": "head"},
+    {"qk_norm": "head"},
+    {"qk_norm": "full"},
+    {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True},
+    MLA,
+    {**MLA, "q_lora_rank": None},
+    {**MLA, "v_head_dim": 1},
+    {**MLA, "v_head_dim": 6},
+    {**MLA, "v_head_dim": 8},
+    {**MLA, "n_heads": 1},
+    {**MLA, "attention_softcap": 30.0},
+]
+# attention, dtype, batch size
+RUNS = (
+    ("eager", "bf16", 3),
+    ("flash", "bf16", 3),
+    ("sdpa", "bf16", 3),
+    ("eager", "fp32", 1),
+    ("flash", "bf16", 1),
+    ("sdpa", "fp32", 1),
+)
+OF_ATTENTION = (None, "q_", "k_proj", "kv_", "v_proj", "o_proj", "norm", "embed")
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("number", range(len(ATTENTIONS)))
+def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> None:
+    """Everything is trained, and one thing of it, another with each run."""
+    spec = ModelSpec.from_dict({**ONE, **ATTENTIONS[number]})
+    attention, dtype, batch_size = run
+    paths = tensors_by_path(spec)
+    alone = [each for each in OF_ATTENTION if each and any(each in path for path in paths)]
+    picked = [alone[(number + RUNS.index(run) + i) % len(alone)] for i in (0, 3)]
+    for trained in (None, *picked):
+        freeze = tuple(path for path in paths if trained is not None and trained not in path)
+        setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
+        work = workload(spec, batch_size, 5, dtype)
+        try:
+            figures = both(spec, work, setup)
+        except Uncovered as error:
+            known = attention == "flash" or spec.attention_softcap or spec.attention_sinks
+            unlike = spec.position == "transformer_xl" or spec.output_gate
+            assert (known and attention != "eager") or (unlike and trained), error
+            continue
+        assert_equal(*figures)
+
+
 EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
 SHARED = {"n_shared_experts": 2, "d_ff_shared": 11}
 # what a mixture may have beside experts of SiLU with a softmax over them
