@@ -1,4 +1,4 @@
-"""What each test runs: its seconds, and the functions of the package that it calls.
+"""What each test runs: its seconds, the functions that it calls, the lines of the part's files.
 
 Found by running the tests once, each file in a process of its own, so that nothing which one file
 leaves behind in memory hides a call of the next. Kept until the package or the test changes.
@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mutation.parts import ROOT, Part
@@ -25,14 +26,19 @@ PACKAGE = str(ROOT / "metacount") + os.sep
 STARTS = (f"{os.sep}subprocess.py", f"{os.sep}popen_spawn_posix.py")  # a process that is not seen
 
 Call = tuple[str, int]  # a file and the first line of a function
+Line = tuple[str, int]
 
 
 @dataclass
 class Tried:
-    """One test: its seconds, what it calls, and whether it starts other Python processes."""
+    """One test: its seconds, what it calls, and whether it starts other Python processes.
+
+    `lines` are those that it runs, of each file one number with a bit for each.
+    """
 
     seconds: float = 0.0
     calls: set[Call] = field(default_factory=set)
+    lines: dict[str, int] = field(default_factory=dict)
     starts: bool = False
     passed: bool = True
 
@@ -44,16 +50,25 @@ class TooSlow(BaseException):
 class Recorder:
     """A plugin of pytest that notes what is called until each test has ended."""
 
-    def __init__(self, slow: float) -> None:
-        self.slow = slow
+    def __init__(self, slow: float, sources: frozenset[str]) -> None:
+        self.slow, self.sources = slow, sources
         self.tests: dict[str, Tried] = {}
         self.shared: set[Call] = set()  # by fixtures and by collection: it may serve every test
+        self.shared_lines: set[Line] = set()
         self._calls: set[Call] = self.shared
+        self._lines: set[Line] = self.shared_lines
 
-    def trace(self, frame: object, event: str, arg: object) -> None:
-        code = frame.f_code  # type: ignore[attr-defined]
+    def trace(self, frame: Any, event: str, arg: object) -> Callable[..., Any] | None:
+        code = frame.f_code
         if code.co_filename.startswith(PACKAGE) or code.co_filename.endswith(STARTS):
             self._calls.add((code.co_filename, code.co_firstlineno))
+            if code.co_filename in self.sources:
+                return self.line
+        return None
+
+    def line(self, frame: Any, event: str, arg: object) -> Callable[..., Any]:
+        self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.line
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -68,21 +83,36 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        self._calls = self.tests[item.nodeid].calls
+        test, self._lines = self.tests[item.nodeid], set()
+        self._calls = test.calls
         try:
             return (yield)
         finally:
-            self._calls = self.shared
+            test.lines = masks(self._lines)
+            self._calls, self._lines = self.shared, self.shared_lines
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.tests[report.nodeid].passed &= report.passed
 
     def result(self) -> dict[str, Tried]:
         """What was noted; what fixtures call counts for all tests of the file."""
+        of_all = masks(self.shared_lines)
         for test in self.tests.values():
             test.calls |= self.shared
+            test.lines = {
+                name: test.lines.get(name, 0) | of_all.get(name, 0)
+                for name in {**test.lines, **of_all}
+            }
             test.starts = any(name.endswith(STARTS) for name, _ in test.calls)
         return self.tests
+
+
+def masks(lines: Iterable[Line]) -> dict[str, int]:
+    """Lines as one number for each file, a bit for each line."""
+    found: dict[str, int] = {}
+    for name, line in lines:
+        found[name] = found.get(name, 0) | 1 << line
+    return found
 
 
 def tests_of(part: Part) -> Iterator[str]:
@@ -108,7 +138,8 @@ def recorded(
     tests: dict[str, Tried] = {}
     modules: dict[str, None] = {}
     KEPT.mkdir(parents=True, exist_ok=True)
-    package = hashlib.sha256(sys.version.encode())
+    sources = frozenset(map(str, part.sources))
+    package = hashlib.sha256(f"{sys.version} {sorted(sources)}".encode())
     for source in sorted((ROOT / "metacount").rglob("*.py")):
         package.update(source.read_bytes())
     for name in tests_of(part):
@@ -118,7 +149,7 @@ def recorded(
         if not to.exists():
             pid = os.fork()
             if not pid:
-                _record(name, options, to, slow)
+                _record(name, options, to, Recorder(slow, sources))
             os.waitpid(pid, 0)
         with to.open("rb") as file:
             found, imported = pickle.load(file)
@@ -132,9 +163,7 @@ def recorded(
     return kept, [m for m in modules if m not in sys.modules], left_out
 
 
-def _record(name: str, options: Sequence[str], to: Path, slow: float) -> None:
-    recorder = Recorder(slow)
-
+def _record(name: str, options: Sequence[str], to: Path, recorder: Recorder) -> None:
     def stop(*_: object) -> None:
         raise TooSlow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import marshal
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -123,34 +125,65 @@ class Chosen:
 def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[str]:
     """The tests to run on a mutant, within `budget` seconds.
 
-    First those that call the changed function, then those that may in another process, then all of
-    the same files (a call may be kept in memory); each time the quickest first. No test of another
-    file calls it: each file was watched in a process of its own. A change outside of functions may
-    be seen by any test; those come first that call any function of its file.
+    First those that run the changed statement, or call its function where none does; then those
+    that may in another process, then all of the same files (a call may be kept in memory). Of the
+    first, those lead that run a line of the file which none before them runs; else the quickest
+    are first. No test of another file calls it: each file was watched in a process of its own. A
+    change outside of functions may be seen by any test; those come first that call any function of
+    its file.
     """
     path = str(mutant.path)
+    statement = statement_of(mutant.path, mutant.line)
+    runs = {name for name, test in tests.items() if test.lines.get(path, 0) & statement}
 
     def calls(test: Tried) -> bool:
         if mutant.function is not None:
             return (path, mutant.function) in test.calls
         return any(name == path for name, _ in test.calls)
 
-    near = {file_of(name) for name, test in tests.items() if calls(test)}
+    direct = {name for name, test in tests.items() if calls(test)}
+    if mutant.function is not None and direct & runs:
+        direct &= runs
+    near = {file_of(name) for name in direct}
     last = ELSEWHERE if mutant.function is None else SAME_FILE
 
     def order(name: str) -> tuple[int, float]:
         test = tests[name]
-        rank = 0 if calls(test) else 1 if test.starts else ELSEWHERE
+        rank = 0 if name in direct else 1 if test.starts else ELSEWHERE
         if rank == ELSEWHERE and file_of(name) in near:
             rank = SAME_FILE
         return rank, test.seconds
 
     found, spent = [], 0.0
-    for (rank, seconds), name in sorted((order(name), name) for name in tests):
+    ordered = sorted((order(name), name) for name in tests)
+    seen, leading = 0, []
+    for each in ordered:
+        lines = tests[each[1]].lines.get(path, 0)
+        if each[1] in direct and lines & ~seen:
+            seen |= lines
+            leading.append(each)
+    for (rank, seconds), name in dict.fromkeys([*leading, *ordered]):
         spent += seconds
         if rank <= last and (spent <= budget or not found):
             found.append(name)
     return found
+
+
+@cache
+def statement_of(path: Path, line: int) -> int:
+    """The lines of the statement that a line is part of, one bit each; of a block, its head."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    around = [
+        node
+        for node in tree
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not around:
+        return 1 << line
+    inner = max(around, key=lambda node: node.lineno)
+    body = getattr(inner, "body", None)
+    end = body[0].lineno - 1 if body else inner.end_lineno or 0
+    return sum(1 << n for n in range(inner.lineno, max(line, end) + 1))
 
 
 def file_of(test: str) -> str:
