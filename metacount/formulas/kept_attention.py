@@ -65,8 +65,9 @@ def core_kept(run: Attending, part: Attention | LatentAttention, *, sinks: bool)
     if run.attention == SDPA:
         return [run.term("log-sum-exp", rows, width=widths.wide, gradients=CORE)]
     if run.attention == MATH:
-        both = ("softmax", "v")
-        return [run.term("softmax", rows * run.n_keys, width=widths.wide, gradients=both)]
+        # written out for a bias that has a gradient, or for MLA, whose keys have one if values have
+        needed = ("softmax",)
+        return [run.term("softmax", rows * run.n_keys, width=widths.wide, gradients=needed)]
     pairs, copies = rows * run.n_keys, widths.copies
     softmax = ("softmax",) if copies else ("softmax", "v")  # else the probabilities are the same
     kept = [

@@ -15,10 +15,12 @@ from metacount.formulas.backward import (
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
 )
-from metacount.formulas.forward import Pass, Widths, dense_of
+from metacount.formulas.forward import Attending, Pass, Widths, dense_of
 from metacount.formulas.kept import activation_kept
+from metacount.formulas.kept_attention import core_kept
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention
 from metacount.spec.ffn import FeedForward
 
 PLAIN = ModelSpec.from_dict(TINY)
@@ -142,6 +144,14 @@ def test_a_kernel_that_is_refused(spec: ModelSpec, name: str, flash: bool, sdpa:
         assert str(error.value).startswith(f"{name} has no formula with fused attention")
         assert str(error.value).endswith("; choose attention eager")
         assert f": got {getattr(spec, name)!r};" in str(error.value)
+
+
+def test_what_a_kernel_does_not_compute_keeps_nothing() -> None:
+    how = Attending(batch_size=1, n_queries=8, n_keys=8, widths=Widths(value=2), attention="flash")
+    part = PLAIN.replace(attention_softcap=30.0).last_stack.attention
+    assert isinstance(part, Attention)
+    with pytest.raises(SpecError, match="attention_softcap has no formula with fused attention"):
+        core_kept(how, part, sinks=False)
 
 
 def test_words_that_are_unknown() -> None:

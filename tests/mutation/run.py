@@ -127,10 +127,10 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
 
     First those that run the changed statement, or call its function where none does; then those
     that may in another process, then all of the same files (a call may be kept in memory). Of the
-    first, those lead that run a line of the file which none before them runs; else the quickest
-    are first. No test of another file calls it: each file was watched in a process of its own. A
-    change outside of functions may be seen by any test; those come first that call any function of
-    its file.
+    first, those cases of each test lead that run a line of the file which no case before them
+    runs; else the quickest are first. No test of another file calls it: each file was watched in a
+    process of its own. A change outside of functions may be seen by any test; those come first that
+    run a statement which reads the constant, or call any function of its file.
     """
     path = str(mutant.path)
     statement = statement_of(mutant.path, mutant.line)
@@ -142,8 +142,7 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
         return any(name == path for name, _ in test.calls)
 
     direct = {name for name, test in tests.items() if calls(test)}
-    if mutant.function is not None and direct & runs:
-        direct &= runs
+    direct = direct & runs or direct
     near = {file_of(name) for name in direct}
     last = ELSEWHERE if mutant.function is None else SAME_FILE
 
@@ -156,11 +155,12 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
 
     found, spent = [], 0.0
     ordered = sorted((order(name), name) for name in tests)
-    seen, leading = 0, []
+    seen: dict[str, int] = {}  # by the cases of each test that lead
+    leading = []
     for each in ordered:
-        lines = tests[each[1]].lines.get(path, 0)
-        if each[1] in direct and lines & ~seen:
-            seen |= lines
+        test, lines = each[1].partition("[")[0], tests[each[1]].lines.get(path, 0)
+        if each[1] in direct and lines & ~seen.get(test, 0):
+            seen[test] = seen.get(test, 0) | lines
             leading.append(each)
     for (rank, seconds), name in dict.fromkeys([*leading, *ordered]):
         spent += seconds
@@ -171,16 +171,29 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
 
 @cache
 def statement_of(path: Path, line: int) -> int:
-    """The lines of the statement that a line is part of, one bit each; of a block, its head."""
-    tree = ast.walk(ast.parse(path.read_text()))
-    around = [
-        node
-        for node in tree
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+    """The lines of the statement that a line is part of, one bit each; of a block, its head.
+
+    Of a constant of the file, the lines of the statements that read it.
+    """
+    statements = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.stmt)
     ]
+    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or 0)]
     if not around:
         return 1 << line
     inner = max(around, key=lambda node: node.lineno)
+    if inner.col_offset == 0 and isinstance(inner, ast.Assign | ast.AnnAssign):
+        named = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
+        names = {
+            each.id for target in named for each in ast.walk(target) if isinstance(each, ast.Name)
+        }
+        lines = {
+            each.lineno
+            for node in statements
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name) and each.id in names and each.lineno > line
+        }
+        return sum(1 << n for n in lines)
     body = getattr(inner, "body", None)
     end = body[0].lineno - 1 if body else inner.end_lineno or 0
     return sum(1 << n for n in range(inner.lineno, max(line, end) + 1))

@@ -219,6 +219,28 @@ def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> Non
         assert_equal(*figures)
 
 
+T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
+
+
+@pytest.mark.parametrize("trained", ["q_proj", "k_proj", "v_proj", "o_proj", "bias"])
+@pytest.mark.parametrize(
+    ("attention", "changed"),
+    [("flash", {}), ("sdpa", {}), ("sdpa", T5), ("sdpa", {"position": "alibi"})],
+)
+def test_one_matrix_beside_a_kernel(attention: str, changed: dict[str, Any], trained: str) -> None:
+    """Alone, and with T5's bias, for whose gradient sdpa is written out."""
+    spec = ModelSpec.from_dict({**ONE, **changed})
+    paths = tensors_by_path(spec)
+    biases = [path for path in paths if "bias" in path]
+    alone = [path for path in paths if trained in path]
+    for kept in (alone, [*alone, *biases]):
+        if not kept:
+            continue
+        freeze = tuple(path for path in paths if path not in kept)
+        setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
+        assert_equal(*both(spec, workload(spec, 2, 5), setup))
+
+
 EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
 SHARED = {"n_shared_experts": 2, "d_ff_shared": 11}
 # what a mixture may have beside experts of SiLU with a softmax over them
