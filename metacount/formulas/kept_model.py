@@ -36,8 +36,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.spec.stack import Stack
 
-NORMS_BEFORE = ("pre", "sandwich", "parallel_two")  # a norm before each branch
-
 
 def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
     """Name every storage that autograd holds between the loss and its backward.

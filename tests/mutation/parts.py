@@ -81,6 +81,7 @@ PARTS = {
             "tests/formulas/test_training.py",
             "tests/formulas/test_training_count.py",
             "tests/training/test_by_formula.py",
+            "tests/training/test_each_choice.py",
             "tests/training/test_each_structure.py",
             "tests/training/test_formulas_of_mixers.py",
             "tests/training/test_kept_of_mixers.py",

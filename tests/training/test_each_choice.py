@@ -1,0 +1,248 @@
+"""A step of one block with one thing in it that is another: by formula, and measured.
+
+All of the block is trained, or one thing alone, so that each kept tensor is needed by what is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from helpers.miniatures import TINY
+from helpers.steps import Uncovered, assert_equal, both, workload
+
+from metacount import Setup
+from metacount.formulas.named import tensors_by_path
+from metacount.spec import ModelSpec
+
+ONE = {**TINY, "n_layers": 1}
+LAYERNORM = {"norm": "layernorm", "norm_bias": True}
+# what a block of attention and a feed-forward may have, beside what TINY has
+BLOCKS: list[dict[str, Any]] = [
+    *(
+        {"activation": activation, "gated": gated}
+        for activation in ("relu", "gelu", "gelu_tanh", "silu", "relu2", "sigmoid")
+        for gated in (False, True)
+    ),
+    {"activation": "silu", "swish_beta": 1.7},
+    {"activation": "silu", "swish_beta": 1.7, "gated": False},
+    {"activation": "identity"},
+    {"activation": "clamped_swiglu"},
+    LAYERNORM,
+    {"norm_affine": False},
+    {"norm_unit_offset": True},
+    *({"qk_norm": kind} for kind in ("head", "full", "l2")),
+    {"qk_norm": "layernorm", **LAYERNORM},
+    {"qk_norm": "head", "norm_unit_offset": True},
+    {"qk_norm": "full", "norm_unit_offset": True},
+]
+# what of it is trained: all, or one thing with all else frozen
+TRAINED = (None, "gate_proj", "up_proj", "down_proj", "q_proj", "k_proj", "v_proj", "norm")
+CHOICES = [
+    (changed, trained)
+    for changed, trained in itertools.product(BLOCKS, TRAINED)
+    if (trained != "gate_proj" or changed.get("gated", True))
+    and (trained != "norm" or changed.get("norm_affine", True))
+]
+
+
+@pytest.mark.parametrize(("changed", "trained"), CHOICES)
+def test_each_choice_in_a_block(changed: dict[str, Any], trained: str | None) -> None:
+    spec = ModelSpec.from_dict({**ONE, **changed})
+    part: dict[str, Any] = {}
+    if trained is not None:
+        paths = tensors_by_path(spec)
+        part["freeze"] = tuple(path for path in paths if f"{trained}." not in path)
+        assert len(part["freeze"]) < len(paths)
+    for dtype in ("bf16", "fp32") if trained is None else ("bf16",):
+        assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
+
+
+MLA: dict[str, Any] = {
+    "attention": "mla",
+    "q_lora_rank": 9,
+    "kv_lora_rank": 5,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 3,
+    "n_kv_heads": None,
+    "head_dim": None,
+}
+# what attention may be, beside TINY's six heads on two of keys and values
+ATTENTIONS: list[dict[str, Any]] = [
+    {},
+    {"n_kv_heads": 1},
+    {"n_kv_heads": 6},
+    {"n_heads": 1, "n_kv_heads": 1},
+    {"position": "none"},
+    {"position": "alibi"},
+    {"position": "t5", "n_buckets": 4, "max_distance": 8},
+    {"position": "transformer_xl"},
+    {"rotary_dim": 2},
+    {"attention_softcap": 30.0},
+    {"attention_sinks": True},
+    {"window": 3},
+    {"window": 3, "window_kind": "chunked"},
+    {"kind": "prefix-decoder"},
+    {"output_gate": True},
+    {"output_gate": True, "qk_norm": "head"},
+    {"qk_norm": "head"},
+    {"qk_norm": "full"},
+    {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True},
+    MLA,
+    {**MLA, "q_lora_rank": None},
+    {**MLA, "v_head_dim": 1},
+    {**MLA, "v_head_dim": 6},
+    {**MLA, "v_head_dim": 8},
+    {**MLA, "n_heads": 1},
+    {**MLA, "attention_softcap": 30.0},
+    {**MLA, "position": "none"},
+]
+# attention, dtype, batch size
+RUNS = (
+    ("eager", "bf16", 3),
+    ("flash", "bf16", 3),
+    ("sdpa", "bf16", 3),
+    ("eager", "fp32", 1),
+    ("flash", "bf16", 1),
+    ("sdpa", "fp32", 1),
+)
+OF_ATTENTION = (None, "q_", "k_proj", "kv_", "v_proj", "o_proj", "norm", "embed")
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("number", range(len(ATTENTIONS)))
+def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> None:
+    """Everything is trained, and one thing of it, another with each run."""
+    spec = ModelSpec.from_dict({**ONE, **ATTENTIONS[number]})
+    attention, dtype, batch_size = run
+    paths = tensors_by_path(spec)
+    alone = [each for each in OF_ATTENTION if each and any(each in path for path in paths)]
+    picked = [alone[(number + RUNS.index(run) + i) % len(alone)] for i in (0, 3)]
+    for trained in (None, *picked):
+        freeze = tuple(path for path in paths if trained is not None and trained not in path)
+        setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
+        work = workload(spec, batch_size, 5, dtype)
+        try:
+            figures = both(spec, work, setup)
+        except Uncovered as error:
+            known = attention == "flash" or spec.attention_softcap or spec.attention_sinks
+            unlike = spec.position == "transformer_xl" or spec.output_gate
+            assert (known and attention != "eager") or (unlike and trained), error
+            continue
+        assert_equal(*figures)
+
+
+T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
+
+
+@pytest.mark.parametrize("trained", ["q_proj", "k_proj", "v_proj", "o_proj", "bias"])
+@pytest.mark.parametrize(
+    ("attention", "changed"),
+    [("flash", {}), ("sdpa", {}), ("sdpa", T5), ("sdpa", {"position": "alibi"})],
+)
+def test_one_matrix_beside_a_kernel(attention: str, changed: dict[str, Any], trained: str) -> None:
+    """Alone, and with T5's bias, for whose gradient sdpa is written out."""
+    spec = ModelSpec.from_dict({**ONE, **changed})
+    paths = tensors_by_path(spec)
+    biases = [path for path in paths if "bias" in path]
+    alone = [path for path in paths if trained in path]
+    for kept in (alone, [*alone, *biases]):
+        if not kept:
+            continue
+        freeze = tuple(path for path in paths if path not in kept)
+        setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
+        assert_equal(*both(spec, workload(spec, 2, 5), setup))
+
+
+EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
+SHARED = {"n_shared_experts": 2, "d_ff_shared": 11}
+# what a mixture may have beside experts of SiLU with a softmax over them
+MIXTURES: list[dict[str, Any]] = [
+    {},
+    *(
+        {"activation": activation, "gated": gated}
+        for activation in ("relu", "gelu", "relu2", "sigmoid")
+        for gated in (False, True)
+    ),
+    {"swish_beta": 1.7},
+    {"activation": "identity"},
+    {"activation": "clamped_swiglu"},
+    *({"router": router} for router in ("softmax_renorm", "topk_softmax", "sigmoid")),
+    {"router": "sigmoid_renorm", "selection_bias": True, "routed_scale": 2.5},
+    {"expert_bias": True},
+    {"router_bias": True},
+    {"router_scales_input": True},
+    {"router": "sigmoid", "router_scales_input": True},
+    {"n_experts": 6, "n_groups": 3, "top_groups": 2},
+    {"n_experts": 6, "n_groups": 3, "top_groups": 2, "group_score": "max"},
+    {"top_k": 1},
+    SHARED,
+    {**SHARED, "shared_expert_gate": True},
+    {"n_zero_experts": 2},
+]
+OF_MIXTURE = (None, "experts", "mlp.gate", "norm")
+
+
+@pytest.mark.parametrize(
+    ("changed", "trained"),
+    [
+        (changed, trained)
+        for changed, trained in itertools.product(MIXTURES, OF_MIXTURE)
+        if trained is None or "n_zero_experts" not in changed  # has no formula
+    ],
+)
+def test_each_choice_in_a_mixture(changed: dict[str, Any], trained: str | None) -> None:
+    spec = ModelSpec.from_dict({**ONE, **EXPERTS, **changed})
+    part: dict[str, Any] = {}
+    if trained is not None:
+        paths = tensors_by_path(spec)
+        part["freeze"] = tuple(path for path in paths if trained not in path)
+        assert len(part["freeze"]) < len(paths)
+    for dtype in ("bf16", "fp32") if trained is None else ("bf16",):
+        assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
+
+
+LEARNED = {"position": "learned", "n_positions": 11}
+TRANSFORM = {"head_transform": True, "head_transform_bias": True}
+PROJECTED = {"kind": "encoder", "d_embedding": 7, **TRANSFORM}
+# what stands before the first block and behind the last
+ENDS: list[dict[str, Any]] = [
+    {"n_token_types": 3},
+    LEARNED,
+    {**LEARNED, "n_query_positions": 11},
+    {"position": "sinusoidal"},
+    {"embedding_norm": True},
+    {"embedding_norm": True, **LAYERNORM},
+    {"tie_embeddings": True},
+    {"head_bias": True},
+    {"logit_softcap": 30.0},
+    {"final_norm": False},
+    {"first_norm": False},
+    {"embedding_scale": 2.0, "logit_scale": 0.5, "residual_scale": 1.5},
+    PROJECTED,
+    {**PROJECTED, "embedding_norm": True, "tie_embeddings": True},
+    *(
+        {**TRANSFORM, "activation": activation, **norm}
+        for activation in ("relu", "gelu", "relu2")
+        for norm in ({}, LAYERNORM)
+    ),
+    {**TRANSFORM, "swish_beta": 1.7},
+]
+OF_ENDS = (None, "embed_", "embed_types", "embed_positions", "embed_queries", "embed_proj")
+OF_ENDS += ("embed_norm", "lm_head", "head_transform", "head_transform.norm", "q_proj")
+
+
+@pytest.mark.parametrize("number", range(len(ENDS)))
+def test_each_choice_of_the_ends(number: int) -> None:
+    spec = ModelSpec.from_dict({**ONE, **ENDS[number]})
+    paths = tensors_by_path(spec)
+    partly_too = not spec.n_query_positions  # which has no formula
+    for dtype, trained in zip(itertools.cycle(("bf16", "fp32")), OF_ENDS, strict=False):
+        freeze = tuple(path for path in paths if trained is not None and trained not in path)
+        if len(freeze) == len(paths) or (freeze and not partly_too):
+            continue
+        for each in (dtype,) if freeze else ("bf16", "fp32"):
+            setup = Setup(optimizer="sgd", freeze=freeze)
+            assert_equal(*both(spec, workload(spec, 2, 5, each), setup))
