@@ -1,4 +1,4 @@
-"""What `make release` alone runs is tried by `make test` as well, a sixtieth each day."""
+"""What `make release` alone runs is tried by `make test` as well, some each day."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from helpers.release import DAY, DAYS, is_of_the_day
 
 
-def test_each_case_has_one_day_of_sixty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_case_has_its_day(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"tests/test_any.py::test_of[{i}]" for i in range(600)]
     chosen: dict[str, int] = dict.fromkeys(names, 0)
     for i in range(DAYS):

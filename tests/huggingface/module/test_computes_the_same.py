@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from functools import cache
 from typing import Any
 
@@ -245,8 +246,7 @@ def test_an_odd_rotated_width_is_refused(name: str) -> None:
     assert found.reason.endswith("transformers rotates 6 values with the angles of 5")
 
 
-@pytest.mark.parametrize("kind", ["linear", "yarn"])
-@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize(("name", "kind"), one_in(3, itertools.product(NESTED, ["linear", "yarn"])))
 def test_windowed_layers_have_a_scaling_of_their_own(name: str, kind: str) -> None:
     # a type without a default base needs one for each kind of layer
     rope = {"rope_theta": 55.0, **SCALED[kind]}
