@@ -101,7 +101,7 @@ def same(found: Found) -> bool:
     return found.kind in ("equal", "refused", "impossible")
 
 
-@pytest.mark.parametrize("name", one_in(2, TYPES))
+@pytest.mark.parametrize("name", one_in(4, TYPES))
 def test_a_mapped_type_computes_what_transformers_computes(name: str) -> None:
     assert base(name).kind == "equal", base(name)
 
