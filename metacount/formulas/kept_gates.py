@@ -53,7 +53,7 @@ def rg_lru_kept(run: Mixing, part: RgLru) -> list[Kept]:
     """
     w, values = part.lru_width, run.tokens * part.lru_width
     n_rounds, first = rounds(run.seq_len), smaller(rounds(run.seq_len), 1)
-    act = ACTIVATIONS[part.activation]
+    act = ACTIVATIONS[part.activation]  # one of those that keep nothing between
     # of one sequence x lies as the matrix wants it
     copied = several(run.batch_size, run.seq_len, w + part.conv_kernel - 1)
     # a is the first round's decay where nothing is copied
@@ -70,6 +70,6 @@ def rg_lru_kept(run: Mixing, part: RgLru) -> list[Kept]:
         run.wide("decays of the rounds", values, decays),
         run.wide("inputs of the rounds", values, n_rounds),
         run.wide("shifted decays of the rounds", values, n_rounds - first),
-        run.term("activation of the branch", values, act.argument + act.between),
+        run.term("activation of the branch", values, act.argument),
         run.term("both branches, and their product", values, 3),
     ]

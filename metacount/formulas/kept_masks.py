@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import attention
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.dim import Dim
 from metacount.formulas.forward import (
     FLAG,
     MATH,
@@ -27,11 +27,10 @@ BIAS = ("bias",)
 def handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """Name what a checkpointed block is given beside its input, which it must keep as well."""
     positions, mixer = spec.positions, attention_of(spec)
-    heads = 0 if mixer is None else mixer.n_heads
-    if isinstance(positions, RelativeBuckets):
-        return [_pairs("bias of each pair", heads * n * n, run.widths.value)]
-    if isinstance(positions, Alibi):
-        return [_pairs("bias of each pair", heads * n * n, 8)]
+    if isinstance(positions, RelativeBuckets | Alibi):
+        assert mixer is not None  # a bias of scores belongs to attention
+        width = 8 if isinstance(positions, Alibi) else run.widths.value
+        return [_pairs("bias of each pair", mixer.n_heads * n * n, width)]
     if isinstance(positions, Learned) and positions.n_query_positions:
         return [_pairs("query positions", n * spec.d_model, run.widths.value)]
     return []
@@ -101,10 +100,12 @@ def masks_kept(spec: ModelSpec, attending: Attending) -> list[Kept]:
 def window_kept(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """Name the mask that sdpa's kernel keeps in a block of `windowed_layers`: [S, T].
 
+    ALiBi's bias is one mask with what the window hides, see `masks_kept`.
+
     Source: as `masks_kept`.
     """
     attending = self_attending(spec, run, n)
-    masked = attending.attention == SDPA and spec.kind != "prefix-decoder"
+    masked = attending.attention == SDPA and not isinstance(spec.positions, Alibi)
     return [attending.term("mask", n * n, gradients=CORE)] if masked else []
 
 
@@ -117,7 +118,7 @@ def windowed_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     """
     last = spec.last_stack
     window = last.attention.window
-    if window is None or is_zero(n_layers):
+    if window is None:
         return 0
     if window.kind == "chunked":
         return attention.lettered_layers(n_layers, last.mixer_pattern, WITH_ATTENTION)

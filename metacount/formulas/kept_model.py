@@ -54,12 +54,9 @@ def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
     """
     tables, head = spec.embedding, spec.head
     if tables is None or head is None:
-        raise SpecError(
-            "has_head" if tables else "vocab_size",
-            "has no formula for training: without logits there is no loss",
-            None,
-            "choose a model with an output head",
-        )
+        rule = "has no formula for training: without logits there is no loss"
+        name = "has_head" if tables else "vocab_size"
+        raise SpecError(name, rule, getattr(spec, name), "choose a model with an output head")
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
     kept: list[Kept] = []
     for part, n in zip(spec.stacks, lengths, strict=True):

@@ -16,8 +16,10 @@ from metacount.formulas.backward import (
     recompute_matmul_flops_by_role,
 )
 from metacount.formulas.forward import Attending, Pass, Widths, dense_of
-from metacount.formulas.kept import activation_kept
+from metacount.formulas.kept import activation_kept, bytes_of
 from metacount.formulas.kept_attention import core_kept
+from metacount.formulas.kept_masks import attention_way
+from metacount.formulas.kept_model import kept_terms
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
@@ -185,3 +187,67 @@ def test_bytes_of_what_is_computed_wider() -> None:
     for value in (1, 9, 16):
         with pytest.raises(SpecError, match="choose bf16, fp16, fp32 or fp64"):
             Widths(value=value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [({"has_head": False}, "has_head"), ({"has_head": False, "vocab_size": None}, "vocab_size")],
+)
+def test_a_step_without_a_loss(changed: dict[str, Any], name: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        kept_terms(PLAIN.replace(**changed), run("eager"))
+    assert str(refused.value) == (
+        f"{name} has no formula for training: without logits there is no loss: "
+        f"got {changed[name]}; choose a model with an output head"
+    )
+
+
+T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
+
+
+@pytest.mark.parametrize("biased", [T5, {"position": "alibi"}])
+def test_windows_of_some_layers_beside_a_bias(biased: dict[str, Any]) -> None:
+    spec = PLAIN.replace(window=4, **biased)
+    for pattern in ("LG", "GLL"):
+        with pytest.raises(SpecError) as refused:
+            kept_terms(spec.replace(window_pattern=pattern), run("eager"))
+        assert str(refused.value) == (
+            "window_pattern has no formula for training with a bias of positions: "
+            f"got {pattern!r}; leave the window out"
+        )
+    for pattern in ("L", "LL"):
+        assert kept_terms(spec.replace(window_pattern=pattern), run("eager"))
+    assert kept_terms(PLAIN.replace(window=4, window_pattern="LG"), run("eager"))
+
+
+@pytest.mark.parametrize("name", ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
+def test_the_kernel_of_latent_attention_needs_numbers(name: str) -> None:
+    swept = LATENT.substituted(**{name: np.array([4, 6], dtype=object)})
+    with pytest.raises(SpecError) as refused:
+        attention_way(swept, run("sdpa"))
+    assert str(refused.value) == (
+        "attention has no formula in letters for latent attention: its kernel depends on widths: "
+        "got 'sdpa'; choose eager or flash, or give numbers"
+    )
+    for attention in ("eager", "flash"):
+        assert attention_way(swept, run(attention)) == attention
+    assert attention_way(LATENT.replace(v_head_dim=11), run("sdpa")) == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2"])
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_bytes_of_an_array_of_heads_and_lengths(name: str, attention: str) -> None:
+    """Where a step copies what several heads give, it is asked of each size."""
+    heads, lengths = np.array([1, 1, 2, 6], dtype=object), np.array([1, 5, 1, 5], dtype=object)
+    spec = small(name)
+    if spec.n_kv_heads is not None:
+        spec = spec.replace(n_kv_heads=1)
+    swept = bytes_of(
+        kept_terms(
+            spec.substituted(n_heads=heads),
+            Pass(batch_size=2, seq_len=lengths, attention=attention),
+        )
+    )
+    for n_heads, seq_len, found in zip(heads, lengths, swept, strict=True):
+        alone = Pass(batch_size=2, seq_len=seq_len, attention=attention)
+        assert found == bytes_of(kept_terms(spec.replace(n_heads=n_heads), alone))
