@@ -196,7 +196,7 @@ def _head_norm(
     made = {
         "head": Norms(kind="rmsnorm", unit_offset=norms.unit_offset),
         "full": Norms(kind="rmsnorm", unit_offset=norms.unit_offset),
-        "layernorm": Norms(kind="layernorm", bias=True),
+        "layernorm": Norms(kind="layernorm"),
         "l2": Norms(kind="rmsnorm", affine=False),
     }[kind]
     return norm_kept(name, rows, width, made, widths)

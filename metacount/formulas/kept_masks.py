@@ -64,7 +64,7 @@ def attention_way(spec: ModelSpec, run: Pass, *, biased: bool | None = None) -> 
                 SDPA,
                 "choose eager or flash, or give numbers",
             )
-        written = written or keys != values
+        written = keys != values  # a bias it has none
     return MATH if written else SDPA
 
 
@@ -84,13 +84,14 @@ def masks_kept(spec: ModelSpec, attending: Attending) -> list[Kept]:
     """
     positions, mixer = spec.positions, attention_of(spec)
     pairs = attending.n_queries * attending.n_keys
-    if mixer is None or attending.attention not in (SDPA, MATH):
+    if attending.attention not in (SDPA, MATH):
         return []
     learned = isinstance(positions, RelativeBuckets | TransformerXL)
     if attending.attention == MATH:
         hidden = attending.term("hidden pairs", pairs, width=FLAG, gradients=BIAS)
         return [hidden] if learned else []
     if learned or isinstance(positions, Alibi):
+        assert mixer is not None  # a bias of scores belongs to attention
         return [attending.term("mask", mixer.n_heads * pairs, gradients=CORE)]
     if spec.kind == "prefix-decoder":
         return [attending.term("mask", pairs, gradients=CORE)]

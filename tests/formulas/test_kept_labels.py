@@ -9,28 +9,36 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.miniatures import miniature
+from helpers.miniatures import TINY, miniature
 from helpers.structures import first_of_each
 
 from metacount import SpecError
 from metacount.catalog import entry
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept_model import kept_terms
+from metacount.spec import ModelSpec
 
 LABELS = json.loads(Path(__file__).with_name("kept_labels.json").read_text())
 # attention, checkpointing, bytes of a value
 WAYS = (
     ("eager", "none", 2),
+    ("eager", "none", 4),
     ("eager", "full", 4),
     ("flash", "none", 2),
     ("sdpa", "none", 2),
     ("eager", "selective", 2),
 )
 
+# what no model of the catalog with logits has
+ENDS = {"n_token_types": 3, "embedding_norm": True, "head_transform": True, "d_embedding": 7}
+SPECS = {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
+SPECS["ends"] = ModelSpec.from_dict({**TINY, "kind": "encoder", **ENDS})
+SPECS["values as wide as keys"] = SPECS["deepseek-v2"].replace(v_head_dim=11)
+
 
 def labels(name: str) -> set[tuple[str, str]]:
     """Role and label of everything that a structure keeps, run in each way that has a formula."""
-    spec, found = miniature(entry(name).spec()), set()
+    spec, found = SPECS[name], set()
     for attention, checkpointing, width in WAYS:
         step = Pass(
             batch_size=2,
@@ -46,11 +54,11 @@ def labels(name: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", first_of_each(logits=True))
+@pytest.mark.parametrize("name", SPECS)
 def test_no_label_is_new(name: str) -> None:
     assert not {label for role, label in labels(name) if label not in LABELS[role]}
 
 
 def test_every_label_is_used() -> None:
-    used = set().union(*map(labels, first_of_each(logits=True)))
+    used = set().union(*map(labels, SPECS))
     assert used == {(role, label) for role, known in LABELS.items() for label in known}

@@ -32,4 +32,13 @@ EQUIVALENT = {
     "metacount/formulas/backward.py  'RS' -> 'RS?'   in: (\"recurrent\", \"RS\", sublayers.recurrent_weights),": "no kind of layer has a question mark for its letter",
     "metacount/formulas/backward.py  '' -> '?'   in: layers = layers_with(spec, part.n_layers, mixers=\"\".join(having), ffns=\"N\")": "no kind of layer has a question mark for its letter",
     'metacount/formulas/backward.py  \'R\' -> \'R?\'   in: mixers = "R" if last.norms.placement == "hybrid" else "ARPSN"': "no kind of layer has a question mark for its letter",
+    "metacount/formulas/kept_attention.py  if by_heads: found.append(run.term('result, head by head', copied * values, grad -> if True: found.append(run.term('result, head by head', copied * values, gradient   in: if by_heads:": "nothing is copied then: a term of no bytes",
+    "metacount/formulas/kept_mixing.py  int(seq_len.max()) - 1 -> int(seq_len.max()) + 1   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
+    "metacount/formulas/kept_mixing.py  int(seq_len.max()) - 1 -> int(seq_len.max())   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
+    "metacount/formulas/kept_mixing.py  1 -> 0   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
+    "metacount/formulas/kept_mixing.py  1 -> 0   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
+    "metacount/formulas/kept_model.py  zip(spec.stacks, lengths, strict=True) -> zip(spec.stacks, lengths)   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
+    "metacount/formulas/kept_model.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
+    'metacount/formulas/kept_model.py  \'AP\' -> \'AP?\'   in: lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")': "no mixer's letter is a question mark",
+    'metacount/formulas/kept_model.py  \'RPS\' -> \'RPS?\'   in: lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")': "no mixer's letter is a question mark",
 }

@@ -69,12 +69,14 @@ MLA: dict[str, Any] = {
     "n_kv_heads": None,
     "head_dim": None,
 }
+ONE_HEAD = {"n_heads": 1, "n_kv_heads": 1}
+GROWTH = {"query_growth": {"weight": 0.1, "step": 4, "shift": 1, "nope_only": False}}
 # what attention may be, beside TINY's six heads on two of keys and values
 ATTENTIONS: list[dict[str, Any]] = [
     {},
     {"n_kv_heads": 1},
     {"n_kv_heads": 6},
-    {"n_heads": 1, "n_kv_heads": 1},
+    ONE_HEAD,
     {"position": "none"},
     {"position": "alibi"},
     {"position": "t5", "n_buckets": 4, "max_distance": 8},
@@ -91,6 +93,11 @@ ATTENTIONS: list[dict[str, Any]] = [
     {"kind": "prefix-decoder"},
     {"output_gate": True},
     {"output_gate": True, "qk_norm": "head"},
+    *(
+        {"output_gate": True, **ONE_HEAD, **changed}
+        for changed in ({}, {"position": "none"}, {"qk_norm": "head"}, GROWTH)
+    ),
+    GROWTH,
     {"qk_norm": "head"},
     {"qk_norm": "full"},
     {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True},
@@ -140,12 +147,24 @@ def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> Non
 T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
 
 
-@pytest.mark.parametrize("trained", ["q_proj", "k_proj", "v_proj", "o_proj", "bias"])
+@pytest.mark.parametrize("trained", ["q_", "k_proj", "kv_b_proj", "v_proj", "o_proj", "bias"])
 @pytest.mark.parametrize(
-    ("attention", "changed"),
-    [("flash", {}), ("sdpa", {}), ("sdpa", T5), ("sdpa", {"position": "alibi"})],
+    ("attention", "dtype", "changed"),
+    [
+        ("flash", "bf16", {}),
+        ("flash", "bf16", MLA),
+        ("eager", "fp32", {}),
+        ("eager", "bf16", GROWTH),
+        ("sdpa", "bf16", {}),
+        ("sdpa", "bf16", T5),
+        ("sdpa", "bf16", {"position": "alibi"}),
+        ("sdpa", "bf16", {"window": 3}),
+        ("sdpa", "bf16", {"kind": "prefix-decoder"}),
+    ],
 )
-def test_one_matrix_beside_a_kernel(attention: str, changed: dict[str, Any], trained: str) -> None:
+def test_one_matrix_of_attention(
+    attention: str, dtype: str, changed: dict[str, Any], trained: str
+) -> None:
     """Alone, and with T5's bias, for whose gradient sdpa is written out."""
     spec = ModelSpec.from_dict({**ONE, **changed})
     paths = tensors_by_path(spec)
@@ -156,7 +175,7 @@ def test_one_matrix_beside_a_kernel(attention: str, changed: dict[str, Any], tra
             continue
         freeze = tuple(path for path in paths if path not in kept)
         setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
-        assert_equal(*both(spec, workload(spec, 2, 5), setup))
+        assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
 
 
 EXPERTS = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
