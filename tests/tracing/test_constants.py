@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import ONLY
 
 from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, CodePart
@@ -110,6 +111,7 @@ def bloom(quantity: str) -> CodeForm:
     return Tracer(config, Workload(seq_len=64)).form(quantity)
 
 
+@ONLY
 def test_alibi_leaves_the_number_of_heads_free() -> None:
     B, S, L, V, h = map(symbol, ("B", "S", "n_layer", "vocab_size", "hidden_size"))
     found = bloom("matmul_flops")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import one_in
+from helpers.release import ONLY, one_in
 
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
@@ -177,6 +177,7 @@ def test_every_side_of_a_window_has_its_condition(window: int) -> None:
     assert sides[2] or window != 64
 
 
+@ONLY
 def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
     """FLOPs are read with more tokens than the window, one token's with fewer, in one run."""
     spec = entry("mistral-7b").spec().replace(n_layers=4, vocab_size=97, window=64)

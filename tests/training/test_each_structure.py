@@ -18,6 +18,12 @@ from metacount.spec.attention import NoAttention
 
 STRUCTURES = first_of_each(logits=True)
 SPECS = {name: miniature(entry(name).spec()) for name in STRUCTURES}
+# shared blocks used more often than they are stored, in few layers
+SPECS |= {
+    name: spec.replace(n_layers=5, mixer_pattern="RSSRS")
+    for name, spec in SPECS.items()
+    if spec.last_stack.shared is not None
+}
 # of what they compute again, no other structure says anything
 BY_THEMSELVES = [
     name
