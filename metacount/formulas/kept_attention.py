@@ -264,11 +264,11 @@ def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
         return [_factor(run, "values", n * width, "softmax"), result]
     if v_head_dim == qk_head_dim:
         results = _results(run, heads, n * heads * v_head_dim, by_heads=True)
-        return [_factor(run, "values", n * expanded, "softmax"), *results]
+        return [run.term("values", n * expanded, gradients=CORE), *results]
     copied = several(heads)  # of one head the part that counts is taken where it lies
     kernel = CORE if isinstance(copied, int) and copied else CORE + OUT
     return [
-        _factor(run, "values, filled", n * heads * qk_head_dim, "softmax"),
+        run.term("values, filled", n * heads * qk_head_dim, gradients=CORE),
         run.term("result, head by head", n * heads * qk_head_dim, gradients=kernel),
         run.term("result", copied * n * heads * v_head_dim, gradients=OUT),
     ]

@@ -43,6 +43,7 @@ MEMORY = 6 << 30
 NOTHING_RAN = 5  # pytest's exit code
 BROKEN = 70
 SAME_FILE, ELSEWHERE = 2, 3  # of a test that does not call what is changed
+SLOWER = 10  # a case of a line that no quicker one runs may take so many times as long
 FEW = 3  # tests of each kind that are tried before the rest
 
 Place = tuple[Path, int | None]  # a file, and the first line of a function of it
@@ -126,11 +127,12 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
     """The tests to run on a mutant, within `budget` seconds.
 
     First those that run the changed statement, or call its function where none does; then those
-    that may in another process, then all of the same files (a call may be kept in memory). Of the
-    first, those cases of each test lead that run a line of the file which no case before them
-    runs; else the quickest are first. No test of another file calls it: each file was watched in a
-    process of its own. A change outside of functions may be seen by any test; those come first that
-    run a statement which reads the constant, or call any function of its file.
+    that may in another process, then all of the same files (a call may be kept in memory). Of each
+    the quickest are first; of the first, a case that runs a line of the file which no quicker case
+    of its test runs counts as `SLOWER` times as quick. No test of another file calls it: each file
+    was watched in a process of its own. A change outside of functions may be seen by any test;
+    those come first that run a statement which reads the constant, or call any function of its
+    file.
     """
     path = str(mutant.path)
     statement = statement_of(mutant.path, mutant.line)
@@ -154,16 +156,15 @@ def choice(mutant: Mutant, tests: Mapping[str, Tried], budget: float) -> list[st
         return rank, test.seconds
 
     found, spent = [], 0.0
-    ordered = sorted((order(name), name) for name in tests)
-    seen: dict[str, int] = {}  # by the cases of each test that lead
-    leading = []
-    for each in ordered:
-        test, lines = each[1].partition("[")[0], tests[each[1]].lines.get(path, 0)
-        if each[1] in direct and lines & ~seen.get(test, 0):
-            seen[test] = seen.get(test, 0) | lines
-            leading.append(each)
-    for (rank, seconds), name in dict.fromkeys([*leading, *ordered]):
-        spent += seconds
+    seen: dict[str, int] = {}  # lines that the cases of a test run
+    ordered = []
+    for (rank, seconds), name in sorted((order(name), name) for name in tests):
+        test, lines = name.partition("[")[0], tests[name].lines.get(path, 0)
+        leads = name in direct and lines & ~seen.get(test, 0)
+        seen[test] = seen.get(test, 0) | lines
+        ordered.append((rank, seconds / SLOWER if leads else seconds, name))
+    for rank, _, name in sorted(ordered):
+        spent += tests[name].seconds
         if rank <= last and (spent <= budget or not found):
             found.append(name)
     return found

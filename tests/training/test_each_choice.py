@@ -71,6 +71,11 @@ MLA: dict[str, Any] = {
 }
 ONE_HEAD = {"n_heads": 1, "n_kv_heads": 1}
 GROWTH = {"query_growth": {"weight": 0.1, "step": 4, "shift": 1, "nope_only": False}}
+GROWTH_OF_SOME = {
+    "query_growth": {"weight": 0.1, "step": 4, "shift": 1, "nope_only": True},
+    "nope_every": 2,
+    "n_layers": 2,
+}
 # what attention may be, beside TINY's six heads on two of keys and values
 ATTENTIONS: list[dict[str, Any]] = [
     {},
@@ -98,6 +103,7 @@ ATTENTIONS: list[dict[str, Any]] = [
         for changed in ({}, {"position": "none"}, {"qk_norm": "head"}, GROWTH)
     ),
     GROWTH,
+    {**GROWTH_OF_SOME, "output_gate": True, **ONE_HEAD},
     {"qk_norm": "head"},
     {"qk_norm": "full"},
     {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True},
