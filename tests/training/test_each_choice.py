@@ -232,6 +232,31 @@ def test_each_choice_in_a_mixture(changed: dict[str, Any], trained: str | None) 
         assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
 
 
+BIASED = {**SHARED, "expert_bias": True, "router_bias": True, "shared_expert_gate": True}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        SHARED,
+        BIASED,
+        {**BIASED, "gated": False, "activation": "gelu"},
+        {**BIASED, "activation": "relu"},
+        {**BIASED, "swish_beta": 1.7},
+        {**BIASED, "router": "sigmoid", "router_scales_input": True},
+        {**SHARED, "router_scales_input": True},
+        {**SHARED, "router": "softmax_renorm", "activation": "clamped_swiglu"},
+    ],
+)
+def test_one_tensor_of_a_mixture(changed: dict[str, Any]) -> None:
+    spec = ModelSpec.from_dict({**ONE, **EXPERTS, **changed})
+    paths = tensors_by_path(spec)
+    for alone in paths:
+        if ".mlp." in alone or "post_attention" in alone:
+            setup = Setup(optimizer="sgd", freeze=tuple(path for path in paths if path != alone))
+            assert_equal(*both(spec, workload(spec, 2, 5), setup))
+
+
 LEARNED = {"position": "learned", "n_positions": 11}
 TRANSFORM = {"head_transform": True, "head_transform_bias": True}
 PROJECTED = {"kind": "encoder", "d_embedding": 7, **TRANSFORM}
