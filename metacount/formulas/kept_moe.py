@@ -129,7 +129,7 @@ def rows_kept(
     # a weight is kept for the gradient of what it multiplies: the input, or the output
     weighed = "x" if part.router_scales_input else "experts result"
     return [
-        term("rows", rows, INDEX, "x", "experts weighed"),
+        term("rows", rows, INDEX, "experts weighed"),
         term("order of the rows", rows, INDEX, *ROUTER, times=1 + sent),
         term("rows of the biases", rows, INDEX, "experts biases", times=when(part.bias, 1)),
         term("input", rows * d_model, value, "experts up_proj"),

@@ -131,7 +131,7 @@ def mamba2_kept(run: Mixing, part: Mamba2) -> list[Kept]:
     squares = filled * heads * chunk
     twice = 1 + several(sequences * chunks, heads)  # one chunk's heads lie as a product wants them
     # read where they lie, with the one after the last chunk, unless heads and chunks change places
-    read = chunks + 1 - several(chunks, sequences * heads)
+    read = chunks + 1 - several(chunks)
     ranged = (part.dt_min, part.dt_max) != (None, None)
 
     def mask(name: str, values: Dim) -> Kept:

@@ -48,11 +48,10 @@ def results_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: b
             kept += [_result(one, rows[one.rows], run, times) for one in weights if one.rows]
     n_attending = lettered_layers(n_layers, spec.last_stack.mixer_pattern, WITH_ATTENTION)
     part = attention_of(spec)
-    if part is not None:
-        kept += [_in_all(one, n_attending) for one in _core(self_attending(spec, run, n), part)]
-        if cross:
-            core = _core(run.attending(n, run.source), part)
-            kept += [_in_all(one, n_layers) for one in core]
+    assert part is not None  # a model without attention has a mixer with a state
+    kept += [_in_all(one, n_attending) for one in _core(self_attending(spec, run, n), part)]
+    if cross:
+        kept += [_in_all(one, n_layers) for one in _core(run.attending(n, run.source), part)]
     return kept
 
 

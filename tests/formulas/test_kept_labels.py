@@ -27,6 +27,8 @@ WAYS = (
     ("flash", "none", 2),
     ("sdpa", "none", 2),
     ("eager", "selective", 2),
+    ("flash", "selective", 2),
+    ("sdpa", "selective", 4),
 )
 
 # what no model of the catalog with logits has

@@ -40,4 +40,7 @@ EQUIVALENT = {
     "metacount/formulas/kept_model.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
     'metacount/formulas/kept_model.py  \'AP\' -> \'AP?\'   in: lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")': "no mixer's letter is a question mark",
     'metacount/formulas/kept_model.py  \'RPS\' -> \'RPS?\'   in: lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")': "no mixer's letter is a question mark",
+    "metacount/formulas/kept_selected.py  if not is_zero(times): kept += [_result(one, rows[one.rows], run, times) for one -> if True: kept += [_result(one, rows[one.rows], run, times) for one in weights if   in: if not is_zero(times):": "terms of no bytes",
+    'metacount/formulas/kept_ends.py  \'embed_queries\' -> \'embed_queries?\'   in: kept.append(term("position", "positions of the queries", n, INDEX, "embed_queries"))': "partly trained, such a model has no formula",
+    "metacount/formulas/kept_selected.py  False -> True   in: return [result, *core_kept(attending, part, sinks=False)]": "what a kernel keeps does not depend on sinks",
 }

@@ -23,14 +23,16 @@ from metacount.errors import SpecError
 from metacount.formulas import kept_delta, kept_gates, kept_mixing, kept_scans
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept import bytes_of
-from metacount.formulas.kept_recurrent import recurrent_terms
+from metacount.formulas.kept_recurrent import KEPT, recurrent_terms
 from metacount.formulas.training import activation_bytes
 from metacount.modules.recurrent import make_recurrent
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.spec.short_conv import ShortConv
 from metacount.tensors import DTYPES
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.training import block_bytes, training_count
 
+SCALES = {"gate": 0.5, "x": 2.0, "b": 0.7, "c": 0.3, "step": 1.5, "out": 3.0}
 # of each mixer a model, and sizes that make another case of it
 CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "lfm2-1.2b": ({}, {"conv_kernel": 1}, {"short_conv_bias": True}),
@@ -50,7 +52,8 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {"ssm_head_dim": 1, "ssm_chunk_size": 2},
         {"ssm_dt_max": 0.5},
     ),
-    "falcon-h1-0.5b": ({},),
+    "falcon-h1-0.5b": ({}, {"ssm_scales": SCALES}),
+    "falcon-h1-7b": ({"ssm_scales": SCALES},),
     "bamba-9b": ({},),
     "qwen3-next-80b-a3b": (
         {},
@@ -185,12 +188,23 @@ def test_lengths_may_be_an_array() -> None:
             assert activation_bytes(spec, Pass(batch_size=2, seq_len=int(n))) == kept
 
 
-def test_what_has_no_formula_is_said() -> None:
+def test_what_has_no_formula_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of("mamba2-130m", {"n_ssm_heads": 1})
     with pytest.raises(SpecError, match="n_ssm_heads has no formula for training: got 1"):
         activation_bytes(spec, Pass(batch_size=1, seq_len=8))
     step = training_count(spec, Workload(batch_size=1, seq_len=8))
     assert step.activation_bytes is None and step.backward_matmul_flops is not None
     assert "n_ssm_heads has no formula" in step.uncovered["activation_bytes"]
+    heads = np.array([2, 3, 6], dtype=object)  # many sizes at once are not asked
+    run = Pass(batch_size=2, seq_len=8)
+    swept = bytes_of(recurrent_terms(spec.substituted(n_ssm_heads=heads), run, 8))
+    each = [spec.replace(n_ssm_heads=int(n)) for n in heads]
+    assert [*swept] == [bytes_of(recurrent_terms(one, run, 8)) for one in each]
+    monkeypatch.delitem(KEPT, ShortConv)
+    with pytest.raises(SpecError) as refused:
+        formula(spec_of("lfm2-1.2b", {}), 2, 5, "bf16")
+    assert str(refused.value) == (
+        "recurrent has no formula for training: got 'short_conv'; measure it instead"
+    )
     with pytest.raises(SpecError, match="seq_len has no form in letters where a scan doubles"):
         closed_form(spec_of("mamba-2.8b", {}), Workload(), "activation_bytes")
