@@ -92,11 +92,11 @@ def _in_all(term: Kept, times: Dim) -> Kept:
 
 def _check_covered(spec: ModelSpec) -> None:
     """Raise `SpecError` for a block whose products are more than these."""
-    last, part = spec.last_stack, attention_of(spec)
+    part = attention_of(spec)
     indexed = part is not None and part.indexer is not None
     relative = isinstance(spec.positions, TransformerXL)
-    keeps = not is_zero(stack.recurrent_layers(spec))
-    if last.shared is not None or keeps or indexed or relative:
+    keeps = not is_zero(stack.recurrent_layers(spec))  # shared blocks stand beside such a mixer
+    if keeps or indexed or relative:
         raise SpecError(
             "checkpointing",
             "has no formula for this model's mixer",

@@ -202,6 +202,27 @@ def test_a_step_without_a_loss(changed: dict[str, Any], name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mamba-2.8b",
+        "zamba2-7b",
+        "jamba-1.5-mini",
+        "deepseek-v3.2",
+        "minimax-m3-text",
+        "chinchilla-70b",
+    ],
+)
+def test_products_that_selective_checkpointing_does_not_name(name: str) -> None:
+    step = Pass(batch_size=1, seq_len=8, checkpointing="selective")
+    with pytest.raises(SpecError) as refused:
+        kept_terms(small(name), step)
+    assert str(refused.value) == (
+        "checkpointing has no formula for this model's mixer: got 'selective'; "
+        "choose none or full, or measure it"
+    )
+
+
 T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
 
 
