@@ -78,6 +78,7 @@ PARTS = {
             "tests/formulas/test_covered.py",
             "tests/formulas/test_kept_labels.py",
             "tests/formulas/test_layers.py",
+            "tests/formulas/test_named.py",
             "tests/formulas/test_training.py",
             "tests/formulas/test_training_count.py",
             "tests/training/test_by_formula.py",

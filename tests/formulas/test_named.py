@@ -1,0 +1,76 @@
+"""Tensors by their paths, for every placement of norms, against the module's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.miniatures import TINY
+
+from metacount.formulas.named import norms_of_block, tensors_by_path
+from metacount.modules.build import build
+from metacount.spec import ModelSpec
+
+BOTH = {"kind": "encoder-decoder", "n_encoder_layers": 2}
+CASES: list[dict[str, Any]] = [
+    *(
+        {"norm_placement": placement, **kind}
+        for placement in ("pre", "post", "deep", "sandwich", "post_branch")
+        for kind in ({}, BOTH)
+    ),
+    {"norm_placement": "parallel"},
+    {"norm_placement": "parallel_two"},
+    {"norm_placement": "stream"},
+    {"first_norm": False},
+    {"first_norm": False, **BOTH},
+]
+
+
+@pytest.mark.parametrize("changes", CASES)
+def test_tensors_are_those_of_the_module(changes: dict[str, Any]) -> None:
+    spec = ModelSpec.from_dict({**TINY, **changes})
+    stored = {path: tuple(t.shape) for path, t in build(spec).named_parameters()}
+    assert {path: weight.shape for path, weight in tensors_by_path(spec).items()} == stored
+
+
+# of self-attention, cross-attention and feed-forward, the norm before and the norm behind
+BY_HAND = {
+    "pre": (
+        ("input_layernorm", ""),
+        ("cross_attention_layernorm", ""),
+        ("post_attention_layernorm", ""),
+    ),
+    "post": (
+        ("", "self_attention_layernorm"),
+        ("", "cross_attention_layernorm"),
+        ("", "feedforward_layernorm"),
+    ),
+    "sandwich": (
+        ("input_layernorm", "post_attention_layernorm"),
+        ("pre_cross_attention_layernorm", "post_cross_attention_layernorm"),
+        ("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ),
+    "post_branch": (
+        ("", "post_attention_layernorm"),
+        ("", "post_cross_attention_layernorm"),
+        ("", "post_feedforward_layernorm"),
+    ),
+}
+
+
+@pytest.mark.parametrize("placement", BY_HAND)
+def test_branches_and_their_norms(placement: str) -> None:
+    spec = ModelSpec.from_dict({**TINY, "norm_placement": placement, **BOTH})
+    attention, cross, ffn = BY_HAND[placement]
+    found = norms_of_block(spec, 0, cross=True)
+    assert found == {"self_attn": attention, "cross_attn": cross, "mlp": ffn}
+    assert norms_of_block(spec, 0, cross=False) == {"self_attn": attention, "mlp": ffn}
+
+
+def test_a_parallel_block_has_one_norm_or_two() -> None:
+    one, two = (
+        norms_of_block(ModelSpec.from_dict({**TINY, "norm_placement": name}), 0, cross=False)
+        for name in ("parallel", "parallel_two")
+    )
+    assert one == {"self_attn": ("input_layernorm", ""), "mlp": ("", "")}
+    assert two == {"self_attn": ("input_layernorm", ""), "mlp": ("post_attention_layernorm", "")}
