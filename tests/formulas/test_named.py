@@ -23,7 +23,7 @@ CASES: list[dict[str, Any]] = [
     {"norm_placement": "stream"},
     {"first_norm": False},
     {"first_norm": False, **BOTH},
-    {"kind": "encoder", "d_embedding": 7, "embedding_norm": True},
+    {"kind": "encoder", "d_embedding": 7, "embedding_norm": True, "has_head": False},
     {"kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7},
     {"position": "learned", "n_positions": 11, "n_query_positions": 11, "tie_embeddings": True},
     {"position": "learned", "n_positions": 11, **BOTH},
