@@ -37,7 +37,7 @@ class Part:
         """Whether an adapter stands beside a tensor: the matrix of a linear layer, not the head."""
         name = path.removesuffix(".weight")
         multiplies = weight.rows or path.endswith(OF_POSITIONS)
-        linear = path != name and multiplies and len(weight.shape) == 2 and name != HEAD
+        linear = multiplies and len(weight.shape) == 2 and name != HEAD
         if self.rank is None or not linear:
             return False
         return ALL_LINEAR in self.targets or name.rpartition(".")[2] in self.targets

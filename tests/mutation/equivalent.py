@@ -43,4 +43,5 @@ EQUIVALENT = {
     "metacount/formulas/kept_selected.py  if not is_zero(times): kept += [_result(one, rows[one.rows], run, times) for one -> if True: kept += [_result(one, rows[one.rows], run, times) for one in weights if   in: if not is_zero(times):": "terms of no bytes",
     'metacount/formulas/kept_ends.py  \'embed_queries\' -> \'embed_queries?\'   in: kept.append(term("position", "positions of the queries", n, INDEX, "embed_queries"))': "partly trained, such a model has no formula",
     "metacount/formulas/kept_selected.py  False -> True   in: return [result, *core_kept(attending, part, sinks=False)]": "what a kernel keeps does not depend on sinks",
+    "metacount/formulas/part.py  1 -> 0   in: every = Part(rank=1, targets=(ALL_LINEAR,))": "any rank that is one",
 }
