@@ -52,17 +52,21 @@ def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
     >>> bytes_of(kept_terms(entry("llama-7b").spec(), run))
     39605280772
     """
-    tables, head = spec.embedding, spec.head
-    if tables is None or head is None:
-        rule = "has no formula for training: without logits there is no loss"
-        name = "has_head" if tables else "vocab_size"
-        raise SpecError(name, rule, getattr(spec, name), "choose a model with an output head")
+    check_loss(spec)
     lengths = [run.source, run.seq_len] if spec.has_encoder else [run.seq_len]
     kept: list[Kept] = []
     for part, n in zip(spec.stacks, lengths, strict=True):
         kept += table_terms(spec, run, n)
         kept += stack_terms(spec, run, part, n)
     return kept + head_terms(spec, run)
+
+
+def check_loss(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a model without logits."""
+    if spec.embedding is None or spec.head is None:
+        rule = "has no formula for training: without logits there is no loss"
+        name = "has_head" if spec.embedding else "vocab_size"
+        raise SpecError(name, rule, getattr(spec, name), "choose a model with an output head")
 
 
 def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:

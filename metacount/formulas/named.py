@@ -119,7 +119,7 @@ def _in_block(spec: ModelSpec, weight: Weight) -> Weight:
     name, inside = weight.name, ""
     if spec.recurrent == "kimi_delta" and name in OF_FORGETTING:
         inside = "forget_gate."
-    if owner and "." not in name and name not in BARE:
+    if "." not in name and name not in BARE:
         name = f"{name}.weight"
     return altered(weight, name=f"{owner}{inside}{name}")
 

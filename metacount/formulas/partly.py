@@ -12,7 +12,7 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.forward import NONE, SELECTIVE, Kept, Pass
 from metacount.formulas.kept_ends import head_terms, table_terms
 from metacount.formulas.kept_masks import handed_to_blocks
-from metacount.formulas.kept_model import check_covered, repeated
+from metacount.formulas.kept_model import check_covered, check_loss, repeated
 from metacount.formulas.named import LAYERS, blocks, stack_name
 from metacount.formulas.optimizer import add
 from metacount.formulas.part import Tensors
@@ -225,13 +225,7 @@ def check_partly(spec: ModelSpec, run: Pass) -> None:
         isinstance(positions, Learned) and positions.n_query_positions
     ):
         raise SpecError("position", f"has no formula {PARTLY}", spec.position, "measure it instead")
-    if spec.embedding is None or spec.head is None:
-        raise SpecError(
-            "has_head" if spec.embedding else "vocab_size",
-            "has no formula for training: without logits there is no loss",
-            None,
-            "choose a model with an output head",
-        )
+    check_loss(spec)
 
 
 def partly(spec: ModelSpec, run: Pass, tensors: Tensors) -> Partly:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
 from helpers.miniatures import TINY
 
 from metacount.formulas.named import norms_of_block, tensors_by_path
+from metacount.formulas.terms import Weight
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 
@@ -27,6 +29,7 @@ CASES: list[dict[str, Any]] = [
     {"kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7},
     {"position": "learned", "n_positions": 11, "n_query_positions": 11, "tie_embeddings": True},
     {"position": "learned", "n_positions": 11, **BOTH},
+    {"d_ff_second": 29, "d_ff_pattern": "MMW", "n_layers": 5},
     {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
 ]
 
@@ -35,7 +38,16 @@ CASES: list[dict[str, Any]] = [
 def test_tensors_are_those_of_the_module(changes: dict[str, Any]) -> None:
     spec = ModelSpec.from_dict({**TINY, **changes})
     stored = {path: tuple(t.shape) for path, t in build(spec).named_parameters()}
-    assert {path: weight.shape for path, weight in tensors_by_path(spec).items()} == stored
+    counted = tensors_by_path(spec)
+    assert {path: weight.shape for path, weight in counted.items()} == stored
+    assert all(weight.size == prod(weight.shape) for weight in counted.values())
+
+
+def test_experts_are_one_tensor() -> None:
+    mixture = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
+    counted = tensors_by_path(ModelSpec.from_dict({**TINY, **mixture}))
+    found = counted["decoder.layers.0.mlp.experts.down_proj"]
+    assert found == Weight(role="moe", name="mlp.experts.down_proj", shape=(5, TINY["d_model"], 7))
 
 
 # of self-attention, cross-attention and feed-forward, the norm before and the norm behind

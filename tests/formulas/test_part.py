@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ def of_module(spec: ModelSpec, setup: Setup) -> tuple[dict[str, tuple[int, ...]]
 def of_formulas(spec: ModelSpec, setup: Setup) -> tuple[dict[str, tuple[int, ...]], set[str]]:
     part = Part(rank=setup.lora_rank, targets=setup.lora_targets, freeze=setup.freeze)
     found = chosen_tensors(spec, part)
+    assert all(w.size == prod(w.shape) for w in found.stored.values())
     return {path: w.shape for path, w in found.stored.items()}, set(found.trained)
 
 
@@ -104,6 +106,11 @@ def test_blocks_that_blocks_share_are_inside() -> None:
             Part(rank=2, targets=("lm_head",)),
             "lora_targets names no linear layer: got 'lm_head'; "
             "choose down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
+        ),
+        (
+            Part(freeze=("q_porj",)),
+            "freeze names nothing of the model that has parameters: got 'q_porj'; "
+            "did you mean q_proj, v_proj, o_proj?",
         ),
         (
             Part(freeze=("xyz",)),

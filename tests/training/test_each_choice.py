@@ -299,3 +299,35 @@ def test_each_choice_of_the_ends(number: int) -> None:
         for each in (dtype,) if freeze else ("bf16", "fp32"):
             setup = Setup(optimizer="sgd", freeze=freeze)
             assert_equal(*both(spec, workload(spec, 2, 5, each), setup))
+
+
+TWO: dict[str, dict[str, Any]] = {
+    "encoder": {"kind": "encoder-decoder", "n_encoder_layers": 2},
+    "sandwich": {"norm_placement": "sandwich"},
+    "post": {"norm_placement": "post"},
+    "parallel": {"norm_placement": "parallel"},
+    "two norms": {"norm_placement": "parallel_two"},
+    "dense first": {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1},
+}
+
+
+SPECS_OF_TWO = {
+    name: ModelSpec.from_dict({**TINY, "n_layers": 2, **changed}) for name, changed in TWO.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "alone"),
+    [
+        (name, number, path)
+        for name, spec in SPECS_OF_TWO.items()
+        for number, path in enumerate(tensors_by_path(spec))
+        if name != "encoder" or "cross" in path or path == "encoder.norm.weight"
+    ],
+)
+def test_one_tensor_of_two_blocks(name: str, number: int, alone: str) -> None:
+    """What lies below it has no gradient, what lies above it has one."""
+    spec = SPECS_OF_TWO[name]
+    freeze = tuple(path for path in tensors_by_path(spec) if path != alone)
+    setup = Setup(optimizer="sgd", checkpointing=("none", "full")[number % 2], freeze=freeze)
+    assert_equal(*both(spec, workload(spec, 2, 5), setup))

@@ -183,9 +183,37 @@ def test_every_structure_but_few_is_covered() -> None:
     assert alone == {"chinchilla-70b", "pangu-alpha-207b", "longcat-flash", "gemma-3n-e2b-text"}
 
 
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("llama-7b", {"output_gate": True}, "output_gate", f"has no formula {partly.PARTLY}: got True"),
+    ("chinchilla-70b", {}, "position", f"has no formula {partly.PARTLY}: got 'transformer_xl'"),
+    ("pangu-alpha-207b", {}, "position", f"has no formula {partly.PARTLY}: got 'learned'"),
+    (
+        "deepseek-v3.2",
+        {},
+        "checkpointing",
+        "has no formula for this model's mixer: got 'selective'",
+    ),
+    ("minimax-m3-text", {}, "checkpointing", "has no formula for this model's mixer: got"),
+    ("llama-7b", {"has_head": False}, "has_head", "has no formula for training: without logits"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "field", "rule"), REFUSED)
+def test_what_has_no_formula_is_said(
+    name: str, changes: dict[str, Any], field: str, rule: str
+) -> None:
+    assert partly.PARTLY == "where a part of the model is trained"
+    spec = small(name).replace(**changes)
+    way = "selective" if field == "checkpointing" else "none"
+    with pytest.raises(SpecError) as refused:
+        partly.check_partly(spec, Pass(batch_size=1, seq_len=8, checkpointing=way))
+    assert str(refused.value).startswith(f"{field} {rule}")
+
+
 @pytest.mark.parametrize("lora_rank", [None, 3])
 def test_factors_and_an_indexer_keep_nothing(lora_rank: int | None) -> None:
-    factors = {"attention_out_scale": 0.5, "ffn_scale": 2.0, "residual_weight": 0.7}
+    factors = {"attention_out_scale": 0.5, "gate_scale": 3.0, "ffn_scale": 2.0}
+    factors["residual_weight"] = 0.7
     choices: dict[str, Any] = {"freeze": ("embed_tokens", "layers.0", "v_proj")}
     if lora_rank is not None:
         choices = {"lora_rank": lora_rank, "lora_targets": ("all-linear",)}
