@@ -17,13 +17,27 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 
 STRUCTURES = first_of_each(logits=True)
-SPECS = {name: miniature(entry(name).spec()) for name in STRUCTURES}
-# shared blocks used more often than they are stored, in few layers
-SPECS |= {
-    name: spec.replace(n_layers=5, mixer_pattern="RSSRS")
-    for name, spec in SPECS.items()
-    if spec.last_stack.shared is not None
-}
+
+
+def short(spec: ModelSpec) -> ModelSpec:
+    """Three layers where all are of a kind; shared blocks used more often than they are stored."""
+    if spec.last_stack.shared is not None:
+        return spec.replace(n_layers=5)
+    kinds = {
+        (
+            spec.last_stack.mixer_of(index),
+            spec.last_stack.ffn_of(index),
+            spec.is_moe_layer(index),
+            spec.is_windowed_layer(index),
+            spec.has_rope_layer(index),
+            spec.has_index_layer(index),
+        )
+        for index in range(spec.n_layers)
+    }
+    return spec.replace(n_layers=3) if len(kinds) == 1 else spec
+
+
+SPECS = {name: short(miniature(entry(name).spec())) for name in STRUCTURES}
 # of what they compute again, no other structure says anything
 BY_THEMSELVES = [
     name
