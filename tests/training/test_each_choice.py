@@ -331,3 +331,25 @@ def test_one_tensor_of_two_blocks(name: str, number: int, alone: str) -> None:
     freeze = tuple(path for path in tensors_by_path(spec) if path != alone)
     setup = Setup(optimizer="sgd", checkpointing=("none", "full")[number % 2], freeze=freeze)
     assert_equal(*both(spec, workload(spec, 2, 5), setup))
+
+
+UNLIKE: list[tuple[str, dict[str, Any]]] = [
+    ("eager", {"nope_every": 2}),
+    ("sdpa", {"window": 3, "window_pattern": "LG"}),
+    ("sdpa", {"window": 3, "window_kind": "chunked", "window_pattern": "LG", "nope_every": 2}),
+    ("eager", {"first_norm": False}),
+    ("eager", {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1}),
+    ("eager", {"kind": "encoder-decoder", "n_encoder_layers": 3}),
+]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full", "selective"])
+@pytest.mark.parametrize(("attention", "changed"), UNLIKE)
+def test_a_gradient_through_frozen_blocks(
+    attention: str, changed: dict[str, Any], checkpointing: str
+) -> None:
+    """Blocks that have nothing to train are told apart by what they compute."""
+    spec = ModelSpec.from_dict({**TINY, **changed})
+    freeze = tuple(path for path in tensors_by_path(spec) if "embed_tokens" not in path)
+    setup = Setup(optimizer="sgd", attention=attention, checkpointing=checkpointing, freeze=freeze)
+    assert_equal(*both(spec, workload(spec, 2, 5), setup))
