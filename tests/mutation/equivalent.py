@@ -44,4 +44,13 @@ EQUIVALENT = {
     'metacount/formulas/kept_ends.py  \'embed_queries\' -> \'embed_queries?\'   in: kept.append(term("position", "positions of the queries", n, INDEX, "embed_queries"))': "partly trained, such a model has no formula",
     "metacount/formulas/kept_selected.py  False -> True   in: return [result, *core_kept(attending, part, sinks=False)]": "what a kernel keeps does not depend on sinks",
     "metacount/formulas/part.py  1 -> 0   in: every = Part(rank=1, targets=(ALL_LINEAR,))": "any rank that is one",
+    "metacount/formulas/sharding.py  sizes[0] < rank.copies -> sizes[0] <= rank.copies   in: return sizes, int(sizes[0] < rank.copies and sizes[1] % rank.copies == 0)": "as many experts as copies are cut alike on either axis",
+    "metacount/formulas/partly.py  zip(spec.stacks, lengths, strict=True) -> zip(spec.stacks, lengths)   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
+    "metacount/formulas/partly.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
+    "metacount/formulas/partly.py  False -> True   in: x = False": "the first stack reads no memory",
+    "metacount/formulas/partly.py  'input of a block' -> 'input of a block?'   in: one = Kept(role=\"other\", name=\"input of a block\", values=values, width=width)": "of a part, bytes by role alone are given",
+    "metacount/formulas/partly.py  'what the encoder gave' -> 'what the encoder gave?'   in: name=\"what the encoder gave\",": "of a part, bytes by role alone are given",
+    "metacount/formulas/named.py  for w in part if not any((is_zero(n) for n in w.shape)) -> for w in part   in: return {w.name: w for part in parts for w in part if not any(is_zero(n) for n in w.shape)}": "a tensor of no values is left out in the end",
+    "metacount/formulas/named.py  if kind not in alike: alike[kind] = tensors_of_block(spec, index, cross=cross) -> if True: alike[kind] = tensors_of_block(spec, index, cross=cross)   in: if kind not in alike:": "what is not remembered is made again",
+    "metacount/formulas/partly.py  if tables.norm: x = wires.normed('embed_norm', 'norm of the embedding', x, gradi -> if True: x = wires.normed('embed_norm', 'norm of the embedding', x, gradients)   in: if tables.norm:": "what keeps nothing",
 }
