@@ -9,10 +9,11 @@ import itertools
 from typing import Any
 
 import pytest
-from helpers.miniatures import TINY
+from helpers.miniatures import TINY, miniature
 from helpers.steps import Uncovered, assert_equal, both, workload
 
 from metacount import Setup
+from metacount.catalog import entry
 from metacount.formulas.named import tensors_by_path
 from metacount.spec import ModelSpec
 
@@ -311,6 +312,7 @@ TWO: dict[str, dict[str, Any]] = {
 }
 
 
+OF_MEMORY = ("cross", "encoder.norm.weight", "decoder.layers.1.mlp")
 SPECS_OF_TWO = {
     name: ModelSpec.from_dict({**TINY, "n_layers": 2, **changed}) for name, changed in TWO.items()
 }
@@ -322,7 +324,7 @@ SPECS_OF_TWO = {
         (name, number, path)
         for name, spec in SPECS_OF_TWO.items()
         for number, path in enumerate(tensors_by_path(spec))
-        if name != "encoder" or "cross" in path or path == "encoder.norm.weight"
+        if name != "encoder" or any(each in path for each in OF_MEMORY)
     ],
 )
 def test_one_tensor_of_two_blocks(name: str, number: int, alone: str) -> None:
@@ -340,6 +342,7 @@ UNLIKE: list[tuple[str, dict[str, Any]]] = [
     ("eager", {"first_norm": False}),
     ("eager", {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1}),
     ("eager", {"kind": "encoder-decoder", "n_encoder_layers": 3}),
+    ("eager", {"position": "alibi"}),
 ]
 
 
@@ -348,8 +351,21 @@ UNLIKE: list[tuple[str, dict[str, Any]]] = [
 def test_a_gradient_through_frozen_blocks(
     attention: str, changed: dict[str, Any], checkpointing: str
 ) -> None:
-    """Blocks that have nothing to train are told apart by what they compute."""
+    """Blocks that have nothing to train are told apart by what they compute, or keep nothing."""
     spec = ModelSpec.from_dict({**TINY, **changed})
-    freeze = tuple(path for path in tensors_by_path(spec) if "embed_tokens" not in path)
-    setup = Setup(optimizer="sgd", attention=attention, checkpointing=checkpointing, freeze=freeze)
+    for alone in ("embed_tokens", "lm_head"):
+        setup = Setup(
+            optimizer="sgd",
+            attention=attention,
+            checkpointing=checkpointing,
+            freeze=tuple(path for path in tensors_by_path(spec) if alone not in path),
+        )
+        assert_equal(*both(spec, workload(spec, 2, 5), setup))
+
+
+@pytest.mark.parametrize("alone", ["embed_tokens", "lm_head"])
+def test_a_gradient_through_layers_with_an_index_and_without(alone: str) -> None:
+    spec = miniature(entry("minimax-m3-text").spec())
+    freeze = tuple(path for path in tensors_by_path(spec) if alone not in path)
+    setup = Setup(optimizer="sgd", checkpointing="full", freeze=freeze)
     assert_equal(*both(spec, workload(spec, 2, 5), setup))
