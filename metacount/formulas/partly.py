@@ -164,7 +164,7 @@ class _Follower:
             spec.has_index_layer(index),
             index == 0 and not last.norms.first,
         )
-        key = (cross, str(n), kind, given, frozenset(wires.trained))
+        key = (cross, kind, given, frozenset(wires.trained))
         if key not in self._known:
             x, of_memory = follow_block(wires, spec, self.run, n, index, given, cross=cross)
             self._known[key] = _Block(wires=wires, flows=x, of_memory=of_memory)
@@ -177,7 +177,7 @@ class _Follower:
                 Kept(role=step.role, name="result", values=step.result, width=1)
                 for step in block.wires.steps
             ]
-        elif block.wires.needs:
+        else:
             self.again += block.wires.repeated()
         return block
 
@@ -195,9 +195,8 @@ class _Follower:
                 gradients.add("transform")
             x = wires.normed("head_transform.norm", "norm of the transform", x, gradients)
         matrix = "embed_tokens" if head.tied else HEAD
-        flows = wires.product(f"{matrix}.weight", x, tokens, HEAD, gradients, role="head")
-        if flows or f"{HEAD}.bias" in wires.trained:
-            gradients.add("logits")
+        wires.product(f"{matrix}.weight", x, tokens, HEAD, gradients, role="head")
+        gradients.add("logits")  # whatever is trained
         wires.keep(head_terms(spec, run), gradients)
         self.ran(wires)
 
@@ -205,7 +204,7 @@ class _Follower:
 def _owner(path: str) -> tuple[str, str]:
     """The block, stack or model that a tensor belongs to, and its path there."""
     parts = path.split(".")
-    if len(parts) > 2 and parts[1] == LAYERS:
+    if parts[1] == LAYERS:
         return ".".join(parts[:3]), ".".join(parts[3:])
     if parts[0] in ("encoder", "decoder"):
         return parts[0], ".".join(parts[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount.formulas import ends, indexer, stack
 from metacount.formulas.covered import check_reached
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.terms import POSITIONS, Weight
+from metacount.formulas.terms import Weight
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 
@@ -35,8 +35,8 @@ class Trained:
 def trained_tensors(spec: ModelSpec) -> Trained:
     """Name every tensor that the loss has a gradient of: all but a pooler's and an indexer's.
 
-    An indexer chooses positions, and no gradient passes a choice. The matrix of a linear layer has
-    `rows`, and its own name alone; tied ones stand once, experts in one tensor [E, out, in].
+    An indexer chooses positions, and no gradient passes a choice. Tied ones stand once, experts in
+    one tensor [E, out, in].
 
     Returns: tensors with shapes; their values sum to the model's parameters, less those two's.
     Source: the terms of `stack.in_blocks`, `stack.shared_weights`, `ends.stack_end_weights` and
@@ -73,13 +73,4 @@ def _as_stored(weight: Weight, times: Dim) -> Weight:
     shape, copies = weight.shape, times * weight.times
     if weight.used is not None:  # a token uses some of them: experts, which are one tensor
         shape, copies = (weight.times, *shape), times
-    name = weight.name.removesuffix(".weight").rpartition(".")[2]
-    rows = POSITIONS if weight.name == OF_POSITIONS else weight.rows
-    # what is no matrix of a linear layer (filters, stacks of matrices) no adapter stands beside
-    return Weight(
-        role=weight.role,
-        name=name,
-        shape=shape,
-        times=copies,
-        rows=rows if len(shape) == 2 else "",
-    )
+    return Weight(role=weight.role, name=weight.name, shape=shape, times=copies)

@@ -30,9 +30,9 @@ class Step:
     """
 
     role: str
+    needs: bool
     flops: Dim = 0
     backward: Dim = 0
-    needs: bool = False
     result: Dim = 0
 
 
@@ -54,18 +54,18 @@ class Wires:
 
         `reads` is added to the `gradients` that need its input.
         """
-        bias = f"{name}.bias" in self.trained
         if f"{name}.{LOW}" not in self.local:
+            bias = f"{name}.bias" in self.trained
             return self.product(f"{name}.weight", x, rows, reads, gradients) or bias
+        # beside an adapter all else is frozen
         low = self.product(f"{name}.{LOW}", x, rows, reads, gradients)
-        base = self.product(f"{name}.{BASE}.weight", x, rows, reads, gradients)
-        bias = f"{name}.{BASE}.bias" in self.trained
+        self.product(f"{name}.{BASE}.weight", x, rows, reads, gradients)
         of_low: set[str] = set()
         high = self.product(f"{name}.{HIGH}", low, rows, HIGH, of_low)
         adapter = self.local[f"{name}.{LOW}"]
         values = rows * adapter.shape[0]
         self.keep([self.activation(adapter.role, "latent of an adapter", values, HIGH)], of_low)
-        return base or high or bias
+        return high
 
     def product(
         self, path: str, x: bool, rows: Dim, reads: str, gradients: set[str], role: str = ""

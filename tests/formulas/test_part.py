@@ -12,6 +12,7 @@ from helpers.structures import first_of_each
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas.part import Part, chosen_tensors, is_inner
+from metacount.formulas.trained import trained_tensors
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.training.adapters import trainable
@@ -22,6 +23,7 @@ SPECS = {name: miniature(entry(name).spec()) for name in first_of_each(logits=Tr
 SPECS["ends"] = ModelSpec.from_dict(
     {**TINY, "kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7}
 )
+SPECS["pooler"] = miniature(entry("bert-base").spec()).replace(has_head=True)
 SPECS["biases"] = ModelSpec.from_dict(
     {**TINY, "q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True, "ffn_bias": True}
     | {"tie_embeddings": True, "head_bias": True}
@@ -63,6 +65,17 @@ def test_tensors_and_what_of_them_is_trained(name: str) -> None:
         assert trained == {
             path for path in required if not any(each in path for each in WITHOUT_GRADIENT)
         }
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_optimizer_has_the_tensors_of_the_module(name: str) -> None:
+    """Those of blocks and those of ends apart, each as often as it stands there."""
+    spec = SPECS[name]
+    tensors, (shapes, required) = trained_tensors(spec), of_module(spec, Setup())
+    seen = {path for path in required if not any(each in path for each in WITHOUT_GRADIENT)}
+    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
+        counted = sorted(weight.shape for weight in weights for _ in range(weight.times))
+        assert counted == sorted(shapes[path] for path in seen if is_inner(path) == inner)
 
 
 def test_some_layers_have_adapters() -> None:

@@ -53,4 +53,9 @@ EQUIVALENT = {
     "metacount/formulas/named.py  for w in part if not any((is_zero(n) for n in w.shape)) -> for w in part   in: return {w.name: w for part in parts for w in part if not any(is_zero(n) for n in w.shape)}": "a tensor of no values is left out in the end",
     "metacount/formulas/named.py  if kind not in alike: alike[kind] = tensors_of_block(spec, index, cross=cross) -> if True: alike[kind] = tensors_of_block(spec, index, cross=cross)   in: if kind not in alike:": "what is not remembered is made again",
     "metacount/formulas/partly.py  if tables.norm: x = wires.normed('embed_norm', 'norm of the embedding', x, gradi -> if True: x = wires.normed('embed_norm', 'norm of the embedding', x, gradients)   in: if tables.norm:": "what keeps nothing",
+    "metacount/formulas/partly.py  if key not in self._known: x, of_memory = follow_block(wires, spec, self.run, n, -> if True: x, of_memory = follow_block(wires, spec, self.run, n, index, given, cro   in: if key not in self._known:": "what is not remembered is made again",
+    "metacount/formulas/partly.py  'result' -> 'result?'   in: Kept(role=step.role, name=\"result\", values=step.result, width=1)": "of a part, bytes by role alone are given",
+    "metacount/formulas/partly.py  '' -> '?'   in: wires.linear(\"pooler.dense\", False, run.batch_size, \"\", set())": "nobody looks at what the pooler needs",
+    "metacount/formulas/partly.py  'last norm' -> 'last norm?'   in: x = wires.norm(\"norm\", \"last norm\", x, run.batch_size * n, spec.d_model)": "one name for a norm's tensors and for who needs them",
+    "metacount/formulas/wires.py  'latent of an adapter' -> 'latent of an adapter?'   in: self.keep([self.activation(adapter.role, \"latent of an adapter\", values, HIGH)], of_low)": "of a part, bytes by role alone are given",
 }

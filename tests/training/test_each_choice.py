@@ -12,7 +12,7 @@ import pytest
 from helpers.miniatures import TINY, miniature
 from helpers.steps import Uncovered, assert_equal, both, workload
 
-from metacount import Setup
+from metacount import Setup, Workload
 from metacount.catalog import entry
 from metacount.formulas.named import tensors_by_path
 from metacount.spec import ModelSpec
@@ -309,10 +309,12 @@ TWO: dict[str, dict[str, Any]] = {
     "parallel": {"norm_placement": "parallel"},
     "two norms": {"norm_placement": "parallel_two"},
     "dense first": {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1},
+    "biases": {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True, "ffn_bias": True},
 }
 
 
-OF_MEMORY = ("cross", "encoder.norm.weight", "decoder.layers.1.mlp")
+# of these the tensors of such names
+ONLY = {"encoder": ("cross", "encoder.norm.weight", "decoder.layers.1.mlp"), "biases": (".bias",)}
 SPECS_OF_TWO = {
     name: ModelSpec.from_dict({**TINY, "n_layers": 2, **changed}) for name, changed in TWO.items()
 }
@@ -324,7 +326,7 @@ SPECS_OF_TWO = {
         (name, number, path)
         for name, spec in SPECS_OF_TWO.items()
         for number, path in enumerate(tensors_by_path(spec))
-        if name != "encoder" or any(each in path for each in OF_MEMORY)
+        if any(each in path for each in ONLY.get(name, (".",)))
     ],
 )
 def test_one_tensor_of_two_blocks(name: str, number: int, alone: str) -> None:
@@ -361,6 +363,15 @@ def test_a_gradient_through_frozen_blocks(
             freeze=tuple(path for path in tensors_by_path(spec) if alone not in path),
         )
         assert_equal(*both(spec, workload(spec, 2, 5), setup))
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_an_encoder_that_reads_as_much_as_its_decoder(checkpointing: str) -> None:
+    spec = SPECS_OF_TWO["encoder"]
+    freeze = tuple(path for path in tensors_by_path(spec) if "embed_tokens" not in path)
+    setup = Setup(optimizer="sgd", checkpointing=checkpointing, freeze=freeze)
+    work = Workload(batch_size=2, seq_len=5, source_len=5, dtype="bf16")
+    assert_equal(*both(spec, work, setup))
 
 
 @pytest.mark.parametrize("alone", ["embed_tokens", "lm_head"])
