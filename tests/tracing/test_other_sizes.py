@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import ONLY
 
 from metacount.spec import Workload
 from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
@@ -228,6 +229,7 @@ def test_by_operator_the_sum_is_compared() -> None:
     assert set(apart.stuck) == {fixed(X, 6), fixed(Z, 10)}
 
 
+@ONLY
 def test_a_config_that_copies_a_number_for_itself() -> None:
     # dots3's config gives the layers that slide the rank of the others where they have none
     form = Tracer({"model_type": "dots3_note_text"}, Workload(seq_len=48)).form("params")

@@ -188,6 +188,7 @@ def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
     assert {"S >= window", "T <= window"} <= {str(one) for one in second.domain}
 
 
+@ONLY
 def test_one_sequence_is_no_case_of_many() -> None:
     spec = entry("llama-7b").spec().replace(n_layers=4, n_kv_heads=4)
     found = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers.miniatures import miniature
-from helpers.release import one_in
+from helpers.release import ONLY, one_in
 
 from metacount.catalog import entry
 from metacount.spec import ModelSpec, Workload
@@ -169,6 +169,7 @@ def test_the_parameters_of_a_paper() -> None:
     assert found.source.startswith("metacount's reference modules")
 
 
+@ONLY
 def test_mla_keeps_the_latent_and_the_rotary_key() -> None:
     spec = small("deepseek-v3").replace(n_layers=2, n_dense_layers=0, d_ff=None)
     found = Tracer(spec, Workload(batch_size=3, seq_len=48)).form("kv_cache_bytes")
@@ -224,6 +225,7 @@ def test_dense_and_moe_layers_are_counted_by_the_spec() -> None:
     assert all(law.confirmed >= 5 for law in laws.values())
 
 
+@ONLY
 def test_an_encoder_reads_another_number_of_tokens() -> None:
     # d 13, m 17, h = g = 6, a 5, N 2, 3 layers of the encoder, V 101; S 48, S_e 37
     found = form("t5-small", "matmul_flops")

@@ -313,8 +313,13 @@ TWO: dict[str, dict[str, Any]] = {
 }
 
 
+ENDS_OF_BRANCHES = ("norm", "o_proj", "down_proj")
 # of these the tensors of such names
-ONLY = {"encoder": ("cross", "encoder.norm.weight", "decoder.layers.1.mlp"), "biases": (".bias",)}
+ONLY = {
+    "encoder": ("cross", "encoder.norm.weight", "decoder.layers.1.mlp"),
+    "biases": (".bias",),
+    **dict.fromkeys(("sandwich", "post", "parallel", "two norms"), ENDS_OF_BRANCHES),
+}
 SPECS_OF_TWO = {
     name: ModelSpec.from_dict({**TINY, "n_layers": 2, **changed}) for name, changed in TWO.items()
 }
