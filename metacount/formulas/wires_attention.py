@@ -44,7 +44,8 @@ def attend(
     else:
         assert isinstance(part, Attention)  # who asks has asked
         flows = _grouped(wires, attending, part, "self_attn", given, gradients)
-        if part.indexer is not None and spec.has_index_layer(index):
+        if spec.has_index_layer(index):
+            assert part.indexer is not None  # whose layer it is
             _index(wires, attending, part.indexer)
     wires.keep(attention_terms(spec, run, n, rotated=rotated, biased=given.bias), gradients)
     if has_mask(spec, index):
@@ -84,7 +85,7 @@ def _grouped(
     k = wires.linear(f"{name}.k_proj", source, attending.source_tokens, reads, gradients)
     k = wires.normed(f"{name}.k_norm", "norm of keys", k, gradients)
     v = wires.linear(f"{name}.v_proj", source, attending.source_tokens, reads, gradients)
-    sinks = own and f"{name}.core.sinks" in wires.trained
+    sinks = f"{name}.core.sinks" in wires.trained
     heads = (part.head_dim, part.head_dim)
     y = _core(wires, attending, part, heads, (q, k, v), (given.bias, sinks), gradients)
     return wires.linear(f"{name}.o_proj", y, attending.tokens, "o_proj", gradients)
@@ -109,7 +110,7 @@ def _latent(
     if part.indexer is not None:
         _index(wires, attending, part.indexer)
     widths = (part.qk_nope_head_dim + part.qk_rope_head_dim, part.v_head_dim)
-    flows = (q, kept or expanded, expanded)
+    flows = (q, expanded, expanded)
     y = _core(wires, attending, part, widths, flows, (False, False), gradients)
     return wires.linear(f"{name}.o_proj", y, n, "o_proj", gradients)
 

@@ -58,4 +58,7 @@ EQUIVALENT = {
     "metacount/formulas/partly.py  '' -> '?'   in: wires.linear(\"pooler.dense\", False, run.batch_size, \"\", set())": "nobody looks at what the pooler needs",
     "metacount/formulas/partly.py  'last norm' -> 'last norm?'   in: x = wires.norm(\"norm\", \"last norm\", x, run.batch_size * n, spec.d_model)": "one name for a norm's tensors and for who needs them",
     "metacount/formulas/wires.py  'latent of an adapter' -> 'latent of an adapter?'   in: self.keep([self.activation(adapter.role, \"latent of an adapter\", values, HIGH)], of_low)": "of a part, bytes by role alone are given",
+    "metacount/formulas/wires_attention.py  'memory' -> 'memory?'   in: MEMORY = \"memory\"  # what needs the encoder's result": "one name for who needs it and for what is kept",
+    "metacount/formulas/wires_attention.py  'input' -> 'input?'   in: INPUT = \"input\"  # what needs the input of a branch": "one name for who needs it and for what is kept",
+    "metacount/formulas/wires_attention.py  {'bias'} if given.bias else set[str]() -> {'bias'}   in: gradients = {\"bias\"} if given.bias else set[str]()": "what needs a bias's gradient is kept beside a bias alone",
 }

@@ -309,7 +309,8 @@ TWO: dict[str, dict[str, Any]] = {
     "parallel": {"norm_placement": "parallel"},
     "two norms": {"norm_placement": "parallel_two"},
     "dense first": {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1},
-    "biases": {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True, "ffn_bias": True},
+    "biases": {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True, "ffn_bias": True}
+    | LAYERNORM,
 }
 
 
