@@ -154,7 +154,9 @@ def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> Non
 T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
 
 
-@pytest.mark.parametrize("trained", ["q_", "k_proj", "kv_b_proj", "v_proj", "o_proj", "bias"])
+@pytest.mark.parametrize(
+    "trained", ["q_", "k_proj", "kv_b_proj", "v_proj", "o_proj", "bias", "sinks"]
+)
 @pytest.mark.parametrize(
     ("attention", "dtype", "changed"),
     [
@@ -162,6 +164,7 @@ T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
         ("flash", "bf16", MLA),
         ("eager", "fp32", {}),
         ("eager", "bf16", GROWTH),
+        ("eager", "fp32", {"attention_sinks": True}),
         ("sdpa", "bf16", {}),
         ("sdpa", "bf16", T5),
         ("sdpa", "bf16", {"position": "alibi"}),
@@ -351,6 +354,7 @@ UNLIKE: list[tuple[str, dict[str, Any]]] = [
     ("eager", {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1}),
     ("eager", {"kind": "encoder-decoder", "n_encoder_layers": 3}),
     ("eager", {"position": "alibi"}),
+    ("sdpa", MLA),  # whose products are written out, in float32
 ]
 
 
