@@ -63,6 +63,6 @@ EQUIVALENT = {
     "metacount/formulas/wires_attention.py  {'bias'} if given.bias else set[str]() -> {'bias'}   in: gradients = {\"bias\"} if given.bias else set[str]()": "what needs a bias's gradient is kept beside a bias alone",
     "metacount/formulas/wires_attention.py  '' -> '?'   in: wires.linear(f\"{indexer.BLOCK}.{name}\", False, attending.tokens, \"\", set())": "nobody looks at what a choice needs",
     "metacount/formulas/wires_attention.py  (False, False) -> (False,)   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "no factor of a choice has a gradient, of however many",
-    "metacount/formulas/wires_attention.py  0 -> 1   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "no factor of a choice has a gradient, of however many",
-    "metacount/formulas/wires_attention.py  0 -> 2   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "no factor of a choice has a gradient, of however many",
+    "metacount/formulas/wires_attention.py  0 -> 1   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "selective checkpointing has no formula beside an indexer",
+    "metacount/formulas/wires_attention.py  0 -> 2   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "selective checkpointing has no formula beside an indexer",
 }
