@@ -44,6 +44,7 @@ EQUIVALENT = {
     'metacount/formulas/kept_ends.py  \'embed_queries\' -> \'embed_queries?\'   in: kept.append(term("position", "positions of the queries", n, INDEX, "embed_queries"))': "partly trained, such a model has no formula",
     "metacount/formulas/kept_selected.py  False -> True   in: return [result, *core_kept(attending, part, sinks=False)]": "what a kernel keeps does not depend on sinks",
     "metacount/formulas/part.py  1 -> 0   in: every = Part(rank=1, targets=(ALL_LINEAR,))": "any rank that is one",
+    "metacount/formulas/part.py  1 -> 2   in: every = Part(rank=1, targets=(ALL_LINEAR,))": "any rank that is one",
     "metacount/formulas/sharding.py  sizes[0] < rank.copies -> sizes[0] <= rank.copies   in: return sizes, int(sizes[0] < rank.copies and sizes[1] % rank.copies == 0)": "as many experts as copies are cut alike on either axis",
     "metacount/formulas/partly.py  zip(spec.stacks, lengths, strict=True) -> zip(spec.stacks, lengths)   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
     "metacount/formulas/partly.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
