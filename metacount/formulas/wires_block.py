@@ -14,8 +14,6 @@ from metacount.spec import ModelSpec
 from metacount.spec.ffn import FeedForward
 from metacount.spec.moe import Mixture
 
-SUMMED = ("post", "deep")  # the norm after a branch stands behind the addition
-
 
 def follow_block(
     wires: Wires, spec: ModelSpec, run: Pass, n: Dim, index: int, given: Given, *, cross: bool
@@ -26,20 +24,15 @@ def follow_block(
     """
     if spec.last_stack.norms.placement.startswith("parallel"):
         return _parallel(wires, spec, run, n, index, given), False
-    norms, tokens, x, of_memory = spec.last_stack.norms, run.batch_size * n, given.x, False
+    tokens, x, of_memory = run.batch_size * n, given.x, False
     for branch, (before, after) in norms_of_block(spec, index, cross=cross).items():
         read = wires.norm(before, "norm", x, tokens, spec.d_model) if before else x
         inside = Given(x=read, bias=given.bias, memory=given.memory)
         y, gradients = _branch(wires, spec, run, n, index, inside, branch)
         _keep_input(wires, tokens * spec.d_model, gradients)
         of_memory = of_memory or MEMORY in gradients
-        both = x or y
-        if after and norms.placement in SUMMED:
-            x = wires.norm(after, "norm", both, tokens, spec.d_model)
-        elif after:
-            x = wires.norm(after, "norm", y, tokens, spec.d_model) or x
-        else:
-            x = both
+        # a branch has a gradient wherever what it reads has one
+        x = wires.norm(after, "norm", y, tokens, spec.d_model) if after else y
     return x, of_memory
 
 
@@ -60,7 +53,7 @@ def _parallel(wires: Wires, spec: ModelSpec, run: Pass, n: Dim, index: int, give
     (y, gradients), (z, others) = found
     for some in (gradients, others) if second else (gradients | others,):
         _keep_input(wires, tokens * d, some)
-    return x or y or z
+    return y or z
 
 
 def _keep_input(wires: Wires, values: Dim, gradients: set[str]) -> None:

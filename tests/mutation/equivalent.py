@@ -66,4 +66,12 @@ EQUIVALENT = {
     "metacount/formulas/wires_attention.py  (False, False) -> (False,)   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "no factor of a choice has a gradient, of however many",
     "metacount/formulas/wires_attention.py  0 -> 1   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "selective checkpointing has no formula beside an indexer",
     "metacount/formulas/wires_attention.py  0 -> 2   in: wires.multiply(product.role, 2 * pairs * product.width, (False, False), 0)": "selective checkpointing has no formula beside an indexer",
+    "metacount/formulas/wires_attention.py  False -> True   in: numbers = bytes_of(core_kept(attending, part, sinks=False))": "what a kernel keeps does not depend on sinks",
+    "metacount/formulas/wires_block.py  False -> True   in: return _parallel(wires, spec, run, n, index, given), False": "a parallel block has no cross-attention",
+    "metacount/formulas/wires_block.py  False -> True   in: (first, _), (second, _) = norms_of_block(spec, index, cross=False).values()": "a parallel block has no cross-attention",
+    "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: read = wires.norm(before, \"norm\", x, tokens, spec.d_model) if before else x": "one name for a norm's tensors and for who needs them",
+    "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: read = wires.norm(first, \"norm\", x, tokens, d)": "one name for a norm's tensors and for who needs them",
+    "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: read_second = wires.norm(second, \"norm\", x, tokens, d) if second else read": "one name for a norm's tensors and for who needs them",
+    "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: wires.kept.append(repeated(norm_kept(\"norm\", tokens, d, norms, wires.widths)[0], -1))": "of a part, bytes by role alone are given",
+    "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: x = wires.norm(after, \"norm\", y, tokens, spec.d_model) if after else y": "one name for a norm's tensors and for who needs them",
 }

@@ -311,6 +311,7 @@ TWO: dict[str, dict[str, Any]] = {
     "post": {"norm_placement": "post"},
     "parallel": {"norm_placement": "parallel"},
     "two norms": {"norm_placement": "parallel_two"},
+    "two layernorms": {"norm_placement": "parallel_two", **LAYERNORM},
     "dense first": {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "n_dense_layers": 1},
     "biases": {"q_bias": True, "k_bias": True, "v_bias": True, "o_bias": True, "ffn_bias": True}
     | LAYERNORM,
@@ -322,7 +323,9 @@ ENDS_OF_BRANCHES = ("norm", "o_proj", "down_proj")
 ONLY = {
     "encoder": ("cross", "encoder.norm.weight", "decoder.layers.1.mlp"),
     "biases": (".bias",),
-    **dict.fromkeys(("sandwich", "post", "parallel", "two norms"), ENDS_OF_BRANCHES),
+    **dict.fromkeys(
+        ("sandwich", "post", "parallel", "two norms", "two layernorms"), ENDS_OF_BRANCHES
+    ),
 }
 SPECS_OF_TWO = {
     name: ModelSpec.from_dict({**TINY, "n_layers": 2, **changed}) for name, changed in TWO.items()
@@ -343,7 +346,7 @@ def test_one_tensor_of_two_blocks(name: str, number: int, alone: str) -> None:
     spec = SPECS_OF_TWO[name]
     freeze = tuple(path for path in tensors_by_path(spec) if path != alone)
     setup = Setup(optimizer="sgd", checkpointing=("none", "full")[number % 2], freeze=freeze)
-    assert_equal(*both(spec, workload(spec, 2, 5), setup))
+    assert_equal(*both(spec, workload(spec, 2, 5, ("bf16", "fp32")[number // 2 % 2]), setup))
 
 
 UNLIKE: list[tuple[str, dict[str, Any]]] = [
