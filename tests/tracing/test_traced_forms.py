@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import one_in
+from helpers.release import ONLY, one_in
 from torch import nn
 
 from metacount.huggingface.module.model import build_transformers
@@ -290,6 +290,7 @@ def test_a_root_that_numpy_takes_is_a_number() -> None:
     assert same(found.total, N * layer + 2 * B * S * d * V)
 
 
+@ONLY
 def test_as_many_tokens_as_positions() -> None:
     config = {
         "model_type": "gpt_neo",
@@ -302,6 +303,7 @@ def test_as_many_tokens_as_positions() -> None:
     assert "S ≤ max_position_embeddings" in [in_words(c, str) for c in found.domain]
 
 
+@ONLY
 def test_what_says_which_layers_are_dense_changes_no_cache() -> None:
     conditions = [in_words(c, str) for c in form("deepseek_v3", "kv_cache_bytes").domain]
     assert not any("first_k_dense_replace" in said for said in conditions)
@@ -382,6 +384,7 @@ def test_a_cache_is_in_the_asked_type(dtype: str, size: int) -> None:
     assert (found.how, found.value) == ("traced", 3 * 2 * 32 * 128 * 64 * size)
 
 
+@ONLY
 def test_what_a_failed_attempt_asked_is_in_no_domain() -> None:
     # at 128 tokens and a window of 129, the prime above is on the other side of the window
     config = {"model_type": "mistral", "sliding_window": 129, "num_hidden_layers": 2}

@@ -115,7 +115,6 @@ PATTERNS: list[tuple[str, dict[str, Any]]] = [
         for placement in ("post", "deep", "sandwich", "parallel", "parallel_two", "post_branch")
     ),
     ("deepseek-v3", {"n_dense_layers": 2, "d_ff_shared": 11, "n_shared_experts": 3}),
-    *(("recurrentgemma-2b", {"lru_activation": name}) for name in ("relu", "silu", "gelu")),
 ]
 
 

@@ -39,6 +39,7 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     "recurrentgemma-2b": (
         {},
         {"lru_activation": "relu"},
+        {"lru_activation": "gelu"},
         {"lru_activation": "silu", "conv_kernel": 1},
         {"lru_width": 1, "n_lru_blocks": 1, "conv_kernel": 1},
     ),
