@@ -164,6 +164,7 @@ def test_a_config_inside_has_its_name_before_its_fields() -> None:
     assert "text_config.hidden_size" in form("gemma3", "params").numbers
 
 
+@ONLY
 def test_code_that_no_symbol_goes_through_is_interpolated() -> None:
     found = Tracer({"model_type": "jetmoe", "num_hidden_layers": 2}, RUN).form("matmul_flops")
     assert found.how == "interpolated in B and S"

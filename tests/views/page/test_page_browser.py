@@ -31,7 +31,7 @@ MODELS = (
     "type:gpt_neo",
 )
 MORE = ("mixtral-8x7b", "bert-base", "gpt2", "longcat-flash")
-EACH = 4
+EACH = 6
 
 EVALUATE = """
 const asked = ASKED;
