@@ -257,6 +257,7 @@ def test_claims_keep_what_was_judged(tmp_path: Path) -> None:
     assert err.splitlines()[-1].startswith("metacount: interrupted after 2 of ")
 
 
+@ONLY
 def test_a_benchmark_keeps_its_finished_cases(tmp_path: Path) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
     script.write_text(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 ONLY = pytest.mark.release
-DAYS = 120
+DAYS = 240
 DAY = "METACOUNT_TEST_DAY"  # set to a date, the cases of that day are tried
 
 

@@ -306,6 +306,7 @@ def test_after_the_window_is_reached() -> None:
     assert same(cache_bytes.total, 4 * B * (W - 1) * N * g * a)
 
 
+@ONLY
 def test_layers_with_a_window_and_without_are_told_apart() -> None:
     spec = small("llama-7b").replace(window=12, window_pattern="LLG", n_layers=6)
     found = Tracer(spec, Workload(seq_len=20)).form("kv_cache_bytes")

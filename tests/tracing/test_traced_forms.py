@@ -65,6 +65,7 @@ def test_gpt2_in_its_own_names() -> None:
     assert [in_words(c, str) for c in form("gpt2", "params").domain] == ["n_head divides n_embd"]
 
 
+@ONLY
 def test_a_router_runs_whole_and_experts_by_k() -> None:
     B, S, V, d, N, h, k, m, E, t = letters(
         "B S vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads "
