@@ -16,7 +16,7 @@ from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
 from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import folded
-from metacount.measure.others.roles import Roles
+from metacount.measure.others.roles import Roles, told
 from metacount.measure.ours.flops import ReferenceCounter
 from metacount.modules.build import build
 
@@ -436,3 +436,24 @@ def test_layers_that_are_handed_their_number_run_where_they_use_it(uses: str, ra
     every, _, _ = products(net, enabled=False)
     found, _, replayed = products(net, enabled=True)
     assert (found, replayed) == (every, 7 - ran)
+
+
+def test_what_a_model_has_no_answer_to() -> None:
+    """As transformers' classes fail where they lack what is asked for; any other error is said."""
+
+    class Missing(nn.Module):
+        part = None
+
+        def get_input_embeddings(self) -> nn.Module:
+            raise NotImplementedError("not auto-handled")
+
+        def get_output_embeddings(self) -> Any:
+            return self.part.get_output_embeddings()  # type: ignore[attr-defined]
+
+        def wrong(self) -> nn.Module:
+            raise TypeError("a mistake")
+
+    assert told(Missing(), "get_input_embeddings") is None
+    assert told(Missing(), "get_output_embeddings") is None
+    with pytest.raises(TypeError, match="a mistake"):
+        told(Missing(), "wrong")
