@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.dim import Dim, ceil_div, smaller
+from metacount.formulas.dim import Dim, ceil_div, is_symbolic, smaller
 from metacount.formulas.forward import FLAG, Kept
 from metacount.formulas.kept import norm_kept
 from metacount.formulas.kept_attention import several
@@ -119,7 +119,7 @@ def mamba2_kept(run: Mixing, part: Mamba2) -> list[Kept]:
     Source: Dao, Gu 2024, arXiv:2405.21060, listing 1 and fig. 6; torch's derivatives.
     """
     heads, state = part.n_heads, part.state_dim
-    if isinstance(heads, int) and heads == 1:
+    if heads == 1 if isinstance(heads, int) else not is_symbolic(heads) and 1 in heads:
         # torch takes such a tensor for an image, whose channels it lays last
         raise SpecError(
             "n_ssm_heads", "has no formula for training", heads, "choose 2 or more, or measure it"

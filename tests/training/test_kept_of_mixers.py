@@ -196,7 +196,10 @@ def test_what_has_no_formula_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     step = training_count(spec, Workload(batch_size=1, seq_len=8))
     assert step.activation_bytes is None and step.backward_matmul_flops is not None
     assert "n_ssm_heads has no formula" in step.uncovered["activation_bytes"]
-    heads = np.array([2, 3, 6], dtype=object)  # many sizes at once are not asked
+    some = spec.substituted(n_ssm_heads=np.array([2, 1], dtype=object))
+    with pytest.raises(SpecError, match="n_ssm_heads has no formula for training"):
+        recurrent_terms(some, Pass(batch_size=2, seq_len=8), 8)
+    heads = np.array([2, 3, 6], dtype=object)
     run = Pass(batch_size=2, seq_len=8)
     swept = bytes_of(recurrent_terms(spec.substituted(n_ssm_heads=heads), run, 8))
     each = [spec.replace(n_ssm_heads=int(n)) for n in heads]
