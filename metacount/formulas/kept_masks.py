@@ -64,7 +64,7 @@ def attention_way(spec: ModelSpec, run: Pass, *, biased: bool | None = None) -> 
                 SDPA,
                 "choose eager or flash, or give numbers",
             )
-        written = keys != values  # a bias it has none
+        written = keys != values  # latent attention has no bias of scores
     return MATH if written else SDPA
 
 

@@ -102,7 +102,8 @@ def _latent(
         q = wires.normed(f"{name}.q_a_layernorm", "norm of the query latent", q, gradients)
         q = wires.linear(f"{name}.q_b_proj", q, n, "q_b_proj", gradients)
     latent = wires.linear(f"{name}.kv_a_proj_with_mqa", x, n, INPUT, gradients)
-    # the latent and the rotated key are one tensor, and have a gradient together
+    # the latent and the rotated key are one tensor, and have a gradient together: wherever the
+    # latent has one, what is expanded from it has
     kept = wires.normed(f"{name}.kv_a_layernorm", "norm of the latent", latent, gradients)
     expanded = wires.linear(f"{name}.kv_b_proj", kept, n, "kv_b_proj", gradients)
     if latent:

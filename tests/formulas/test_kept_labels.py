@@ -9,11 +9,10 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.miniatures import TINY, miniature
-from helpers.structures import first_of_each
+from helpers.miniatures import TINY
+from helpers.structures import with_logits
 
 from metacount import SpecError
-from metacount.catalog import entry
 from metacount.formulas.forward import Pass
 from metacount.formulas.kept_model import kept_terms
 from metacount.spec import ModelSpec
@@ -33,7 +32,7 @@ WAYS = (
 
 # what no model of the catalog with logits has
 ENDS = {"n_token_types": 3, "embedding_norm": True, "head_transform": True, "d_embedding": 7}
-SPECS = {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
+SPECS = with_logits()
 SPECS["ends"] = ModelSpec.from_dict({**TINY, "kind": "encoder", **ENDS})
 SPECS["values as wide as keys"] = SPECS["deepseek-v2"].replace(v_head_dim=11)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
-from helpers.structures import first_of_each
+from helpers.structures import with_logits
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
@@ -19,7 +19,7 @@ from metacount.training.adapters import trainable
 from metacount.training.setup import Setup
 
 WITHOUT_GRADIENT = ("pooler.", ".indexer.")
-SPECS = {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
+SPECS = with_logits()
 SPECS["ends"] = ModelSpec.from_dict(
     {**TINY, "kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7}
 )

@@ -229,13 +229,8 @@ def test_what_is_forgotten_of_a_backward_is_caught() -> None:
 
 
 @pytest.mark.parametrize("spec", [*STRUCTURES], ids=[*STRUCTURES.values()])
-def test_trained_tensors_have_the_shapes_of_the_module(spec: ModelSpec) -> None:
+def test_adapters_stand_beside_every_linear_layer_but_the_head(spec: ModelSpec) -> None:
     model = build(spec)
-    tensors = trained_tensors(spec)
-    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
-        ours = sorted(w.shape for w in weights for _ in range(w.times))
-        named = model.named_parameters()
-        assert ours == sorted(tuple(p.shape) for n, p in named if (".layers." in n) == inner)
     linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
     adapters = chosen_tensors(spec, Part(rank=2, targets=("all-linear",))).stored
     n_adapters = sum(path.endswith((".lora_a", ".lora_b")) for path in adapters)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from metacount.catalog import entries
+from helpers.miniatures import miniature
+from metacount.catalog import entries, entry
+from metacount.spec import ModelSpec
 from metacount.textbook.proof_record import structure
 
 
@@ -20,6 +22,11 @@ def first_of_each(*, logits: bool = False) -> tuple[str, ...]:
         if not logits or None not in (spec.embedding, spec.head):
             found.setdefault(structure(spec), one.id)
     return tuple(found.values())
+
+
+def with_logits() -> dict[str, ModelSpec]:
+    """A miniature of each structure that has logits, by the name of its model."""
+    return {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
 
 
 # what a layer may have, or be without, besides what its model of the catalog does

@@ -48,16 +48,25 @@ CHOICES = [
 ]
 
 
+def all_but(spec: ModelSpec, name: str | None) -> tuple[str, ...]:
+    """What is frozen where the tensors with `name` in their paths are trained; of None nothing is.
+
+    A dot stands before and behind each path, so that a name may be a whole one.
+    """
+    if name is None:
+        return ()
+    paths = tensors_by_path(spec)
+    found = tuple(path for path in paths if name not in f".{path}.")
+    assert len(found) < len(paths), f"no tensor is called {name}"
+    return found
+
+
 @pytest.mark.parametrize(("changed", "trained"), CHOICES)
 def test_each_choice_in_a_block(changed: dict[str, Any], trained: str | None) -> None:
     spec = ModelSpec.from_dict({**ONE, **changed})
-    part: dict[str, Any] = {}
-    if trained is not None:
-        paths = tensors_by_path(spec)
-        part["freeze"] = tuple(path for path in paths if f"{trained}." not in path)
-        assert len(part["freeze"]) < len(paths)
+    setup = Setup(optimizer="sgd", freeze=all_but(spec, trained and f"{trained}."))
     for dtype in ("bf16", "fp32") if trained is None else ("bf16",):
-        assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
+        assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
 
 
 MLA: dict[str, Any] = {
@@ -138,8 +147,7 @@ def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> Non
     paths = tensors_by_path(spec)
     alone = [each for each in OF_ATTENTION if each and any(each in path for path in paths)]
     for trained in (None, alone[(number + RUNS.index(run)) % len(alone)]):
-        freeze = tuple(path for path in paths if trained is not None and trained not in path)
-        setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
+        setup = Setup(optimizer="sgd", attention=attention, freeze=all_but(spec, trained))
         work = workload(spec, batch_size, 5, dtype)
         try:
             figures = both(spec, work, setup)
@@ -154,36 +162,38 @@ def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> Non
 T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
 
 
+MATRICES = ("q_", "k_proj", "kv_b_proj", "v_proj", "o_proj", "bias", "sinks")
+KERNELS: list[tuple[str, str, dict[str, Any]]] = [
+    ("flash", "bf16", {}),
+    ("flash", "bf16", MLA),
+    ("eager", "fp32", {}),
+    ("eager", "bf16", GROWTH),
+    ("eager", "fp32", {"attention_sinks": True}),
+    ("sdpa", "bf16", {}),
+    ("sdpa", "bf16", T5),
+    ("sdpa", "bf16", {"position": "alibi"}),
+    ("sdpa", "bf16", {"window": 3}),
+    ("sdpa", "bf16", {"kind": "prefix-decoder"}),
+]
+
+
 @pytest.mark.parametrize(
-    "trained", ["q_", "k_proj", "kv_b_proj", "v_proj", "o_proj", "bias", "sinks"]
-)
-@pytest.mark.parametrize(
-    ("attention", "dtype", "changed"),
+    ("kernel", "trained"),
     [
-        ("flash", "bf16", {}),
-        ("flash", "bf16", MLA),
-        ("eager", "fp32", {}),
-        ("eager", "bf16", GROWTH),
-        ("eager", "fp32", {"attention_sinks": True}),
-        ("sdpa", "bf16", {}),
-        ("sdpa", "bf16", T5),
-        ("sdpa", "bf16", {"position": "alibi"}),
-        ("sdpa", "bf16", {"window": 3}),
-        ("sdpa", "bf16", {"kind": "prefix-decoder"}),
+        (kernel, trained)
+        for kernel, trained in itertools.product(KERNELS, MATRICES)
+        if any(
+            trained in path for path in tensors_by_path(ModelSpec.from_dict({**ONE, **kernel[2]}))
+        )
     ],
 )
-def test_one_matrix_of_attention(
-    attention: str, dtype: str, changed: dict[str, Any], trained: str
-) -> None:
+def test_one_matrix_of_attention(kernel: tuple[str, str, dict[str, Any]], trained: str) -> None:
     """Alone, and with T5's bias, for whose gradient sdpa is written out."""
+    attention, dtype, changed = kernel
     spec = ModelSpec.from_dict({**ONE, **changed})
-    paths = tensors_by_path(spec)
-    biases = [path for path in paths if "bias" in path]
-    alone = [path for path in paths if trained in path]
-    for kept in (alone, [*alone, *biases]):
-        if not kept:
-            continue
-        freeze = tuple(path for path in paths if path not in kept)
+    alone = all_but(spec, trained)
+    beside_bias = tuple(path for path in alone if "bias" not in path)
+    for freeze in {alone, beside_bias}:
         setup = Setup(optimizer="sgd", attention=attention, freeze=freeze)
         assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
 
@@ -227,13 +237,9 @@ OF_MIXTURE = (None, "experts", "mlp.gate", "norm")
 )
 def test_each_choice_in_a_mixture(changed: dict[str, Any], trained: str | None) -> None:
     spec = ModelSpec.from_dict({**ONE, **EXPERTS, **changed})
-    part: dict[str, Any] = {}
-    if trained is not None:
-        paths = tensors_by_path(spec)
-        part["freeze"] = tuple(path for path in paths if trained not in path)
-        assert len(part["freeze"]) < len(paths)
+    setup = Setup(optimizer="sgd", freeze=all_but(spec, trained))
     for dtype in ("bf16", "fp32") if trained is None else ("bf16",):
-        assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(optimizer="sgd", **part)))
+        assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
 
 
 BIASED = {**SHARED, "expert_bias": True, "router_bias": True, "shared_expert_gate": True}
@@ -254,10 +260,9 @@ BIASED = {**SHARED, "expert_bias": True, "router_bias": True, "shared_expert_gat
 )
 def test_one_tensor_of_a_mixture(changed: dict[str, Any]) -> None:
     spec = ModelSpec.from_dict({**ONE, **EXPERTS, **changed})
-    paths = tensors_by_path(spec)
-    for alone in paths:
+    for alone in tensors_by_path(spec):
         if ".mlp." in alone or "post_attention" in alone:
-            setup = Setup(optimizer="sgd", freeze=tuple(path for path in paths if path != alone))
+            setup = Setup(optimizer="sgd", freeze=all_but(spec, f".{alone}."))
             assert_equal(*both(spec, workload(spec, 2, 5), setup))
 
 
@@ -297,11 +302,11 @@ def test_each_choice_of_the_ends(number: int) -> None:
     paths = tensors_by_path(spec)
     partly_too = not spec.n_query_positions  # which has no formula
     for dtype, trained in zip(itertools.cycle(("bf16", "fp32")), OF_ENDS, strict=False):
-        freeze = tuple(path for path in paths if trained is not None and trained not in path)
-        if len(freeze) == len(paths) or (freeze and not partly_too):
+        absent = trained is not None and not any(trained in path for path in paths)
+        if absent or (trained is not None and not partly_too):
             continue
-        for each in (dtype,) if freeze else ("bf16", "fp32"):
-            setup = Setup(optimizer="sgd", freeze=freeze)
+        for each in (dtype,) if trained is not None else ("bf16", "fp32"):
+            setup = Setup(optimizer="sgd", freeze=all_but(spec, trained))
             assert_equal(*both(spec, workload(spec, 2, 5, each), setup))
 
 
@@ -344,9 +349,9 @@ SPECS_OF_TWO = {
 def test_one_tensor_of_two_blocks(name: str, number: int, alone: str) -> None:
     """What lies below it has no gradient, what lies above it has one."""
     spec = SPECS_OF_TWO[name]
-    freeze = tuple(path for path in tensors_by_path(spec) if path != alone)
-    setup = Setup(optimizer="sgd", checkpointing=("none", "full")[number % 2], freeze=freeze)
-    assert_equal(*both(spec, workload(spec, 2, 5, ("bf16", "fp32")[number // 2 % 2]), setup))
+    way, dtype = ("none", "full")[number % 2], ("bf16", "fp32")[number // 2 % 2]
+    setup = Setup(optimizer="sgd", checkpointing=way, freeze=all_but(spec, f".{alone}."))
+    assert_equal(*both(spec, workload(spec, 2, 5, dtype), setup))
 
 
 UNLIKE: list[tuple[str, dict[str, Any]]] = [
@@ -373,7 +378,7 @@ def test_a_gradient_through_frozen_blocks(
             optimizer="sgd",
             attention=attention,
             checkpointing=checkpointing,
-            freeze=tuple(path for path in tensors_by_path(spec) if alone not in path),
+            freeze=all_but(spec, alone),
         )
         assert_equal(*both(spec, workload(spec, 2, 5), setup))
 
@@ -381,7 +386,7 @@ def test_a_gradient_through_frozen_blocks(
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_an_encoder_that_reads_as_much_as_its_decoder(checkpointing: str) -> None:
     spec = SPECS_OF_TWO["encoder"]
-    freeze = tuple(path for path in tensors_by_path(spec) if "embed_tokens" not in path)
+    freeze = all_but(spec, "embed_tokens")
     setup = Setup(optimizer="sgd", checkpointing=checkpointing, freeze=freeze)
     work = Workload(batch_size=2, seq_len=5, source_len=5, dtype="bf16")
     assert_equal(*both(spec, work, setup))
@@ -390,6 +395,5 @@ def test_an_encoder_that_reads_as_much_as_its_decoder(checkpointing: str) -> Non
 @pytest.mark.parametrize("alone", ["embed_tokens", "lm_head"])
 def test_a_gradient_through_layers_with_an_index_and_without(alone: str) -> None:
     spec = miniature(entry("minimax-m3-text").spec())
-    freeze = tuple(path for path in tensors_by_path(spec) if alone not in path)
-    setup = Setup(optimizer="sgd", checkpointing="full", freeze=freeze)
+    setup = Setup(optimizer="sgd", checkpointing="full", freeze=all_but(spec, alone))
     assert_equal(*both(spec, workload(spec, 2, 5), setup))

@@ -9,14 +9,12 @@ import pytest
 from helpers.miniatures import miniature
 from helpers.release import chosen
 from helpers.steps import Uncovered, assert_equal, both, workload
-from helpers.structures import first_of_each
+from helpers.structures import with_logits
 
 from metacount import Setup
 from metacount.catalog import entry
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
-
-STRUCTURES = first_of_each(logits=True)
 
 
 def short(spec: ModelSpec) -> ModelSpec:
@@ -37,7 +35,8 @@ def short(spec: ModelSpec) -> ModelSpec:
     return spec.replace(n_layers=3) if len(kinds) == 1 else spec
 
 
-SPECS = {name: short(miniature(entry(name).spec())) for name in STRUCTURES}
+SPECS = {name: short(spec) for name, spec in with_logits().items()}
+STRUCTURES = tuple(SPECS)
 # of what they compute again, no other structure says anything
 BY_THEMSELVES = [
     name

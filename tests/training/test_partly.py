@@ -11,7 +11,7 @@ from helpers.miniatures import miniature
 from helpers.random_specs import specs
 from helpers.release import chosen
 from helpers.steps import Uncovered, assert_equal, both, workload
-from helpers.structures import first_of_each
+from helpers.structures import with_logits
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ from metacount.spec import ModelSpec
 from metacount.textbook.training.chosen import COMPARED, count_step
 from metacount.training.run import train_reference
 
-STRUCTURES = {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
+STRUCTURES = with_logits()
 
 
 def small(name: str) -> ModelSpec:
@@ -43,13 +43,6 @@ def covered(spec: ModelSpec) -> bool:
     except SpecError:
         return False
     return True
-
-
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_names_and_shapes_are_those_of_the_module(name: str) -> None:
-    spec = STRUCTURES[name]
-    named = {path: tuple(p.shape) for path, p in build(spec).named_parameters()}
-    assert {path: w.shape for path, w in tensors_by_path(spec).items()} == named
 
 
 # what of a model is trained
