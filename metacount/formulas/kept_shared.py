@@ -24,7 +24,9 @@ def shared_use_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
     """
     shared, part, dense = spec.last_stack.shared, attention_of(spec), dense_of(spec)
     assert shared is not None  # who asks has asked
-    assert isinstance(part, Attention)  # the rules of a shared block want it
+    # the rules of a shared block want both
+    assert isinstance(part, Attention)
+    assert dense.d_ff is not None
     norms, widths, tokens, d = spec.last_stack.norms, run.widths, run.batch_size * n, spec.d_model
 
     def term(role: str, name: str, values: Dim, times: Dim = 1) -> Kept:
@@ -38,9 +40,8 @@ def shared_use_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
         *norm_kept("norm of the shared feed-forward", tokens, d, norms, widths),
         term("other", "input of the shared feed-forward", tokens * d),
         term("other", "input of the linear layer", tokens * d),
+        *ffn_kept(tokens, dense.d_ff, dense, widths),
     ]
-    if dense.d_ff is not None:
-        kept += ffn_kept(tokens, dense.d_ff, dense, widths)
     if shared.adapter_rank is not None:
         n_adapters = 1 + 3 * shared.attention_adapters
         kept.append(term("other", "latents of adapters", tokens * shared.adapter_rank, n_adapters))

@@ -10,6 +10,8 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from metacount.bench.clocks.statistics import half_width, median_interval, quantile
 from metacount.bench.clocks.stopwatch import CpuStopwatch, flusher, input_sets
@@ -43,6 +45,15 @@ def test_quantiles_by_hand() -> None:
     # place 0.2 · 3 = 0.6, between 1 and 3
     assert quantile([1.0, 3.0, 5.0, 7.0], 0.2) == pytest.approx(2.2)
     assert quantile([4.0], 0.8) == 4.0
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=9), st.floats(0, 1), st.floats(0, 1))
+@example([8.102172359965896e-05] * 2, 0.5, 0.8)  # x·0.2 + x·0.8 is less than x here
+def test_a_larger_share_has_no_smaller_quantile(
+    values: list[float], one: float, other: float
+) -> None:
+    low, high = quantile(values, min(one, other)), quantile(values, max(one, other))
+    assert min(values) <= low <= high <= max(values)
 
 
 def test_the_interval_of_a_median_by_hand() -> None:

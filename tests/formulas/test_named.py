@@ -6,8 +6,9 @@ from math import prod
 from typing import Any
 
 import pytest
-from helpers.miniatures import TINY
+from helpers.miniatures import TINY, miniature
 
+from metacount.catalog import entry
 from metacount.formulas.named import norms_of_block, tensors_by_path
 from metacount.formulas.terms import Weight
 from metacount.modules.build import build
@@ -41,6 +42,14 @@ def test_tensors_are_those_of_the_module(changes: dict[str, Any]) -> None:
     counted = tensors_by_path(spec)
     assert {path: weight.shape for path, weight in counted.items()} == stored
     assert all(weight.size == prod(weight.shape) for weight in counted.values())
+
+
+def test_copies_stand_in_lists() -> None:
+    spec = miniature(entry("gemma-3n-e2b-text").spec())
+    stored = {path: t.numel() for path, t in build(spec).named_parameters()}
+    counted = tensors_by_path(spec)
+    assert {path: weight.size for path, weight in counted.items()} == stored
+    assert {weight.times for weight in counted.values()} == {1}
 
 
 def test_experts_are_one_tensor() -> None:

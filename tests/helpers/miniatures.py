@@ -62,7 +62,6 @@ def miniature(spec: ModelSpec) -> ModelSpec:
     if spec.n_shared_blocks is not None:
         # three uses of the pattern's, of two blocks where there are several
         sizes |= {"n_layers": 20, "n_shared_blocks": min(spec.n_shared_blocks, 2)}
-        sizes["adapter_rank"] = None if spec.adapter_rank is None else 3
     sizes |= _recurrent(spec)
     if spec.n_shared_blocks is not None:  # more uses than blocks
         sizes |= {"mixer_pattern": "RSSRS", "adapter_rank": spec.adapter_rank and 3}

@@ -129,6 +129,11 @@ def test_fused_attention_beside_a_mixer(name: str) -> None:
     assert_agree(*both(small(name), 2, 5, attention="flash"))
 
 
+def test_shared_blocks_without_adapters() -> None:
+    spec = small("zamba2-1.2b").replace(adapter_rank=None, attention_adapters=False)
+    assert_agree(*both(spec, 2, 5))
+
+
 @pytest.mark.parametrize("heads", [1, 6])
 @pytest.mark.parametrize(("qk_norm", "position"), [("none", "none"), ("head", "rope")])
 @pytest.mark.parametrize(("attention", "dtype"), [("eager", "fp32"), ("flash", "bf16")])

@@ -22,10 +22,9 @@ def quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = math.floor(place)
-    rest = place - below
-    if rest == 0:
-        return ordered[below]
-    return ordered[below] * (1 - rest) + ordered[below + 1] * rest
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    # so rounded, a larger share never gives a smaller value
+    return min(low + (high - low) * (place - below), high)
 
 
 def median(values: Sequence[float]) -> float:
