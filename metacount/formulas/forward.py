@@ -79,7 +79,8 @@ class Attending:
     """Who attends to whom in one forward: sequences, queries and keys of each, and how.
 
     `attention` is `eager`, written out, or one fused kernel: `flash` of CUDA, `sdpa` of the CPU,
-    which is `math` where that has none for it.
+    which is `math` where that has none for it. In a `ring`, ranks that have parts of the same
+    sequences exchange keys and values.
     """
 
     batch_size: Dim
@@ -87,6 +88,7 @@ class Attending:
     n_keys: Dim
     widths: Widths
     attention: str = EAGER
+    ring: bool = False
 
     @property
     def tokens(self) -> Dim:
@@ -116,7 +118,8 @@ class Attending:
 class Pass:
     """One forward with a loss: its sizes, bytes of an activation, kind of attention, checkpoints.
 
-    An encoder-decoder reads `source_len` tokens of each sequence (None: `seq_len`).
+    An encoder-decoder reads `source_len` tokens of each sequence (None: `seq_len`). In a `ring`,
+    `seq_len` are those of one rank.
     """
 
     batch_size: Dim
@@ -125,6 +128,7 @@ class Pass:
     bytes_per_value: int = 2
     attention: str = EAGER
     checkpointing: str = NONE
+    ring: bool = False
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -152,6 +156,7 @@ class Pass:
             n_keys=n_keys,
             widths=self.widths,
             attention=self.attention,
+            ring=self.ring,
         )
 
 

@@ -110,7 +110,8 @@ def hidden_tensors(part: FeedForward, *, fused: bool) -> int:
 
     plain: what the activation keeps, and its result
     gated: what the activation keeps, its result, the other half, and the product of the two
-    fused: gate and up are the halves of one tensor, kept whole whatever needs them
+    fused: gate and up are the halves of one tensor, kept whole whatever needs them; a gate that is
+    multiplied by a factor is another tensor beside it
 
     gpt-oss's clamped form keeps gate, up, clamped gate, sigmoid, their product, up + 1, the result;
     without an activation the gate is its own result.
@@ -141,13 +142,15 @@ def hidden_gradients(part: FeedForward, *, fused: bool, of: str = "") -> list[tu
     gate, up, down = (f"{of}gate",), (f"{of}up",), (f"{of}down",)
     if part.activation == "clamped_swiglu":
         return [gate, up, gate, gate, up, gate, down]
+    scaled = fused and part.gate_scale != 1.0
     if part.activation == "identity":
-        return [up, gate, down]
+        return [up, gate, *[gate] * scaled, down]
     kept = activation_kept(part)
     if not part.gated:
         inner = [up] * (kept.argument + kept.between)
         return [*inner, down + up if kept.result else down]
-    inner = [gate] * ((kept.argument or fused) + kept.between)
+    half = fused and (scaled or not kept.argument)  # beside what the activation keeps
+    inner = [gate] * (kept.argument + half + kept.between)
     return [*inner, up + gate if kept.result else up, gate, down]
 
 
@@ -159,10 +162,11 @@ def ffn_kept(
     *,
     role: str = "ffn",
     of: str = "",
+    fused: bool = False,
 ) -> list[Kept]:
     """Count what one feed-forward keeps behind its input.
 
-    c·n·m for each of `hidden_tensors`: plain GELU 2, gated SiLU 4
+    c·n·m for each of `hidden_tensors`: plain GELU 2, gated SiLU 4; `fused` as there
 
     Returns: terms, exact; without the input, n·d values that whoever made it names.
     Source: `hidden_gradients`.
@@ -179,5 +183,5 @@ def ffn_kept(
             width=widths.value,
             gradients=gradients,
         )
-        for gradients in hidden_gradients(part, fused=False, of=of)
+        for gradients in hidden_gradients(part, fused=fused, of=of)
     ]

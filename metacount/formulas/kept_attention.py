@@ -97,7 +97,8 @@ def attention_kept(
     eager: q, and k and v copied for each of the h heads, the core's, its result
     = c·(2·n·h·h_d + 2·n_kv·h·h_d) + `core_kept`
     flash: q, and k and v of h_kv heads, the core's, its result; rotated queries lie head by head,
-    and the result like them, so that the output projection needs a copy: the result twice
+    and the result like them, so that the output projection needs a copy: the result twice; so does
+    what a ring gives, the sum of its parts
     (+ rotation, QK-norm, growth of the queries with their position; with an output gate its sigmoid
     and what it multiplies)
 
@@ -126,7 +127,7 @@ def attention_kept(
         _factor(run, "queries", run.tokens * width, "k"),
         _factor(run, "keys", keys, "q"),
         _factor(run, "values", keys, "softmax"),
-        *_results(run, part.n_heads, run.tokens * width, by_heads=rope is not None),
+        *_results(run, part.n_heads, run.tokens * width, by_heads=rope is not None or run.ring),
     ]
     if rope is not None:
         kept += rope_kept(run, part.head_dim if rope.rotary_dim is None else rope.rotary_dim)

@@ -16,7 +16,8 @@ def shared_use_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 
     of [x, x₀], 2·d wide: its norm, and the input of the attention; the attention; the norm of its
     result, and the input of the feed-forward; the feed-forward; the linear layer's input [n, d]
-    with adapters of rank r_a: the latent of each, [n, r_a]
+    with adapters of rank r_a: the latent of each, [n, r_a]; one adapter adds to gate and up, which
+    are the halves of one tensor then
 
     Returns: terms, exact.
     Source: Glorioso et al. 2024, arXiv:2411.15242, section 2; `kept.norm_kept`, `kept.ffn_kept`,
@@ -40,7 +41,7 @@ def shared_use_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
         *norm_kept("norm of the shared feed-forward", tokens, d, norms, widths),
         term("other", "input of the shared feed-forward", tokens * d),
         term("other", "input of the linear layer", tokens * d),
-        *ffn_kept(tokens, dense.d_ff, dense, widths),
+        *ffn_kept(tokens, dense.d_ff, dense, widths, fused=shared.adapter_rank is not None),
     ]
     if shared.adapter_rank is not None:
         n_adapters = 1 + 3 * shared.attention_adapters

@@ -122,7 +122,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         )
     zero = (3 if asked.zero is None else asked.zero) if train else 0
     same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
-    return Job(
+    job = Job(
         mesh=mesh,
         train=train,
         zero=zero,
@@ -133,3 +133,28 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         decodes=spec.kind != "encoder",
         **{name: getattr(asked, name) for name in same},
     )
+    if train and mesh.tp > 1:
+        _check_pieces(spec, job)
+    return job
+
+
+def _check_pieces(spec: ModelSpec, job: Job) -> None:
+    """Raise `InputError` where a rank would have nothing of what tensor parallelism cuts.
+
+    Of no rows FSDP2 makes no gradients, and a rank without tokens for its experts would not be in
+    the exchanges of the backward, for which the others wait.
+    """
+    tp, mixture = job.mesh.tp, spec.last_stack.mixture
+    sizes = {"vocab_size": spec.vocab_size, "d_ff": spec.d_ff}
+    if mixture is not None and mixture.shared is not None:
+        width = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
+        sizes["the shared experts' width"] = mixture.shared.n_experts * width
+    if job.mesh.ep > 1:
+        sizes["the tokens of a micro-batch"] = job.rows * job.length
+    for name, size in sizes.items():
+        piece = -(-size // tp) if size is not None else 0
+        if size is not None and piece * (tp - 1) >= size:
+            raise InputError(
+                f"--mesh tp={tp} cuts {name} = {size} into pieces of {piece}, and leaves nothing "
+                "for the last rank; choose a smaller tp to train"
+            )

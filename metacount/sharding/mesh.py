@@ -141,13 +141,13 @@ def breaks(sizes: Iterable[int], degree: int) -> list[int]:
     torch cuts into pieces of ⌈size / degree⌉: the first are whole, one may be shorter, the last
     may be empty.
 
-    >>> breaks([10], 4), breaks([8], 4), breaks([2], 4)
-    ([0, 3], [0], [0, 2])
+    >>> breaks([10], 4), breaks([8], 4), breaks([2], 4), breaks([0], 4)
+    ([0, 3], [0], [0, 2], [0])
     """
     found = {0}
     for size in sizes:
-        piece = -(-size // degree)
-        whole = size // piece if piece else 0
+        piece = max(-(-size // degree), 1)
+        whole = size // piece
         found |= {whole, whole + 1} if size % piece else {whole}
     return sorted(index for index in found if index < degree)
 

@@ -128,6 +128,13 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             spec.n_query_positions,
             "choose another model",
         )
+    if isinstance(spec.positions, RelativeBuckets):
+        raise SpecError(
+            "position",
+            "has no plan for a mesh: the layers of all stages read one table",
+            spec.position,
+            "choose another model",
+        )
     if spec.embedding is None:
         raise SpecError(
             "vocab_size",
@@ -261,7 +268,7 @@ def _check_heads_are_apart(spec: ModelSpec) -> None:
     spans = ""
     if isinstance(mixer, Attention) and mixer.qk_norm == "full":
         spans = "qk_norm=full"
-    if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
+    if isinstance(positions, Alibi | TransformerXL):
         spans = f"position={spec.position}"
     if spans:
         raise InputError(f"--mesh tp has no plan for {spans}, which spans all heads; choose tp=1")

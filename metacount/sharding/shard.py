@@ -10,6 +10,7 @@ from metacount.sharding.plan import Plan, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
 from metacount.spec.mtp import left_out
 from metacount.spec.stack import WITH_STATE
+from metacount.textbook.count import said_of_states
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
     """What is not in the figures, or was not run, one sentence each."""
     found = _of_training(spec, job, formula, ours) if job.train else []
     found += left_out(spec)
+    found += () if job.train else said_of_states(spec, job.dtype)
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
         found.append("gathered: one part at a time; FSDP2 may hold the next one as well")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import model
 from metacount.formulas.mtp import predicted
+from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
@@ -257,8 +258,22 @@ def said_of_too_many(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
     )
 
 
+def said_of_states(spec: ModelSpec, dtype: str) -> tuple[str, ...]:
+    """What is to be said where a module keeps a wider state than the formula counts."""
+    part = spec.last_stack.recurrent
+    mixer = mixer_of(part)
+    if dtype != "fp64" or mixer is None:
+        return ()
+    if all(state.bytes_per_value is None for state in mixer.states(part)):
+        return ()
+    return (
+        "state_bytes: the formula counts the state of a recurrence in float32, whatever else is in "
+        "fp64; a module in fp64 may keep it in fp64",
+    )
+
+
 def _warnings(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
-    said = [*said_of_too_many(spec, run)]
+    said = [*said_of_too_many(spec, run), *said_of_states(spec, run.dtype)]
     if spec.window_kind == "chunked" and spec.window is not None and run.seq_len > spec.window:
         said.append(
             f"decode and KV cache take a chunk of {spec.window} positions at its fullest: an upper "

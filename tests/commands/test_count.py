@@ -169,6 +169,18 @@ def test_an_encoder_shows_a_dash_and_the_reason(capsys: pytest.CaptureFixture[st
     assert "warning" in run(capsys, "count", "bert-base", "--seq", "513")
 
 
+@pytest.mark.parametrize(
+    ("model", "dtype", "n"),
+    [("mamba-2.8b", "fp64", 1), ("mamba-2.8b", "fp32", 0), ("lfm2-1.2b", "fp64", 0)],
+)
+def test_a_state_that_a_module_keeps_wider_is_said(
+    capsys: pytest.CaptureFixture[str], model: str, dtype: str, n: int
+) -> None:
+    data = run_json(capsys, "count", model, "--dtype", dtype)
+    said = [one for one in data["warnings"] if "the formula counts the state of a" in one]
+    assert len(said) == len(data["warnings"]) == n
+
+
 def test_a_chunk_at_its_fullest_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "llama4-scout-text", "--seq", "20000", "--json"]) == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers.sharding_specs import ALL, SPECS
 from helpers.sharding_told import as_told, job
 
 import metacount
+from metacount.errors import InputError, SpecError
 from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.kept_moe import rows_kept
 from metacount.sharding.by_engine import Measuring, measured_kinds
@@ -68,6 +70,25 @@ def test_formula_and_engine_agree_to_the_last_element(
     assert measured == counted
     assert sum(kind["count"] for kind in measured) == asked.mesh.world
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "lacks", "changes"),
+    [
+        # what a ring gives lies head by head, whether queries were rotated or not
+        ("gpt2", "cp=2", {}, RING),
+        ("weighted input", "cp=2", {}, RING | {"checkpointing": "full"}),
+        # the first block is another kind of block, whatever a norm has
+        ("gpt2", "dp=2", {"first_norm": False}, {}),
+        ("llama", "dp=2,pp=2", {"first_norm": False, "norm_affine": False}, {}),
+    ],
+)
+def test_blocks_that_lack_something_agree(
+    name: str, mesh: str, lacks: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    spec, asked = SPECS[name].replace(**lacks), job(mesh, **changes)
+    plan = default_plan(spec)
+    assert as_told(measured_kinds(spec, asked, plan)) == as_told(counted_kinds(spec, asked, plan))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +156,31 @@ def test_stages_keep_as_many_micro_batches_as_their_schedule_says() -> None:
     ids = 3 * 9 * 8  # the first stage keeps the token ids as well, 8 bytes each
     assert first.activation_bytes is not None and middle.activation_bytes is not None
     assert (first.activation_bytes - ids) * 2 == middle.activation_bytes * 3
+
+
+def test_a_traceback_is_printed_as_before() -> None:
+    """torch puts the rank before each of its lines for as long as there is a process group."""
+    before = sys.excepthook
+    metacount.shard(SPECS["llama"], "dp=2", seq_len=4)
+    assert sys.excepthook is before
+
+
+@pytest.mark.parametrize("formula", [False, True])
+@pytest.mark.parametrize(
+    ("name", "changes", "mesh", "said"),
+    [
+        ("llama", {"d_ff": 4, "n_heads": 6, "n_kv_heads": 3}, "tp=3", "cuts d_ff = 4 into pieces"),
+        ("mixtral", {"n_shared_experts": 1, "d_ff_shared": 1}, "tp=2", "the shared experts' width"),
+        ("mixtral", {}, "tp=2,ep=2", "the tokens of a micro-batch = 1 into pieces of 1"),
+        ("llama", {"position": "t5", "n_buckets": 4, "max_distance": 8}, "dp=2", "read one table"),
+    ],
+)
+def test_what_leaves_a_rank_without_something_is_refused(
+    name: str, changes: dict[str, Any], mesh: str, said: str, formula: bool
+) -> None:
+    spec = SPECS[name].replace(**changes)
+    with pytest.raises((InputError, SpecError), match=said):
+        metacount.shard(spec, mesh, train=True, seq_len=1, formula=formula)
 
 
 def test_what_no_formula_counts_is_said_and_measured() -> None:

@@ -129,9 +129,24 @@ def test_fused_attention_beside_a_mixer(name: str) -> None:
     assert_agree(*both(small(name), 2, 5, attention="flash"))
 
 
-def test_shared_blocks_without_adapters() -> None:
-    spec = small("zamba2-1.2b").replace(adapter_rank=None, attention_adapters=False)
-    assert_agree(*both(spec, 2, 5))
+NO_ADAPTERS = {"adapter_rank": None, "attention_adapters": False}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        NO_ADAPTERS,
+        {"activation": "relu2"} | NO_ADAPTERS,
+        # an adapter makes gate and up the halves of one tensor
+        {"activation": "relu2"},
+        {"activation": "relu", "gate_scale": 0.5},
+        {"activation": "gelu", "gate_scale": 0.5},
+        {"activation": "identity", "gate_scale": 0.5},
+        {"activation": "relu2", "gated": False},
+    ],
+)
+def test_the_feed_forward_of_a_shared_block(changes: dict[str, Any]) -> None:
+    assert_agree(*both(small("zamba2-1.2b").replace(**changes), 2, 5))
 
 
 @pytest.mark.parametrize("heads", [1, 6])

@@ -7,6 +7,7 @@ torch.distributed runs as it would on that rank.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,12 +76,14 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
             "this process is in a process group already, and can be in one only; "
             "shard in a process of its own"
         )
+    hook = sys.excepthook  # torch's own puts the rank before each line of a traceback
     dist.init_process_group("fake", rank=rank, world_size=mesh.world, store=fake_store())
     try:
         with only_own_pieces():
             yield world_of(mesh, rank, zero)
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook
         # FSDP2's modules refer to themselves: a piece of a tensor for each rank would stay
         gc.collect()
 

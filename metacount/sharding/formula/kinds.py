@@ -207,6 +207,7 @@ def pass_of(job: Job) -> Pass:
         bytes_per_value=DTYPE_BYTES[job.dtype],
         attention=job.attention,
         checkpointing=job.checkpointing,
+        ring=job.ring,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas import sharding
-from metacount.formulas.block import block_weights
+from metacount.formulas.block import block_weights, width_norm_weights
 from metacount.formulas.sharding import Cut
 from metacount.formulas.stack import shared_weights
 from metacount.frozen import frozen
@@ -42,7 +42,8 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
     for (mixer, ffn, windowed, indexed, rotated, lacks), layers in alike.items():
         cuts = sharding.cuts_of(block_weights(spec, mixer=mixer, ffn=ffn, indexed=indexed))
         if lacks:
-            cuts.remove(Cut(role="norm", shape=(spec.d_model,)))
+            for cut in sharding.cuts_of(width_norm_weights(spec)):
+                cuts.remove(cut)
         near = window.size if windowed and window is not None else None
         found.append(
             Unit(

@@ -57,7 +57,8 @@ class Whole:
         kinds: dict[object, list[int]] = {}
         for i, block in enumerate(self._blocks):
             shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-            kinds.setdefault((block.kind, shapes), []).append(i)
+            modules = tuple((name, type(each)) for name, each in block.named_modules())
+            kinds.setdefault((block.kind, shapes, modules), []).append(i)
         several = len(kinds) > 1
         blocks = [
             Part(name=_named(self._blocks[found[0]], several), layers=tuple(found))
