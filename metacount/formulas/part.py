@@ -101,7 +101,7 @@ def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
     stored: dict[str, Weight] = {}
     for path, weight in tensors_by_path(spec).items():
         layer, _, kind = path.rpartition(".")
-        beside = f"{layer}.weight" if layer and kind == "bias" else path
+        beside = f"{layer}.weight"
         matrix = weight if beside == path else stored.get(f"{layer}.{BASE}.weight")
         if matrix is None or not part.adapts(beside, matrix):
             stored[path] = weight

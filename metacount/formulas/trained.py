@@ -59,8 +59,6 @@ def trained_tensors(spec: ModelSpec) -> Trained:
 
 def _stored(weights: Iterable[Weight], times: Dim) -> list[Weight]:
     """The tensors that have a gradient, `times` as many, as a module stores them."""
-    if is_zero(times):
-        return []
     return [_as_stored(w, times) for w in weights if _has_gradient(w)]
 
 

@@ -74,4 +74,7 @@ EQUIVALENT = {
     "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: read_second = wires.norm(second, \"norm\", x, tokens, d) if second else read": "one name for a norm's tensors and for who needs them",
     "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: wires.kept.append(repeated(norm_kept(\"norm\", tokens, d, norms, wires.widths)[0], -1))": "of a part, bytes by role alone are given",
     "metacount/formulas/wires_block.py  'norm' -> 'norm?'   in: x = wires.norm(after, \"norm\", y, tokens, spec.d_model) if after else y": "one name for a norm's tensors and for who needs them",
+    "metacount/formulas/named.py  index == 0 -> index != 0   in: apart = (cross, index == 0, part.borrows(index), _is_second(part, index))": "the same blocks together",
+    "metacount/formulas/partly.py  index == 0 -> index != 0   in: index == 0 and not last.norms.first,": "the same blocks together, where the first lacks a norm",
+    "metacount/formulas/partly.py  index == 0 and (not last.norms.first) -> index == 0   in: index == 0 and not last.norms.first,": "the first block apart, though it is like the others",
 }

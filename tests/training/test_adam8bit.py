@@ -82,14 +82,16 @@ def test_ints_letters_and_arrays_agree() -> None:
     n = sympy.Symbol("n", integer=True, positive=True)
     sizes = [1, 255, 256, 4095, 4096, 4097, 4352, 5000, 11008 * 4096]
     form = adam8bit_state(Weight(role="ffn", name="w", shape=(n,)), 2)
+    coded = sympy.Function("coded")  # what says whether it is in blocks may round; a size does not
+    assert not form.subs(in_blocks(n), coded(n)).has(sympy.floor)
     of_array = adam8bit_state(Weight(role="ffn", name="w", shape=(np.array(sizes),)), 2)
     for size, swept in zip(sizes, of_array, strict=True):
         weight = Weight(role="ffn", name="w", shape=(size,))
         counted = adam8bit_state(weight, 2)
         assert form.subs({n: size}) == swept == counted
-        coded = size >= 4096 and size % 256 == 0
-        assert in_blocks(size) == coded
-        assert (counted < adamw_state(weight, 2)) == coded
+        whole = size >= 4096 and size % 256 == 0
+        assert in_blocks(size) == whole
+        assert (counted < adamw_state(weight, 2)) == whole
 
 
 @needs_torchao

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import run, run_json
-from helpers.miniatures import miniature
+from helpers.miniatures import TINY, miniature
 from helpers.random_specs import specs
 from helpers.release import chosen
 from helpers.steps import Uncovered, assert_equal, both, workload
@@ -109,6 +109,26 @@ def test_formula_is_what_is_measured(name: str, part: str, way: tuple[str, str, 
         setup = Setup(optimizer="sgd-momentum", checkpointing=checkpointing, **choices)
         figures = both(spec, work, setup)
     assert_equal(*figures)
+
+
+@pytest.mark.parametrize(
+    ("changes", "freeze"),
+    [
+        # a result that is read again has four bytes a value
+        ({}, ("embed_tokens", "k_proj")),
+        ({"position": "t5", "n_buckets": 4, "max_distance": 8}, ("embed_tokens", "mlp")),
+        # two norms that have the same x, and no weights
+        ({"norm_placement": "parallel_two", "norm_affine": False}, ("q_proj",)),
+    ],
+)
+@pytest.mark.parametrize("checkpointing", ["none", "selective"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_in_float32(
+    changes: dict[str, Any], freeze: tuple[str, ...], checkpointing: str, attention: str
+) -> None:
+    spec = ModelSpec.from_dict({**TINY, **changes})
+    setup = Setup(checkpointing=checkpointing, attention=attention, freeze=freeze)
+    assert_equal(*both(spec, workload(spec, 2, 5, "fp32"), setup))
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
