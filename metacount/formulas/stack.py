@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from metacount.formulas import around, attention, ends, indexed, moe, norm, sublayers
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.dim import Dim, is_zero, smaller
 from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.terms import (
     SOURCE,
@@ -59,9 +59,12 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
         return 0
     if spec.last_stack.names_experts:
         return attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, WITH_EXPERTS)
+    dense: Dim = mixture.n_dense_layers
+    if spec.has_encoder and not is_zero(dense):
+        dense = smaller(dense, n_layers)  # one of two stacks may have fewer layers
     return moe.moe_layers(
         n_layers,
-        n_dense_layers=mixture.n_dense_layers,
+        n_dense_layers=dense,
         moe_every=mixture.every,
         moe_offset=mixture.offset,
     )

@@ -71,7 +71,8 @@ def _branch(
         return attend_across(wires, spec, run, n, given)
     tokens, dense, gradients = run.batch_size * n, dense_of(spec), set[str]()
     mixture = spec.last_stack.mixture
-    if mixture is not None and spec.is_moe_layer(index):
+    if spec.is_moe_layer(index):
+        assert mixture is not None
         y = _experts(wires, tokens, mixture, dense, given.x, gradients)
         terms = moe_kept(tokens, spec.d_model, mixture, dense, wires.widths)
     else:
@@ -114,7 +115,7 @@ def _experts(
     hidden = hidden or biases[0]
     result = wires.product(f"{experts}.down_proj", hidden, rows, "experts down", gradients)
     result = result or biases[1]
-    weighed = result or (router and not part.router_scales_input)
+    weighed = result or router
     wires.steps.append(Step(role="moe", needs=weighed))
     flows = {
         "x": x,

@@ -54,7 +54,7 @@ class Mamba(nn.Module):
             dt_BSR, b_BSN = self.dt_layernorm(dt_BSR), self.b_layernorm(b_BSN)
             c_BSN = self.c_layernorm(c_BSN)
         dt_BSI = F.softplus(at_least_float32(self.dt_proj(dt_BSR)))
-        # the scan's factors and its state are in float32, whatever the model is in
+        # the scan's factors and its state are in float32 at least
         decay_BSIN = torch.exp(dt_BSI[..., None] * -torch.exp(at_least_float32(self.A_log)))
         added_BSIN = (dt_BSI * x_BSI)[..., None] * b_BSN[:, :, None]
         if state_BIN is None:

@@ -72,6 +72,8 @@ def _check_ends(spec: ModelSpec) -> None:
                 raise SpecError(
                     name, "has no meaning without vocab_size", value, f"leave {name} out"
                 )
+    if head is not None and head.transform is not None and spec.last_stack.feed_forward is None:
+        raise SpecError("activation", "is needed by head_transform", None, "set activation")
     if embedding is not None and embedding.width is not None:
         if spec.kind != "encoder":
             raise SpecError(

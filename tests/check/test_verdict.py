@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.miniatures import miniature
 
 import metacount
 from metacount import InputError, Workload, entry, find_model
@@ -19,6 +20,7 @@ from metacount.check.parts.params import Letters
 from metacount.check.trials import free_sizes, random_cases, shrunk
 from metacount.check.truth import Truth, count_of
 from metacount.spec import ModelSpec
+from metacount.textbook.closed_form import closed_form
 from metacount.textbook.proven import Against, Said
 
 LLAMA = (
@@ -145,6 +147,16 @@ def test_equal_wherever_it_could_be_tried() -> None:
 )
 def test_floors_are_decided_by_the_rules(text: str, model: str, quantity: str) -> None:
     assert metacount.check(text, model, quantity=quantity).verdict == "equal"
+
+
+def test_a_kind_of_layer_that_no_layer_is_of_yet() -> None:
+    """Its number is 0, and is not divided by."""
+    spec = miniature(entry("granite-4.0-h-small").spec())
+    assert "A" not in spec.mixer_pattern[: spec.n_layers]
+    form = closed_form(spec, Workload(), "active_params")
+    assert metacount.check(sum(form.parts.values()), spec, quantity="active_params").holds
+    wrong = metacount.check(sum(form.parts.values()) - 1, spec, quantity="active_params")
+    assert (wrong.verdict, wrong.difference) == ("wrong", -1)
 
 
 def test_a_number_and_an_expression_of_sympy() -> None:

@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 import pytest
+import sympy
+from helpers.miniatures import miniature
 from helpers.release import one_in
 
 from metacount import InputError
@@ -16,6 +18,7 @@ from metacount.errors import SpecError
 from metacount.formulas.forward import Pass
 from metacount.formulas.part import Part
 from metacount.formulas.training import activation_bytes, backward_matmul_flops
+from metacount.modules.build import build
 from metacount.spec import Workload
 from metacount.textbook.closed_form import COUNTS, PREDICTION, QUANTITIES, closed_form, run_sizes
 from metacount.textbook.training import TRAINING, training_count
@@ -26,6 +29,15 @@ KEPT = (
     "16*B*S + 4*B*N*S*d + 4*B*S*(2*N + 1)*(2*d + 1) + 8*B*N*S*m + 4*B*S*V + 2*B*S*d + 4"
     " + N*S*(6*B*S*h + 4*B*h*h_d + 4*B*h_d*(h_kv + (h - h_kv)*min(1, B*h_kv - 1)) + S + 8*h_d)"
 )
+
+
+def test_a_stack_of_fewer_layers_than_are_dense() -> None:
+    spec = miniature(entry("switch-base-8").spec())
+    spec = spec.replace(n_layers=4, n_encoder_layers=1, n_dense_layers=2, d_ff=17)
+    form = closed_form(spec, Workload(seq_len=4), "params")
+    assert form.total == sum(p.numel() for p in build(spec).parameters())
+    fewer = sympy.Min(*sympy.symbols("N_0 N_e", integer=True, positive=True))
+    assert fewer in form.parts["moe"].atoms(sympy.Min)
 
 
 @pytest.mark.parametrize(

@@ -77,4 +77,6 @@ EQUIVALENT = {
     "metacount/formulas/named.py  index == 0 -> index != 0   in: apart = (cross, index == 0, part.borrows(index), _is_second(part, index))": "the same blocks together",
     "metacount/formulas/partly.py  index == 0 -> index != 0   in: index == 0 and not last.norms.first,": "the same blocks together, where the first lacks a norm",
     "metacount/formulas/partly.py  index == 0 and (not last.norms.first) -> index == 0   in: index == 0 and not last.norms.first,": "the first block apart, though it is like the others",
+    "metacount/formulas/wires_block.py  False -> True   in: inside = Given(x=flows, bias=given.bias, memory=False)": "no block whose branches are parallel has a cross-attention",
+    "metacount/formulas/wires_block.py  'input of a branch' -> 'input of a branch?'   in: wires.keep([wires.activation(\"other\", \"input of a branch\", values, INPUT)], gradients)": "nothing prints the names of terms where a part is trained",
 }

@@ -389,6 +389,9 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "recurrent is needed by mixer_pattern RS: got None; set recurrent, or another mixer_pattern"),
     (SHARED, {"d_model": WIDE, "n_heads": 2**22, "n_kv_heads": 2, "head_dim": 2**16},
      "n_heads makes one tensor of more than 2^62 values: got 4194304; lower n_heads"),
+    ({**STATE_SPACE, "mixer_pattern": "R", "ffn_pattern": "N"},
+     {"activation": None, "gated": None, "d_ff": None, "head_transform": True},
+     "activation is needed by head_transform: got None; set activation"),
     (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
     # sizes that torch cannot count
     (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},

@@ -131,6 +131,24 @@ def test_in_float32(
     assert_equal(*both(spec, workload(spec, 2, 5, "fp32"), setup))
 
 
+@pytest.mark.parametrize("freeze", ["self_attn", "mlp", "q_proj"])
+@pytest.mark.parametrize("placement", ["parallel", "parallel_two"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_branches_that_read_one_input(placement: str, freeze: str, dtype: str) -> None:
+    spec = ModelSpec.from_dict({**TINY, "norm_placement": placement})
+    assert_equal(*both(spec, workload(spec, 2, 5, dtype), Setup(freeze=(freeze,))))
+
+
+@pytest.mark.parametrize("alone", ["mlp.shared_expert_gate", "mlp.shared_experts.down_proj"])
+def test_what_shared_experts_repeat(alone: str) -> None:
+    mixture = {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None}
+    shared = {"n_shared_experts": 1, "shared_expert_gate": True}
+    spec = ModelSpec.from_dict({**TINY, **mixture, **shared})
+    frozen = tuple(path for path in tensors_by_path(spec) if f".{alone}." not in path)
+    setup = Setup(checkpointing="full", freeze=frozen)
+    assert_equal(*both(spec, workload(spec, 2, 5, "bf16"), setup))
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     specs(),

@@ -50,6 +50,12 @@ def test_other_ways_of_a_layer(name: str, changed: dict[str, Any]) -> None:
     assert witnesses.verify(name, spec.replace(**changed), WORKLOAD).differences == ()
 
 
+@pytest.mark.parametrize("name", ["mamba-2.8b", "zamba2-1.2b", "qwen3-next-80b-a3b", "t5-base"])
+def test_one_token_continues_a_state(name: str) -> None:
+    spec = miniature(catalog.entry(name).spec())
+    assert witnesses.verify(name, spec, Workload(batch_size=2, seq_len=1)).differences == ()
+
+
 # model, FLOPs of a forward over 1 × 128 tokens, attention in full
 FLOPS = [
     # 2·128·(6,738,415,616 - 131,072,000 embedding - 266,240 norms) = 1,691,411,808,256

@@ -143,7 +143,6 @@ class Changes:
             text = self.text(by)
             return Change(words=f"{text} in place of {name}", cost=ODD, place=i, by=by)
         letters = [(self.names[j], n) for j, n in enumerate(added) if n]
-        same = self.space.value(by, self.here) == self.here[i]
         cost = STRANGE
         if len(letters) == 1:
             ((other, _),) = letters
@@ -166,6 +165,8 @@ class Changes:
             words = f"{text} in place of {name} (multi-head, not grouped-query attention)"
         else:
             words = f"{text} in place of {name}"
+        # below a line is no letter that got here: one may be 0
+        same = self.space.value(by, self.here) == self.here[i]
         return Change(words=words, cost=cost + (ODD if same else 0), place=i, by=by)
 
     def letter(self, i: int, other: Monomial) -> Change | None:

@@ -132,8 +132,15 @@ def run_prefill(
 
 
 def run_decode(model: Model, workload: Workload, counter: ReferenceCounter) -> None:
-    """Run one more token, the last of the workload's, what runs being counted."""
+    """Run one more token, the last of the workload's, what runs being counted.
+
+    The token continues a state, also where it is the only one that attention sees.
+    """
     shorter, memory = run_prefill(model, workload, workload.seq_len - 1, ReferenceCounter())
+    if workload.seq_len == 1:
+        one, _ = run_prefill(model, workload, 1, ReferenceCounter())
+        for empty, filled in zip(shorter.states, one.states, strict=True):
+            empty.states = filled.states
     with torch.no_grad(), counter.watching(model):
         token = _input(model, workload.batch_size, 1)
         model(token, memory_BTD=memory, cache=shorter, absorbed=True)
