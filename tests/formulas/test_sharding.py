@@ -279,7 +279,7 @@ AGAIN: list[tuple[ModelSpec, Rank, dict[str, Any], list[Any]]] = [
     (DENSE.replace(norm_placement="sandwich"), Rank(tp=2), {}, [SUM, SUM]),
     (DENSE, Rank(cp=2), {}, [GATHERED]),
     (DENSE, Rank(cp=2), {"products": True}, []),
-    (DENSE, Rank(tp=2, cp=2), {}, [GATHERED[:3] + (GATHERED[3] // 2, ""), SUM]),
+    (DENSE, Rank(tp=2, cp=2), {}, [(*GATHERED[:3], GATHERED[3] // 2, ""), SUM]),
     (DENSE, Rank(tp=2), {"products": True}, [SUM]),
     # of attention alone, none; of a feed-forward alone, none
     (DENSE, Rank(tp=2), {"ffn": "N"}, []),

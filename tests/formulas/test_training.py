@@ -126,6 +126,21 @@ def test_every_model_with_logits_is_covered() -> None:
     assert refused == {"bert-base", "gshard-600b", "textbook-block", *gemma}
 
 
+@pytest.mark.parametrize("n_heads", [1, 4])
+def test_what_a_ring_gives_lies_head_by_head(n_heads: int) -> None:
+    """On meta no ring is run: its result is as that of rotated queries, which tests measure."""
+    spec = miniature(entry("gpt2").spec()).replace(n_heads=n_heads, n_kv_heads=n_heads)
+    run, ring = (
+        Pass(batch_size=3, seq_len=8, attention="flash", ring=ring) for ring in (False, True)
+    )
+    one, other = (
+        kept.bytes_of(kept_model.attention_terms(spec, each, 8, rotated=False))
+        for each in (run, ring)
+    )
+    assert spec.head_dim is not None
+    assert other - one == (n_heads > 1) * 2 * 3 * 8 * n_heads * spec.head_dim
+
+
 @pytest.mark.parametrize("spec", one_in(11, STRUCTURES), ids=[*STRUCTURES.values()])
 def test_formula_is_what_torch_keeps_and_multiplies(spec: ModelSpec) -> None:
     full = few_layers(SPECS[STRUCTURES[spec]])
