@@ -36,3 +36,12 @@ def activated(activation: str, swish_beta: float, *, gated: bool) -> str:
     if not gated:
         return f"{name}(up)"
     return "gate · up" if name == "identity" else f"{name}(gate) · up"
+
+
+def factor(number: float) -> str:
+    """A factor as it stands before what it multiplies; nothing for 1.
+
+    >>> factor(0.22), factor(1.0)
+    ('0.22·', '')
+    """
+    return "" if number == 1.0 else f"{number:.4g}·"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.miniatures import TINY
 from helpers.release import one_in
 
 import metacount
@@ -21,6 +22,7 @@ from metacount.measure.ours.folding import fold
 from metacount.measure.ours.node import Node, walk
 from metacount.measure.ours.tree import module_tree, whole_tree
 from metacount.modules.build import build
+from metacount.spec import CHOICES, ModelSpec
 from metacount.textbook.count import count
 from metacount.textbook.rows import Rows
 from metacount.views import layout
@@ -314,6 +316,29 @@ def test_what_a_module_computes_stands_beside_it(capsys: pytest.CaptureFixture[s
         assert said in llama
     assert "norm(x + f(x))" in run(capsys, "tree", "bert-base")
     assert "MLA 128, latent 512 + 64" in run(capsys, "tree", "deepseek-v3", "--columns", "params")
+
+
+BLOCKS = {
+    "pre": "0.5·x + 0.25·f(norm(x))",
+    "post": "norm(0.5·x + 0.25·f(x))",
+    "deep": "norm(0.7825·x + 0.25·f(x))",  # of 3 layers: 0.5·(2·3)^(1/4)
+    "sandwich": "0.5·x + 0.25·norm(f(norm(x)))",
+    "post_branch": "0.5·x + 0.25·norm(f(x))",
+    "stream": "0.5·norm(x) + 0.25·f(norm(x))",
+    "parallel": "0.5·x + 0.25·attn(norm(x)) + 0.25·mlp(norm(x))",
+    "parallel_two": "0.5·x + 0.25·attn(norm(x)) + 0.25·mlp(norm'(x))",
+}
+
+
+@pytest.mark.parametrize("placement", BLOCKS)
+def test_what_a_block_computes(placement: str) -> None:
+    changes = {"norm_placement": placement, "residual_weight": 0.5, "residual_scale": 0.25}
+    tree = metacount.tree(ModelSpec.from_dict({**TINY, **changes}), only="layers.0")
+    assert tree.root.computes == BLOCKS[placement]
+
+
+def test_every_placement_is_here() -> None:
+    assert {*BLOCKS, "hybrid"} == {*CHOICES["norm_placement"]}  # hybrid: two of these, by layer
 
 
 def test_depth_cuts_and_still_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

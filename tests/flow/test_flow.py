@@ -89,6 +89,17 @@ def every(steps: tuple[Step, ...]) -> list[Step]:
     return [one for step in steps for one in (step, *every(step.inside))]
 
 
+@pytest.mark.parametrize(
+    ("scale", "said"), [("0.3", "x = 0.5·x + 0.3·(attn + ffn)"), ("1", "x = 0.5·x + attn + ffn")]
+)
+def test_parallel_branches_are_added_with_their_factors(
+    capsys: pytest.CaptureFixture[str], scale: str, said: str
+) -> None:
+    sizes = ("n_layers=1", "residual_weight=0.5", f"residual_scale={scale}")
+    text = run(capsys, "flow", "pythia-12b", *(word for size in sizes for word in ("--set", size)))
+    assert said in text
+
+
 @pytest.mark.parametrize("name", one_in(11, BUILT))
 def test_the_steps_of_every_model_add_up(name: str) -> None:
     spec = catalog.entry(name).spec()

@@ -13,19 +13,19 @@ from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
-from metacount.notation import activated, heads, latent_heads
+from metacount.notation import activated, factor, heads, latent_heads
 
-# A block of each placement, f its attention or feed-forward: the lines of `Block`'s docstring.
+# A block of each placement, f its attention or feed-forward: the lines of `Block`'s docstring. In
+# front of x stands `alpha`, in front of what is added to it `scale`.
 PLACEMENTS = {
-    "pre": "x + f(norm(x))",
-    "post": "norm(x + f(x))",
-    "deep": "norm(α·x + f(x))",
-    "sandwich": "x + norm(f(norm(x)))",
-    "post_branch": "x + norm(f(x))",
-    "stream": "α·norm(x) + f(norm(x))",
-    "parallel": "x + attn(norm(x)) + mlp(norm(x))",
-    "parallel_two": "x + attn(norm(x)) + mlp(norm'(x))",
+    "pre": "{alpha}x + {scale}f(norm(x))",
+    "post": "norm({alpha}x + {scale}f(x))",
+    "sandwich": "{alpha}x + {scale}norm(f(norm(x)))",
+    "post_branch": "{alpha}x + {scale}norm(f(x))",
+    "parallel": "{alpha}x + {scale}attn(norm(x)) + {scale}mlp(norm(x))",
+    "parallel_two": "{alpha}x + {scale}attn(norm(x)) + {scale}mlp(norm'(x))",
 }
+STREAM = "{alpha}norm(x) + {scale}f(norm(x))"  # with the norms of `pre`
 
 # What stands around blocks and in them beside their branches, of Gemma 3n.
 AROUND: dict[type[nn.Module], str] = {
@@ -35,7 +35,6 @@ AROUND: dict[type[nn.Module], str] = {
     LayerInputs: "(table[token] + norm(projection(x))) / √2",
     LayerInput: "norm(projection(act(gate(x)) · input))",
 }
-WEIGHTED = ("deep", "stream")  # with a weight of what is added to
 
 
 def computes(module: nn.Module) -> str:
@@ -84,8 +83,9 @@ def _attention(module: Attention) -> str:
 
 
 def _block(module: Block) -> str:
-    placement = next(name for name in PLACEMENTS if _is(module, name))
-    said = [PLACEMENTS[placement]]
+    known = next(form for name, form in PLACEMENTS.items() if _is(module, name))
+    form = STREAM if module.adds_to_normed else known
+    said = [form.format(alpha=factor(module.alpha), scale=factor(module.residual_scale))]
     if module.window is not None:
         said.append(f"window {module.window}")
     if module.beside:
@@ -94,12 +94,8 @@ def _block(module: Block) -> str:
 
 
 def _is(module: Block, placement: str) -> bool:
-    """Whether a block, or a copy of one, is of a placement.
-
-    `deep` is `post` with another α, and `stream` `pre`: its table of norms reads the same.
-    """
+    """Whether a block has the norms of a placement; `deep` is `post` with a weight."""
     from metacount.modules.block import NORMS
 
-    other = module.alpha != 1.0
     parallel = module.parallel == placement.startswith("parallel")
-    return module.norms == NORMS[placement] and parallel and (placement in WEIGHTED) == other
+    return module.norms == NORMS[placement] and parallel

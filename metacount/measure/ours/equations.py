@@ -28,6 +28,7 @@ from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
+from metacount.notation import factor
 
 ROTATES = "pow mul cos sin sub add"  # beside cat or stack
 # What an equation of a residual calls each sublayer.
@@ -109,15 +110,14 @@ def _residual(seen: Seen) -> str:
     normed = seen.before[-1:] and seen.before[-1] and seen.before[-1] not in SUBLAYERS
     added = f"norm({last})" if normed else last
     x = "norm(x)" if module.adds_to_normed else "x"
-    alpha = f"{module.alpha:.4g}·{x}" if module.alpha != 1.0 else x
-    scale = f"{module.residual_scale:.4g}·" if module.residual_scale != 1.0 else ""
-    return f"x = {alpha} + {scale}{added}"
+    return f"x = {factor(module.alpha)}{x} + {factor(module.residual_scale)}{added}"
 
 
 def _both_branches(seen: Seen) -> str:
-    module = seen.module
-    scale = f"{module.residual_scale:.4g}·(attn + ffn)"
-    return "x = x + attn + ffn" if module.residual_scale == 1.0 else f"x = x + {scale}"
+    scale = factor(seen.module.residual_scale)
+    return f"x = {factor(seen.module.alpha)}x + " + (
+        f"{scale}(attn + ffn)" if scale else "attn + ffn"
+    )
 
 
 def _with_positions(seen: Seen) -> str:
