@@ -126,6 +126,23 @@ def test_every_model_with_logits_is_covered() -> None:
     assert refused == {"bert-base", "gshard-600b", "textbook-block", *gemma}
 
 
+@pytest.mark.parametrize(
+    ("activation", "scale", "apart", "fused"),
+    [
+        # what the activation keeps, its result, the other half, and their product
+        ("gelu", 1.0, 4, 4),
+        ("gelu", 0.5, 4, 5),  # fused, the half that was multiplied lies beside the other
+        ("relu", 1.0, 3, 4),
+        ("relu", 0.5, 3, 4),
+        ("identity", 1.0, 3, 3),
+        ("identity", 0.5, 3, 4),
+    ],
+)
+def test_tensors_of_hidden_width(activation: str, scale: float, apart: int, fused: int) -> None:
+    part = FeedForward(activation=activation, gated=True, gate_scale=scale)
+    assert [kept.hidden_tensors(part, fused=each) for each in (False, True)] == [apart, fused]
+
+
 @pytest.mark.parametrize("n_heads", [1, 4])
 def test_what_a_ring_gives_lies_head_by_head(n_heads: int) -> None:
     """On meta no ring is run: its result is as that of rotated queries, which tests measure."""
