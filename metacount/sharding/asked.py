@@ -141,7 +141,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
 def _check_pieces(spec: ModelSpec, job: Job) -> None:
     """Raise `InputError` where a rank would have nothing of what tensor parallelism cuts.
 
-    Of no rows FSDP2 makes no gradients, and a rank without tokens for its experts would not be in
+    FSDP2 cannot spread gradients without rows, and a rank without tokens for its experts would not be in
     the exchanges of the backward, for which the others wait.
     """
     tp, mixture = job.mesh.tp, spec.last_stack.mixture
@@ -149,12 +149,14 @@ def _check_pieces(spec: ModelSpec, job: Job) -> None:
     if mixture is not None and mixture.shared is not None:
         width = mixture.d_ff if mixture.shared.d_ff is None else mixture.shared.d_ff
         sizes["the shared experts' width"] = mixture.shared.n_experts * width
+    tokens = "the tokens of a micro-batch"
     if job.mesh.ep > 1:
-        sizes["the tokens of a micro-batch"] = job.rows * job.length
+        sizes[tokens] = job.rows * job.length
     for name, size in sizes.items():
         piece = -(-size // tp) if size is not None else 0
         if size is not None and piece * (tp - 1) >= size:
+            remedy = "a smaller tp" + (", or a longer --seq" if name == tokens else "")
             raise InputError(
                 f"--mesh tp={tp} cuts {name} = {size} into pieces of {piece}, and leaves nothing "
-                "for the last rank; choose a smaller tp to train"
+                f"for the last rank; choose {remedy} to train"
             )

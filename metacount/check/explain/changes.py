@@ -165,7 +165,7 @@ class Changes:
             words = f"{text} in place of {name} (multi-head, not grouped-query attention)"
         else:
             words = f"{text} in place of {name}"
-        # below a line is no letter that got here: one may be 0
+        # asked last: what was sorted out above may divide by a number of layers that is 0
         same = self.space.value(by, self.here) == self.here[i]
         return Change(words=words, cost=cost + (ODD if same else 0), place=i, by=by)
 
