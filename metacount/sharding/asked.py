@@ -141,8 +141,8 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
 def _check_pieces(spec: ModelSpec, job: Job) -> None:
     """Raise `InputError` where a rank would have nothing of what tensor parallelism cuts.
 
-    FSDP2 cannot spread gradients without rows, and a rank without tokens for its experts would not be in
-    the exchanges of the backward, for which the others wait.
+    FSDP2 cannot spread gradients without rows, and a rank without tokens for its experts would not
+    be in the exchanges of the backward, for which the others wait.
     """
     tp, mixture = job.mesh.tp, spec.last_stack.mixture
     sizes = {"vocab_size": spec.vocab_size, "d_ff": spec.d_ff}
