@@ -15,12 +15,14 @@ class Adapted(nn.Module):
     """A frozen linear layer with an adapter: W·x + B·(A·x).
 
     Hu et al. 2021, arXiv:2106.09685, eq. 3; its scale α/r multiplies B, so that no product of its
-    own is kept. A is [rank, in], B [out, rank], in the layer's type.
+    own is kept. A is [rank, in], B [out, rank], in the layer's type. Its sizes are the layer's, for
+    modules that ask for them.
     """
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
         self.base = base
+        self.in_features, self.out_features = base.in_features, base.out_features
         self.lora_a = nn.Parameter(base.weight.new_zeros(rank, base.in_features))
         self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
 

@@ -76,6 +76,15 @@ def test_adapters_that_the_loss_does_not_see_are_stored(name: str) -> None:
     assert counted.trainable_params == found.trainable_params
 
 
+def test_adapters_beside_the_projection_of_positions() -> None:
+    setup = Setup(lora_rank=3, lora_targets=("all-linear",))
+    found = metacount.train(small("chinchilla-70b"), RUN, setup)
+    assert "position has no formula where a part" in found.uncovered["activation_bytes"]
+    counted = {name: n for name, n in found.formula.items() if n is not None}
+    assert {"param_bytes", "gradient_bytes", "optimizer_bytes"} <= counted.keys()
+    assert counted == {name: getattr(found, name) for name in counted}
+
+
 def test_vectors_that_are_given_have_no_gradient() -> None:
     """Two products for each of the forward are too many: this is why there is no formula."""
     spec = small("textbook-block")
