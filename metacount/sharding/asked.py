@@ -153,10 +153,10 @@ def _check_pieces(spec: ModelSpec, job: Job) -> None:
     if job.mesh.ep > 1:
         sizes[tokens] = job.rows * job.length
     for name, size in sizes.items():
-        piece = -(-size // tp) if size is not None else 0
-        if size is not None and piece * (tp - 1) >= size:
-            remedy = "a smaller tp" + (", or a longer --seq" if name == tokens else "")
-            raise InputError(
-                f"--mesh tp={tp} cuts {name} = {size} into pieces of {piece}, and leaves nothing "
-                f"for the last rank; choose {remedy} to train"
-            )
+        if size is None or (piece := -(-size // tp)) * (tp - 1) < size:
+            continue
+        remedy = "a smaller tp" + (", or a longer --seq" if name == tokens else "")
+        raise InputError(
+            f"--mesh tp={tp} cuts {name} = {size} into pieces of {piece}, and leaves nothing "
+            f"for the last rank; choose {remedy} to train"
+        )

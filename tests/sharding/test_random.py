@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from helpers.miniatures import miniature
+import pytest
 from helpers.release import ONLY
 from helpers.sharding_specs import SPECS
 from helpers.sharding_told import as_told
+from helpers.structures import with_logits
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import metacount
-from metacount.catalog import NotExpressible, entries
 from metacount.errors import InputError, SpecError
+from metacount.sharding.formula import kinds
 from metacount.spec import ModelSpec
+from metacount.spec.field import altered
 
-# of the engine alone, what a fused kernel or a step has no formula for
+# not compared where the formula says that it does not count what a backward keeps
 NO_FORMULA = {"activation_bytes", "recomputed_bytes", "total_bytes"}
 CHANGES: list[dict[str, Any]] = [
     *({"norm_placement": name} for name in ("post", "sandwich", "post_branch", "parallel")),
@@ -37,25 +40,16 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-def models() -> list[ModelSpec]:
-    """The small models of this folder, and the catalog's without an encoder, as miniatures."""
-    found = list(SPECS.values())
-    for entry in entries():
-        try:
-            spec = entry.spec()
-        except NotExpressible:
-            continue
-        if not spec.has_encoder:
-            found.append(miniature(spec))
-    return found
-
-
-MODELS = models()
+@cache
+def models() -> tuple[ModelSpec, ...]:
+    """The small models of this folder, and the catalog's structures without an encoder."""
+    catalog = (spec for spec in with_logits().values() if not spec.has_encoder)
+    return (*SPECS.values(), *catalog)
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> ModelSpec:
-    spec = draw(st.sampled_from(MODELS))
+    spec = draw(st.sampled_from(models()))
     for changes in draw(st.lists(st.sampled_from(CHANGES), max_size=3)):
         try:
             spec = spec.replace(**changes)
@@ -96,6 +90,18 @@ def jobs(draw: st.DrawFn, degrees: dict[str, int]) -> dict[str, Any]:
     return how
 
 
+def told(spec: ModelSpec, mesh: str, **how: Any) -> tuple[list[Any], list[Any]]:
+    """What formula and engine say of each kind of ranks."""
+    counted, measured = (
+        as_told(list(metacount.shard(spec, mesh, formula=formula, **how).kinds))
+        for formula in (True, False)
+    )
+    for ours, theirs in zip(counted, measured, strict=True):
+        for name in NO_FORMULA if ours["activation_bytes"] is None else ():
+            del ours[name], theirs[name]
+    return counted, measured
+
+
 @ONLY  # two seconds an example
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
@@ -105,14 +111,17 @@ def test_any_model_on_any_mesh(data: st.DataObject) -> None:
     how = data.draw(jobs(degrees))
     mesh = ",".join(f"{name}={n}" for name, n in degrees.items())
     try:
-        counted = metacount.shard(spec, mesh, formula=True, **how)
-        measured = metacount.shard(spec, mesh, **how)
+        counted, measured = told(spec, mesh, **how)
     except (SpecError, InputError):
         assume(False)
-    for ours, theirs in zip(
-        as_told(list(counted.kinds)), as_told(list(measured.kinds)), strict=True
-    ):
-        without = NO_FORMULA if ours["activation_bytes"] is None else set()
-        assert {k: v for k, v in ours.items() if k not in without} == {
-            k: v for k, v in theirs.items() if k not in without
-        }
+    assert counted == measured
+
+
+def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"train": True, "dtype": "bf16", "attention": "flash", "seq_len": 24}
+    counted, measured = told(SPECS["gpt2"], "cp=2", **how)
+    assert counted == measured
+    good = kinds.pass_of
+    monkeypatch.setattr(kinds, "pass_of", lambda job: altered(good(job), ring=False))
+    counted, measured = told(SPECS["gpt2"], "cp=2", **how)
+    assert counted != measured

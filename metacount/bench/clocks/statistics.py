@@ -23,7 +23,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    # so rounded, a larger share never gives a smaller value
+    # x·(1 - t) + x·t may be rounded to less than x; x + 0·t is x
     return min(low + (high - low) * (place - below), high)
 
 

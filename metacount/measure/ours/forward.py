@@ -137,7 +137,7 @@ def run_decode(model: Model, workload: Workload, counter: ReferenceCounter) -> N
     The token continues a state, also where it is the only one that attention sees.
     """
     shorter, memory = run_prefill(model, workload, workload.seq_len - 1, ReferenceCounter())
-    if workload.seq_len == 1:
+    if workload.seq_len == 1 and model.spec.recurrent != "none":
         one, _ = run_prefill(model, workload, 1, ReferenceCounter())
         for empty, filled in zip(shorter.states, one.states, strict=True):
             empty.states = filled.states
