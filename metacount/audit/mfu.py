@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 OURS = "3·(W + C)"
-OURS_SAYS = "metacount: products forward and backward, attention over the pairs that the mask keeps"
 
 
 @frozen

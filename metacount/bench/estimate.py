@@ -6,7 +6,7 @@ keep a run within `--budget`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -149,8 +149,3 @@ def plan_of(case: Case, plan: Plan, rates: Rates) -> CasePlan:
     return CasePlan(
         case=case, shapes=[tuple(t.shape) for t in built.inputs[0]], variants=list(each())
     )
-
-
-def total_seconds(plans: Sequence[CasePlan]) -> float:
-    """Of all cases."""
-    return sum(one.seconds for one in plans)

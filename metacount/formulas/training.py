@@ -18,7 +18,6 @@ from __future__ import annotations
 from metacount.formulas import model
 from metacount.formulas.backward import (
     backward_matmul_flops_by_role,
-    forward_flops_by_role,
     recompute_matmul_flops_by_role,
 )
 from metacount.formulas.dim import Dim
@@ -36,11 +35,6 @@ def backward_matmul_flops(spec: ModelSpec, run: Pass) -> Dim:
 def recompute_matmul_flops(spec: ModelSpec, run: Pass) -> Dim:
     """Count the FLOPs that are computed twice. See `backward.recompute_matmul_flops_by_role`."""
     return sum(recompute_matmul_flops_by_role(spec, run).values())
-
-
-def forward_matmul_flops(spec: ModelSpec, run: Pass) -> Dim:
-    """Count the FLOPs of a forward. See `backward.forward_flops_by_role`."""
-    return sum(forward_flops_by_role(spec, run).values())
 
 
 def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
